@@ -1,0 +1,92 @@
+"""What a device is: the one interface between the engine and the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.program import Arena, Kernel, Step
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the planner may know of a device."""
+
+    kind: str  # "cuda" or "cpu"
+    name: str
+    multiprocessors: int  # CPU: cores
+    compute_capability: tuple[int, int]  # CPU: (0, 0)
+    shared_nbytes: int  # largest shared memory of a block
+    memory_total: int  # bytes
+    memory_free: int  # bytes
+
+
+@dataclass
+class Counters:
+    """What a device has done since it was opened."""
+
+    copies_in: int = 0
+    copies_out: int = 0
+    launches: int = 0
+    synchronisations: int = 0
+    allocations: int = 0
+
+    def since(self, earlier: Counters) -> Counters:
+        """The difference to an earlier copy."""
+        return Counters(*(now - then for now, then in zip(vars(self).values(), vars(earlier).values(), strict=True)))
+
+
+class Device(Protocol):
+    """Compile, allocate, upload, bind, run, read back, time. Every method raises only vgg16gpu errors.
+
+    Work is asynchronous and in order: launches and copies return before they are done, `synchronize` waits.
+    Methods may be called from any thread, one at a time.
+    """
+
+    facts: DeviceFacts
+    counters: Counters
+
+    def build(self, kernels: Iterable[Kernel]) -> None:
+        """Compile (or take from the cache) and load kernels. Raises KernelError with the compiler's message."""
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of fresh device memory, aligned to 256 bytes. Raises DeviceError with need and free."""
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` returned."""
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """A host buffer that copies to and from the device fast; freed with the device."""
+
+    def copy_in(self, address: int, source: npt.NDArray[np.generic]) -> None:
+        """Enqueue a copy of a contiguous host array to the device."""
+
+    def copy_out(self, target: npt.NDArray[np.generic], address: int) -> None:
+        """Enqueue a copy from the device into a contiguous host array."""
+
+    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+        """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built."""
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued. Raises KernelError if a launch failed."""
+
+    def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
+        """Seconds on the device of each of `repeats` calls of `work` (events around it on a GPU)."""
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What the compiler says a kernel takes; zero where it does not say."""
+
+    registers: int = 0
+    shared_nbytes: int = 0
+    local_nbytes: int = 0  # spills and stack
