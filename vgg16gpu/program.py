@@ -70,7 +70,7 @@ class Layout(Enum):
     """How a value lies in device memory."""
 
     PLAIN = "plain"  # the ONNX shape, row-major
-    NHWC = "NHWC"  # (N, H, W, C), C rounded up to CHANNEL_ALIGNMENT, the excess channels zero
+    NHWC = "NHWC"  # (N, H, W, C) or (N, F), the last dimension rounded up to CHANNEL_ALIGNMENT, the excess zero
 
 
 CHANNEL_ALIGNMENT = 4  # channels; one 16-byte vector of float32
@@ -92,11 +92,16 @@ class Value:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the memory: the ONNX shape, or (N, H, W, padded C)."""
+        """Shape of the memory: the ONNX shape, or (N, H, W, padded C), or (N, padded F)."""
         if self.layout is Layout.PLAIN:
             return self.shape
-        batch, channels, height, width = self.shape
-        return batch, height, width, padded_channels(channels)
+        batch, channels, *spatial = self.shape
+        return batch, *spatial, padded_channels(channels)
+
+    @property
+    def pitch(self) -> int:
+        """Floats from one row of channels or features to the next."""
+        return self.stored_shape[-1]
 
     @property
     def nbytes(self) -> int:

@@ -9,22 +9,10 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.facts import DeviceFacts as DeviceFacts
 from vgg16gpu.program import Arena, Kernel, Step
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class DeviceFacts:
-    """What the planner may know of a device."""
-
-    kind: str  # "cuda" or "cpu"
-    name: str
-    multiprocessors: int  # CPU: cores
-    compute_capability: tuple[int, int]  # CPU: (0, 0)
-    shared_nbytes: int  # largest shared memory of a block
-    memory_total: int  # bytes
-    memory_free: int  # bytes
 
 
 @dataclass

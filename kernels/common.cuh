@@ -1,0 +1,130 @@
+// The one header that a kernel file includes. nvcc and PyCUDA see a few macros and __device__ helpers; a C++ compiler
+// gets CUDA's language from cpu_shim.h first, and the same helpers.
+//
+// Every helper gives the same bits on both: no fast-math intrinsic, no contraction (--fmad=false, -ffp-contract=off),
+// every fused multiply-add written as fmaf.
+#pragma once
+
+#ifdef __CUDACC__
+
+// A loop of fixed length, to be unrolled.
+#define UNROLL _Pragma("unroll")
+// The innermost loop over independent accumulators: the host compiler may run its iterations in vector lanes.
+#define LANES _Pragma("unroll")
+// The launch's dynamic shared memory as an array of T. Its content is undefined at first, as CUDA says.
+#define DYNAMIC_SHARED(T, name)                                       \
+  extern __shared__ __align__(16) unsigned char dynamic_shared_raw[]; \
+  T* const name = reinterpret_cast<T*>(dynamic_shared_raw)
+
+#else
+
+#include "cpu_shim.h"
+
+#define UNROLL _Pragma("GCC unroll 16")
+#define LANES _Pragma("omp simd")  // -fopenmp-simd: the directive only, no OpenMP library
+#define DYNAMIC_SHARED(T, name) T* const name = reinterpret_cast<T*>(::cpu::dynamic_shared())
+
+#endif
+
+// cp.async exists from Ampere on; older cards and the CPU copy through a register.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define HAS_COPY_ASYNC 1
+#else
+#define HAS_COPY_ASYNC 0
+#endif
+
+// ReLU that keeps NaN; fmaxf would turn it into 0.
+__device__ __forceinline__ float relu(float v) { return v < 0.0f ? 0.0f : v; }
+
+// The larger value, or NaN if either is NaN; fmaxf would drop it.
+__device__ __forceinline__ float max_nan(float a, float b) { return a > b || a != a ? a : b; }
+
+// 16-byte accesses; the address must be a multiple of 16.
+__device__ __forceinline__ float4 load4(const float* source) { return *reinterpret_cast<const float4*>(source); }
+
+__device__ __forceinline__ void store4(float* target, float4 v) { *reinterpret_cast<float4*>(target) = v; }
+
+// 16 bytes of global memory that are read once (weights of a fully connected layer): past L1, whole 256-byte lines.
+// For memory that the kernel does not write.
+__device__ __forceinline__ float4 load4_stream(const float* source) {
+#ifdef __CUDA_ARCH__
+  float4 v;
+#if __CUDA_ARCH__ >= 800
+  asm("ld.global.nc.L1::no_allocate.L2::256B.v4.f32 {%0, %1, %2, %3}, [%4];"
+#else
+  asm("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+#endif
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "l"(__cvta_generic_to_global(source)));
+  return v;
+#else
+  return load4(source);
+#endif
+}
+
+// The same with 4 values of a register array, so that loops can index them.
+__device__ __forceinline__ void unpack4(float* values, float4 v) {
+  values[0] = v.x;
+  values[1] = v.y;
+  values[2] = v.z;
+  values[3] = v.w;
+}
+
+__device__ __forceinline__ float4 pack4(const float* values) {
+  return make_float4(values[0], values[1], values[2], values[3]);
+}
+
+// Start copying 16 bytes from global to shared memory, or 16 zero bytes if !valid (source is not read then). Both
+// addresses are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
+__device__ __forceinline__ void copy16_async(void* shared_target, const void* global_source, bool valid) {
+#if HAS_COPY_ASYNC
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
+               "l"(__cvta_generic_to_global(global_source)), "r"(valid ? 16 : 0)
+               : "memory");
+#else
+  float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (valid) v = load4(static_cast<const float*>(global_source));
+  store4(static_cast<float*>(shared_target), v);
+#endif
+}
+
+// Close a group: the copies that this thread started since the last commit.
+__device__ __forceinline__ void copy_async_commit() {
+#if HAS_COPY_ASYNC
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Wait until at most PENDING of this thread's youngest groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void copy_async_wait() {
+#if HAS_COPY_ASYNC
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// 2^n for -126 <= n <= 127, exact.
+__device__ __forceinline__ float exact_exp2(int n) { return __int_as_float((n + 127) << 23); }
+
+// exp(v), the same bits on every device, error below 1 ulp: v = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite, ln 2 in
+// two parts), a polynomial for exp(r), then 2^n in two exact halves so that denormal results are rounded once.
+__device__ __forceinline__ float exp_f32(float v) {
+  const float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, to even
+  if (v != v) return v;
+  if (v > 88.7228394f) return __int_as_float(0x7f800000);  // the largest v with a finite exp(v)
+  if (v < -103.972084f) return 0.0f;                       // below half of the smallest denormal
+  const float shifted = fmaf(v, 1.44269502f, ROUNDER);
+  const float count = shifted - ROUNDER;
+  const int n = static_cast<int>(count);
+  const float r = fmaf(count, -1.42860677e-6f, fmaf(count, -0.693145752f, v));
+  float p = 1.98756912e-4f;
+  p = fmaf(p, r, 1.39819994e-3f);
+  p = fmaf(p, r, 8.33345205e-3f);
+  p = fmaf(p, r, 4.16657962e-2f);
+  p = fmaf(p, r, 1.66666657e-1f);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p * r, r, r) + 1.0f;
+  const int half = n / 2;
+  return p * exact_exp2(half) * exact_exp2(n - half);
+}

@@ -1,0 +1,48 @@
+"""VGG16 ONNX inference through hand-written CUDA kernels, on a GPU and, the same kernels, on a CPU.
+
+    from vgg16gpu import Engine
+
+    with Engine("vgg16.onnx") as engine:
+        scores = engine.run(x)  # (N, C, H, W) float32, or (N, H, W, C) uint8
+
+Importing the package is free: the engine, and numpy with it, come with the first use of `Engine`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vgg16gpu.errors import DeviceError, Error, InputError, KernelError, ModelError
+
+if TYPE_CHECKING:
+    from vgg16gpu.engine import Engine
+
+    __version__: str
+
+__all__ = ["DeviceError", "Engine", "Error", "InputError", "KernelError", "ModelError", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Engine":
+        from vgg16gpu.engine import Engine  # noqa: PLC0415 - costs numpy, so only who needs it pays
+
+        return Engine
+    if name == "__version__":
+        return _version()
+    raise AttributeError(f"module 'vgg16gpu' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _version() -> str:
+    # In a clone that is not installed pyproject.toml lies beside the package; an older installed copy must not answer.
+    import tomllib  # noqa: PLC0415
+    from importlib import metadata  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    project = Path(__file__).parent.parent / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    return metadata.version("vgg16gpu")

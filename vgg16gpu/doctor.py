@@ -1,0 +1,295 @@
+"""What this machine has, what is wrong with it, and how to mend that.
+
+`survey` looks, `diagnose` judges what was seen: the latter is pure, so every verdict can be tested on any machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+
+from vgg16gpu.cuda_probe import (
+    Bindings,
+    Driver,
+    Toolkit,
+    choose_toolkit,
+    compile_problem,
+    dotted,
+    find_toolkits,
+    objection,
+    probe_bindings,
+    probe_driver,
+)
+from vgg16gpu.devices import open_device
+from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cache import KernelCache, cache_dir, refusal
+from vgg16gpu.devices.cpu_compiler import cpu_name, find_compiler
+from vgg16gpu.errors import Error
+from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+
+GIB = 1 << 30
+ENOUGH_MEMORY = 5 * GIB // 2  # what VGG16 takes at its peak on the cpu device
+CACHE_KINDS = ("cpu", "cuda")
+SETUP_COMMAND = "python -m vgg16gpu.cuda_setup"
+
+
+class State(Enum):
+    """The verdict on one thing."""
+
+    OK = "ok"
+    ABSENT = "absent"  # not there, and nothing here needs it
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report: a thing, the verdict, what was found, what to do."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The device that `auto` opens and why, and what went wrong when it was used, or ""."""
+
+    device: str
+    reason: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was found."""
+
+    system: str
+    architecture: str
+    python: str
+    driver: Driver | None
+    toolkit: Toolkit | None
+    refused: tuple[str, ...]  # toolkits passed over, with the reason
+    bindings: Bindings
+    compiler: str  # command and version, or "" with the problem
+    compiler_problem: str
+    processor: str
+    memory_total: int  # bytes
+    memory_free: int
+    cache: Path
+    cache_entries: int
+    cache_nbytes: int
+    cache_problem: str
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts on a machine."""
+
+    checks: tuple[Check, ...]
+    trial: Trial
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the device that `auto` chooses works; other things may still be wrong."""
+        return not self.trial.problem
+
+
+def survey() -> Machine:
+    """Look at this machine. Opens the device that `auto` chooses and runs a small kernel on it."""
+    driver = probe_driver()
+    toolkit, refused = choose_toolkit(find_toolkits(), lambda found: toolkit_problem(found, driver))
+    compiler, compiler_problem = _compiler()
+    total, free = memory()
+    entries = [entry for kind in CACHE_KINDS for entry in KernelCache(kind).entries()]
+    return Machine(
+        system=platform.system(),
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        driver=driver,
+        toolkit=toolkit,
+        refused=refused,
+        bindings=probe_bindings(),
+        compiler=compiler,
+        compiler_problem=compiler_problem,
+        processor=f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+        memory_total=total,
+        memory_free=free,
+        cache=cache_dir(),
+        cache_entries=len(entries),
+        cache_nbytes=sum(entry.nbytes for entry in entries),
+        cache_problem=refusal(cache_dir()) or "",
+        trial=try_device("auto"),
+    )
+
+
+def toolkit_problem(toolkit: Toolkit, driver: Driver | None) -> str:
+    """Why a toolkit cannot compile kernels here, or ""."""
+    return (objection(toolkit, driver) if driver else "") or compile_problem(toolkit)
+
+
+def _compiler() -> tuple[str, str]:
+    try:
+        compiler = find_compiler()
+    except Error as error:
+        return "", str(error)
+    return f"{' '.join(compiler.command)}: {compiler.version.splitlines()[0]}", ""
+
+
+def memory(path: Path = Path("/proc/meminfo")) -> tuple[int, int]:
+    """Main memory in bytes: all of it, and what is available; zero if the system does not say."""
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError:
+        return 0, 0
+    kib = dict(re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE))
+    return int(kib.get("MemTotal", 0)) * 1024, int(kib.get("MemAvailable", 0)) * 1024
+
+
+def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_device) -> Trial:
+    """Open a device, compile one kernel for it, run that, and look at the result."""
+    try:
+        device, reason = opener(name)
+    except Error as error:
+        return Trial("none", "", str(error))
+    try:
+        problem = "" if relu_is_right(device) else "the device computes a wrong result: max(x, 0) of eight numbers"
+    except Error as error:
+        problem = str(error)
+    finally:
+        device.close()
+    return Trial(device.facts.kind, reason, problem)
+
+
+def relu_is_right(device: Device) -> bool:
+    """Run the ReLU kernel on eight numbers and compare. Raises DeviceError or KernelError."""
+    values = np.array([-2, -1, -0.5, 0, 0.5, 1, 2, 3], dtype=np.float32)
+    result = np.full_like(values, np.nan)
+    kernel = Kernel("elementwise.cu", "relu_f32")
+    source, target = Pointer(Arena.ACTIVATIONS, 0), Pointer(Arena.ACTIVATIONS, 256)
+    step = Step(kernel, Dim3(1), Dim3(256), (target, source, Scalar(values.size // 4)))
+    device.build([kernel])
+    address = device.allocate(512)
+    try:
+        run = device.bind([step], {Arena.ACTIVATIONS: address})
+        device.copy_in(address, values)
+        run()
+        device.copy_out(result, address + target.offset)
+        device.synchronize()
+    finally:
+        device.free(address)
+    return bool(np.array_equal(result, np.maximum(values, 0)))
+
+
+def diagnose(machine: Machine) -> Report:
+    """Judge what was found."""
+    checks = (
+        _system(machine),
+        _driver(machine),
+        *_gpus(machine),
+        _toolkit(machine),
+        _pycuda(machine),
+        _bindings(machine),
+        _cpp(machine),
+        _memory(machine),
+        _cache(machine),
+        _device(machine),
+    )
+    return Report(checks, machine.trial)
+
+
+def _system(machine: Machine) -> Check:
+    found = f"{machine.system} {machine.architecture}, Python {machine.python}, {machine.processor}"
+    if machine.system == "Linux" and machine.architecture in ("x86_64", "aarch64"):
+        return Check("system", State.OK, found)
+    return Check("system", State.WRONG, found, "use Linux on x86-64 or aarch64 (on Windows, inside WSL 2)")
+
+
+def _driver(machine: Machine) -> Check:
+    driver = machine.driver
+    if driver is None:
+        return Check("NVIDIA driver", State.ABSENT, "none: the cpu device is used")
+    found = f"runs CUDA {dotted(driver.version)} and older ({driver.library})"
+    if driver.gpus:
+        return Check("NVIDIA driver", State.OK, found)
+    remedy = "see that nvidia-smi lists the card; in a container, pass it in (docker run --gpus all); "
+    return Check("NVIDIA driver", State.WRONG, f"{found}; {driver.problem}", remedy + "check CUDA_VISIBLE_DEVICES")
+
+
+def _gpus(machine: Machine) -> list[Check]:
+    gpus = machine.driver.gpus if machine.driver else ()
+    return [
+        Check(f"GPU {number}", State.OK, f"{gpu.name}, {gpu.arch}, {gpu.memory_total / GIB:.1f} GiB")
+        for number, gpu in enumerate(gpus)
+    ]
+
+
+def _toolkit(machine: Machine) -> Check:
+    if machine.toolkit:
+        return Check("CUDA toolkit", State.OK, f"{machine.toolkit}, {machine.toolkit.nvcc} compiles")
+    found = "; ".join(machine.refused) or "no nvcc in CUDA_HOME, CUDA_ROOT, PATH, /usr/local/cuda or the environment"
+    if machine.driver is None:
+        return Check("CUDA toolkit", State.ABSENT, found)
+    return Check("CUDA toolkit", State.WRONG, found, f"run {SETUP_COMMAND}, or set CUDA_HOME to a toolkit that fits")
+
+
+def _pycuda(machine: Machine) -> Check:
+    state = machine.bindings
+    if not state.pycuda:
+        return _missing_package("PyCUDA", machine, state.pycuda_problem)
+    found = f"{state.pycuda}, built for CUDA {state.built_for}"
+    return Check("PyCUDA", State.OK, found)
+
+
+def _bindings(machine: Machine) -> Check:
+    state = machine.bindings
+    if not state.cuda_bindings:
+        return _missing_package("cuda-bindings", machine, state.cuda_bindings_problem)
+    return Check("cuda-bindings", State.OK, state.cuda_bindings)
+
+
+def _missing_package(name: str, machine: Machine, problem: str) -> Check:
+    if machine.driver is None:
+        return Check(name, State.ABSENT, problem)
+    return Check(name, State.WRONG, problem, f"run {SETUP_COMMAND} --force")
+
+
+def _cpp(machine: Machine) -> Check:
+    if machine.compiler:
+        return Check("C++ compiler", State.OK, machine.compiler)
+    return Check("C++ compiler", State.WRONG, machine.compiler_problem, "apt install g++, or dnf install gcc-c++")
+
+
+def _memory(machine: Machine) -> Check:
+    found = f"{machine.memory_free / GIB:.1f} of {machine.memory_total / GIB:.1f} GiB available"
+    if machine.memory_free >= ENOUGH_MEMORY or not machine.memory_total:
+        return Check("memory", State.OK, found)
+    remedy = f"VGG16 takes up to {ENOUGH_MEMORY / GIB:.1f} GiB: close other programs"
+    return Check("memory", State.WRONG, found, remedy)
+
+
+def _cache(machine: Machine) -> Check:
+    found = f"{machine.cache}: {machine.cache_entries} kernels, {machine.cache_nbytes / 1e6:.1f} MB"
+    if not machine.cache_problem:
+        return Check("kernel cache", State.OK, found)
+    remedy = "set VGG16GPU_CACHE to a folder of your own; until then every process compiles its kernels anew"
+    return Check("kernel cache", State.WRONG, f"{machine.cache} {machine.cache_problem}", remedy)
+
+
+def _device(machine: Machine) -> Check:
+    trial = machine.trial
+    found = f"{trial.device}: {trial.reason}" if trial.reason else trial.device
+    if not trial.problem:
+        return Check("device", State.OK, f"{found}; a test kernel ran")
+    remedy = "mend what is wrong above"
+    if trial.device == "cuda":
+        remedy += ", or use --device cpu"
+    return Check("device", State.WRONG, f"{found}: {trial.problem}", remedy)

@@ -1,0 +1,101 @@
+"""Image files as pixels, with the preprocessing that VGG was trained with.
+
+Three channels: converted to RGB (EXIF orientation applied, transparency dropped), the shorter side resized to
+size * 256 / 224 (bilinear, antialiased: what torchvision does with Pillow images), centre crop to the size.
+One channel: converted to grey and the whole picture resized to the size. Normalisation is the engine's.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.normalise import Pixels
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+RESIZE_RATIO = 256 / 224
+MAX_ASPECT = 100  # a longer strip would be resized to gigabytes before the crop
+
+_BROKEN_IMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+
+
+def load_image(path: Path, channels: int, height: int, width: int) -> Pixels:
+    """One image file as (height, width, channels) uint8, preprocessed.
+
+    Raises InputError when the file is not an image, is broken, or the model takes neither 1 nor 3 channels.
+    """
+    if channels not in (1, 3):
+        raise InputError(
+            f"'{path}' is an image, and the model takes {channels} channels: "
+            "images fit models of 1 or 3 channels; give numbers instead (.npy, .npz or .txt)"
+        )
+    picture = _decode(path, "RGB" if channels == 3 else "L")
+    if channels == 3:
+        picture = _resize_and_crop(picture, height, width, path)
+    else:
+        picture = picture.resize((width, height), _bilinear())
+    return np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
+
+
+def resized_shape(height: int, width: int, to: tuple[int, int]) -> tuple[int, int]:
+    """(rows, columns) that an image of (height, width) is resized to before the centre crop to `to`."""
+    rows, columns = (round(side * RESIZE_RATIO) for side in to)
+    if width * rows <= height * columns:
+        return columns * height // width, columns
+    return rows, rows * width // height
+
+
+def _decode(path: Path, mode: str) -> Image.Image:
+    from PIL import Image, ImageOps  # noqa: PLC0415 - only runs on images pay for it
+
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns from 89 megapixels on and refuses from 179; only the refusal matters here.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                return _to_mode(ImageOps.exif_transpose(file), mode, path)
+    except InputError:
+        raise
+    except (*_BROKEN_IMAGE, Image.DecompressionBombError) as error:
+        reason = str(error) if "cannot identify" not in str(error) else "its content is none that Pillow knows"
+        raise InputError(f"'{path}' is not a readable image: {reason}; convert it to .png or .jpg") from error
+
+
+def _to_mode(picture: Image.Image, mode: str, path: Path) -> Image.Image:
+    from PIL import Image  # noqa: PLC0415
+
+    if picture.mode.startswith("I;16"):
+        # Pillow's own conversion clips 16-bit grey at 255 instead of scaling it.
+        grey = np.asarray(picture, dtype=np.uint16)
+        picture = Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    elif picture.mode in ("I", "F"):
+        raise InputError(f"'{path}' has 32-bit pixels (mode {picture.mode}); save it with 8 or 16 bits a channel")
+    elif "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+    return picture.convert(mode)
+
+
+def _resize_and_crop(picture: Image.Image, height: int, width: int, path: Path) -> Image.Image:
+    if max(picture.size) > MAX_ASPECT * min(picture.size):
+        raise InputError(
+            f"'{path}' is {picture.width}x{picture.height} pixels, a strip more than {MAX_ASPECT} times as long as "
+            "wide; cut it to the part that matters"
+        )
+    rows, columns = resized_shape(picture.height, picture.width, (height, width))
+    resized = picture.resize((columns, rows), _bilinear())
+    left, top = round((columns - width) / 2), round((rows - height) / 2)
+    return resized.crop((left, top, left + width, top + height))
+
+
+def _bilinear() -> Image.Resampling:
+    from PIL import Image  # noqa: PLC0415
+
+    return Image.Resampling.BILINEAR

@@ -1,0 +1,197 @@
+"""Convolution + bias + ReLU + 2x2 max-pool as implicit GEMM: the Python side of kernels/conv_igemm.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import MAX_POOL_2X2, Conv, Shape
+from vgg16gpu.ops.base import Lowering, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.ops.pack import pack_conv
+from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value, padded_channels
+
+SOURCE = "conv_igemm.cu"
+
+# The reduction is summed in groups: about 288 products keep the error of a group near 2e-7 (sequential sums of 576 have 3e-7, of 4608
+# 9e-7), and more than 8 groups would make the workspace of a split reduction large. A multiple of every TILE_K below.
+MIN_GROUP = 288
+MAX_GROUPS = 8
+GROUP_ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """Tile macros of the kernel; none of them changes a bit of the result."""
+
+    px: int
+    oc: int
+    k: int = 16
+    thread_px: int = 8
+    thread_oc: int = 8
+    stages: int = 3
+    min_blocks: int = 3  # per multiprocessor: caps the registers
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.px // self.thread_px) * (self.oc // self.thread_oc)
+
+    @property
+    def dynamic_shared(self) -> int:
+        """Bytes of the running sums."""
+        return 4 * self.px * self.oc
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory in all."""
+        return 4 * self.stages * (self.px * (self.k + 4) + self.k * self.oc) + self.dynamic_shared
+
+    def kernel(self, name: str, pool: bool) -> Kernel:
+        """The kernel compiled with these macros."""
+        defines = (
+            ("TILE_PX", self.px),
+            ("TILE_OC", self.oc),
+            ("TILE_K", self.k),
+            ("THREAD_PX", self.thread_px),
+            ("THREAD_OC", self.thread_oc),
+            ("STAGES", self.stages),
+            ("MIN_BLOCKS", self.min_blocks),
+            ("POOL", int(pool)),
+        )
+        return Kernel(SOURCE, name, defines)
+
+
+CPU_TILE = ConvTile(px=128, oc=64, stages=2)
+# For a GPU, from the most work per block to the most blocks; the last one fits every card.
+LARGE_TILE = ConvTile(px=128, oc=64)
+WIDE_TILE = ConvTile(px=64, oc=128)
+SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4)
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """The convolution as a matrix product, and how it is cut for a device."""
+
+    rows: int  # output pixels that take part
+    columns: int  # output channels, padded
+    reduction: int  # KH * KW * padded C
+    group: int  # products in a group of the sum
+    tile: ConvTile
+    splits: int  # blocks that share a reduction
+
+    @property
+    def groups(self) -> int:
+        """Groups of the reduction."""
+        return ceil_div(self.reduction, self.group)
+
+
+def group_length(reduction: int) -> int:
+    """Products that are summed in sequence: a function of the reduction alone, so that results never depend on the device."""
+    share = ceil_div(ceil_div(reduction, MAX_GROUPS), GROUP_ALIGNMENT) * GROUP_ALIGNMENT
+    return max(MIN_GROUP, share)
+
+
+def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
+    """How `op` runs on an input of `x_shape`."""
+    batch, channels, height, width = x_shape
+    out_channels, _, kernel_h, kernel_w = op.weight.shape
+    out_h, out_w = op.window.output_size(height, width)
+    if op.pool:
+        out_h, out_w = out_h // 2 * 2, out_w // 2 * 2
+    rows = batch * out_h * out_w
+    columns = padded_channels(out_channels)
+    reduction = kernel_h * kernel_w * padded_channels(channels)
+    group = group_length(reduction)
+    tile = choose_tile(rows, columns, facts)
+    blocks = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc)
+    return ConvGeometry(rows, columns, reduction, group, tile, choose_splits(blocks, ceil_div(reduction, group), tile, facts))
+
+
+def choose_tile(rows: int, columns: int, facts: DeviceFacts) -> ConvTile:
+    """The tile with the most reuse of which the output still has a block for every multiprocessor."""
+    if facts.kind == "cpu":
+        return CPU_TILE
+    for tile in (LARGE_TILE, WIDE_TILE):
+        enough = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc) >= facts.multiprocessors
+        if enough and columns >= tile.oc and tile.shared <= facts.shared_nbytes:
+            return tile
+    return SMALL_TILE
+
+
+def choose_splits(blocks: int, groups: int, tile: ConvTile, facts: DeviceFacts) -> int:
+    """How many blocks share each reduction: enough to fill the device, never more than there are groups."""
+    resident = facts.multiprocessors * (1 if facts.kind == "cpu" else tile.min_blocks)
+    if 2 * blocks > resident:
+        return 1
+    return ceil_div(groups, ceil_div(groups, min(groups, resident // blocks)))
+
+
+def weights(op: Conv, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
+    """Weights as (KH, KW, padded C, padded OC), bias as (padded OC,)."""
+    del x_shape
+    return pack_conv(op.weight, arena), arena.add_channels(op.bias, op.weight.shape[0])
+
+
+def workspace_nbytes(op: Conv, x_shape: Shape, facts: DeviceFacts) -> int:
+    """Room for the group sums of a split reduction."""
+    shape = geometry(op, x_shape, facts)
+    return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
+
+
+def flop(op: Conv, x_shape: Shape) -> int:
+    """Two per multiply-add, over every output of the convolution (pooled or not), real channels only."""
+    out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
+    return 2 * x_shape[0] * out_h * out_w * op.weight.size
+
+
+def label(op: Conv) -> str:
+    """What the step computes, for tables."""
+    kernel = f"conv {op.window.kernel[0]}x{op.window.kernel[1]} {op.weight.shape[1]}->{op.weight.shape[0]}"
+    return kernel + " + relu" * op.relu + " + pool" * op.pool
+
+
+def steps(
+    op: Conv, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
+) -> tuple[Step, ...]:
+    """One launch, or two when the reduction is split."""
+    weight, bias = pointers
+    shape = geometry(op, x.shape, facts)
+    tile, window = shape.tile, op.window
+    out_h, out_w = window.output_size(x.shape[2], x.shape[3])
+    if op.pool:
+        out_h, out_w = out_h // MAX_POOL_2X2.strides[0] * 2, out_w // MAX_POOL_2X2.strides[1] * 2
+    groups_per_block = ceil_div(shape.groups, shape.splits)
+    main = Step(
+        kernel=tile.kernel("conv_igemm_f32", op.pool),
+        grid=Dim3(ceil_div(shape.rows, tile.px), ceil_div(shape.columns, tile.oc), shape.splits),
+        block=Dim3(tile.threads),
+        arguments=(
+            *(y.pointer, workspace, x.pointer, weight, bias),
+            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, shape.columns, op.weight.shape[3]),
+            *scalars(*window.strides, window.pads.top, window.pads.left, shape.reduction),
+            *scalars(shape.group // tile.k, groups_per_block, int(op.relu)),
+        ),
+        shared=tile.dynamic_shared,
+        flop=flop(op, x.shape),
+        nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + op.weight.shape[0]),
+        names=op.names,
+        label=label(op),
+    )
+    if shape.splits == 1:
+        return (main,)
+    grid, block = linear(int(np.prod(y.stored_shape)) // 4)
+    reduce = Step(
+        kernel=tile.kernel("conv_igemm_reduce_f32", op.pool),
+        grid=grid,
+        block=block,
+        arguments=(y.pointer, workspace, bias, *scalars(shape.rows, shape.columns, shape.groups, int(op.relu))),
+        names=op.names,
+        label=f"{label(op)}: add {shape.groups} group sums",
+    )
+    return main, reduce
+
+
+LOWERING = Lowering(Conv, steps, weights, workspace_nbytes)

@@ -1,0 +1,48 @@
+"""Weights from the file's order into the kernels' order, on the device: the Python side of kernels/pack.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.graph import Array
+from vgg16gpu.ops.base import WeightArena, linear, scalars
+from vgg16gpu.program import Arena, Kernel, Pointer, Step, padded_channels
+
+SOURCE = "pack.cu"
+STAGING = Pointer(Arena.STAGING, 0)
+SLAB_NBYTES = 32 << 20  # of raw weights in the staging buffer at a time
+
+
+def pack_conv(weight: Array, arena: WeightArena) -> Pointer:
+    """(OC, C, KH, KW) -> (KH, KW, padded C, padded OC)."""
+    out_channels, channels, kernel_h, kernel_w = weight.shape
+    size = kernel_h * kernel_w * padded_channels(channels) * padded_channels(out_channels)
+    target = arena.reserve(4 * size)
+    grid, block = linear(size)
+    shape = scalars(
+        out_channels, padded_channels(out_channels), channels, padded_channels(channels), kernel_h * kernel_w
+    )
+    arena.add_packed(weight, Step(Kernel(SOURCE, "pack_conv_f32"), grid, block, (target, STAGING, *shape)))
+    return target
+
+
+def pack_gemm(weight: Array, channels: int, pixels: int, arena: WeightArena) -> Pointer:
+    """(OUT, C * pixels) -> (OUT, pixels, padded C). Goes up unpacked where that is the same."""
+    rows = weight.shape[0]
+    if pixels == 1 and padded_channels(channels) == channels:
+        return arena.add(weight)
+    row_nbytes = 4 * pixels * padded_channels(channels)
+    target = arena.reserve(rows * row_nbytes)
+    slab_rows = max(1, SLAB_NBYTES // (4 * weight.shape[1]))
+    for first in range(0, rows, slab_rows):
+        slab = weight[first : first + slab_rows]
+        grid, block = linear(slab.shape[0] * row_nbytes // 4)
+        shape = scalars(slab.shape[0], channels, padded_channels(channels), pixels)
+        place = Pointer(target.arena, target.offset + first * row_nbytes)
+        arena.add_packed(slab, Step(Kernel(SOURCE, "pack_gemm_f32"), grid, block, (place, STAGING, *shape)))
+    return target
+
+
+def gemm_input(x_shape: tuple[int, ...], flattens: bool) -> tuple[int, int]:
+    """(channels, pixels) of the input of a Gemm as its weights see it."""
+    return (x_shape[1], math.prod(x_shape[2:])) if flattens else (x_shape[-1], 1)

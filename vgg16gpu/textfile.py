@@ -1,0 +1,87 @@
+"""White-space separated numbers: the text form of inputs and scores."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.errors import InputError
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE)
+_SMALLEST_SIDE = 8  # of the image sizes suggested for a file of the wrong length
+_SUGGESTIONS = 3
+
+
+def parse_numbers(text: bytes, name: str) -> Floats:
+    """All numbers of `text`, as one float32 array.
+
+    Raises InputError naming line and column of the first thing that is not a number.
+    """
+    body = text.removeprefix(_BYTE_ORDER_MARK)
+    count = len(body.split())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # how numpy before 2.4 reports rubbish
+            numbers = np.fromstring(body, dtype=np.float32, sep=" ")
+    except (ValueError, DeprecationWarning):
+        numbers = np.empty(0, np.float32)
+    # The count is needed too: numpy reads "1-2" as two numbers.
+    if numbers.size != count:
+        raise InputError(f"'{name}' {_first_offender(body)}")
+    return numbers
+
+
+def shape_samples(numbers: Floats, shape: tuple[int, ...], name: str) -> Floats:
+    """(count, *shape): the numbers cut into samples. Raises InputError, with the sizes that would fit, else."""
+    wanted = math.prod(shape)
+    if numbers.size and numbers.size % wanted == 0:
+        return numbers.reshape(-1, *shape)
+    raise InputError(
+        f"'{name}' has {numbers.size} numbers; the model takes {wanted} ({_times(shape)}) or a multiple of that; "
+        + _advice(numbers.size, shape)
+    )
+
+
+def fitting_sizes(count: int, channels: int) -> list[tuple[int, int]]:
+    """(images, side) of the square images that `count` numbers would make, fewest images first, at most three."""
+    found = []
+    for images in range(1, count // (channels * _SMALLEST_SIDE**2) + 1):
+        pixels, rest = divmod(count, channels * images)
+        if rest == 0 and math.isqrt(pixels) ** 2 == pixels:
+            found.append((images, math.isqrt(pixels)))
+        if len(found) == _SUGGESTIONS:
+            break
+    return found
+
+
+def _advice(count: int, shape: tuple[int, ...]) -> str:
+    sizes = fitting_sizes(count, shape[0]) if len(shape) == 3 else []
+    if not sizes:
+        return "no square size fits that count; is the file complete?"
+    options = (f"{images} of {shape[0]}x{side}x{side} (--size {side})" for images, side in sizes)
+    return "it would fit " + ", or ".join(options)
+
+
+def _first_offender(body: bytes) -> str:
+    for number, line in enumerate(body.splitlines(), start=1):
+        for token in re.finditer(rb"\S+", line):
+            if not _NUMBER.fullmatch(token.group()):
+                shown = token.group()[:24].decode("utf-8", "replace")
+                more = "..." if len(token.group()) > 24 else ""
+                return (
+                    f"line {number}, column {token.start() + 1}: {shown!r}{more} is not a number; "
+                    "a .txt input holds numbers separated by white space"
+                )
+    return "could not be read as numbers separated by white space"
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "x".join(str(side) for side in shape)
