@@ -67,6 +67,9 @@ class Device(Protocol):
     def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
         """Seconds on the device of each of `repeats` calls of `work` (events around it on a GPU)."""
 
+    def measure_back_to_back(self, work: Callable[[], None], repeats: int) -> float:
+        """Seconds on the device per call of `work`, enqueued `repeats` times without waiting in between."""
+
     def close(self) -> None:
         """Free everything. Safe to call twice."""
 

@@ -1,0 +1,78 @@
+"""The hardware: what a device is (`base`), the GPU (`cuda`), the processor (`cpu`), and the choice between them.
+
+Importing this package imports no device, hence neither PyCUDA nor a compiler's output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from vgg16gpu.errors import DeviceError
+
+if TYPE_CHECKING:
+    from vgg16gpu.devices.base import Device
+
+_ACCEPTED = "auto, cpu, cuda, cuda:N (N the number of a GPU)"
+_MACHINES = ("x86_64", "aarch64")
+
+
+def open_device(name: str = "auto") -> tuple[Device, str]:
+    """A device, and one line on which it is and why.
+
+    "auto" takes the GPU if one works, else the processor. "cpu", "cuda" and "cuda:N" are taken at their word: there is
+    no falling back. Raises DeviceError for another name, another kind of machine, or a device that does not work.
+    """
+    _check_platform()
+    if name == "auto":
+        return _open_any()
+    if name == "cpu":
+        return _open_cpu("as asked")
+    if found := re.fullmatch(r"cuda(?::(\d{1,4}))?", name):
+        return _open_asked_cuda(name, int(found[1] or 0))
+    raise DeviceError(f"unknown device {name!r}; accepted: {_ACCEPTED}")
+
+
+def _open_any() -> tuple[Device, str]:
+    try:
+        return _open_working_cuda()
+    except DeviceError as error:
+        return _open_cpu(str(error))
+
+
+def _open_working_cuda() -> tuple[Device, str]:
+    from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
+    from vgg16gpu.devices.cuda_compiler import NO_NVCC, can_build  # noqa: PLC0415
+
+    device = CudaDevice()
+    if can_build():
+        return device, f"cuda: {device.facts.name}"
+    name = device.facts.name
+    device.close()
+    raise DeviceError(f"{name} is there, but {NO_NVCC}")
+
+
+def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:
+    from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415
+
+    try:
+        device = CudaDevice(ordinal)
+    except DeviceError as error:
+        raise DeviceError(
+            f"device {name!r} cannot be used: {error} (`python -m vgg16gpu doctor` says more; 'cpu' needs no GPU)"
+        ) from error
+    return device, f"{name}: {device.facts.name}, as asked"
+
+
+def _open_cpu(reason: str) -> tuple[Device, str]:
+    from vgg16gpu.devices.cpu import CpuDevice  # noqa: PLC0415
+
+    return CpuDevice(), f"cpu: {reason}"
+
+
+def _check_platform() -> None:
+    machine = os.uname().machine if hasattr(os, "uname") else "unknown"
+    if sys.platform != "linux" or machine not in _MACHINES:
+        raise DeviceError(f"vgg16gpu runs on Linux on x86-64 or aarch64; this machine is {sys.platform} on {machine}")

@@ -1,0 +1,240 @@
+"""The cpu device: the CUDA kernels, compiled by a C++ compiler and run on all cores.
+
+Copies and launches are done when the call returns; `synchronize` only counts. Environment:
+
+VGG16GPU_THREADS   the number of OS threads (default: the cores that this process may use)
+VGG16GPU_ORDER     in which order the threads of a block run between two barriers: forward, reverse, or a number that
+                   seeds a shuffle; a correct kernel gives the same bits in every order
+VGG16GPU_SANITIZE  address, thread or poison: the checks of a device that is opened without `sanitize`
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.devices import cpu_compiler, cpu_memory
+from vgg16gpu.devices.base import Bytes, Counters, DeviceFacts
+from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
+from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.program import Arena, Kernel, Step
+
+_MAX_OS_THREADS = 1024
+_ORDERS = {"forward": 0, "reverse": 1}
+_SHUFFLED = 2
+_RUNTIME_SYMBOLS: Mapping[Check, str] = {"address": "__asan_init", "thread": "__tsan_init"}
+
+_checked_lock = threading.Lock()  # libraries built with checks have one set of shared arrays in the whole process
+
+
+class CpuDevice:
+    """The Device (see devices/base.py) of this machine's processor.
+
+    `sanitize` builds the kernels with checks (see cpu_compiler.Check); "address" and "thread" need the sanitizer's
+    run-time library in the process, see devices/sanitize.py.
+    Raises DeviceError: not Linux on x86-64 or aarch64, no C++ compiler, a wrong environment variable.
+    """
+
+    facts: DeviceFacts
+    counters: Counters
+
+    def __init__(self, sanitize: Check | None = None) -> None:
+        cpu_compiler.machine()
+        cpu_compiler.find_compiler()
+        self._check = sanitize or _check_from_environment()
+        _require_runtime(self._check)
+        self._cores = usable_cores()
+        self._os_threads = 1 if self._check else _threads_from_environment(self._cores)
+        self._order, self._seed = _order_from_environment()
+        total, free = cpu_memory.machine_memory()
+        self.facts = DeviceFacts("cpu", cpu_compiler.cpu_name(), self._cores, (0, 0), MAX_SHARED_NBYTES, total, free)
+        self.counters = Counters()
+        self._kernels: dict[Kernel, LoadedKernel] = {}
+        self._heap = cpu_memory.Heap(total, exact=self._check is not None)
+        self._pinned: list[Bytes] = []
+        self._workers: cpu_memory.WorkerMemory | None = None
+        self._closed = False
+        self._lock = _checked_lock if self._check else threading.Lock()
+        _open_devices.add(self)
+
+    def build(self, kernels: Iterable[Kernel]) -> None:
+        """Compile (or take from the cache) and load kernels. Raises KernelError with the compiler's message."""
+        self._require_open()
+        wanted = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._kernels]
+        if not wanted:
+            return
+        units = {kernel: Unit(kernel.source, kernel.defines) for kernel in wanted}
+        paths = cpu_compiler.compile_units(units.values(), self._check, self._cores)
+        libraries = {unit: Library(path) for unit, path in paths.items()}
+        loaded = {kernel: libraries[unit].kernel(kernel.name) for kernel, unit in units.items()}
+        for kernel, found in loaded.items():
+            if found is None:
+                raise KernelError(f'{units[kernel].label} has no kernel {kernel.name}: extern "C" __global__ void')
+            self._kernels[kernel] = found
+        need = self._os_threads * max(library.worker_nbytes for library in libraries.values())
+        if self._workers is None or self._workers.nbytes < need:
+            self._workers = cpu_memory.WorkerMemory(need)
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of fresh memory, aligned to 256 bytes. Raises DeviceError with need and free."""
+        self._require_open()
+        address = self._heap.allocate(nbytes)
+        self.counters.allocations += 1
+        return address
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` returned. Raises DeviceError if it did not."""
+        self._require_open()
+        self._heap.free(address)
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """A host buffer; here any memory will do."""
+        self._require_open()
+        buffer = cpu_memory.aligned(nbytes)
+        self._pinned.append(buffer)
+        return buffer
+
+    def copy_in(self, address: int, source: npt.NDArray[np.generic]) -> None:
+        """Copy a contiguous host array to the device. Raises DeviceError if it does not fit there."""
+        self._require_open()
+        self._heap.require(address, source.nbytes)
+        cpu_memory.copy(address, cpu_memory.contiguous_address(source, written=False), source.nbytes)
+        self.counters.copies_in += 1
+
+    def copy_out(self, target: npt.NDArray[np.generic], address: int) -> None:
+        """Copy from the device into a contiguous host array. Raises DeviceError if there is not as much."""
+        self._require_open()
+        self._heap.require(address, target.nbytes)
+        cpu_memory.copy(cpu_memory.contiguous_address(target, written=True), address, target.nbytes)
+        self.counters.copies_out += 1
+
+    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+        """Resolve arguments once; the result runs all steps in order and raises KernelError if one fails.
+
+        Raises KernelError: a kernel that is not built, arguments it does not take, a grid or block out of range.
+        """
+        self._require_open()
+        launches = [BoundLaunch(self._built(step.kernel), step, bases) for step in steps]
+
+        def run() -> None:
+            with self._lock:
+                self._require_open()
+                assert self._workers is not None or not launches  # a built kernel brought them
+                memory = self._workers.address if self._workers else 0
+                for launch in launches:
+                    self.counters.launches += 1
+                    launch(memory, self._os_threads, self._order, self._seed)
+
+        return run
+
+    def synchronize(self) -> None:
+        """Nothing is ever under way here; counted all the same."""
+        self._require_open()
+        self.counters.synchronisations += 1
+
+    def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
+        """Seconds of each of `repeats` calls of `work`."""
+        seconds = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def measure_back_to_back(self, work: Callable[[], None], repeats: int) -> float:
+        """Seconds per call of `work`, called `repeats` times in a row."""
+        start = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        return (time.perf_counter() - start) / repeats
+
+    def close(self) -> None:
+        """Free everything. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            self._heap.clear()
+            self._pinned.clear()
+            self._kernels.clear()
+            self._workers = None
+
+    def _built(self, kernel: Kernel) -> LoadedKernel:
+        try:
+            return self._kernels[kernel]
+        except KeyError:
+            raise KernelError(f"{kernel.label} of {kernel.source} is not built; call build first") from None
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DeviceError("the cpu device is closed")
+
+
+_open_devices: weakref.WeakSet[CpuDevice] = weakref.WeakSet()
+
+
+def _fresh_locks() -> None:
+    """In a forked child: a lock that another thread held at the fork would never be released."""
+    global _checked_lock  # noqa: PLW0603
+    _checked_lock = threading.Lock()
+    for device in _open_devices:
+        device._lock = _checked_lock if device._check else threading.Lock()
+
+
+os.register_at_fork(after_in_child=_fresh_locks)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: its CPU affinity, and a container's quota."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return cores
+    return max(1, min(cores, math.ceil(int(quota) / int(period)))) if quota.isdigit() else cores
+
+
+def _threads_from_environment(cores: int) -> int:
+    text = os.environ.get("VGG16GPU_THREADS", "").strip()
+    if not text:
+        return min(cores, _MAX_OS_THREADS)
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_OS_THREADS:
+        raise DeviceError(f"VGG16GPU_THREADS={text!r} is not a number of threads from 1 to {_MAX_OS_THREADS}")
+    return int(text)
+
+
+def _order_from_environment() -> tuple[int, int]:
+    """The order of the threads of a block, and the seed of a shuffle."""
+    text = os.environ.get("VGG16GPU_ORDER", "").strip() or "forward"
+    if text in _ORDERS:
+        return _ORDERS[text], 0
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise DeviceError(f"VGG16GPU_ORDER={text!r} is not forward, reverse or a seed below 2**32")
+    return _SHUFFLED, int(text)
+
+
+def _check_from_environment() -> Check | None:
+    text = os.environ.get("VGG16GPU_SANITIZE", "").strip()
+    for check in CHECKS:
+        if text == check:
+            return check
+    if text:
+        raise DeviceError(f"VGG16GPU_SANITIZE={text!r} is not one of {', '.join(CHECKS)}")
+    return None
+
+
+def _require_runtime(check: Check | None) -> None:
+    """The library of a sanitizer must be the first in the process; loaded later it would end it."""
+    symbol = _RUNTIME_SYMBOLS.get(check) if check else None
+    if symbol and not hasattr(ctypes.CDLL(None), symbol):
+        raise DeviceError(
+            f"the {check} sanitizer must be in the process from its start: use python -m vgg16gpu.devices.sanitize"
+        )

@@ -1,0 +1,248 @@
+"""The GPU, through PyCUDA: its primary context, one stream, pinned buffers, and CUDA graphs where they can be had.
+
+PyCUDA is imported when a device is opened, not before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.devices.base import Bytes, Counters, KernelResources
+from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, find_nvcc
+from vgg16gpu.devices.cuda_context import CHUNK_NBYTES, Activation, Held, load_pycuda, pick_card, read_facts
+from vgg16gpu.devices.cuda_graph import Graph, kernel_signature, load_bindings
+from vgg16gpu.devices.cuda_launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
+from vgg16gpu.devices.cuda_versions import cuda_versions
+from vgg16gpu.errors import DeviceError, Error, KernelError
+from vgg16gpu.program import Arena, Kernel, Step
+
+
+class CudaDevice:
+    """One NVIDIA GPU: `devices.base.Device` with kernels compiled for its architecture.
+
+    The buffers of `pinned` are gone after `close`. Raises DeviceError if the GPU cannot be had.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        driver = load_pycuda()
+        card = pick_card(driver, ordinal)
+        try:
+            self._held = Held(driver, card.retain_primary_context())
+        except driver.Error as error:
+            raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
+        self._finalizer = weakref.finalize(self, Held.release, self._held)  # also at the end of the interpreter
+        try:
+            self.counters = Counters()
+            with self._active(DeviceError):
+                self._held.open()
+                self.facts = read_facts(driver, card)
+            self._bindings = load_bindings()
+            self._compiler = CubinCompiler(self.facts.compute_capability)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether `bind` makes CUDA graphs: cuda-bindings is installed and goes with the driver."""
+        return self._bindings is not None
+
+    # Kernels
+
+    def build(self, kernels: Iterable[Kernel]) -> None:
+        """Compile (or take from the cache) and load kernels. Raises KernelError with the compiler's message."""
+        wanted = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._held.kernels]
+        units = {Unit(kernel.source, kernel.defines) for kernel in wanted}
+        cubins = self._compiler.cubins(sorted(units, key=str))
+        with self._active(KernelError):
+            for kernel in wanted:
+                unit = Unit(kernel.source, kernel.defines)
+                self._held.kernels[kernel] = self._load(kernel, unit, cubins[unit])
+
+    def resources(self, kernel: Kernel) -> KernelResources:
+        """What the compiler says a built kernel takes. Raises KernelError if it is not built."""
+        return self._built(kernel).resources
+
+    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+        """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built.
+
+        Two steps or more become one CUDA graph where `uses_graphs`. Raises KernelError, naming the step, for a kernel
+        that is not built, arguments that are not the kernel's, or a launch that the GPU refuses.
+        """
+        held, count = self._held, len(steps)
+        with self._active(KernelError):
+            sequence = LaunchSequence(held.driver, held.stream, [self._resolve(step, bases) for step in steps])
+            if self._bindings is not None and count > 1:
+                sequence.graph = Graph(self._bindings, held.stream.handle, sequence.enqueue)
+            held.sequences.append(sequence)
+
+        def launch() -> None:
+            with self._active(KernelError):
+                sequence.launch()
+            self.counters.launches += count
+
+        return launch
+
+    # Memory
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of fresh device memory, aligned to 256 bytes. Raises DeviceError with need and free."""
+        with self._active(DeviceError):
+            address = self._allocate(int(nbytes))
+        self.counters.allocations += 1
+        return address
+
+    def free(self, address: int) -> None:
+        """Give back what `allocate` returned, once the work enqueued on it is done."""
+        with self._active(DeviceError):
+            if address not in self._held.allocations:
+                raise DeviceError(f"{address:#x} is not allocated on {self.facts.name}, or has been freed")
+            with suppress(self._held.driver.Error):  # a failure of that work is for `synchronize` to report
+                self._wait()
+            self._held.allocations.pop(address).free()
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """A host buffer that copies to and from the device fast; freed with the device."""
+        with self._active(DeviceError):
+            return self._held.pin(nbytes)
+
+    def copy_in(self, address: int, source: npt.NDArray[np.generic]) -> None:
+        """Enqueue a copy of a contiguous host array to the device.
+
+        A pinned array must stay as it is until `synchronize`; any other may change on return. A large array in ordinary
+        memory, a mapped file say, goes through pinned chunks, each a copy that counts.
+        """
+        data = _as_bytes(source)
+        with self._active(DeviceError):
+            if data.nbytes <= CHUNK_NBYTES or self._held.is_pinned(data):
+                self._send(address, data)
+            else:
+                self._send_in_chunks(address, data)
+
+    def copy_out(self, target: npt.NDArray[np.generic], address: int) -> None:
+        """Enqueue a copy from the device into a contiguous host array."""
+        data = _as_bytes(target)
+        with self._active(DeviceError):
+            self._held.driver.memcpy_dtoh_async(data, address, self._held.stream)
+        self.counters.copies_out += 1
+
+    # Time
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued. Raises KernelError if a launch failed."""
+        with self._active(KernelError):
+            self._wait()
+
+    def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
+        """Seconds on the device of each of `repeats` calls of `work`, between two events, each waited for."""
+        with self._active(KernelError):
+            return [self._time(work, 1) for _ in range(repeats)]
+
+    def measure_back_to_back(self, work: Callable[[], None], repeats: int) -> float:
+        """Seconds on the device per call of `work`, enqueued `repeats` times between two events."""
+        with self._active(KernelError):
+            return self._time(work, repeats) / repeats
+
+    # The device itself
+
+    def versions(self) -> Mapping[str, str]:
+        """Versions of driver, CUDA, PyCUDA, cuda-bindings and nvcc, for records. Starts nvcc."""
+        return cuda_versions(self._held.driver)
+
+    def close(self) -> None:
+        """Free everything and let go of the context. Safe to call twice, and after an error that broke the context."""
+        self._finalizer()
+
+    def _active(self, failure: type[Error]) -> Activation:
+        return Activation(self._held, failure)
+
+    def _load(self, kernel: Kernel, unit: Unit, cubin: bytes) -> BuiltKernel:
+        from vgg16gpu.devices.cuda_module import CachedModule  # noqa: PLC0415 - needs PyCUDA to import
+
+        held = self._held
+        try:
+            if unit not in held.modules:
+                held.modules[unit] = CachedModule(cubin)
+        except held.driver.Error as error:
+            raise KernelError(f"{unit} does not load: {error}; is {find_nvcc()} newer than the driver?") from error
+        try:
+            function = held.modules[unit].get_function(kernel.name)
+        except held.driver.Error as error:
+            raise KernelError(f'{kernel.source} has no extern "C" kernel {kernel.name!r}: {error}') from error
+        # Reading attributes also loads the kernel, which the driver may otherwise put off to its first launch.
+        resources = KernelResources(function.num_regs, function.shared_size_bytes, function.local_size_bytes)
+        signature = kernel_signature(self._bindings, cubin, kernel.name) if self._bindings is not None else None
+        return BuiltKernel(unit, resources, function.max_threads_per_block, signature)
+
+    def _built(self, kernel: Kernel) -> BuiltKernel:
+        if kernel not in self._held.kernels:
+            raise KernelError(f"{kernel.label} of {kernel.source} is not built on this device; call build first")
+        return self._held.kernels[kernel]
+
+    def _resolve(self, step: Step, bases: Mapping[Arena, int]) -> Launch:
+        built = self._built(step.kernel)
+        function = self._held.modules[built.unit].get_function(step.kernel.name)
+        if step.shared > built.shared_limit:
+            static = built.resources.shared_nbytes
+            if step.shared + static > self.facts.shared_nbytes:
+                raise KernelError(
+                    f"{step_name(step)}: {step.shared + static} bytes of shared memory for a block; "
+                    f"{self.facts.name} has {self.facts.shared_nbytes}"
+                )
+            attribute = self._held.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            function.set_attribute(attribute, int(step.shared))
+            built.shared_limit = step.shared
+        return resolve(step, function, built, bases)
+
+    def _allocate(self, nbytes: int) -> int:
+        driver = self._held.driver
+        try:
+            allocation = driver.mem_alloc(max(nbytes, 1))
+        except driver.MemoryError as error:
+            free, total = driver.mem_get_info()
+            raise DeviceError(
+                f"not enough memory on {self.facts.name}: {nbytes:,} bytes needed, {free:,} free of {total:,}; "
+                "use a smaller batch or image, or free memory on the GPU"
+            ) from error
+        self._held.allocations[int(allocation)] = allocation
+        return int(allocation)
+
+    def _send(self, address: int, data: Bytes) -> None:
+        self._held.driver.memcpy_htod_async(address, data, self._held.stream)
+        self.counters.copies_in += 1
+
+    def _send_in_chunks(self, address: int, data: Bytes) -> None:
+        chunks = self._held.chunks()
+        for index, start in enumerate(range(0, data.nbytes, CHUNK_NBYTES)):
+            buffer, sent = chunks[index % len(chunks)]
+            part = data[start : start + CHUNK_NBYTES]
+            sent.synchronize()  # the last copy out of this buffer, by this upload or an earlier one
+            np.copyto(buffer[: part.size], part)
+            self._send(address + start, buffer[: part.size])
+            sent.record(self._held.stream)
+
+    def _wait(self) -> None:
+        self.counters.synchronisations += 1
+        self._held.stream.synchronize()
+
+    def _time(self, work: Callable[[], None], times: int) -> float:
+        start, stop = self._held.events
+        start.record(self._held.stream)
+        for _ in range(times):
+            work()
+        stop.record(self._held.stream)
+        self._wait()
+        return float(start.time_till(stop)) * 1e-3
+
+
+def _as_bytes(array: npt.NDArray[np.generic]) -> Bytes:
+    if not array.flags.c_contiguous:
+        raise DeviceError(
+            f"an array of shape {array.shape} with strides {array.strides} is not contiguous; copy it first"
+        )
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,160 @@
+"""From kernel sources to cubins for one architecture: nvcc through PyCUDA, and the kernel cache in front of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vgg16gpu.cuda_probe import nvcc_candidates, run_quietly
+from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.errors import KernelError
+from vgg16gpu.kernel_source import headers, kernel_dir, read_source, source_path
+
+FLAGS = (
+    "-std=c++17",
+    "--fmad=false",  # multiply-adds are fused where the source says fmaf, nowhere else: the same bits as on the CPU
+    "-O3",
+    "-Wno-deprecated-gpu-targets",  # nvcc would say so each time, and PyCUDA would warn of that
+)
+NO_NVCC = (
+    "no nvcc to compile the kernels: set CUDA_HOME or put nvcc on PATH, or install one: python -m vgg16gpu.cuda_setup"
+)
+
+_ELF = b"\x7fELF"
+_MARK = b"\nvgg16gpu: compiled by "
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one run of nvcc compiles: a source with its macros. It may hold several kernels."""
+
+    source: str
+    defines: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The macros as compiler options."""
+        return tuple(f"-D{name}={value}" for name, value in self.defines)
+
+    def __str__(self) -> str:
+        return " ".join((self.source, *self.options))
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """What nvcc calls the target. On 9.0 the `a` variant, which has the tensor-core instructions of that card alone."""
+    major, minor = compute_capability
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def find_nvcc() -> Path | None:
+    """The first nvcc in CUDA_HOME, CUDA_ROOT, PATH, /usr/local/cuda and the installed Python packages."""
+    return next((path for _, path in nvcc_candidates() if path.is_file()), None)
+
+
+def can_build() -> bool:
+    """Whether kernels can be had at all: there is a compiler, or something is in the cache."""
+    return find_nvcc() is not None or bool(KernelCache("cuda").entries())
+
+
+def compiler_identity(nvcc: Path) -> str:
+    """A digest that changes when the compiler does.
+
+    Places, sizes and times of nvcc and of the two programs that do its work: asking nvcc itself would cost a process at
+    each start. Only a script that starts an nvcc elsewhere is asked: it stays the same when that one changes.
+    """
+    program = nvcc.resolve()
+    parts = (program, program.with_name("ptxas"), program.parent.parent / "nvvm" / "bin" / "cicc")
+    try:
+        states = [(path, path.stat()) for path in parts]
+        text = "".join(f"{path} {state.st_size} {state.st_mtime_ns}\n" for path, state in states)
+    except OSError:
+        text = f"{program}\n{run_quietly([str(nvcc), '--version']).stdout}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class CubinCompiler:
+    """Cubins for one architecture, from the cache or from nvcc. Touches no GPU; may be used from any thread."""
+
+    def __init__(self, compute_capability: tuple[int, int]) -> None:
+        self.arch = architecture(compute_capability)
+        self._cache = KernelCache("cuda")
+
+    def cubins(self, units: Iterable[Unit]) -> dict[Unit, bytes]:
+        """The cubin of each unit; what is missing is compiled in parallel.
+
+        Raises KernelError with the compiler's message, or if something is missing and there is no nvcc.
+        """
+        wanted = list(units)
+        with ThreadPoolExecutor(max_workers=min(len(wanted), os.cpu_count() or 1) or 1) as pool:
+            futures = {unit: pool.submit(self._cubin, unit) for unit in wanted}
+            try:
+                return {unit: future.result() for unit, future in futures.items()}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # the first complaint is enough
+                raise
+
+    @cached_property
+    def _nvcc(self) -> Path | None:
+        return find_nvcc()
+
+    @cached_property
+    def _identity(self) -> bytes | None:
+        return compiler_identity(self._nvcc).encode() if self._nvcc else None
+
+    @cached_property
+    def _header_parts(self) -> tuple[bytes, ...]:
+        folder = kernel_dir()
+        return tuple(part for path in headers() for part in (str(path.relative_to(folder)).encode(), path.read_bytes()))
+
+    def _cubin(self, unit: Unit) -> bytes:
+        key: tuple[str | bytes, ...] = (read_source(unit.source), *unit.options, *FLAGS, self.arch, *self._header_parts)
+        path = self._cache.fetch(key, ".cubin", lambda target: self._compile(unit, target), self._is_ours)
+        try:
+            return path.read_bytes().rpartition(_MARK)[0]
+        except OSError as error:  # cleared by another process just now
+            raise KernelError(f"the compiled kernel {path} cannot be read: {error.strerror}; try again") from error
+
+    def _is_ours(self, path: Path) -> bool:
+        """Whether an entry is by the compiler at hand. Without one every entry is welcome, so it is not in the key."""
+        cubin, _, identity = path.read_bytes().rpartition(_MARK)
+        return cubin.startswith(_ELF) and self._identity in (None, identity)
+
+    def _compile(self, unit: Unit, target: Path) -> None:
+        if self._nvcc is None or self._identity is None:
+            raise KernelError(NO_NVCC)
+        # What follows the ELF image is invisible to the driver and to cuobjdump: an entry stays a cubin for everyone.
+        target.write_bytes(_run_nvcc(self._nvcc, unit, self.arch) + _MARK + self._identity)
+
+
+def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
+    """The very call that PyCUDA's SourceModule makes, without PyCUDA's own cache (which is not written atomically)."""
+    from pycuda.compiler import compile as compile_source  # noqa: PLC0415 - PyCUDA is loaded where it is needed
+    from pycuda.driver import CompileError  # noqa: PLC0415
+
+    path = source_path(unit.source)
+    text = f"#line 1 {json.dumps(str(path))}\n{read_source(unit.source)}"  # PyCUDA compiles a copy, "kernel.cu"
+    folders = list(dict.fromkeys((str(path.parent), str(kernel_dir()))))
+    try:
+        cubin: bytes = compile_source(
+            text,
+            nvcc=str(nvcc),
+            options=[*FLAGS, *unit.options],
+            no_extern_c=True,
+            arch=arch,
+            cache_dir=False,
+            include_dirs=folders,
+        )
+    except CompileError as error:
+        said = "\n".join(part.strip() for part in (error.stdout, error.stderr) if part and part.strip())
+        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\n{said}") from error
+    except Warning as warning:  # where warnings are errors
+        raise KernelError(f"{unit} for {arch}: {warning}") from warning
+    except OSError as error:
+        raise KernelError(f"{unit}: {nvcc} cannot be run: {error}") from error
+    return cubin

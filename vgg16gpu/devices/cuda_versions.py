@@ -1,0 +1,50 @@
+"""Versions of what lies under the kernels, for records of a measurement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from vgg16gpu.cuda_probe import dotted, run_quietly
+from vgg16gpu.devices.cuda_compiler import find_nvcc
+
+
+def cuda_versions(driver: Any) -> Mapping[str, str]:
+    """What pycuda.driver, the packages and nvcc (which is started) say. "none" is not there, "unknown" does not say."""
+    newest = driver.get_driver_version()
+    major, minor, _ = driver.get_version()
+    return {
+        "driver": _driver_release(),
+        "driver_cuda": dotted((newest // 1000, newest % 1000 // 10)),
+        "cuda": dotted((major, minor)),  # that PyCUDA was built with
+        "pycuda": _package("pycuda"),
+        "cuda_bindings": _package("cuda-bindings"),
+        "nvcc": _nvcc_release(),
+    }
+
+
+def _driver_release() -> str:
+    with suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+        if found := re.search(r"\s(\d+\.\d+(?:\.\d+)*)\s", text):
+            return found[1]
+    return "unknown"
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _nvcc_release() -> str:
+    nvcc = find_nvcc()
+    if nvcc is None:
+        return "none"
+    found = re.search(r"V(\d+\.\d+\.\d+)", run_quietly([str(nvcc), "--version"]).stdout)
+    return found[1] if found else "unknown"
