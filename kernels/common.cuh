@@ -62,29 +62,39 @@ __device__ __forceinline__ float4 load4_stream(const float* source) {
 #endif
 }
 
-// The same with 4 values of a register array, so that loops can index them.
+// 4 values to and from a register array, which loops can index.
 __device__ __forceinline__ void unpack4(float* values, float4 v) {
+#ifdef __CUDA_ARCH__
   values[0] = v.x;
   values[1] = v.y;
   values[2] = v.z;
   values[3] = v.w;
+#else
+  memcpy(values, &v, sizeof v);  // stays one vector move; from four scalar ones GCC builds a vector piece by piece
+#endif
 }
 
 __device__ __forceinline__ float4 pack4(const float* values) {
+#ifdef __CUDA_ARCH__
   return make_float4(values[0], values[1], values[2], values[3]);
+#else
+  float4 v;
+  memcpy(&v, values, sizeof v);
+  return v;
+#endif
 }
 
-// Start copying 16 bytes from global to shared memory, or 16 zero bytes if !valid (source is not read then). Both
-// addresses are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
-__device__ __forceinline__ void copy16_async(void* shared_target, const void* global_source, bool valid) {
+// Start copying 16 bytes from global to shared memory, or, with bytes = 0 instead of 16, writing 16 zero bytes (source is not read
+// then). Both addresses are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
+__device__ __forceinline__ void copy16_async(void* shared_target, const void* global_source, int bytes) {
 #if HAS_COPY_ASYNC
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
-               "l"(__cvta_generic_to_global(global_source)), "r"(valid ? 16 : 0)
+               "l"(__cvta_generic_to_global(global_source)), "r"(bytes)
                : "memory");
 #else
   float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (valid) v = load4(static_cast<const float*>(global_source));
+  if (bytes != 0) v = load4(static_cast<const float*>(global_source));
   store4(static_cast<float*>(shared_target), v);
 #endif
 }
@@ -107,7 +117,7 @@ __device__ __forceinline__ void copy_async_wait() {
 // 2^n for -126 <= n <= 127, exact.
 __device__ __forceinline__ float exact_exp2(int n) { return __int_as_float((n + 127) << 23); }
 
-// exp(v), the same bits on every device, error below 1 ulp: v = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite, ln 2 in
+// exp(v), the same bits on every device, error below 1.1 ulp: v = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite, ln 2 in
 // two parts), a polynomial for exp(r), then 2^n in two exact halves so that denormal results are rounded once.
 __device__ __forceinline__ float exp_f32(float v) {
   const float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, to even

@@ -1,5 +1,5 @@
 // conv_igemm_f32: out[n,oh,ow,oc] = [pool2x2]([relu](bias[oc] + sum_{kh,kw,c} inp[n, oh*SH-PT+kh, ow*SW-PL+kw, c] * weight[kh,kw,c,oc]))
-// Layouts:  inp (N,H,W,C) float, weight (KH,KW,C,OC) float, bias (OC) float, out (N,OH,OW,OC) float; C and OC padded to multiples of 4.
+// Layouts:  inp (N,H,W,C) float, weight (KH*KW*C rounded up to 32, OC) float, the excess zero, bias (OC) float, out (N,OH,OW,OC) float; C and OC padded to multiples of 4.
 // Mapping:  implicit GEMM. Rows are output pixels, columns are output channels, the reduction k runs over (kh, kw, c).
 //           Block: TILE_PX rows x TILE_OC columns x some reduction groups (blockIdx.z). Thread: THREAD_PX rows x THREAD_OC columns,
 //           lane % (TILE_OC/THREAD_OC) along columns. With POOL four consecutive rows of a thread are one 2x2 pooling window.
@@ -49,6 +49,8 @@ constexpr int QUADS_OC = TILE_OC / 4;                       // 16-byte vectors i
 constexpr int ROWS_PER_LOAD = THREADS / QUADS_K;            // pixel rows that all threads together fetch at once
 constexpr int LOADS_PX = TILE_PX / ROWS_PER_LOAD;           // 16-byte vectors of the pixel tile per thread
 constexpr int LOADS_OC = TILE_K * QUADS_OC / THREADS;       // 16-byte vectors of the weight tile per thread
+constexpr int WEIGHT_ROWS_PER_LOAD = THREADS / QUADS_OC;    // weight rows that all threads together fetch at once
+constexpr int FAR_ABOVE = -32768;                           // image row of what must read as zero; maps have at most 32767 rows
 constexpr int PITCH = TILE_K + 4;                           // floats; 4 more put the rows of a warp in different banks
 
 static_assert(TILE_PX % THREAD_PX == 0 && TILE_OC % THREAD_OC == 0, "threads must cover the tile");
@@ -57,6 +59,7 @@ static_assert(THREAD_OC % 4 == 0, "columns are read and stored in 16-byte vector
 static_assert(THREAD_PX % 4 == 0, "a thread holds whole 2x2 pooling windows");
 static_assert(THREADS % QUADS_K == 0 && TILE_PX % ROWS_PER_LOAD == 0, "the pixel tile is fetched in whole rounds");
 static_assert(TILE_K * QUADS_OC % THREADS == 0, "the weight tile is fetched in whole rounds");
+static_assert(THREADS % QUADS_OC == 0, "a thread fetches weights of one column");
 static_assert(STAGES >= 2, "one stage is filled while another is read");
 
 // Pixel that GEMM row `row` stands for. With POOL, rows 4i..4i+3 are the window of pooled pixel i.
@@ -86,31 +89,36 @@ __device__ __forceinline__ int gemm_row(int r) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float* __restrict__ inp, const float* __restrict__ weight,
-               const float* __restrict__ bias, int rows, int H, int W, int C, int OH, int OW, int OC, int KW, int SH, int SW, int PT,
-               int PL, int K, int group_tiles, int groups_per_block, int apply_relu) {
+               const float* __restrict__ bias, int rows, int H, int W, int C, int OH, int OW, int OC, int KH, int KW, int SH, int SW,
+               int PT, int PL, int group_tiles, int groups_per_block, int apply_relu) {
   __shared__ __align__(16) float pixel_tile[STAGES][TILE_PX][PITCH];
   __shared__ __align__(16) float weight_tile[STAGES][TILE_K][TILE_OC];
   DYNAMIC_SHARED(float, running_sums);  // [THREAD_PX * THREAD_OC / 4][THREADS][4]
   const int tid = threadIdx.x;
   const int row0 = blockIdx.x * TILE_PX, oc0 = blockIdx.y * TILE_OC;
-  const int tiles = (K + TILE_K - 1) / TILE_K;
+  const int tiles = (KH * KW * C + TILE_K - 1) / TILE_K;
   const int first_tile = blockIdx.z * groups_per_block * group_tiles;
   const int last_tile = min(tiles, first_tile + groups_per_block * group_tiles);
 
-  // What this thread fetches: 16 bytes at reduction offset `quad` of LOADS_PX pixel rows. Offsets count 16-byte vectors, so 32 bits
-  // reach 34 GB.
+  // ---- what this thread fetches of each tile: 16 bytes at reduction offset `quad` of LOADS_PX pixel rows, and LOADS_OC vectors of
+  // weights in one column. What does not change from tile to tile is computed here: the main loop must be almost pure FFMA.
   const int quad = tid % QUADS_K * 4;
-  int offset[LOADS_PX], ih0[LOADS_PX], iw0[LOADS_PX];
+  const int hw = POOL ? OH / 2 * (OW / 2) * 4 : OH * OW;
+  const float* first_image = inp + (long long)(row0 / hw) * H * W * C;  // rows of a block lie close: 32-bit offsets from here
+  int origin[LOADS_PX], pixel_offset[LOADS_PX], pixel_bytes[LOADS_PX];
 UNROLL
   for (int l = 0; l < LOADS_PX; l++) {
     const int row = row0 + gemm_row(tid / QUADS_K + l * ROWS_PER_LOAD);
     int n, oh, ow;
     row_to_pixel(row, OH, OW, n, oh, ow);
-    ih0[l] = row < rows ? oh * SH - PT : -(1 << 28);  // rows beyond the tensor look like padding
-    iw0[l] = ow * SW - PL;
-    offset[l] = ((n * H + oh * SH - PT) * W + ow * SW - PL) * (C / 4);
+    const int ih0 = row < rows ? oh * SH - PT : FAR_ABOVE, iw0 = ow * SW - PL;  // rows beyond the tensor look like padding
+    origin[l] = ih0 * 65536 + (iw0 & 65535);
+    pixel_offset[l] = (((n - row0 / hw) * H + oh * SH - PT) * W + iw0) * C;  // of tap (0, 0): may be outside, then it is not read
   }
-  // (kh, kw, c) of the next fetch, advanced by TILE_K each time instead of divided
+  const int weight_row = tid / QUADS_OC, weight_column = tid % QUADS_OC * 4;
+  const int weight_bytes = oc0 + weight_column < OC ? 16 : 0;
+  const float* weight_source = weight + (first_tile * TILE_K + weight_row) * (long long)OC + oc0 + weight_column;
+  // (kh, kw, c) of the next fetch, advanced by TILE_K each time instead of divided. Taps beyond the last one read as zero.
   int kh, kw, c;
   {
     const int k = first_tile * TILE_K + quad, tap = k / C;
@@ -118,30 +126,35 @@ UNROLL
     kh = tap / KW;
     kw = tap - kh * KW;
   }
-
-  auto fetch = [&](int tile, int stage) {
-    const bool in_range = tile * TILE_K + quad < K;
-    const int shift = ((kh * W + kw) * C + c) / 4;
+  auto enter_tap = [&] {
 UNROLL
     for (int l = 0; l < LOADS_PX; l++) {
-      const bool inside = in_range && (unsigned)(ih0[l] + kh) < (unsigned)H && (unsigned)(iw0[l] + kw) < (unsigned)W;
-      copy16_async(&pixel_tile[stage][tid / QUADS_K + l * ROWS_PER_LOAD][quad], inp + (inside ? (offset[l] + shift) * 4LL : 0), inside);
+      const int ih = (origin[l] >> 16) + kh, iw = (short)origin[l] + kw;
+      pixel_bytes[l] = kh < KH && (unsigned)ih < (unsigned)H && (unsigned)iw < (unsigned)W ? 16 : 0;
     }
+  };
+  enter_tap();
+
+  auto fetch = [&](int stage) {
+    const int shift = (kh * W + kw) * C + c;
 UNROLL
-    for (int l = 0; l < LOADS_OC; l++) {
-      const int row = (tid + l * THREADS) / QUADS_OC, column = (tid + l * THREADS) % QUADS_OC * 4;
-      const int k = tile * TILE_K + row, oc = oc0 + column;
-      const bool inside = k < K && oc < OC;
-      copy16_async(&weight_tile[stage][row][column], weight + (inside ? (long long)k * OC + oc : 0), inside);
-    }
+    for (int l = 0; l < LOADS_PX; l++)
+      copy16_async(&pixel_tile[stage][tid / QUADS_K + l * ROWS_PER_LOAD][quad], first_image + (pixel_offset[l] + shift), pixel_bytes[l]);
+UNROLL
+    for (int l = 0; l < LOADS_OC; l++)
+      copy16_async(&weight_tile[stage][weight_row + l * WEIGHT_ROWS_PER_LOAD][weight_column],
+                   weight_source + l * WEIGHT_ROWS_PER_LOAD * OC, weight_bytes);
+    weight_source += TILE_K * OC;
     c += TILE_K;
-    while (c >= C) {
+    if (c < C) return;
+    do {
       c -= C;
       if (++kw == KW) {
         kw = 0;
         kh++;
       }
-    }
+    } while (c >= C);
+    enter_tap();
   };
 
   const int thread_oc = tid % THREADS_OC, thread_px = tid / THREADS_OC;
@@ -154,7 +167,7 @@ UNROLL
   // ---- main loop: STAGES - 1 tiles in flight
 UNROLL
   for (int ahead = 0; ahead < STAGES - 1; ahead++) {
-    if (first_tile + ahead < last_tile) fetch(first_tile + ahead, ahead);
+    if (first_tile + ahead < last_tile) fetch(ahead);
     copy_async_commit();
   }
   const int first_group = blockIdx.z * groups_per_block;
@@ -162,7 +175,7 @@ UNROLL
   for (int tile = first_tile; tile < last_tile; tile++) {
     copy_async_wait<STAGES - 2>();
     __syncthreads();  // the tile has landed for everybody, and nobody reads the stage that is filled next
-    if (tile + STAGES - 1 < last_tile) fetch(tile + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+    if (tile + STAGES - 1 < last_tile) fetch(stage == 0 ? STAGES - 1 : stage - 1);
     copy_async_commit();
 UNROLL
     for (int q = 0; q < QUADS_K; q++) {
@@ -243,8 +256,9 @@ UNROLL
 extern "C" __global__ void __launch_bounds__(256)
 conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial, const float* __restrict__ bias, int rows, int OC, int groups,
                       int apply_relu) {
-  const int quads = OC / 4, windows = POOL ? 4 : 1;
-  const long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  constexpr int windows = POOL ? 4 : 1;
+  const unsigned quads = OC / 4;
+  const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;  // rows * OC / 4 fits: the planner sees to it
   const long long pixel = index / quads;
   const int oc = index % quads * 4;
   if (pixel * windows >= rows) return;

@@ -110,7 +110,8 @@ struct Block {
   Thread* ready[MAX_THREADS];  // a thread is pushed in front only after it was popped, so head never passes 0
   Thread* order[MAX_THREADS];
   uint32_t phase;
-  char happened[2];  // sanitizer's objects of this barrier and the next: the next must not leak into this one
+  char happened[2];  // the sanitizer's objects of this barrier and the next: the next must not leak into this one
+  char started, finished;  // and of the block: not one object, or threads that end would order those that begin
   Thread main;       // the OS thread itself
   const void* main_stack;
   size_t main_stack_nbytes;
@@ -315,10 +316,10 @@ CPU_SCHEDULER void thread_returned() {
 __attribute__((noreturn)) CPU_SCHEDULER void thread_main() {
   arrived_on_stack();
   for (;;) {
-    Run* run = current_block->run;
-    CPU_ACQUIRE(run);
-    run->call(run->launch->arguments);
-    CPU_RELEASE(run);
+    Block* b = current_block;
+    CPU_ACQUIRE(&b->started);
+    b->run->call(b->run->launch->arguments);
+    CPU_RELEASE(&b->finished);
     thread_returned();
     wait_turn();  // until the next block
   }
@@ -350,9 +351,9 @@ CPU_SCHEDULER bool run_block(Block* b, uint64_t number) {
   }
   poison_shared(b);
   make_all_ready(b);
-  CPU_RELEASE(b->run);
+  CPU_RELEASE(&b->started);
   wait_turn();
-  CPU_ACQUIRE(b->run);
+  CPU_ACQUIRE(&b->finished);
   return !b->abandoned;
 }
 
@@ -368,9 +369,6 @@ CPU_SCHEDULER void prepare_threads(Block* b, char* stacks) {
         t->stack = stacks + i * STACK_STRIDE;
         t->line = 0;
         t->sanitizer = nullptr;
-#ifdef CPU_SHIM_ASAN
-        __asan_unpoison_memory_region(t->stack, STACK);  // what an abandoned block left there
-#endif
 #ifdef CPU_SHIM_TSAN
         t->sanitizer = __tsan_create_fiber(0);
 #endif
@@ -383,14 +381,15 @@ CPU_SCHEDULER void prepare_threads(Block* b, char* stacks) {
 CPU_SCHEDULER void finish_threads(Block* b) {
   for (unsigned i = 0; i < b->count; i++) {
     const Thread* t = &b->threads[i];
+#ifdef CPU_SHIM_ASAN
+    __asan_unpoison_memory_region(t->stack, STACK);  // its frames will never be left; the memory will be used again
+#endif
 #ifdef CPU_SHIM_TSAN
     __tsan_destroy_fiber(t->sanitizer);
 #endif
     bool intact = true;
     for (int word = 0; word < CANARY_WORDS; word++) intact &= reinterpret_cast<uint64_t*>(t->stack)[word] == CANARY;
-    if (intact) continue;
-    fail(b, "stack overflow: thread %u needs more than %zu bytes; make its local arrays smaller", i, STACK);
-    return;
+    if (!intact) fail(b, "stack overflow: thread %u needs more than %zu bytes; make its local arrays smaller", i, STACK);
   }
 }
 

@@ -133,26 +133,27 @@ class KernelCache:
             if root in _fallbacks:
                 root = _fallbacks[root]
             elif reason := refusal(root) or refusal(root / self.kind):
-                root = _fallbacks[root] = _private_folder(root, reason)
+                _fallbacks[root] = _private_folder(root)
+                _warn(root, reason)
+                root = _fallbacks[root]
         folder = root / self.kind
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         return folder
 
 
-def _private_folder(refused: Path, reason: str) -> Path:
-    """A folder for this process alone, removed when it ends; warns that nothing will be kept."""
+def _private_folder(refused: Path) -> Path:
+    """A folder for this process alone, removed when it ends."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="vgg16gpu-"))
     except OSError as error:
-        raise KernelError(f"the kernel cache {refused} {reason}, and there is no temporary one: {error}") from error
+        raise KernelError(f"no folder for compiled kernels: neither {refused} nor a temporary one: {error}") from error
     atexit.register(_remove_if_process, os.getpid(), folder)
-    warnings.warn(
-        f"the kernel cache {refused} {reason}: kernels are compiled anew in every process "
-        "(set VGG16GPU_CACHE to a folder of your own)",
-        RuntimeWarning,
-        stacklevel=2,
-    )
     return folder
+
+
+def _warn(refused: Path, reason: str) -> None:
+    message = f"the kernel cache {refused} {reason}: kernels are compiled anew in every process"
+    warnings.warn(f"{message} (set VGG16GPU_CACHE to a folder of your own)", RuntimeWarning, stacklevel=2)
 
 
 def _remove_if_process(pid: int, folder: Path) -> None:

@@ -187,7 +187,7 @@ class CudaDevice:
     def _resolve(self, step: Step, bases: Mapping[Arena, int]) -> Launch:
         built = self._built(step.kernel)
         function = self._held.modules[built.unit].get_function(step.kernel.name)
-        if step.shared > built.shared_limit:
+        if step.shared:
             static = built.resources.shared_nbytes
             if step.shared + static > self.facts.shared_nbytes:
                 raise KernelError(
@@ -195,8 +195,8 @@ class CudaDevice:
                     f"{self.facts.name} has {self.facts.shared_nbytes}"
                 )
             attribute = self._held.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-            function.set_attribute(attribute, int(step.shared))
-            built.shared_limit = step.shared
+            built.shared_limit = max(built.shared_limit, int(step.shared))  # other steps may take more
+            function.set_attribute(attribute, built.shared_limit)
         return resolve(step, function, built, bases)
 
     def _allocate(self, nbytes: int) -> int:

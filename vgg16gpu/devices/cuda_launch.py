@@ -12,6 +12,9 @@ from vgg16gpu.devices.cuda_graph import Graph, Signature
 from vgg16gpu.errors import KernelError
 from vgg16gpu.program import Arena, Pointer, Scalar, Step
 
+MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
+MAX_BLOCK = (1024, 1024, 64)
+
 _PARAMETER_NBYTES = {"P": 8, "i": 4, "f": 4}
 
 
@@ -82,13 +85,11 @@ def resolve(step: Step, function: Any, built: BuiltKernel, bases: Mapping[Arena,
     name = step_name(step)
     formats = ["P" if isinstance(argument, Pointer) else argument.kind for argument in step.arguments]
     check_signature(name, formats, built.signature)
-    block = _plain(step.block)
-    threads = block[0] * block[1] * block[2]
-    if threads > built.max_threads:
-        raise KernelError(f"{name}: a block of {threads} threads; this kernel runs with {built.max_threads} at most")
+    grid, block = _plain(step.grid), _plain(step.block)
+    _check_shape(name, grid, block, built.max_threads)
     values = tuple(_value(name, argument, bases) for argument in step.arguments)
     function.prepare(formats)
-    return Launch(name, function, _plain(step.grid), block, values, int(step.shared))
+    return Launch(name, function, grid, block, values, int(step.shared))
 
 
 def check_signature(name: str, formats: Sequence[str], signature: Signature | None) -> None:
@@ -112,6 +113,16 @@ def check_signature(name: str, formats: Sequence[str], signature: Signature | No
         )
 
 
+def _check_shape(name: str, grid: tuple[int, ...], block: tuple[int, ...], max_threads: int) -> None:
+    """Refuse here, by name, what the driver would refuse without one, perhaps only when a whole graph is made."""
+    for what, dimensions, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        if any(not 1 <= size <= limit for size, limit in zip(dimensions, limits, strict=True)):
+            raise KernelError(f"{name}: a {what} of {dimensions}; each from 1 to {limits}")
+    threads = block[0] * block[1] * block[2]
+    if threads > max_threads:
+        raise KernelError(f"{name}: a block of {threads} threads; this kernel runs with {max_threads} at most")
+
+
 def _sizes(places: Iterable[tuple[int, int]]) -> str:
     return " ".join(str(nbytes) for _, nbytes in places) or "0"
 
@@ -128,7 +139,6 @@ def _value(name: str, argument: Pointer | Scalar, bases: Mapping[Arena, int]) ->
         return int(bases[argument.arena] + argument.offset)
     if argument.kind == "f":
         return float(argument.value)
-    value = int(argument.value)
-    if value != argument.value or not -(2**31) <= value < 2**31:
+    if not -(2**31) <= argument.value < 2**31 or argument.value != int(argument.value):
         raise KernelError(f"{name}: the argument {argument.value} is not an int of 32 bits")
-    return value
+    return int(argument.value)

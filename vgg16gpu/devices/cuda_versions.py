@@ -15,14 +15,16 @@ from vgg16gpu.devices.cuda_compiler import find_nvcc
 
 def cuda_versions(driver: Any) -> Mapping[str, str]:
     """What pycuda.driver, the packages and nvcc (which is started) say. "none" is not there, "unknown" does not say."""
+    import pycuda  # noqa: PLC0415 - whoever has its driver module has it
+
     newest = driver.get_driver_version()
     major, minor, _ = driver.get_version()
     return {
         "driver": _driver_release(),
         "driver_cuda": dotted((newest // 1000, newest % 1000 // 10)),
         "cuda": dotted((major, minor)),  # that PyCUDA was built with
-        "pycuda": _package("pycuda"),
-        "cuda_bindings": _package("cuda-bindings"),
+        "pycuda": pycuda.VERSION_TEXT,
+        "cuda_bindings": _bindings_version(),
         "nvcc": _nvcc_release(),
     }
 
@@ -35,9 +37,9 @@ def _driver_release() -> str:
     return "unknown"
 
 
-def _package(name: str) -> str:
+def _bindings_version() -> str:
     try:
-        return version(name)
+        return version("cuda-bindings")
     except PackageNotFoundError:
         return "none"
 

@@ -3,8 +3,8 @@
     python -m vgg16gpu.devices.sanitize address -m sanitize tests    # out of bounds, misaligned, undefined behaviour
     python -m vgg16gpu.devices.sanitize thread -m sanitize tests     # data races, that is missing barriers
 
-What follows the first word goes to pytest (an optional `--` before it is dropped). The first mistake ends the run: the
-report on stderr names the kernel's file and line, and the exit code is not 0. Shared memory holds NaN before each block.
+What follows the first word goes to pytest (an optional `--` before it is dropped). The first mistake ends the run: a
+report on stderr names the kernel's file and line, the exit code is not 0. Shared memory holds NaN before each block.
 
 A sanitizer's run-time library has to be in the process before anything else, so Python is started anew with it in
 LD_PRELOAD; every CpuDevice that the tests open is then a checked one (VGG16GPU_SANITIZE). Only the kernels are

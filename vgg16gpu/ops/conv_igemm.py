@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import MAX_POOL_2X2, Conv, Shape
 from vgg16gpu.ops.base import Lowering, WeightArena, ceil_div, linear, scalars
@@ -32,7 +33,9 @@ class ConvTile:
     thread_px: int = 8
     thread_oc: int = 8
     stages: int = 3
-    min_blocks: int = 3  # per multiprocessor: caps the registers
+    min_blocks: int = 3  # resident on a multiprocessor: caps the registers
+    alone: float = 0.9  # speed of one block on a multiprocessor, of WIDE_TILE's at full load (measured on an H200)
+    full: float = 1.0  # speed of `min_blocks` of them
 
     @property
     def threads(self) -> int:
@@ -65,10 +68,15 @@ class ConvTile:
 
 
 CPU_TILE = ConvTile(px=128, oc=64, stages=2)
-# For a GPU, from the most work per block to the most blocks; the last one fits every card.
-LARGE_TILE = ConvTile(px=128, oc=64)
 WIDE_TILE = ConvTile(px=64, oc=128)
-SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4)
+LARGE_TILE = ConvTile(px=128, oc=64, alone=0.87, full=0.97)
+SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4, alone=0.75, full=0.96)  # fits every card
+GPU_TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
+
+# What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is written and read
+# (through the L2 cache of an H200: about 5 products of the whole card per byte), and there is one more launch (2 us).
+PRODUCTS_PER_BYTE = 5
+PRODUCTS_PER_LAUNCH = 300_000
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def group_length(reduction: int) -> int:
 
 
 def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
-    """How `op` runs on an input of `x_shape`."""
+    """How `op` runs on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
     batch, channels, height, width = x_shape
     out_channels, _, kernel_h, kernel_w = op.weight.shape
     out_h, out_w = op.window.output_size(height, width)
@@ -104,35 +112,50 @@ def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
     rows = batch * out_h * out_w
     columns = padded_channels(out_channels)
     reduction = kernel_h * kernel_w * padded_channels(channels)
+    _check_limits(op, x_shape, rows, columns)
     group = group_length(reduction)
-    tile = choose_tile(rows, columns, facts)
-    blocks = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc)
-    return ConvGeometry(rows, columns, reduction, group, tile, choose_splits(blocks, ceil_div(reduction, group), tile, facts))
+    tile, splits = choose_cut(rows, columns, ceil_div(reduction, group), group, facts)
+    return ConvGeometry(rows, columns, reduction, group, tile, splits)
 
 
-def choose_tile(rows: int, columns: int, facts: DeviceFacts) -> ConvTile:
-    """The tile with the most reuse of which the output still has a block for every multiprocessor."""
+def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFacts) -> tuple[ConvTile, int]:
+    """(tile, blocks that share a reduction) with the least estimated time. Changes speed alone, never a bit."""
     if facts.kind == "cpu":
-        return CPU_TILE
-    for tile in (LARGE_TILE, WIDE_TILE):
-        enough = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc) >= facts.multiprocessors
-        if enough and columns >= tile.oc and tile.shared <= facts.shared_nbytes:
-            return tile
-    return SMALL_TILE
+        return CPU_TILE, 1
+    tiles = [tile for tile in GPU_TILES if tile.shared <= facts.shared_nbytes]
+    splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)]
+    cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
+    return min(cuts, key=lambda cut: estimated_products(rows, columns, groups, group, *cut, facts.multiprocessors))
 
 
-def choose_splits(blocks: int, groups: int, tile: ConvTile, facts: DeviceFacts) -> int:
-    """How many blocks share each reduction: enough to fill the device, never more than there are groups."""
-    resident = facts.multiprocessors * (1 if facts.kind == "cpu" else tile.min_blocks)
-    if 2 * blocks > resident:
-        return 1
-    return ceil_div(groups, ceil_div(groups, min(groups, resident // blocks)))
+def estimated_products(
+    rows: int, columns: int, groups: int, group: int, tile: ConvTile, splits: int, multiprocessors: int
+) -> float:
+    """Time of a convolution, counted in products that one multiprocessor computes meanwhile at full load."""
+    blocks = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc) * splits
+    waves, rest = divmod(ceil_div(blocks, multiprocessors), tile.min_blocks)
+    speed = tile.alone + (tile.full - tile.alone) * (rest - 1) / (tile.min_blocks - 1)
+    block_products = tile.px * tile.oc * ceil_div(groups, splits) * group
+    products = block_products * (waves * tile.min_blocks / tile.full + rest / speed)
+    if splits == 1:
+        return products
+    return products + PRODUCTS_PER_LAUNCH + 8 * groups * rows * columns * PRODUCTS_PER_BYTE / multiprocessors
+
+
+def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
+    """The kernel counts map rows and columns in 16 bits, the floats of an image and the 16-byte vectors of its output in 32."""
+    image = padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
+    if max(x_shape[2:]) >= 1 << 15 or image >= 1 << 31 or rows * columns // 4 >= 1 << 31:
+        raise ModelError(
+            f"Conv '{op.y}': its input {x_shape} is too large; maps may have up to 32767 rows and columns, images 2^31 "
+            "values and outputs 2^33; use a smaller image or batch"
+        )
 
 
 def weights(op: Conv, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
-    """Weights as (KH, KW, padded C, padded OC), bias as (padded OC,)."""
+    """Weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
     del x_shape
-    return pack_conv(op.weight, arena), arena.add_channels(op.bias, op.weight.shape[0])
+    return pack_conv(op.weight, GROUP_ALIGNMENT, arena), arena.add_channels(op.bias, op.weight.shape[0])
 
 
 def workspace_nbytes(op: Conv, x_shape: Shape, facts: DeviceFacts) -> int:
@@ -170,8 +193,8 @@ def steps(
         block=Dim3(tile.threads),
         arguments=(
             *(y.pointer, workspace, x.pointer, weight, bias),
-            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, shape.columns, op.weight.shape[3]),
-            *scalars(*window.strides, window.pads.top, window.pads.left, shape.reduction),
+            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, shape.columns),
+            *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
             *scalars(shape.group // tile.k, groups_per_block, int(op.relu)),
         ),
         shared=tile.dynamic_shared,

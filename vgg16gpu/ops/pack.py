@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.graph import Array
-from vgg16gpu.ops.base import WeightArena, linear, scalars
+from vgg16gpu.ops.base import WeightArena, ceil_div, linear, scalars
 from vgg16gpu.program import Arena, Kernel, Pointer, Step, padded_channels
 
 SOURCE = "pack.cu"
@@ -13,15 +13,14 @@ STAGING = Pointer(Arena.STAGING, 0)
 SLAB_NBYTES = 32 << 20  # of raw weights in the staging buffer at a time
 
 
-def pack_conv(weight: Array, arena: WeightArena) -> Pointer:
-    """(OC, C, KH, KW) -> (KH, KW, padded C, padded OC)."""
+def pack_conv(weight: Array, row_alignment: int, arena: WeightArena) -> Pointer:
+    """(OC, C, KH, KW) -> (KH * KW * padded C, rounded up to `row_alignment`, padded OC)."""
     out_channels, channels, kernel_h, kernel_w = weight.shape
-    size = kernel_h * kernel_w * padded_channels(channels) * padded_channels(out_channels)
-    target = arena.reserve(4 * size)
-    grid, block = linear(size)
-    shape = scalars(
-        out_channels, padded_channels(out_channels), channels, padded_channels(channels), kernel_h * kernel_w
-    )
+    rows = ceil_div(kernel_h * kernel_w * padded_channels(channels), row_alignment) * row_alignment
+    columns = padded_channels(out_channels)
+    target = arena.reserve(4 * rows * columns)
+    grid, block = linear(rows * columns)
+    shape = scalars(rows, out_channels, columns, channels, padded_channels(channels), kernel_h * kernel_w)
     arena.add_packed(weight, Step(Kernel(SOURCE, "pack_conv_f32"), grid, block, (target, STAGING, *shape)))
     return target
 
