@@ -149,16 +149,19 @@ def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def nvcc_candidates(
     environ: Mapping[str, str] = os.environ, site: Path | None = None, default: Path = Path("/usr/local/cuda")
 ) -> Iterator[tuple[str, Path]]:
-    """Where an nvcc may be, as (origin, path), in the order in which they are taken."""
+    """Where an nvcc may be, as (origin, path), in the order in which they are taken.
+
+    One among the Python packages of this environment was put there for it, so it comes before what the system has.
+    """
     for variable in ("CUDA_HOME", "CUDA_ROOT"):
         if environ.get(variable):
             yield variable, Path(environ[variable], "bin", "nvcc")
-    if on_path := shutil.which("nvcc", path=environ.get("PATH")):
-        yield "nvcc on PATH", Path(on_path)
-    yield str(default), default / "bin" / "nvcc"
     site = site or Path(sysconfig.get_path("platlib"))
     for folder in sorted(site.glob("nvidia/cu[0-9]*"), reverse=True):
         yield "Python packages", folder / "bin" / "nvcc"
+    if on_path := shutil.which("nvcc", path=environ.get("PATH")):
+        yield "nvcc on PATH", Path(on_path)
+    yield str(default), default / "bin" / "nvcc"
 
 
 def find_toolkits(
@@ -195,11 +198,14 @@ def _include_dir(nvcc: Path, run: Runner) -> Path:
     return next((Path(os.path.normpath(place)) for place in places if (place / "cuda.h").is_file()), places[0])
 
 
-def objection(toolkit: Toolkit, driver: Driver) -> str:
-    """Why a toolkit cannot serve a driver and its cards, or "" if nothing is known against it."""
+def objection(toolkit: Toolkit, driver: Driver, *, linked: bool) -> str:
+    """Why a toolkit cannot serve a driver and its cards, or "" if nothing is known against it.
+
+    What is `linked` with the driver (PyCUDA) must not be newer than it. Kernels need only be of the same major version.
+    """
     if not (toolkit.include / "cuda.h").is_file():
         return f"it has no {toolkit.include / 'cuda.h'}"
-    if toolkit.version > driver.version:
+    if toolkit.version > driver.version and (linked or toolkit.version[0] > driver.version[0]):
         return f"it is newer than the driver, which runs CUDA {dotted(driver.version)} and older"
     for gpu in driver.gpus:
         if toolkit.archs and gpu.arch not in toolkit.archs:

@@ -138,7 +138,7 @@ class Installer:
         places = (toolkit.include, Path("/usr/include"))
         if not any((place / "cudaProfiler.h").is_file() for place in places):
             return f"it has no {toolkit.include / 'cudaProfiler.h'}, which PyCUDA is compiled with"
-        return objection(toolkit, self.driver) or compile_problem(toolkit, self.run)
+        return objection(toolkit, self.driver, linked=True) or compile_problem(toolkit, self.run)
 
     def _build(self, toolkit: Toolkit, folder: Path) -> None:
         # From an unpacked folder, because pip would keep a wheel built from the archive and give it to the next

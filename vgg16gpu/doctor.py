@@ -19,7 +19,6 @@ from vgg16gpu.cuda_probe import (
     Bindings,
     Driver,
     Toolkit,
-    choose_toolkit,
     compile_problem,
     dotted,
     find_toolkits,
@@ -75,8 +74,8 @@ class Machine:
     architecture: str
     python: str
     driver: Driver | None
-    toolkit: Toolkit | None
-    refused: tuple[str, ...]  # toolkits passed over, with the reason
+    toolkits: tuple[Toolkit, ...]  # the first one is used
+    toolkit_problem: str  # of the first one
     bindings: Bindings
     compiler: str  # command and version, or "" with the problem
     compiler_problem: str
@@ -106,7 +105,7 @@ class Report:
 def survey() -> Machine:
     """Look at this machine. Opens the device that `auto` chooses and runs a small kernel on it."""
     driver = probe_driver()
-    toolkit, refused = choose_toolkit(find_toolkits(), lambda found: toolkit_problem(found, driver))
+    toolkits = find_toolkits()
     compiler, compiler_problem = _compiler()
     total, free = memory()
     entries = [entry for kind in CACHE_KINDS for entry in KernelCache(kind).entries()]
@@ -115,8 +114,8 @@ def survey() -> Machine:
         architecture=platform.machine(),
         python=platform.python_version(),
         driver=driver,
-        toolkit=toolkit,
-        refused=refused,
+        toolkits=toolkits,
+        toolkit_problem=toolkit_problem(toolkits[0], driver) if toolkits else "",
         bindings=probe_bindings(),
         compiler=compiler,
         compiler_problem=compiler_problem,
@@ -133,7 +132,7 @@ def survey() -> Machine:
 
 def toolkit_problem(toolkit: Toolkit, driver: Driver | None) -> str:
     """Why a toolkit cannot compile kernels here, or ""."""
-    return (objection(toolkit, driver) if driver else "") or compile_problem(toolkit)
+    return (objection(toolkit, driver, linked=False) if driver else "") or compile_problem(toolkit)
 
 
 def _compiler() -> tuple[str, str]:
@@ -181,6 +180,7 @@ def relu_is_right(device: Device) -> bool:
     try:
         run = device.bind([step], {Arena.ACTIVATIONS: address})
         device.copy_in(address, values)
+        device.copy_in(address + target.offset, result)  # fresh memory may hold the answer of an earlier run
         run()
         device.copy_out(result, address + target.offset)
         device.synchronize()
@@ -233,12 +233,18 @@ def _gpus(machine: Machine) -> list[Check]:
 
 
 def _toolkit(machine: Machine) -> Check:
-    if machine.toolkit:
-        return Check("CUDA toolkit", State.OK, f"{machine.toolkit}, {machine.toolkit.nvcc} compiles")
-    found = "; ".join(machine.refused) or "no nvcc in CUDA_HOME, CUDA_ROOT, PATH, /usr/local/cuda or the environment"
+    if machine.toolkits and not machine.toolkit_problem:
+        return Check("CUDA toolkit", State.OK, f"{machine.toolkits[0]}; {machine.toolkits[0].nvcc} compiles")
+    if machine.toolkits:
+        found = f"{machine.toolkits[0]}: {machine.toolkit_problem}"
+        others = "".join(f"; there is also {toolkit}" for toolkit in machine.toolkits[1:])
+        remedy = f"set CUDA_HOME to a toolkit that fits{others}"
+    else:
+        found = "no nvcc in CUDA_HOME, CUDA_ROOT, the environment, PATH or /usr/local/cuda"
+        remedy = f"run {SETUP_COMMAND}"
     if machine.driver is None:
         return Check("CUDA toolkit", State.ABSENT, found)
-    return Check("CUDA toolkit", State.WRONG, found, f"run {SETUP_COMMAND}, or set CUDA_HOME to a toolkit that fits")
+    return Check("CUDA toolkit", State.WRONG, found, remedy)
 
 
 def _pycuda(machine: Machine) -> Check:
@@ -286,9 +292,9 @@ def _cache(machine: Machine) -> Check:
 
 def _device(machine: Machine) -> Check:
     trial = machine.trial
-    found = f"{trial.device}: {trial.reason}" if trial.reason else trial.device
     if not trial.problem:
-        return Check("device", State.OK, f"{found}; a test kernel ran")
+        return Check("device", State.OK, f"{trial.reason}; a test kernel ran")
+    found = trial.reason or "none can be opened"
     remedy = "mend what is wrong above"
     if trial.device == "cuda":
         remedy += ", or use --device cpu"

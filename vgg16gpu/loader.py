@@ -20,7 +20,8 @@ from onnx import NodeProto, TensorProto
 
 from vgg16gpu.graph import Graph, GraphInput, Op
 from vgg16gpu.onnx_file import Constant, OnnxFile, element_type, open_onnx
-from vgg16gpu.onnx_rules import EXPORT_AGAIN, FOLDS, RULES, Node, OpenShape, RefusalError, open_shape
+from vgg16gpu.onnx_fold import FOLDS, OpenShape, shape_of
+from vgg16gpu.onnx_rules import EXPORT_AGAIN, RULES, Node, RefusalError, open_shape
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
@@ -74,24 +75,29 @@ class _Translation:
             self._add(proto)
         except RefusalError as refusal:
             self.refusals.append((proto, refusal))
-            self.unknown.update(proto.output)
+            self.unknown.update(filter(None, proto.output))
 
     def _add(self, proto: NodeProto) -> None:
         if proto.domain not in _DEFAULT_DOMAINS:
             raise RefusalError(
                 f"operators of domain '{proto.domain}' are not supported", "export with plain ONNX operators"
             )
+        if not proto.output[0]:
+            raise RefusalError("its first output has no name", EXPORT_AGAIN)
         if proto.op_type == "Constant":
             self.constants[proto.output[0]] = self._constant_node(proto)
             return
-        if proto.op_type not in RULES and proto.op_type not in FOLDS:
+        if proto.op_type not in {*RULES, *FOLDS, "Shape"}:
             raise RefusalError("this operator is not supported", "export the model without it")
         self._check(proto)
         names = [name for name in proto.input if name]
         for name in names:
             self._resolve(name)
-        if not self.unknown.isdisjoint(names[1:]) or (self.unknown.issuperset(names) and proto.op_type not in RULES):
-            self.unknown.update(proto.output)
+        # A rule can still judge a node whose x is behind a refusal; nothing can be said of one whose constants are.
+        if not self.unknown.isdisjoint(proto.input[1:] if proto.op_type in RULES else proto.input):
+            self.unknown.update(filter(None, proto.output))
+        elif proto.op_type == "Shape":
+            self._fold_shape(proto)
         elif all(name in self.constants for name in names):
             self.constants[proto.output[0]] = self._fold(proto)
         else:
@@ -99,6 +105,8 @@ class _Translation:
 
     def _check(self, proto: NodeProto) -> None:
         """Attributes and operand counts against the operator's own schema."""
+        if any(attribute.ref_attr_name for attribute in proto.attribute):
+            raise RefusalError("an attribute of it refers to a function's", EXPORT_AGAIN)
         context = onnx.checker.C.CheckerContext()
         context.ir_version = self.file.model.ir_version
         context.opset_imports = {"": self.opset}
@@ -136,9 +144,17 @@ class _Translation:
         if proto.op_type not in FOLDS:
             raise RefusalError("it computes a constant from constants", "export with constant folding on")
         try:
-            return FOLDS[proto.op_type](_attributes(proto), [self.constants[name] for name in proto.input])
+            return FOLDS[proto.op_type](_attributes(proto), [self.constants[name] for name in proto.input if name])
         except (ValueError, TypeError, IndexError, KeyError) as error:
             raise RefusalError(f"its constant operands do not fit ({error})", EXPORT_AGAIN) from error
+
+    def _fold_shape(self, proto: NodeProto) -> None:
+        x, y = proto.input[0], proto.output[0]
+        shape = self.constants[x].shape if x in self.constants else self.shapes.get(x)
+        if shape is None:
+            self.unknown.add(y)
+        else:
+            self.constants[y] = shape_of(_attributes(proto), shape)
 
     def _translate(self, proto: NodeProto) -> None:
         x, *others = proto.input
@@ -217,6 +233,7 @@ def _wanted(
 ) -> tuple[str, ...]:
     """The requested outputs, checked."""
     declared = [value.name for value in file.model.graph.output]
+    weights = {tensor.name for tensor in file.model.graph.initializer}
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
         raise file.error("no output is asked for" if outputs is not None else f"declares no output; {EXPORT_AGAIN}")
@@ -225,10 +242,10 @@ def _wanted(
             raise file.error(f"output '{name}' is asked for twice; name each one once")
         if name == source.name:
             raise file.error(f"output '{name}' is the model's input; ask for a value that the model computes")
-        if name not in producers:
-            close = difflib.get_close_matches(name, producers, n=3, cutoff=0.5) or declared[:3]
-            hint = ", ".join(f"'{match}'" for match in close)
-            raise file.error(f"has no value '{name}'; did you mean {hint}?")
+        if name not in producers and name not in weights:
+            close = difflib.get_close_matches(name, producers, n=3, cutoff=0.5)
+            hint = ", ".join(f"'{match}'" for match in close or declared)
+            raise file.error(f"has no value '{name}'; {'did you mean' if close else 'its outputs are'} {hint}")
     return tuple(wanted)
 
 
@@ -263,6 +280,6 @@ def _refused(file: OnnxFile, refusals: Sequence[tuple[NodeProto, RefusalError]])
         domain = "" if proto.domain in _DEFAULT_DOMAINS else proto.domain
         operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
         lines.append(f"{operator} '{_label(proto)}' (opset {versions.get(domain, 'none')}): {refusal}")
-    if any(proto.op_type not in RULES for proto, _ in refusals):
+    if any(proto.op_type not in {*RULES, *FOLDS} for proto, _ in refusals):
         lines[-1] += f"; supported operators: {', '.join(sorted(RULES))}"
     return "\n  ".join([f"{len(lines)} nodes are not supported:", *lines] if len(lines) > 1 else lines)

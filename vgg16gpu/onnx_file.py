@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 
 from vgg16gpu.errors import ModelError
@@ -124,12 +124,17 @@ class OnnxFile:
     def _external_path(self, name: str, location: str) -> Path:
         relative = PurePosixPath(location.replace("\\", "/"))
         folder = self.path.parent.resolve()
-        if not location or relative.is_absolute() or ".." in relative.parts or ":" in relative.parts[0]:
+        parts = relative.parts
+        if not parts or relative.is_absolute() or ".." in parts or ":" in parts[0] or "\0" in location:
             raise self.error(
                 f"tensor '{name}' asks for external data at '{location}'; only files in the model's own folder are read"
             )
         target = folder / relative
-        if not target.resolve().is_relative_to(folder):
+        try:
+            inside = target.resolve().is_relative_to(folder)
+        except (OSError, RuntimeError):  # a loop of links
+            inside = False
+        if not inside:
             raise self.error(
                 f"external data '{location}' is a link that leaves the model's folder; put a copy beside the model"
             )

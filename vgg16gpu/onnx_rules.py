@@ -7,12 +7,11 @@ Operator definitions: https://onnx.ai/onnx/operators.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import (
@@ -30,9 +29,8 @@ from vgg16gpu.graph import (
     Window,
     output_shape,
 )
-
-Constant: TypeAlias = npt.NDArray[Any]
-OpenShape: TypeAlias = tuple[int | None, ...]  # None: known only when a run size is chosen
+from vgg16gpu.onnx_file import Constant
+from vgg16gpu.onnx_fold import OPEN_BATCH, OPEN_SIZE, OpenShape
 
 FLOAT32_REMEDY: Final = "export the model in float32"
 EXPORT_AGAIN: Final = "the file is broken, export the model again"
@@ -213,22 +211,26 @@ def reshape(node: Node) -> Op:
         raise RefusalError("its shape operand is not a list of int64", EXPORT_AGAIN)
     shape = [int(dim) for dim in target]
     if node.shape is not None and not _flattens(shape, node.shape, bool(node.attributes.get("allowzero", 0))):
-        given = str(tuple("open" if dim is None else dim for dim in node.shape)).replace("'", "")
         raise RefusalError(
-            f"it turns {given} into {shape}, which is not one row per image",
+            f"it turns {_readable(node.shape)} into {_readable(shape)}, which is not one row per image",
             "use torch.flatten(x, 1), or export with the batch and the image size fixed",
         )
     return Flatten(node.x, node.y, (node.y,))
 
 
+def _readable(shape: Sequence[int | None]) -> str:
+    words = {None: "open", OPEN_SIZE: "open", OPEN_BATCH: "batch"}
+    return f"({', '.join(str(words.get(dim, dim)) for dim in shape)})"
+
+
 def _flattens(target: list[int], shape: OpenShape, allowzero: bool) -> bool:
     """Whether a reshape of `shape` to `target` is (N, ...) -> (N, F) at every size that the model leaves open."""
-    if len(target) != 2 or target.count(-1) > 1 or min(target) < -1 or (allowzero and 0 in target):
+    if len(target) != 2 or target.count(-1) > 1 or (allowzero and 0 in target):
         return False
-    features = math.prod(dim for dim in shape[1:] if dim is not None) if None not in shape[1:] else None
+    features = None if None in shape[1:] else math.prod(dim for dim in shape[1:] if dim is not None)
     rows, columns = target
     # 0 copies the input's dimension: the batch in the first place, only one of several in the second.
-    same_rows = rows == 0 or (shape[0] is not None and rows == shape[0])
+    same_rows = rows in (0, OPEN_BATCH if shape[0] is None else shape[0])
     same_columns = (columns == 0 and len(shape) == 2) or (features is not None and columns == features)
     return (same_rows and (same_columns or columns == -1)) or (rows == -1 and same_columns)
 
@@ -306,18 +308,3 @@ def _pair(node: Node, name: str, default: tuple[int, int] | None) -> tuple[int, 
     if len(value) != 2 or min(value) < 1:
         raise RefusalError(f"{name} is {list(value)}", "two positive numbers (2-D) are needed")
     return value[0], value[1]
-
-
-def fold_concat(attributes: Mapping[str, Any], operands: list[Constant]) -> Constant:
-    """Concat of constants."""
-    return np.concatenate(operands, axis=attributes["axis"])
-
-
-def fold_identity(attributes: Mapping[str, Any], operands: list[Constant]) -> Constant:
-    """Identity of a constant: torch writes it for weights that several layers share."""
-    del attributes
-    return operands[0]
-
-
-Fold: TypeAlias = Callable[[Mapping[str, Any], list[Constant]], Constant]
-FOLDS: Final[Mapping[str, Fold]] = {"Concat": fold_concat, "Identity": fold_identity}

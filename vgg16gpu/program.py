@@ -173,7 +173,23 @@ class Program:
     status: Pointer
     status_per_image: int
     activations_nbytes: int
-    values: tuple[Value, ...]  # every value that a step stores, in step order
+    values: tuple[Value, ...]  # the input and the value of every op, in order
+
+    def __str__(self) -> str:
+        """The steps as a table: what runs, how it is launched, what it must do."""
+        lines = [f"batch {self.batch}, input '{self.input.name}' {self.input.shape}"]
+        lines.append(f"{'step':<44}{'kernel':<44}{'grid':>18}{'block':>7}{'GFLOP':>9}{'MB':>9}")
+        for step in (self.input.steps["float32"], *self.steps):
+            grid = "x".join(map(str, step.grid))
+            work = f"{step.flop / 1e9:>9.3f}{step.nbytes / 1e6:>9.2f}"
+            lines.append(f"{step.label:<44}{step.kernel.label:<44}{grid:>18}{step.block.x:>7}{work}")
+        lines.append(f"{self.flop / 1e9:.2f} GFLOP; activation arena {self.activations_nbytes / 1e6:.1f} MB")
+        return "\n".join(lines)
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of a run, counting two per multiply-add."""
+        return sum(step.flop for step in self.steps)
 
 
 @dataclass(frozen=True, eq=False)

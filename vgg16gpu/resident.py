@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.graph import Array
-from vgg16gpu.program import Arena, Layout, Plan, Program, Value
+from vgg16gpu.program import Arena, Layout, Plan, Program, Step, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,10 @@ class ResidentPlan:
     def launcher(self, batch: int, element_type: str = "float32") -> Callable[[], None]:
         """Everything a run of `batch` launches, without the copies: for device-resident timing."""
         return self._bound[batch].launchers[element_type]
+
+    def bind(self, steps: Sequence[Step]) -> Callable[[], None]:
+        """A launcher of some steps of a program, in this order: for timing them one by one."""
+        return self.device.bind(steps, self._bases)
 
     def read(self, value: Value) -> Array:
         """A value in its ONNX shape and layout, as it lies on the device now."""

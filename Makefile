@@ -1,0 +1,70 @@
+# make demo       see it work: a handwritten digit, then VGG16
+# make test       every test that this machine can run
+# make help       the other targets
+#
+# The first call makes the environment .venv and installs into it. To use an environment of your own and install nothing,
+# leave VENV empty:   make test VENV= PYTHON=python3
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+ifeq ($(strip $(VENV)),)
+BIN :=
+PY := $(PYTHON)
+SETUP := @:
+else
+BIN := $(VENV)/bin/
+PY := $(BIN)python
+SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)
+endif
+
+.PHONY: help install install-test cuda demo test test-gpu sanitize bench lint ptxas loc clean
+.DEFAULT_GOAL := help
+
+help:              ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
+
+install:           ## the environment, with PyCUDA if there is an NVIDIA driver
+	$(SETUP)
+
+install-test:      ## the same with everything that tests, lint, testbench and bench need
+	$(SETUP) test
+
+cuda: install      ## PyCUDA and cuda-bindings again, after a change of driver or toolkit
+	$(PY) -m vgg16gpu.cuda_setup
+
+demo: install      ## classify a real digit, then a sample image with VGG16
+	$(PY) -m vgg16gpu infer --model digits vgg16gpu/data/digit_sample.png
+	test -s models/vgg16.onnx -a -s image.txt || $(PY) -m vgg16gpu model make --output models/vgg16.onnx --sample image.txt
+	$(PY) -m vgg16gpu infer image.txt
+
+test: install-test ## every test; those of the GPU are skipped where there is none
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-gpu: install-test ## the tests of the GPU; without one they fail
+	$(PY) -m pytest -m gpu --require-gpu $(PYTEST_ARGS)
+
+sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the GPU if there is one
+	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests
+	$(PY) -m vgg16gpu.devices.sanitize thread -m "sanitize and not gpu" -q tests
+	$(PY) tools/sanitize_gpu.py
+
+bench: install-test ## measure this machine
+	$(PY) -m vgg16gpu bench
+
+lint: install-test ## style, types, and which module may import which
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(BIN)lint-imports
+
+ptxas: install     ## compile every kernel for every architecture that nvcc knows; fail on spills
+	$(PY) tools/ptxas.py
+
+loc:               ## lines of code, by file
+	@git ls-files '*.py' '*.cu' '*.cuh' '*.h' | xargs wc -l | sort -n
+
+clean:             ## remove what builds and tools leave; keeps .venv and models
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

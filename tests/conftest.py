@@ -1,0 +1,51 @@
+"""Shared by all tests: the devices, and what becomes of GPU tests where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from vgg16gpu.devices import open_device
+from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cuda import CudaDevice
+from vgg16gpu.errors import DeviceError
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-gpu", action="store_true", help="fail GPU tests instead of skipping them without a GPU")
+
+
+@cache
+def gpu_problem() -> str | None:
+    """Why GPU tests cannot run here, or None."""
+    try:
+        CudaDevice().close()
+    except DeviceError as error:
+        return str(error)
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and (problem := gpu_problem()):
+        if item.config.getoption("--require-gpu"):
+            pytest.fail(f"a GPU is required (--require-gpu): {problem}", pytrace=False)
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """Each device in turn: what is asked of one is asked of both."""
+    opened, _ = open_device(request.param)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def gpu() -> Iterator[CudaDevice]:
+    """The first GPU; for tests that are marked `gpu`."""
+    opened = CudaDevice()
+    yield opened
+    opened.close()

@@ -1,0 +1,153 @@
+"""tools/bootstrap.py: what it refuses, what it installs, and that it does nothing when there is nothing to do."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import bootstrap
+import pytest
+
+
+def test_an_old_python_can_read_it():
+    ast.parse(Path(bootstrap.__file__).read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (("Linux", "x86_64", (3, 10, 13)), r"Python 3\.10 is too old, 3\.11 or newer is needed"),
+        (("Darwin", "arm64", (3, 12, 1)), "Darwin on arm64 is not supported"),
+        (("Linux", "armv7l", (3, 12, 1)), "Linux on armv7l is not supported"),
+    ],
+)
+def test_machines_that_are_refused(machine, message):
+    with pytest.raises(bootstrap.SetupError, match=message):
+        bootstrap.check_machine(*machine)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_machines_that_are_welcome(machine):
+    bootstrap.check_machine("Linux", machine, (3, 11, 0))
+
+
+def test_compiler(tmp_path):
+    with pytest.raises(bootstrap.SetupError, match=r"No C\+\+ compiler.*apt install g\+\+"):
+        bootstrap.check_compiler("", str(tmp_path))
+    compiler = tmp_path / "clang++"
+    compiler.touch(mode=0o755)
+    bootstrap.check_compiler("", str(tmp_path))
+    bootstrap.check_compiler("clang++ -stdlib=libc++", str(tmp_path))
+    with pytest.raises(bootstrap.SetupError, match="icpx"):
+        bootstrap.check_compiler("icpx", str(tmp_path))
+
+
+def test_a_python_without_venv():
+    bootstrap.check_venv()
+    with pytest.raises(bootstrap.SetupError, match="no module not_there: apt install python3-venv"):
+        bootstrap.check_venv(("sys", "not_there"))
+
+
+def test_no_driver(tmp_path):
+    assert bootstrap.driver_version(str(tmp_path / "libcuda.so.1")) == 0
+
+
+def test_stamps(tmp_path):
+    wanted = bootstrap.wanted_state(["test"], 13000)
+    assert not bootstrap.is_current(bootstrap.read_stamp(tmp_path), wanted)
+    bootstrap.write_stamp(tmp_path, wanted)
+    assert bootstrap.is_current(bootstrap.read_stamp(tmp_path), wanted)
+    assert bootstrap.is_current(bootstrap.read_stamp(tmp_path), bootstrap.wanted_state([], 13000))
+    assert not bootstrap.is_current(bootstrap.read_stamp(tmp_path), bootstrap.wanted_state(["test"], 0))
+    assert not bootstrap.is_current(bootstrap.read_stamp(tmp_path), bootstrap.wanted_state(["other"], 13000))
+    (tmp_path / bootstrap.STAMP).write_text("[")
+    assert bootstrap.read_stamp(tmp_path) == {}
+
+
+class Commands:
+    """Stands for `subprocess.call`: keeps the commands, fails those that hold a given word."""
+
+    def __init__(self, fails=""):
+        self.fails = fails
+        self.seen = []
+
+    def __call__(self, command, **_):
+        self.seen.append([str(word) for word in command])
+        return int(bool(self.fails) and any(self.fails in word for word in self.seen[-1]))
+
+    def with_word(self, word):
+        return [command for command in self.seen if any(word in part for part in command)]
+
+
+def run_main(monkeypatch, venv, *extras, driver=0, fails=""):
+    commands = Commands(fails)
+    monkeypatch.setattr(subprocess, "call", commands)
+    monkeypatch.setattr(bootstrap, "driver_version", lambda: driver)
+    venv.mkdir(exist_ok=True)
+    code = bootstrap.main([str(venv), *extras])
+    return code, commands
+
+
+def test_the_second_call_does_nothing(monkeypatch, tmp_path):
+    venv = tmp_path / "venv"
+    code, commands = run_main(monkeypatch, venv, "test")
+    assert code == 0
+    (install,) = commands.with_word("--editable")
+    assert install[-1] == f"{bootstrap.ROOT}[test]"
+    code, commands = run_main(monkeypatch, venv)
+    assert code == 0
+    assert commands.seen == [[str(venv / "bin" / "python"), "-c", "import vgg16gpu"]]
+
+
+def test_extras_add_up(monkeypatch, tmp_path):
+    run_main(monkeypatch, tmp_path / "venv", "plot")
+    _, commands = run_main(monkeypatch, tmp_path / "venv", "test")
+    assert commands.with_word("--editable")[0][-1].endswith("[plot,test]")
+
+
+def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
+    _, commands = run_main(monkeypatch, tmp_path / "venv")
+    assert commands.with_word("cuda_setup") == []
+    _, commands = run_main(monkeypatch, tmp_path / "venv", driver=13000)
+    assert len(commands.with_word("cuda_setup")) == 1
+
+
+def test_a_failure_of_the_gpu_part_leaves_the_rest(monkeypatch, tmp_path, capsys):
+    code, _ = run_main(monkeypatch, tmp_path / "venv", driver=13000, fails="cuda_setup")
+    assert code == 0
+    assert "make cuda" in capsys.readouterr().out
+    _, commands = run_main(monkeypatch, tmp_path / "venv", driver=13000)
+    assert commands.with_word("cuda_setup") == []  # not minutes again at each call
+
+
+def test_a_failure_of_pip_is_one_line_and_is_tried_again(monkeypatch, tmp_path, capsys):
+    code, _ = run_main(monkeypatch, tmp_path / "venv", fails="--editable")
+    assert code == 1
+    assert "make VENV= PYTHON=python3" in capsys.readouterr().err
+    _, commands = run_main(monkeypatch, tmp_path / "venv")
+    assert len(commands.with_word("--editable")) == 1
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(monkeypatch, tmp_path, capsys):
+    (tmp_path / "precious").touch()
+    code, commands = run_main(monkeypatch, tmp_path, fails="import pip")
+    assert code == 1
+    assert "is not a Python environment" in capsys.readouterr().err
+    assert commands.with_word("venv") == []
+    assert (tmp_path / "precious").exists()
+
+
+def test_a_broken_environment_is_not_removed(monkeypatch, tmp_path, capsys):
+    (tmp_path / "pyvenv.cfg").touch()
+    code, _ = run_main(monkeypatch, tmp_path, fails="import pip")
+    assert code == 1
+    assert f"remove it (rm -r {tmp_path})" in capsys.readouterr().err
+
+
+def test_one_line_for_the_user(tmp_path):
+    script = [sys.executable, bootstrap.__file__, str(tmp_path / "venv")]
+    done = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("make: No C++ compiler")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,224 @@
+"""The cache of compiled kernels: keys, damage, hostile or unusable folders, parallel processes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vgg16gpu.devices import cache
+from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.errors import KernelError
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that does not exist yet."""
+    monkeypatch.setattr(cache, "_fallbacks", {})
+    chosen = tmp_path / "cache"
+    monkeypatch.setenv("VGG16GPU_CACHE", str(chosen))
+    return chosen
+
+
+class Builder:
+    """Writes `content`, and counts how often."""
+
+    def __init__(self, content: bytes = b"compiled") -> None:
+        self.content = content
+        self.calls = 0
+
+    def __call__(self, path: Path) -> None:
+        self.calls += 1
+        path.write_bytes(self.content)
+
+
+def fetch(builder: Callable[[Path], None], *parts: bytes | str) -> Path:
+    return KernelCache("cpu").fetch(parts or ("source",), ".so", builder)
+
+
+def test_a_second_fetch_builds_nothing(folder: Path) -> None:
+    builder = Builder()
+    first = fetch(builder)
+    assert (fetch(builder), builder.calls) == (first, 1)
+    assert first.read_bytes() == b"compiled"
+    assert first.parent == folder / "cpu"
+    assert first.suffix == ".so"
+
+
+def test_every_part_of_the_key_counts_and_so_does_where_it_ends() -> None:
+    builder = Builder()
+    keys: list[tuple[bytes | str, ...]] = [("a", "bc"), ("ab", "c"), ("abc",), ("abc", ""), (b"abd",)]
+    assert len({fetch(builder, *key) for key in keys}) == len(keys)
+    KernelCache("cuda").fetch(("abc",), ".so", builder)
+    KernelCache("cpu").fetch(("abc",), ".cubin", builder)
+    assert builder.calls == len(keys) + 2
+
+
+def test_the_folder_and_its_files_are_ours_alone(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = fetch(Builder())
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (folder, folder / "cpu", path)] == [0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"compil", b"compiled!", b"Compiled"])
+def test_a_damaged_entry_is_rebuilt(damaged: bytes) -> None:
+    builder = Builder()
+    path = fetch(builder)
+    path.write_bytes(damaged)
+    assert fetch(builder).read_bytes() == b"compiled"
+    assert builder.calls == 2
+    assert len(KernelCache("cpu").entries()) == 1
+
+
+def test_an_entry_that_the_check_refuses_is_rebuilt() -> None:
+    old, new = Builder(b"for an older card"), Builder(b"for this card")
+    fetch(old)
+    path = KernelCache("cpu").fetch(("source",), ".so", new, lambda path: b"this" in path.read_bytes())
+    assert path.read_bytes() == b"for this card"
+    assert fetch(old) == path
+
+
+def test_an_interrupted_build_leaves_nothing_that_counts(folder: Path) -> None:
+    def interrupted(path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(interrupted)
+    assert list((folder / "cpu").iterdir()) == []
+
+
+def test_a_failed_build_comes_through() -> None:
+    def failing(_: Path) -> None:
+        raise KernelError("no such register")
+
+    with pytest.raises(KernelError, match="no such register"):
+        fetch(failing)
+    assert KernelCache("cpu").entries() == ()
+
+
+def test_entries_size_and_clear(folder: Path) -> None:
+    kernels = KernelCache("cpu")
+    assert (kernels.entries(), kernels.size(), kernels.clear()) == ((), 0, 0)
+    fetch(Builder(b"12345"), "one")
+    fetch(Builder(b"123"), "two")
+    (folder / "cpu" / f"{cache._TEMPORARY}left.so").write_bytes(b"of a killed process")
+    assert sorted(entry.nbytes for entry in kernels.entries()) == [3, 5]
+    assert all(entry.modified > 0 and entry.path.is_file() for entry in kernels.entries())
+    assert kernels.size() == 8
+    assert KernelCache("cuda").size() == 0
+    assert kernels.clear() == 2
+    assert list(kernels.folder.iterdir()) == []
+
+
+def uses_a_private_folder(refused: Path, message: str) -> None:
+    builder = Builder()
+    with pytest.warns(RuntimeWarning, match=message) as warned:
+        path = fetch(builder)
+    assert len(warned) == 1
+    assert path.read_bytes() == b"compiled"
+    assert refused not in path.parents
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert fetch(builder) == path  # kept within the process, and no second warning (which would be an error here)
+    assert fetch(builder, "another").parent == path.parent
+    assert builder.calls == 2
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+@pytest.mark.parametrize("inner", ["", "cpu"])
+def test_a_folder_that_others_can_write_is_refused(folder: Path, mode: int, inner: str) -> None:
+    (folder / "cpu").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / inner).chmod(mode)
+    uses_a_private_folder(
+        folder, rf"can be written by others \(mode {mode:o}; chmod 700 it\): kernels are compiled anew"
+    )
+    assert list((folder / "cpu").iterdir()) == []
+
+
+@root_only
+def test_a_folder_of_somebody_else_is_refused(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345)
+    uses_a_private_folder(folder, "belongs to user 12345, not to user 0")
+
+
+def test_an_unwritable_folder_costs_one_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(mode=0o500)
+    if os.geteuid() == 0:  # root may write everywhere but on a read-only file system, where access says no, too
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    uses_a_private_folder(folder, "is not writable")
+
+
+def test_an_impossible_folder_costs_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for place, message in ((tmp_path / "file", "cannot be created"), (tmp_path / "file" / "cache", "Not a directory")):
+        monkeypatch.setenv("VGG16GPU_CACHE", str(place))
+        uses_a_private_folder(place, message)
+
+
+def test_the_private_folder_goes_with_the_process(folder: Path, tmp_path: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from vgg16gpu.devices.cache import KernelCache\n"
+        "import os\n"
+        "path = KernelCache('cpu').fetch(['a'], '.so', lambda path: path.write_bytes(b'x') and None)\n"
+        "child = os.fork()\n"
+        "if child == 0: raise SystemExit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "print(path, path.exists())"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": str(Path(cache.__file__).parents[2])},
+        check=True,
+    )
+    path, exists = done.stdout.split()
+    assert exists == "True"
+    assert scratch in Path(path).parents
+    assert list(scratch.iterdir()) == []
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VGG16GPU_CACHE", "relative")
+    assert cache.cache_dir() == Path.cwd() / "relative"
+    monkeypatch.delenv("VGG16GPU_CACHE")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache.cache_dir() == Path("/caches/vgg16gpu")
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert cache.cache_dir() == Path("/home/somebody/.cache/vgg16gpu")
+
+
+def test_parallel_processes_see_whole_entries_only(folder: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from vgg16gpu.devices.cache import KernelCache\n"
+        "def build(path):\n"
+        "    with path.open('wb') as file:\n"
+        "        for _ in range(100): file.write(b'0123456789' * 100); file.flush()\n"
+        "for i in range(20):\n"
+        "    path = KernelCache('cpu').fetch([str(i)], '.so', build)\n"
+        "    assert path.read_bytes() == b'0123456789' * 10000\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])}
+    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", code], env=environment) for _ in range(4)]
+    assert [process.wait(timeout=60) for process in running] == [0, 0, 0, 0]
+    assert len(KernelCache("cpu").entries()) == 20
+    assert len(list((folder / "cpu").iterdir())) == 20

@@ -1,0 +1,269 @@
+"""cli/__init__.py and the contract of every command: exit codes, one line for bad input, cheap start, JSON alone."""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+
+import click
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+import vgg16gpu
+from vgg16gpu.cli import COMMANDS, check_platform, cli
+from vgg16gpu.cli.options import parse_counts, parse_floats, parse_size
+from vgg16gpu.zoo.digits import digit_sample, digits_model
+
+
+def invoke(*args):
+    return CliRunner().invoke(cli, [str(arg) for arg in args])
+
+
+def refused(*args):
+    """The one line on stderr of a command that must exit with 2 and print nothing."""
+    result = invoke(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("vgg16gpu: ")
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def process(*args, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "vgg16gpu", *map(str, args)], capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_version_and_help():
+    result = process("--version")
+    assert (result.returncode, result.stdout) == (0, f"vgg16gpu {vgg16gpu.__version__}\n")
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+def test_every_command_has_help():
+    for name in COMMANDS:
+        result = invoke(name, "--help")
+        assert result.exit_code == 0, name
+        assert f"Usage: vgg16gpu {name}" in result.stdout
+
+
+def test_the_package_and_the_command_line_cost_no_heavy_import():
+    code = (
+        "import sys, vgg16gpu, vgg16gpu.cli; vgg16gpu.Error; vgg16gpu.__version__;"
+        "print(sorted({'numpy', 'onnx', 'PIL', 'rich', 'pycuda'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_lazy_attributes():
+    from vgg16gpu.engine import Engine
+
+    assert vgg16gpu.Engine is Engine
+    assert set(vgg16gpu.__all__) <= set(dir(vgg16gpu))
+    with pytest.raises(AttributeError, match="nothing"):
+        vgg16gpu.nothing  # noqa: B018
+
+
+def test_no_command_shows_the_help_and_is_an_error():
+    result = invoke()
+    assert result.exit_code == 2
+    assert "testbench" in result.stderr
+    assert result.stdout == ""
+
+
+def test_wrong_usage():
+    assert "nonsense" in refused("nonsense")
+    assert "--nonsense" in refused("infer", "--nonsense", "a.png")
+    assert "infer --help" in refused("infer")
+    assert "fp32" in refused("infer", "a.png", "--precision", "fp16")
+    assert "not a size" in refused("infer", "a.png", "--size", "big")
+    assert "list of numbers" in refused("infer", "a.png", "--mean", "x")
+    assert "list of positive" in refused("testbench", "--iterations", "1,0")
+
+
+def test_option_values():
+    context, option = click.Context(cli), click.Option(["--x"])
+    assert parse_size(context, option, "244") == (244, 244)
+    assert parse_size(context, option, "224x320") == (224, 320)
+    assert parse_floats(context, option, "0.5, 0.25 1") == (0.5, 0.25, 1.0)
+    assert parse_counts(context, option, "1,5,500") == (1, 5, 500)
+    assert parse_counts(context, option, None) == ()
+    for bad in ("", "0", "-3", "1x2x3", "²", "99999"):
+        with pytest.raises(click.BadParameter):
+            parse_size(context, option, bad)
+    for bad in ("", "nan", "1,inf"):
+        with pytest.raises(click.BadParameter):
+            parse_floats(context, option, bad)
+    for bad in ("", "1,,2", "1.5", "0"):
+        with pytest.raises(click.BadParameter):
+            parse_counts(context, option, bad)
+
+
+def test_other_platforms_get_one_line(monkeypatch):
+    for system, machine in (("Darwin", "arm64"), ("Windows", "AMD64"), ("Linux", "riscv64")):
+        with pytest.raises(vgg16gpu.DeviceError, match=f"{system} on {machine}.*Linux"):
+            check_platform(system, machine)
+    check_platform("Linux", "aarch64")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert "Darwin" in refused("info", digits_model())
+
+
+def test_model_files_that_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = digits_model().read_bytes()
+    for name, content in {
+        "empty.onnx": b"",
+        "lfs.onnx": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        "text.onnx": b"hello world, this is no model\n" * 10,
+        "short.onnx": whole[: len(whole) // 2],
+        "image.onnx": digit_sample().read_bytes(),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
+            assert name in refused(*command, name)
+    for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
+        assert "missing.onnx" in refused(*command, "missing.onnx")
+        assert "folder" in refused(*command, tmp_path)
+
+
+def test_models_that_are_refused(tmp_path):
+    nodes = [
+        helper.make_node("Erf", ["x"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Sinh", ["b"], ["y"], name="second"),
+    ]
+    shape = [1, 3, 8, 8]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y])), tmp_path / "nodes.onnx")
+    for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
+        result = invoke(*command, tmp_path / "nodes.onnx")
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert all(word in result.stderr for word in ("nodes.onnx", "Erf", "first", "Sinh", "second"))
+    weight = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "w")
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../weights.bin")
+    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph), tmp_path / "outside.onnx")
+    assert "weights.bin" in refused("info", tmp_path / "outside.onnx")
+
+
+def test_no_model_names_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in (("infer", digit_sample()), ("info",), ("testbench",)):
+        line = refused(*command)
+        assert "model make" in line
+        assert "vgg16" in line
+    assert "model make --size 244" in refused("testbench")
+
+
+def bad_inputs(folder):
+    """Files that no model of (1, 32, 32) takes, and a word that the refusal must hold."""
+    (folder / "count.txt").write_text("1 2 3")
+    yield "count.txt", "3 numbers"
+    (folder / "size.txt").write_text("0.5 " * (33 * 33))
+    yield "size.txt", "1x33x33 (--size 33)"
+    (folder / "words.txt").write_text("1 2\n3 four")
+    yield "words.txt", "line 2, column 3"
+    (folder / "nan.txt").write_text("nan " + "1 " * 1023)
+    yield "nan.txt", "--allow-nonfinite"
+    np.save(folder / "rank.npy", np.zeros((32, 32), np.float32))
+    yield "rank.npy", "rank 2"
+    np.save(folder / "inf.npy", np.full((1, 32, 32), np.inf, np.float32))
+    yield "inf.npy", "infinite"
+    np.save(folder / "pickled.npy", np.array([{}], dtype=object))
+    yield "pickled.npy", "pickled"
+    (folder / "text.png").write_text("no image")
+    yield "text.png", "not a readable image"
+    (folder / "data.bin").write_bytes(b"\0")
+    yield "data.bin", ".npz"
+    (folder / "nothing").mkdir()
+    yield "nothing", "no images"
+    yield "missing.png", "does not exist"
+
+
+def test_bad_inputs_leave_nothing_behind(tmp_path):
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    for name, words in bad_inputs(inputs):
+        line = refused("infer", inputs / name, "--model", "digits", "--output", tmp_path / "scores.npy")
+        assert name in line
+        assert words in line
+    assert [path.name for path in tmp_path.iterdir()] == ["inputs"]
+
+
+def test_wrong_sizes_channels_labels_outputs(tmp_path):
+    image = digit_sample()
+    digits = ("infer", image, "--model", "digits")
+    assert "fixed" in refused(*digits, "--size", "64")
+    assert "--mean has 3 values" in refused(*digits, "--mean", "0.1,0.2,0.3")
+    assert "above zero" in refused(*digits, "--std", "0")
+    (tmp_path / "labels.txt").write_text("zero\none\n")
+    assert "2 class names" in refused(*digits, "--labels", tmp_path / "labels.txt")
+    assert ".npz" in refused(*digits, "--output", tmp_path / "scores.pdf")
+    assert "create it first" in refused(*digits, "--output", tmp_path / "no" / "scores.npy")
+
+
+def test_devices_that_are_not_there():
+    digits = ("infer", digit_sample(), "--model", "digits")
+    assert "tpu" in refused(*digits, "--device", "tpu")
+    assert "cuda:99" in refused(*digits, "--device", "cuda:99")
+
+
+def test_no_compiler(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "CXX"} | {"PATH": str(tmp_path)}
+    result = process("infer", digit_sample(), "--model", "digits", "--device", "cpu", env=environment)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert "compiler" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_ctrl_c_is_one_line_and_130(tmp_path):
+    arguments = [
+        sys.executable,
+        "-m",
+        "vgg16gpu",
+        "infer",
+        "-",
+        "--model",
+        "digits",
+        "--output",
+        str(tmp_path / "s.npy"),
+    ]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        time.sleep(1.5)  # by then it waits for numbers on standard input
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert out == b""
+    assert err.decode().strip() == "vgg16gpu: interrupted"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_closed_pipe_is_no_traceback():
+    command = f"{sys.executable} -m vgg16gpu info {digits_model()} | head -1"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert "digits.onnx" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+def test_json_is_alone_on_stdout(tmp_path):
+    Image.open(digit_sample()).save(tmp_path / "a.png")
+    for command in (("infer", tmp_path, "--model", "digits"), ("info", digits_model())):
+        result = invoke(*command, "--json")
+        assert result.exit_code == 0, result.output
+        assert isinstance(json.loads(result.stdout), dict)

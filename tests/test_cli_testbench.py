@@ -1,0 +1,202 @@
+"""`testbench` end to end on the cpu device: it passes what is right and, above all, fails what is not."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from vgg16gpu.cli import cli
+from vgg16gpu.cli import testbench as command
+from vgg16gpu.engine import Engine
+from vgg16gpu.zoo.digits import heldout
+from vgg16gpu.zoo.generate import make_vgg
+
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """A narrow VGG11 of 3x64x64 with random weights."""
+    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved(narrow, tmp_path_factory):
+    """input.txt and output.txt of the standard inputs, as `--save` writes them."""
+    folder = tmp_path_factory.mktemp("saved")
+    report, code = bench("--model", narrow, "--save", folder)
+    assert code == 0, report["failures"]
+    return folder
+
+
+def bench(*args, device="cpu"):
+    result = CliRunner().invoke(cli, ["testbench", *map(str, args), "--device", device, "--json"])
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout), result.exit_code
+
+
+def text(*args):
+    return CliRunner().invoke(cli, ["testbench", *map(str, args), "--device", "cpu"])
+
+
+@DEVICES
+def test_the_standard_inputs_pass(narrow, tmp_path, device):
+    options = ("--layers", "--iterations", "1,2", "--output", tmp_path / "r.json")
+    report, code = bench("--model", narrow, *options, device=device)
+    assert code == 0, report["failures"]
+    assert report["passed"] is True
+    assert report["inputs_passed"] == 10
+    assert report["distinct_answers"] >= 6
+    assert 0 < report["worst_error"] <= 1e-5
+    assert len(report["steps"]) >= 11  # 8 convolutions and 3 gemms, at least
+    assert set(report["mean_run_s"]) == {"1", "2"}
+    assert report["environment"]["versions"]["onnxruntime"]
+    assert json.loads((tmp_path / "r.json").read_text())["inputs"] == report["inputs"]
+
+
+def test_tables(narrow):
+    result = text("--model", narrow, "--layers", "--iterations", "1")
+    assert result.exit_code == 0
+    assert "PASS: 10 of 10 inputs" in result.stdout
+    assert "Mean of 10 inputs x 1" in result.stdout
+    assert "Device: cpu" in result.stdout
+
+
+def test_saved_files_are_the_seeds_format_and_pass_again(narrow, saved):
+    inputs = np.array((saved / "input.txt").read_text().split(), np.float32)
+    outputs = np.array((saved / "output.txt").read_text().split(), np.float32)
+    assert inputs.size == 10 * 3 * 64 * 64
+    assert outputs.size == 10 * 40
+    report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", saved / "output.txt")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == 10
+
+
+def test_references_shifted_by_one_fail(narrow, saved, tmp_path):
+    rows = (saved / "output.txt").read_text().splitlines()
+    (tmp_path / "shifted.txt").write_text("\n".join(rows[1:] + rows[:1]))
+    report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", tmp_path / "shifted.txt")
+    assert code == 1
+    assert report["inputs_passed"] <= 4  # two of ten may share an answer, never their scores
+    assert max(item["error"] for item in report["inputs"]) > 1e-3
+
+
+def test_one_input_zeroed_fails(narrow, saved, tmp_path):
+    inputs = np.array((saved / "input.txt").read_text().split(), np.float32).reshape(10, -1)
+    inputs[7] = 0
+    (tmp_path / "zeroed.txt").write_text(" ".join(f"{value:.9g}" for value in inputs.ravel()))
+    report, code = bench("--model", narrow, "--inputs", tmp_path / "zeroed.txt", "--references", saved / "output.txt")
+    assert code == 1
+    assert [item["passed"] for item in report["inputs"]] == [i != 7 for i in range(10)]
+
+
+def test_nan_references_fail(narrow, saved, tmp_path):
+    rows = (saved / "output.txt").read_text().split()
+    rows[45] = "nan"
+    (tmp_path / "nan.txt").write_text(" ".join(rows))
+    report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", tmp_path / "nan.txt")
+    assert code == 1
+    assert [item["passed"] for item in report["inputs"]] == [i != 1 for i in range(10)]
+    assert report["inputs"][1]["error"] is None
+
+
+def test_a_nan_output_fails(narrow, monkeypatch):
+    class Broken(Engine):
+        def run(self, x):
+            scores = super().run(x)
+            scores[:, 3] = np.nan
+            return scores
+
+    monkeypatch.setattr(command, "Engine", Broken)
+    report, code = bench("--model", narrow)
+    assert code == 1
+    assert report["inputs_passed"] == 0
+    result = text("--model", narrow)
+    assert result.exit_code == 1
+    assert "FAIL: 10 of 10 inputs fail" in result.stdout
+
+
+def test_a_wrong_step_is_named(narrow, monkeypatch):
+    class Broken(Engine):
+        def read_values(self):
+            for index, (names, value) in enumerate(super().read_values()):
+                yield names, value + np.float32(0.01) * (index >= 4)
+
+    monkeypatch.setattr(command, "Engine", Broken)
+    report, code = bench("--model", narrow, "--layers")
+    assert code == 1
+    assert [step["passed"] for step in report["steps"]][:4] == [True, True, True, False]
+    assert any(report["steps"][3]["names"][-1] in reason for reason in report["failures"])
+
+
+def test_a_blind_model_fails(tmp_path, monkeypatch):
+    path = tmp_path / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    one = command.standard_inputs((3, 64, 64), (0.5,) * 3, (0.5,) * 3)[:1]
+    monkeypatch.setattr(command, "standard_inputs", lambda *_: one * 10)
+    report, code = bench("--model", path)
+    assert code == 1
+    assert report["inputs_passed"] == 10
+    assert "blind" in report["failures"][0]
+
+
+def test_the_tolerance_counts(narrow):
+    report, code = bench("--model", narrow, "--tolerance", "1e-12")
+    assert code == 1
+    assert report["inputs_passed"] < 10
+
+
+@DEVICES
+def test_the_shipped_net_on_held_out_digits(device):
+    report, code = bench("--model", "digits", device=device)
+    assert code == 0, report["failures"]
+    assert report["accuracy"] >= 0.98
+    assert report["inputs_passed"] == len(report["inputs"]) == len(heldout()[0])
+
+
+def test_folders_of_labelled_images(tmp_path):
+    images, _, labels = heldout()
+    for index in range(8):
+        folder = tmp_path / str(labels[index])
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(images[index, :, :, 0]).save(folder / f"{index}.png")
+    report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "0.7")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == 8
+    wrong = tmp_path / str((labels[0] + 1) % 10)
+    wrong.mkdir(exist_ok=True)
+    (tmp_path / str(labels[0]) / "0.png").rename(wrong / "0.png")
+    report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "1")
+    assert code == 1
+    assert "accuracy" in report["failures"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--references", "r.txt"], "give both"),
+        (["--inputs", "a.txt", "--images", "b"], "exclude each other"),
+        (["--images", "b", "--save", "c"], "--save"),
+        (["--inputs", "missing.txt"], "missing.txt"),
+        (["--images", "missing"], "not a folder"),
+        (["--output", "missing/report.json"], "create it first"),
+        (["--size", "16"], "size"),
+    ],
+)
+def test_wrong_requests(narrow, arguments, words):
+    result = text("--model", narrow, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_references_of_another_model_are_refused(narrow, saved, tmp_path):
+    (tmp_path / "r.txt").write_text("1 " * 410)
+    result = text("--model", narrow, "--inputs", saved / "input.txt", "--references", tmp_path / "r.txt")
+    assert result.exit_code == 2
+    assert "41 scores" in result.stderr

@@ -1,0 +1,600 @@
+"""The GPU device on a real GPU: copies, launches, graphs, threads, neighbours, and everything given back."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import textwrap
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import pytest
+
+from vgg16gpu.devices import cuda
+from vgg16gpu.devices.base import Counters
+from vgg16gpu.devices.cuda import CudaDevice
+from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+
+pytestmark = pytest.mark.gpu
+
+SOURCE = """
+#include "common.cuh"
+
+#ifndef BLOCK
+#define BLOCK 128
+#endif
+
+// out[i] = a * inp[i] + b
+extern "C" __global__ void axpb_f32(float* out, const float* inp, float a, int b, int count) {
+  const int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i < count) out[i] = fmaf(a, inp[i], (float)b);
+}
+
+// The same through dynamic shared memory, `skip` floats into it.
+extern "C" __global__ void axpb_shared_f32(float* out, const float* inp, float a, int b, int count, int skip) {
+  DYNAMIC_SHARED(float, buffer);
+  const int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i < count) buffer[skip + threadIdx.x] = inp[i];
+  __syncthreads();
+  if (i < count) out[i] = fmaf(a, buffer[skip + threadIdx.x], (float)b);
+}
+
+extern "C" __global__ void fault_f32(float* out) { out[threadIdx.x] = 1.0f; }
+"""
+COUNT = 1000
+BLOCK = 128
+MEBIBYTE = 2**20
+NEAR_BASELINE = 4 * MEBIBYTE  # the driver allocates in units of 2 MiB
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kernels") / "axpb.cu"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+@pytest.fixture
+def kernel(source):
+    return Kernel(source, "axpb_f32", (("BLOCK", BLOCK),))
+
+
+@pytest.fixture
+def plain_gpu(monkeypatch):
+    """A GPU without cuda-bindings: no graphs."""
+    monkeypatch.setattr(cuda, "load_bindings", lambda: None)
+    with closing(CudaDevice()) as device:
+        assert not device.uses_graphs
+        yield device
+
+
+def axpb(kernel, out, inp, a=2.0, b=1):
+    """The step out = a * inp + b, between offsets of the activation arena."""
+    arguments = (
+        Pointer(Arena.ACTIVATIONS, out),
+        Pointer(Arena.ACTIVATIONS, inp),
+        Scalar(a, "f"),
+        Scalar(b),
+        Scalar(COUNT),
+    )
+    return Step(kernel, Dim3(-(-COUNT // BLOCK)), Dim3(BLOCK), arguments, label="axpb")
+
+
+def chain(kernel, length):
+    """x -> 2x + 1 `length` times, between two places."""
+    return [axpb(kernel, (index + 1) % 2 * 4096, index % 2 * 4096) for index in range(length)]
+
+
+def run_chain(device, launch, address, x, length):
+    """What a bound chain makes of x, which lies at the start of its arena."""
+    device.copy_in(address, x)
+    launch()
+    result = np.full_like(x, np.nan)
+    device.copy_out(result, address + length % 2 * 4096)
+    device.synchronize()
+    return result
+
+
+def chained(x, length):
+    for _ in range(length):
+        x = 2 * x + 1
+    return x
+
+
+def numbers():
+    return np.arange(COUNT, dtype=np.float32) % 37
+
+
+# Copies
+
+
+@pytest.mark.parametrize("nbytes", [1, 4097, CHUNK_NBYTES, CHUNK_NBYTES + 1, 5 * CHUNK_NBYTES // 2])
+def test_copies_from_ordinary_memory(gpu, nbytes):
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, dtype=np.uint8)
+    address = gpu.allocate(nbytes)
+    before = Counters(**vars(gpu.counters))
+    kept = data.copy()
+    gpu.copy_in(address, data)
+    data[:] = 0  # ordinary memory may change once copy_in returns
+    result = np.zeros_like(data)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, kept)
+    done = gpu.counters.since(before)
+    assert (done.copies_in, done.copies_out) == (-(-nbytes // CHUNK_NBYTES), 1)
+    gpu.free(address)
+
+
+def test_uploads_one_after_the_other_share_the_chunks(gpu):
+    arrays = [np.full(CHUNK_NBYTES // 4 * 3, value, np.float32) for value in (1, 2, 3)]
+    addresses = [gpu.allocate(array.nbytes) for array in arrays]
+    for address, array in zip(addresses, arrays, strict=True):
+        gpu.copy_in(address, array)
+    for address, array in zip(addresses, arrays, strict=True):
+        result = np.zeros_like(array)
+        gpu.copy_out(result, address)
+        gpu.synchronize()
+        assert (result == array).all()
+        gpu.free(address)
+
+
+def test_a_pinned_buffer_is_copied_whole(gpu):
+    buffer = gpu.pinned(3 * CHUNK_NBYTES)
+    address = gpu.allocate(buffer.nbytes)
+    buffer[:] = np.arange(buffer.size, dtype=np.uint32).astype(np.uint8)
+    before = Counters(**vars(gpu.counters))
+    gpu.copy_in(address, buffer[4:].view(np.float32))
+    result = gpu.pinned(buffer.nbytes - 4)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, buffer[4:])
+    assert gpu.counters.since(before) == Counters(1, 1, 0, 1, 0)
+    gpu.free(address)
+
+
+def test_copies_from_a_mapped_file(gpu, tmp_path):
+    data = np.random.default_rng(1).standard_normal(CHUNK_NBYTES // 3, dtype=np.float32)
+    np.save(tmp_path / "data.npy", data)
+    mapped = np.load(tmp_path / "data.npy", mmap_mode="r")
+    address = gpu.allocate(mapped.nbytes)
+    gpu.copy_in(address, mapped)
+    result = np.zeros_like(data)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, data)
+    gpu.free(address)
+
+
+def test_a_copy_of_a_strided_array_is_refused(gpu):
+    with pytest.raises(DeviceError, match="not contiguous"):
+        gpu.copy_in(0, np.zeros((4, 4), np.float32)[:, ::2])
+
+
+def test_a_copy_to_nowhere_is_refused(gpu):
+    with pytest.raises(DeviceError, match="cuMemcpy"):
+        gpu.copy_in(0, np.zeros(4, np.float32))
+
+
+# Memory
+
+
+def test_allocations_are_aligned(gpu):
+    addresses = [gpu.allocate(nbytes) for nbytes in (0, 1, 300, 5000)]
+    assert all(address % 256 == 0 for address in addresses)
+    assert len(set(addresses)) == 4
+    for address in addresses:
+        gpu.free(address)
+
+
+def test_too_large_an_allocation_says_need_and_free(gpu):
+    need = gpu.facts.memory_total + 1
+    with pytest.raises(DeviceError, match=f"{need:,} bytes needed, [0-9,]+ free of {gpu.facts.memory_total:,}"):
+        gpu.allocate(need)
+
+
+def test_what_is_not_allocated_cannot_be_freed(gpu):
+    address = gpu.allocate(10)
+    gpu.free(address)
+    with pytest.raises(DeviceError, match="not allocated"):
+        gpu.free(address)
+
+
+# Kernels
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7])
+def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
+    results = []
+    for device in (gpu, plain_gpu):
+        device.build([kernel])
+        address = device.allocate(8192)
+        launch = device.bind(chain(kernel, length), {Arena.ACTIVATIONS: address})
+        before = device.counters.launches
+        results += [run_chain(device, launch, address, numbers(), length) for _ in range(3)]
+        assert device.counters.launches - before == 3 * length
+        device.free(address)
+    for result in results:
+        np.testing.assert_array_equal(result, chained(numbers(), length))
+
+
+def test_graphs_are_used_where_the_bindings_are(gpu):
+    pytest.importorskip("cuda.bindings.driver")
+    assert gpu.uses_graphs
+
+
+def test_dynamic_shared_memory_beyond_the_default(gpu, source):
+    kernel = Kernel(source, "axpb_shared_f32", (("BLOCK", BLOCK),))
+    gpu.build([kernel])
+    address = gpu.allocate(8192)
+    steps = []
+    for index, shared in enumerate((gpu.facts.shared_nbytes, 60_000 // 4 * 4, 2048)):  # the largest first
+        small = axpb(kernel, (index + 1) % 2 * 4096, index % 2 * 4096)
+        arguments = (*small.arguments, Scalar(shared // 4 - BLOCK))
+        steps.append(Step(kernel, small.grid, small.block, arguments, shared=shared))
+    launch = gpu.bind(steps, {Arena.ACTIVATIONS: address})
+    np.testing.assert_array_equal(run_chain(gpu, launch, address, numbers(), 3), chained(numbers(), 3))
+    too_much = Step(kernel, Dim3(1), Dim3(BLOCK), steps[0].arguments, shared=gpu.facts.shared_nbytes + 4)
+    with pytest.raises(KernelError, match="bytes of shared memory for a block"):
+        gpu.bind([too_much], {Arena.ACTIVATIONS: address})
+    gpu.free(address)
+
+
+def test_resources(gpu, kernel):
+    gpu.build([kernel])
+    resources = gpu.resources(kernel)
+    assert resources.registers > 0
+    assert resources.shared_nbytes == 0
+    assert resources.local_nbytes == 0
+
+
+def test_arguments_that_are_not_the_kernels_are_refused(gpu, kernel):
+    pytest.importorskip("cuda.bindings.driver")
+    gpu.build([kernel])
+    good = axpb(kernel, 0, 4096)
+    swapped = (*good.arguments[:3], good.arguments[0], good.arguments[4])
+    for arguments in (good.arguments[:-1], (*good.arguments, Scalar(1)), (), swapped):
+        with pytest.raises(
+            KernelError, match=r"axpb .*the step has \d arguments .* the kernel takes 5 \(8 8 4 4 4 bytes\)"
+        ):
+            gpu.bind([Step(kernel, good.grid, good.block, arguments, label="axpb")], {Arena.ACTIVATIONS: 0})
+
+
+def test_a_block_too_large_is_refused(gpu, kernel):
+    gpu.build([kernel])
+    good = axpb(kernel, 0, 4096)
+    with pytest.raises(KernelError, match="a block of 2048 threads"):
+        gpu.bind([Step(kernel, good.grid, Dim3(1024, 2), good.arguments)], {Arena.ACTIVATIONS: 0})
+
+
+def test_a_step_that_is_refused_is_named_and_leaves_the_device_usable(gpu, kernel):
+    gpu.build([kernel])
+    address = gpu.allocate(8192)
+    good = axpb(kernel, 4096, 0)
+    bad = Step(kernel, Dim3(1, 65536), good.block, good.arguments, label="conv9_9")
+    with pytest.raises(KernelError, match="conv9_9"):
+        gpu.bind([good, bad], {Arena.ACTIVATIONS: address})()
+    launch = gpu.bind([good], {Arena.ACTIVATIONS: address})
+    np.testing.assert_array_equal(run_chain(gpu, launch, address, numbers(), 1), chained(numbers(), 1))
+    gpu.free(address)
+
+
+def test_a_kernel_that_is_not_built(gpu, source):
+    kernel = Kernel(source, "axpb_f32", (("BLOCK", 77),))
+    for use in (lambda: gpu.resources(kernel), lambda: gpu.bind([axpb(kernel, 0, 0)], {Arena.ACTIVATIONS: 0})):
+        with pytest.raises(KernelError, match=r"axpb_f32<77> .*not built"):
+            use()
+
+
+def test_a_kernel_that_is_not_there(gpu, source):
+    with pytest.raises(KernelError, match=r'axpb\.cu has no extern "C" kernel \'axpb_f64\''):
+        gpu.build([Kernel(source, "axpb_f64")])
+
+
+def test_a_compile_error_names_file_line_and_macros(gpu, tmp_path):
+    path = tmp_path / "broken.cu"
+    path.write_text('extern "C" __global__ void broken(float* out) {\n  *out = nonsense;\n}\n')
+    with pytest.raises(KernelError) as caught:
+        gpu.build([Kernel(str(path), "broken", (("TILE", 4),))])
+    message = str(caught.value)
+    assert f"{path} -DTILE=4 does not compile for sm_" in message
+    assert f"{path}(2)" in message
+    assert "nonsense" in message
+
+
+# Time and counts
+
+
+def test_measures(gpu, kernel):
+    gpu.build([kernel])
+    address = gpu.allocate(8192)
+    gpu.copy_in(address, numbers())
+    launch = gpu.bind(chain(kernel, 4), {Arena.ACTIVATIONS: address})
+    before = Counters(**vars(gpu.counters))
+    seconds = gpu.measure(launch, 5)
+    assert len(seconds) == 5
+    assert all(0 < second < 1 for second in seconds)
+    assert 0 < gpu.measure_back_to_back(launch, 20) < 1
+    assert gpu.counters.since(before) == Counters(0, 0, 25 * 4, 6, 0)
+    gpu.free(address)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_counters_against_the_calls_of_the_driver(monkeypatch, request, kernel, graphs):
+    """Every call that PyCUDA and cuda-bindings get, counted without the device's help."""
+    from pycuda import driver
+
+    device = request.getfixturevalue("gpu" if graphs else "plain_gpu")
+    if graphs:
+        bindings = pytest.importorskip("cuda.bindings.driver")
+    calls = dict.fromkeys(("htod", "dtoh", "launch", "graph", "wait", "alloc"), 0)
+
+    def count(owner, attribute, name):
+        original = getattr(owner, attribute)
+
+        def counted(*arguments, **options):
+            calls[name] += 1
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, attribute, counted)
+
+    device.build([kernel])
+    address = device.allocate(8192)
+    launch = device.bind(chain(kernel, 3), {Arena.ACTIVATIONS: address})
+    for attribute in ("memcpy_htod", "memcpy_htod_async"):
+        count(driver, attribute, "htod")
+    for attribute in ("memcpy_dtoh", "memcpy_dtoh_async"):
+        count(driver, attribute, "dtoh")
+    for attribute in ("prepared_async_call", "prepared_call", "__call__"):
+        count(driver.Function, attribute, "launch")
+    for owner in (driver.Stream, driver.Event, driver.Context):
+        count(owner, "synchronize", "wait")
+    count(driver, "mem_alloc", "alloc")
+    if graphs:
+        count(bindings, "cuGraphLaunch", "graph")
+    before = Counters(**vars(device.counters))
+    np.testing.assert_array_equal(run_chain(device, launch, address, numbers(), 3), chained(numbers(), 3))
+    assert device.counters.since(before) == Counters(1, 1, 3, 1, 0)
+    expected = {"htod": 1, "dtoh": 1, "launch": 0 if graphs else 3, "graph": int(graphs), "wait": 1, "alloc": 0}
+    assert calls == expected
+    device.free(device.allocate(10))
+    assert calls == {**expected, "wait": 2, "alloc": 1}
+    assert device.counters.since(before) == Counters(1, 1, 3, 2, 1)
+    device.free(address)
+
+
+# Threads, neighbours, and the end
+
+
+def in_a_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def free_memory():
+    with closing(CudaDevice()) as device:
+        return device.facts.memory_free
+
+
+def one_life(kernel, call=lambda work: work()):
+    """Open, build, run and close, each step by `call`."""
+    device = call(CudaDevice)
+    call(partial(device.build, [kernel]))
+    address = call(partial(device.allocate, 64 * MEBIBYTE))
+    call(partial(device.pinned, MEBIBYTE))
+    call(partial(device.copy_in, address, np.zeros(2 * CHUNK_NBYTES, np.uint8)))
+    launch = call(partial(device.bind, chain(kernel, 5), {Arena.ACTIVATIONS: address}))
+    result = call(partial(run_chain, device, launch, address, numbers(), 5))
+    call(partial(device.measure, launch, 2))
+    call(device.close)
+    np.testing.assert_array_equal(result, chained(numbers(), 5))
+
+
+@pytest.mark.usefixtures("gpu")  # keeps the context: what a new one takes is not the device's
+@pytest.mark.parametrize("call", [lambda work: work(), in_a_thread], ids=["one thread", "a thread each"])
+def test_close_gives_the_memory_back(kernel, call):
+    one_life(kernel, call)  # the driver keeps some of what it first takes
+    before = free_memory()
+    for _ in range(4):
+        one_life(kernel, call)
+    assert abs(before - free_memory()) <= NEAR_BASELINE
+
+
+def test_close_with_work_under_way(kernel):
+    device = CudaDevice()
+    device.build([kernel])
+    address = device.allocate(8192)
+    launch = device.bind(chain(kernel, 200), {Arena.ACTIVATIONS: address})
+    launch()
+    device.close()
+    device.close()
+    for use in (launch, device.synchronize, partial(device.allocate, 1), partial(device.build, [kernel])):
+        with pytest.raises(DeviceError, match="closed"):
+            use()
+
+
+def test_two_devices_live_side_by_side(gpu, kernel):
+    with closing(CudaDevice()) as other:
+        bound = []
+        for device in (gpu, other):
+            device.build([kernel])
+            address = device.allocate(8192)
+            bound.append((device, device.bind(chain(kernel, 3), {Arena.ACTIVATIONS: address}), address))
+        for device, launch, address in bound + bound:
+            np.testing.assert_array_equal(run_chain(device, launch, address, numbers(), 3), chained(numbers(), 3))
+    device, launch, address = bound[0]
+    np.testing.assert_array_equal(run_chain(device, launch, address, numbers(), 3), chained(numbers(), 3))
+    device.free(address)
+
+
+def current_context():
+    found = ctypes.c_void_p()
+    ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(found))
+    return found.value
+
+
+def test_the_threads_own_context_is_left_alone(gpu, kernel):
+    before = current_context()
+    one_life(kernel)
+    assert current_context() == before
+    with pytest.raises(DeviceError):
+        gpu.allocate(gpu.facts.memory_total + 1)
+    assert current_context() == before
+
+
+def test_beside_torch(kernel):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("torch is here without CUDA")
+    ours = torch.arange(COUNT, device="cuda", dtype=torch.float32)
+    one_life(kernel)
+    with closing(CudaDevice()) as device, ThreadPoolExecutor(1) as pool:
+        device.build([kernel])
+        address = device.allocate(8192)
+        theirs = pool.submit(lambda: [torch.rand(256, 256, device="cuda").sum().item() for _ in range(50)])
+        launches = [
+            device.bind(chain(kernel, 4), {Arena.ACTIVATIONS: address}) for _ in range(20)
+        ]  # captures meanwhile
+        results = [run_chain(device, launch, address, numbers(), 4) for launch in launches]
+        assert all(0 < value < 256 * 256 for value in theirs.result())
+    for result in results:
+        np.testing.assert_array_equal(result, chained(numbers(), 4))
+    in_a_thread(partial(one_life, kernel))
+    assert float((ours * 2).sum()) == COUNT * (COUNT - 1)
+    torch.cuda.synchronize()
+
+
+def run_alone(code, source):
+    """Run code in a process of its own, with warnings as errors; what it prints and complains of."""
+    prelude = f"""
+        import ctypes, threading
+        import numpy as np
+        from vgg16gpu.devices.cuda import CudaDevice
+        from vgg16gpu.errors import KernelError
+        from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+
+        def context_is_active():
+            flags, active = ctypes.c_uint(), ctypes.c_int()
+            ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active))
+            return bool(active.value)
+
+        def bound(device, name, block=1):
+            kernel = Kernel({source!r}, name, (("BLOCK", {BLOCK}),))
+            device.build([kernel])
+            steps = [Step(kernel, Dim3(1), Dim3(block), (Pointer(Arena.ACTIVATIONS, 0),))] * 2
+            return device.bind(steps, {{Arena.ACTIVATIONS: 16}})
+    """
+    script = textwrap.dedent(prelude) + textwrap.dedent(code)
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split(), result.stderr
+
+
+def test_the_context_is_released(source):
+    said, complaints = run_alone(
+        """
+        device = CudaDevice()
+        print(context_is_active())
+        bound(device, "fault_f32")
+        thread = threading.Thread(target=device.close)
+        thread.start()
+        thread.join()
+        print(context_is_active())
+        CudaDevice().close()
+        print(context_is_active())
+        """,
+        source,
+    )
+    assert said == ["True", "False", "False"]
+    assert complaints == ""
+
+
+def test_a_forgotten_device_ends_quietly(source):
+    said, complaints = run_alone(
+        """
+        device = CudaDevice()
+        launch = bound(device, "fault_f32")
+        device.allocate(1 << 20)
+        buffer = device.pinned(1 << 20)
+        thread = threading.Thread(target=lambda: globals().update(other=CudaDevice()))
+        thread.start()
+        thread.join()
+        print("end")
+        """,
+        source,
+    )
+    assert said == ["end"]
+    assert complaints == ""
+
+
+def test_a_device_that_is_dropped_gives_its_memory_back(source):
+    said, complaints = run_alone(
+        """
+        import gc
+        device = CudaDevice()
+        device.allocate(1 << 20)
+        del device
+        gc.collect()
+        print(context_is_active())
+        """,
+        source,
+    )
+    assert said == ["False"]
+    assert complaints == ""
+
+
+def test_after_a_kernel_has_broken_the_context(source):
+    said, _ = run_alone(
+        """
+        device = CudaDevice()
+        address = device.allocate(1 << 20)
+        buffer = device.pinned(1 << 20)
+        launch = bound(device, "fault_f32")
+        try:
+            launch()
+            device.synchronize()
+        except KernelError as error:
+            print("refused" if "illegal" in str(error) else error)
+        device.free(address)
+        device.close()
+        device.close()
+        print("closed")
+        """,
+        source,
+    )
+    assert said == ["refused", "closed"]
+
+
+# Facts
+
+
+def test_facts(gpu):
+    facts = gpu.facts
+    assert facts.kind == "cuda"
+    assert facts.name
+    assert facts.multiprocessors > 0
+    assert facts.compute_capability >= (5, 0)
+    assert facts.shared_nbytes >= 48 * 1024
+    assert 0 < facts.memory_free <= facts.memory_total
+
+
+def test_a_gpu_that_is_not_there(gpu):
+    assert gpu.facts.name
+    with pytest.raises(DeviceError, match=r"no GPU cuda:99: there (is|are) \d+ GPUs? here, cuda:0"):
+        CudaDevice(99)
+
+
+def test_versions(gpu):
+    versions = gpu.versions()
+    assert set(versions) == {"driver", "driver_cuda", "cuda", "pycuda", "cuda_bindings", "nvcc"}
+    assert all(versions.values())
+    assert float(versions["cuda"]) <= float(versions["driver_cuda"]) + 1

@@ -1,0 +1,129 @@
+"""The choice of a device, with stand-ins for the devices themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from vgg16gpu import devices
+from vgg16gpu.devices import cpu, cuda, cuda_compiler, open_device
+from vgg16gpu.errors import DeviceError
+
+
+class FakeDevice:
+    def __init__(self, name):
+        self.facts = SimpleNamespace(name=name)
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The GPUs and processors that were opened; two GPUs, a compiler."""
+    made = []
+
+    def open_cuda(ordinal=0):
+        if ordinal > 1:
+            raise DeviceError(f"no GPU cuda:{ordinal}: there are 2 GPUs here, cuda:0 to cuda:1")
+        made.append(FakeDevice(f"GPU {ordinal}"))
+        return made[-1]
+
+    def open_cpu():
+        made.append(FakeDevice("processor"))
+        return made[-1]
+
+    monkeypatch.setattr(cuda, "CudaDevice", open_cuda)
+    monkeypatch.setattr(cpu, "CpuDevice", open_cpu)
+    monkeypatch.setattr(cuda_compiler, "can_build", lambda: True)
+    return made
+
+
+@pytest.fixture
+def without_gpu(monkeypatch, opened):
+    """The same without a GPU."""
+
+    def fail(_ordinal=0):
+        raise DeviceError("no NVIDIA driver (libcuda.so.1) found")
+
+    monkeypatch.setattr(cuda, "CudaDevice", fail)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "why"),
+    [
+        ("auto", "GPU 0", "cuda: GPU 0"),
+        ("cpu", "processor", "cpu: as asked"),
+        ("cuda", "GPU 0", "cuda: GPU 0, as asked"),
+        ("cuda:0", "GPU 0", "cuda:0: GPU 0, as asked"),
+        ("cuda:1", "GPU 1", "cuda:1: GPU 1, as asked"),
+    ],
+)
+def test_choice(opened, name, device, why):
+    found, reason = open_device(name)
+    assert found.facts.name == device
+    assert reason == why
+    assert opened == [found]
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_auto_without_gpu_takes_the_processor_and_says_why():
+    found, reason = open_device("auto")
+    assert found.facts.name == "processor"
+    assert reason == "cpu: no NVIDIA driver (libcuda.so.1) found"
+
+
+def test_auto_with_a_gpu_but_nothing_to_compile_with(monkeypatch, opened):
+    monkeypatch.setattr(cuda_compiler, "can_build", lambda: False)
+    found, reason = open_device("auto")
+    assert found.facts.name == "processor"
+    assert "nvcc" in reason
+    assert "CUDA_HOME" in reason
+    assert [device.closed for device in opened] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_an_explicit_gpu_never_falls_back(without_gpu, name):
+    with pytest.raises(DeviceError, match=r"libcuda\.so\.1.*doctor.*'cpu'"):
+        open_device(name)
+    assert not without_gpu
+
+
+def test_a_gpu_that_is_not_there(opened):
+    with pytest.raises(DeviceError, match=r"cuda:7.*there are 2 GPUs here, cuda:0 to cuda:1"):
+        open_device("cuda:7")
+    assert not opened
+
+
+@pytest.mark.parametrize(
+    "name", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:x", "cuda:0 ", "cuda:99999", "cpu:0", "tpu"]
+)
+def test_unknown_names_are_refused_with_what_is_accepted(opened, name):
+    with pytest.raises(DeviceError, match=r"auto, cpu, cuda, cuda:N") as caught:
+        open_device(name)
+    assert repr(name) in str(caught.value)
+    assert not opened
+
+
+@pytest.mark.parametrize(("platform", "machine"), [("darwin", "arm64"), ("linux", "riscv64"), ("win32", "AMD64")])
+def test_other_platforms_get_one_line(monkeypatch, opened, platform, machine):
+    monkeypatch.setattr(devices.sys, "platform", platform)
+    monkeypatch.setattr(devices.os, "uname", lambda: SimpleNamespace(machine=machine))
+    with pytest.raises(DeviceError, match=f"Linux on x86-64 or aarch64; this machine is {platform} on {machine}"):
+        open_device()
+    assert not opened
+
+
+def test_importing_the_package_imports_no_device():
+    code = (
+        "import sys, vgg16gpu.devices\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules} & {'pycuda', 'cuda', 'ctypes', 'numpy'}\n"
+        "print(sorted(loaded), 'vgg16gpu.devices.cuda' in sys.modules, 'vgg16gpu.devices.cpu' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[] False False"

@@ -1,0 +1,142 @@
+"""`infer` end to end: the shipped net on a real digit, every input form, every output form."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from vgg16gpu.cli import cli
+from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.reference import Oracle
+from vgg16gpu.zoo.digits import digit_sample, heldout
+from vgg16gpu.zoo.generate import make_vgg
+
+CLASSES = 20
+
+
+def run(*args, **options):
+    result = CliRunner().invoke(cli, ["infer", *map(str, args), "--device", "cpu"], **options)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def run_json(*args, **options):
+    return json.loads(run(*args, "--json", **options).stdout)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """A narrow VGG11 of 3x32x32 with random weights."""
+    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=CLASSES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return np.random.default_rng(8).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def expected(narrow, pixels):
+    return Oracle(narrow).scores(normalise(pixels, IMAGENET_MEAN, IMAGENET_STD))
+
+
+def test_a_real_digit(tmp_path):
+    images, _, labels = heldout()
+    Image.fromarray(images[0, :, :, 0]).save(tmp_path / "digit.png")
+    report = run_json(digit_sample(), tmp_path / "digit.png", "--model", "digits")
+    tops = [item["top"][0] for item in report["inputs"]]
+    assert tops[1]["index"] == labels[0]
+    assert tops[0]["label"] == str(tops[0]["index"])
+    assert all(top["probability"] > 0.5 for top in tops)
+
+
+def test_the_table_names_device_times_note_and_classes(narrow, pixels, tmp_path):
+    np.save(tmp_path / "a[cat].npy", pixels[0])
+    text = run(tmp_path / "a[cat].npy", "--model", narrow, "--top", 3).stdout
+    assert "Device: cpu" in text
+    assert "as asked" in text
+    assert "random weights: the names mean nothing" in text
+    assert "softmax of the scores" in text
+    for word in ("load", "first run", "steady run", "a[cat].npy"):
+        assert word in text
+    assert text.count("class ") >= 3
+
+
+def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_path):
+    numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    np.save(tmp_path / "floats.npy", numbers)
+    np.save(tmp_path / "bytes.npy", pixels)
+    np.savez(tmp_path / "a.npz", first=numbers[:2], rest=numbers[2:])
+    text = "\n".join(f"{value:.9g}" for value in numbers.ravel())
+    (tmp_path / "a.txt").write_text(text)
+    for name in ("floats.npy", "bytes.npy", "a.npz", "a.txt"):
+        out = tmp_path / "scores.npy"
+        run(tmp_path / name, "--model", narrow, "--output", out)
+        np.testing.assert_allclose(np.load(out), expected, atol=1e-5 * np.abs(expected).max())
+    report = run_json("-", "--model", narrow, input=text)
+    assert [item["top"][0]["index"] for item in report["inputs"]] == expected.argmax(axis=1).tolist()
+    assert report["inputs"][4]["name"] == "standard input[4]"
+
+
+def test_a_folder_of_images(narrow, tmp_path):
+    for seed, name in enumerate(("b.png", "a.png")):
+        array = np.random.default_rng(seed).integers(0, 256, (37, 37, 3), dtype=np.uint8)
+        Image.fromarray(array).save(tmp_path / name)
+    crops = [np.asarray(Image.open(tmp_path / name))[2:34, 2:34] for name in ("a.png", "b.png")]
+    report = run_json(tmp_path, "--model", narrow, "--output", tmp_path / "scores.npz")
+    expected = Oracle(narrow).scores(normalise(np.stack(crops), IMAGENET_MEAN, IMAGENET_STD))
+    with np.load(tmp_path / "scores.npz") as archive:
+        assert [name.rsplit("/", 1)[1] for name in archive["names"]] == ["a.png", "b.png"]
+        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+    assert len(report["inputs"]) == 2
+
+
+def test_batches_do_not_change_bits(narrow, pixels, tmp_path):
+    np.save(tmp_path / "a.npy", pixels)
+    scores = []
+    for batch in (1, 2, 8):
+        report = run_json(tmp_path / "a.npy", "--model", narrow, "--batch", batch, "--output", tmp_path / "s.npy")
+        assert report["batch"] == batch
+        scores.append(np.load(tmp_path / "s.npy").tobytes())
+    assert len(set(scores)) == 1
+
+
+def test_mean_std_labels_and_size(narrow, pixels, tmp_path):
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    np.save(tmp_path / "a.npy", pixels[:1])
+    (tmp_path / "labels.txt").write_text("\n".join(f"name {i}" for i in range(CLASSES)))
+    options = ("--mean", "0.1,0.2,0.3", "--std", "0.5 0.6 0.7", "--labels", tmp_path / "labels.txt", "--size", "32x32")
+    (item,) = run_json(tmp_path / "a.npy", "--model", narrow, *options)["inputs"]
+    scores = Oracle(narrow).scores(normalise(pixels[:1], mean, std))[0]
+    best = item["top"][0]
+    assert best["index"] == scores.argmax()
+    assert best["label"] == f"name {scores.argmax()}"
+    assert best["score"] == pytest.approx(scores.max(), rel=1e-4)
+
+
+def test_top_is_cut_at_the_number_of_classes(narrow, pixels, tmp_path):
+    np.save(tmp_path / "a.npy", pixels[:1])
+    (item,) = run_json(tmp_path / "a.npy", "--model", narrow, "--top", 1000)["inputs"]
+    assert len(item["top"]) == CLASSES
+    assert sum(line["probability"] for line in item["top"]) == pytest.approx(1)
+
+
+def test_nonfinite_inputs_run_when_allowed(narrow, pixels, tmp_path):
+    numbers = normalise(pixels[:2], IMAGENET_MEAN, IMAGENET_STD)
+    numbers[0, 0, 0, 0] = np.nan
+    np.save(tmp_path / "a.npy", numbers)
+    report = run_json(tmp_path / "a.npy", "--model", narrow, "--allow-nonfinite", "--batch", 2)
+    assert report["inputs"][0]["top"][0]["score"] is None
+    assert report["inputs"][1]["top"][0]["score"] is not None
+
+
+def test_text_output_reads_back_as_references(narrow, pixels, expected, tmp_path):
+    np.save(tmp_path / "a.npy", pixels)
+    run(tmp_path / "a.npy", "--model", narrow, "--output", tmp_path / "output.txt")
+    back = np.array(io.StringIO((tmp_path / "output.txt").read_text()).read().split(), np.float32)
+    np.testing.assert_allclose(back.reshape(5, CLASSES), expected, atol=1e-5 * np.abs(expected).max())

@@ -1,0 +1,99 @@
+"""`info`: the published figures of VGG16, and memory that an engine then really takes. No weights are needed."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.info import H200, device_facts
+from vgg16gpu.engine import Engine
+from vgg16gpu.zoo.architecture import Vgg
+from vgg16gpu.zoo.digits import digits_model
+
+
+def hollow(path, **options):
+    """A VGG whose weights are a sparse file of zeros: 553 MB that take no room."""
+    net = Vgg("vgg16", **options)
+    graph = onnx.GraphProto()
+    graph.CopyFrom(net.graph())
+    offset = 0
+    for name, shape in (parameter for layer in net.layers for parameter in layer.parameters):
+        tensor = graph.initializer.add(name=name, dims=shape, data_type=TensorProto.FLOAT)
+        tensor.data_location = TensorProto.EXTERNAL
+        nbytes = 4 * int(np.prod(shape))
+        for key, value in (("location", "zeros.bin"), ("offset", offset), ("length", nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += nbytes
+    with (path.parent / "zeros.bin").open("wb") as file:
+        file.truncate(offset)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def info(*args):
+    result = CliRunner().invoke(cli, ["info", *map(str, args)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(("size", "gflop"), [(224, "30.94 GFLOP"), (244, "36.20 GFLOP")])
+def test_vgg16(tmp_path, size, gflop):
+    path = hollow(tmp_path / "vgg16.onnx", size=size)
+    text = info(path, "--device", "cpu")
+    assert gflop in text
+    assert "138,357,544" in text
+    assert "Device memory:" in text
+    report = json.loads(info(path, "--device", "cpu", "--json"))
+    memory = report["memory"]
+    assert report["parameters"] == 138_357_544
+    assert memory["device_nbytes"] == memory["weights_nbytes"] + memory["activations_nbytes"]
+    assert 4 * 138_357_544 <= memory["weights_nbytes"] <= 4 * 138_357_544 * 1.001
+    # The largest map (64 channels) and its pooled successor at least; room to split sums on many cores at most.
+    largest = 4 * 64 * size * size
+    assert 1.25 * largest <= memory["activations_nbytes"] <= 4 * largest
+    assert [layer["shape"][2] for layer in report["layers"] if layer["op"] == "Pool"][:5] == [
+        size >> i for i in range(1, 6)
+    ]
+
+
+def test_costs_grow_with_the_batch(tmp_path):
+    path = hollow(tmp_path / "vgg16.onnx", size=224)
+    one, four = (json.loads(info(path, "--device", "cpu", "--batch", n, "--json")) for n in (1, 4))
+    assert four["flop"] == 4 * one["flop"]
+    assert four["memory"]["weights_nbytes"] == one["memory"]["weights_nbytes"]
+    assert four["memory"]["activations_nbytes"] > 2 * one["memory"]["activations_nbytes"]
+    assert four["input"]["shape"] == [4, 3, 224, 224]
+
+
+def test_what_info_says_is_what_an_engine_takes():
+    report = json.loads(info(digits_model(), "--device", "cpu", "--batch", 3, "--json"))
+    with Engine(digits_model(), device="cpu", batch=3) as engine:
+        assert report["memory"]["device_nbytes"] == engine.plan.device_nbytes
+        assert [step["kernel"] for step in report["steps"][1:]] == [step.kernel.label for step in engine.program.steps]
+    assert report["parameters"] == 204_282
+    assert sum(step["flop"] for step in report["steps"]) >= report["flop"]
+
+
+def test_every_stored_value_has_a_place():
+    report = json.loads(info(digits_model(), "--device", "cpu", "--json"))
+    for value in report["values"]:
+        assert value["offset"] + value["nbytes"] <= report["memory"]["activations_nbytes"]
+        assert value["offset"] % 256 == 0
+
+
+def test_facts_need_no_gpu():
+    assert device_facts("cpu").kind == "cpu"
+    assert device_facts("cpu").multiprocessors >= 1
+    assert device_facts("cuda").kind == "cuda"
+    assert H200.multiprocessors == 132
+
+
+def test_a_size_that_the_model_forbids_is_refused():
+    result = CliRunner().invoke(cli, ["info", str(digits_model()), "--size", "64"])
+    assert result.exit_code == 2
+    assert "fixed" in result.stderr

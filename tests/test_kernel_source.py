@@ -1,0 +1,71 @@
+"""Where the kernel sources are found, and what is said when they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgg16gpu import kernel_source
+from vgg16gpu.errors import KernelError
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package folder without kernels, in which the module believes to lie."""
+    package = tmp_path / "site" / "vgg16gpu"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(kernel_source, "__file__", str(package / "kernel_source.py"))
+    return package
+
+
+def put_kernels(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "common.cuh").write_text("// common\n")
+    (folder / "scale.cu").write_text("// scale\n")
+    return folder
+
+
+def test_the_checkout_has_sources_and_headers() -> None:
+    folder = kernel_source.kernel_dir()
+    assert folder.name == "kernels"
+    names = {str(path.relative_to(folder)) for path in kernel_source.headers()}
+    assert names >= {"common.cuh", "cpu_shim.h", "cpu/scheduler.h", "cpu/intrinsics.h", "cpu/stack_switch.h"}
+    assert list(kernel_source.headers()) == sorted(kernel_source.headers())
+    assert kernel_source.read_source("common.cuh") == (folder / "common.cuh").read_text()
+
+
+def test_every_kernel_includes_the_one_header_only() -> None:
+    for path in kernel_source.kernel_dir().glob("*.cu"):
+        includes = [line for line in path.read_text().splitlines() if line.startswith("#include")]
+        assert includes == ['#include "common.cuh"'], path.name
+
+
+def test_sources_beside_the_package(installed: Path) -> None:
+    folder = put_kernels(installed.parent / "kernels")
+    assert kernel_source.kernel_dir() == folder
+    assert kernel_source.read_source("scale.cu") == "// scale\n"
+
+
+def test_sources_in_the_package_come_first(installed: Path) -> None:
+    put_kernels(installed.parent / "kernels")
+    packaged = put_kernels(installed / "kernels")
+    assert kernel_source.kernel_dir() == packaged
+    assert kernel_source.source_path("scale.cu") == packaged / "scale.cu"
+
+
+def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    source = tmp_path / "own.cu"
+    source.write_text("// own\n")
+    assert kernel_source.read_source(str(source)) == "// own\n"
+
+
+def test_missing_sources_are_named(installed: Path) -> None:
+    with pytest.raises(KernelError, match=r"no kernel sources .*vgg16gpu/kernels or .*/kernels: .* install it again"):
+        kernel_source.kernel_dir()
+    put_kernels(installed / "kernels")
+    with pytest.raises(KernelError, match=r"'nonesuch\.cu' not found in .*; there are: scale\.cu"):
+        kernel_source.read_source("nonesuch.cu")
+    (installed / "kernels" / "scale.cu").write_bytes(b"\xff\xfe")
+    with pytest.raises(KernelError, match=r"scale\.cu cannot be read"):
+        kernel_source.read_source("scale.cu")

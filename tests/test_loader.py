@@ -1,0 +1,306 @@
+"""loader: the forms that are accepted, against onnxruntime, and the structure that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import Model, dynamo_vgg, inner_values, onnxruntime_values, random_input, torch_vgg, view_vgg, zoo_vgg
+from reference import evaluate
+
+from vgg16gpu.errors import ModelError
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import Graph
+from vgg16gpu.loader import load
+from vgg16gpu.simplify import simplify
+
+FORMS: dict[str, tuple[Callable[[], Model], dict[str, Any]]] = {
+    **{f"torch-opset{opset}": (torch_vgg, {"opset": opset}) for opset in (7, 8, 9, 11, 13, 17, 20)},
+    "torch-norm-opset9": (lambda: torch_vgg(norm=True), {"opset": 9}),
+    "torch-norm-opset15": (lambda: torch_vgg(norm=True), {"opset": 15}),
+    "torch-odd-maps": (lambda: torch_vgg(size=11), {}),
+    "torch-fixed-batch": (lambda: torch_vgg(batch=2), {}),
+    "weights-as-inputs-ir3": (torch_vgg, {"opset": 8, "ir_version": 3, "weights_as_inputs": True}),
+    "dynamo": (dynamo_vgg, {"opset": 18}),
+    "dynamo-opset20": (dynamo_vgg, {"opset": 20}),
+    "dynamo-unoptimised": (lambda: dynamo_vgg(folded=False), {"opset": 18}),
+    "dynamo-unoptimised-open-batch": (lambda: view_vgg(style="dynamo"), {"opset": 18}),
+    "view-opset9": (lambda: view_vgg(style="attribute"), {"opset": 9}),
+    "view-opset13": (lambda: view_vgg(style="operand"), {"opset": 13}),
+    "zoo-mxnet": (lambda: zoo_vgg(style="mxnet"), {"opset": 7, "ir_version": 3, "weights_as_inputs": True}),
+    "zoo-caffe2": (lambda: zoo_vgg(style="caffe2"), {"opset": 8, "ir_version": 3, "weights_as_inputs": True}),
+}
+
+
+def relative_error(got: Any, expected: Any) -> float:
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+def check_against_onnxruntime(path: Path, graph: Graph) -> None:
+    shape = resolve_input_shape(graph, graph.input.shape[0] or 2)
+    x = random_input(shape)
+    expected = onnxruntime_values(path, x, graph.outputs)
+    values = evaluate(graph, x)
+    for name in graph.outputs:
+        assert values[name].shape == expected[name].shape, name
+        assert relative_error(values[name], expected[name]) < 1e-5, name
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_means_what_onnxruntime_computes(tmp_path: Path, form: str) -> None:
+    make, options = FORMS[form]
+    path = make().save(tmp_path / "m.onnx", **options)
+    graph = simplify(load(path))
+    check_against_onnxruntime(path, graph)
+    assert {type(op).__name__ for op in graph.ops} <= {"Conv", "Gemm", "Softmax", "Pool"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_value_can_be_asked_for(tmp_path: Path, form: str) -> None:
+    make, options = FORMS[form]
+    model = make()
+    path = model.save(tmp_path / "m.onnx", **options)
+    names = inner_values(model)
+    graph = simplify(load(path, names))
+    assert graph.outputs == tuple(names)
+    assert {op.y for op in graph.ops} == set(names)
+    check_against_onnxruntime(path, graph)
+
+
+def test_names_follow_the_nodes(tmp_path: Path) -> None:
+    model = torch_vgg((4, "M"), norm=True)
+    path = model.save(tmp_path / "m.onnx")
+    assert [op.names for op in load(path).ops] == [(name,) for name in inner_values(model)]
+    assert [op.names for op in simplify(load(path)).ops] == [
+        ("conv0", "norm0", "relu0", "pool1", "avgpool"),
+        ("flatten", "fc6", "fc6.relu"),
+        ("fc7", "fc7.relu"),
+        ("output",),
+    ]
+
+
+def test_the_input_keeps_what_is_open(tmp_path: Path) -> None:
+    model = Model(("n", 3, None, "w"))
+    model.conv("input", "y", 3, 2)
+    assert load(model.save(tmp_path / "m.onnx")).input.shape == (None, 3, None, None)
+
+
+def test_large_weights_are_views_of_the_file(tmp_path: Path) -> None:
+    path = torch_vgg((16, "M"), hidden=32).save(tmp_path / "m.onnx")
+    for op in simplify(load(path)).ops:
+        weight = vars(op).get("weight")
+        assert weight is None or (not weight.flags.owndata and not weight.flags.writeable)
+
+
+def test_weights_from_constant_nodes_and_identities(tmp_path: Path) -> None:
+    model = Model(("n", 2, 5, 5))
+    model.node("Constant", [], "w", value=numpy_helper.from_array(random_input((3, 2, 3, 3))))
+    model.constant("b", random_input((3,)))
+    model.node("Identity", ["b"], "shared")
+    model.node("Conv", ["input", "w", "shared"], "y")
+    path = model.save(tmp_path / "m.onnx")
+    graph = load(path)
+    assert [op.y for op in graph.ops] == ["y"]
+    check_against_onnxruntime(path, graph)
+
+
+def test_branches_share_values(tmp_path: Path) -> None:
+    model = Model()
+    x = model.conv("input", "stem", 3, 4)
+    model.node("Relu", [x], "left")
+    model.node("MaxPool", [x], "right", kernel_shape=[2, 2], strides=[2, 2])
+    path = model.save(tmp_path / "m.onnx", ["right", "left"])
+    graph = simplify(load(path))
+    assert graph.outputs == ("right", "left")
+    assert len(graph.ops) == 3
+    check_against_onnxruntime(path, graph)
+
+
+# Outputs
+
+
+def test_a_used_second_output_of_a_node_without_a_first_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    model.nodes.append(helper.make_node("Dropout", ["input"], ["", "mask"], "it"))
+    with pytest.raises(ModelError, match=r"Dropout 'it' .* its first output has no name"):
+        load(model.save(tmp_path / "m.onnx", ["mask"]))
+
+
+def test_a_model_without_nodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no value 'y'; its outputs are 'y'"):
+        load(Model().save(tmp_path / "m.onnx", ["y"]))
+
+
+def test_dead_nodes_are_dropped_and_do_not_offend(tmp_path: Path) -> None:
+    model = torch_vgg((4, "M"))
+    model.node("LRN", ["relu0"], "unused", size=3)
+    model.node("Relu", ["nowhere"], "unused2")
+    path = model.save(tmp_path / "m.onnx", ["output"])
+    assert load(path, ["relu0"]).ops[-1].y == "relu0"
+    assert len(load(path, ["relu0"]).ops) == 2
+    assert "unused" not in {op.y for op in load(path).ops}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (["fc6.rely"], "has no value 'fc6.rely'; did you mean 'fc6.relu'"),
+        (["zzz"], "has no value 'zzz'; its outputs are 'output'"),
+        ([], "no output is asked for"),
+        (["output", "output"], "'output' is asked for twice"),
+        (["input"], "'input' is the model's input"),
+        (["fc6.weight"], "output 'fc6.weight' is a constant; ask for a value that depends on the input"),
+    ],
+)
+def test_outputs_that_are_refused(tmp_path: Path, outputs: list[str], message: str) -> None:
+    path = torch_vgg().save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=message):
+        load(path, outputs)
+
+
+def test_a_constant_output_is_refused(tmp_path: Path) -> None:
+    model = torch_vgg()
+    model.node("Constant", [], "one", value_float=1.0)
+    with pytest.raises(ModelError, match="output 'one' is a constant"):
+        load(model.save(tmp_path / "m.onnx", ["output", "one"]))
+
+
+def test_one_output_may_be_a_plain_string(tmp_path: Path) -> None:
+    assert load(torch_vgg().save(tmp_path / "m.onnx"), "relu0").outputs == ("relu0",)
+
+
+# Refusals
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def test_all_offending_nodes_are_listed_at_once(tmp_path: Path) -> None:
+    model = Model(("n", 4, 8, 8))
+    x = model.node("LRN", ["input"], "norm", name="first", size=3)
+    x = model.conv(x, "grouped", 1, 4, group=4)
+    x = model.node("MaxPool", [x], "ceil", kernel_shape=[2, 2], ceil_mode=1)
+    x = model.conv(x, "fine", 4, 4)
+    x = model.node("Gelu", [x], "gelu", name="last", domain="com.microsoft")
+    message = refusal(model.save(tmp_path / "m.onnx")).splitlines()
+    assert message[0].endswith("m.onnx: 4 nodes are not supported:")
+    assert message[1] == "  LRN 'first' (opset 17): this operator is not supported; export the model without it"
+    assert message[2] == (
+        "  Conv '/grouped' (opset 17): group is 4, only 1 is supported; rewrite grouped convolutions as dense ones"
+    )
+    assert message[3] == (
+        "  MaxPool '/ceil' (opset 17): ceil_mode is 1, only 0 is supported; export with ceil_mode=False"
+    )
+    assert message[4] == (
+        "  com.microsoft.Gelu 'last' (opset none): operators of domain 'com.microsoft' are not supported; "
+        "export with plain ONNX operators; supported operators: AveragePool, BatchNormalization, Conv, Dropout, "
+        "Flatten, Gemm, Identity, MaxPool, Relu, Reshape, Softmax"
+    )
+
+
+def test_a_single_refusal_is_one_line_and_falls_back_to_the_output_name(tmp_path: Path) -> None:
+    model = Model()
+    model.nodes.append(helper.make_node("Sin", ["input"], ["wave"]))
+    assert "m.onnx: Sin 'wave' (opset 17): this operator is not supported" in refusal(model.save(tmp_path / "m.onnx"))
+
+
+def test_nodes_behind_a_refused_one_are_not_blamed(tmp_path: Path) -> None:
+    model = Model((1, 3, 8, 8))
+    model.node("NonZero", ["input"], "dims")
+    model.node("Concat", ["dims", "dims"], "twice", axis=0)
+    model.node("Reshape", ["input", "twice"], "y")
+    model.node("Shape", ["y"], "shape")
+    model.node("Reshape", ["y", "shape"], "z")
+    message = refusal(model.save(tmp_path / "m.onnx"))
+    assert "NonZero '/dims'" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"opset": 6}, "has opset 6; one of 7 to 25 is needed"),
+        ({"opset": 99}, "has opset 99; one of 7 to 25 is needed"),
+        ({"ir_version": 2}, "has IR version 2; 3 to 14 are supported"),
+        ({"ir_version": 99}, "has IR version 99"),
+    ],
+)
+def test_versions(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    assert message in refusal(torch_vgg().save(tmp_path / "m.onnx", **options))
+
+
+def edited(path: Path, edit: Callable[[onnx.ModelProto], object]) -> Path:
+    """A VGG after `edit` has been at it."""
+    proto = torch_vgg((4, "M")).proto()
+    edit(proto)
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def swap_first_nodes(proto: onnx.ModelProto) -> None:
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([nodes[1], nodes[0], *nodes[2:]])
+
+
+def close_a_cycle(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].input[0] = "output"
+
+
+def add_input(proto: onnx.ModelProto) -> None:
+    proto.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [1]))
+
+
+def refer(proto: onnx.ModelProto) -> None:
+    attribute = proto.graph.node[-1].attribute[-1]
+    attribute.ClearField("i")
+    attribute.ref_attr_name = "outer"
+
+
+def first_dim(proto: onnx.ModelProto) -> Any:
+    return proto.graph.input[0].type.tensor_type.shape.dim[0]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (swap_first_nodes, r"Relu '/relu0' .* reads 'conv0' before Conv '/conv0' computes it; .* unsorted or .* cycle"),
+        (close_a_cycle, r"Conv '/conv0' .* reads 'output' before Gemm '/output' computes it"),
+        (lambda proto: proto.graph.initializer.pop(0), r"operand 'conv0.weight' is missing; export .* its weights"),
+        (lambda proto: proto.graph.initializer.pop(1), r"operand 'conv0.bias' is missing"),
+        (refer, "attribute of it refers to a function's"),
+        (lambda proto: proto.graph.node[0].output.__setitem__(0, ""), r"operand 'conv0' is missing"),
+        (add_input, r"has 2 run-time inputs \('input', 'mask'\); exactly one"),
+        (lambda proto: proto.graph.input.pop(), r"has 0 run-time inputs \(none\)"),
+        (lambda proto: proto.graph.output.pop(), "declares no output"),
+        (lambda proto: proto.opset_import.pop(), "names no version"),
+        (lambda proto: proto.opset_import.add(domain="ai.onnx", version=9), "has opset 9 and 17"),
+        (lambda proto: proto.graph.node.append(proto.graph.node[0]), "name 'conv0' is given to two values"),
+        (lambda proto: proto.graph.initializer.append(proto.graph.initializer[0]), "'conv0.weight' is given to two"),
+        (lambda proto: first_dim(proto).__setattr__("dim_value", 0), "has shape .*0, 3, 8, 8"),
+        (lambda proto: first_dim(proto).__setattr__("dim_value", -1), "has shape .*-1, 3, 8, 8"),
+        (lambda proto: proto.graph.input[0].type.tensor_type.shape.dim.pop(), "has shape .*; .N, C, H, W. or .N, F."),
+        (lambda proto: proto.graph.input[0].type.tensor_type.ClearField("shape"), "is declared without a shape"),
+        (lambda proto: proto.graph.input[0].ClearField("type"), "has element type UNDEFINED"),
+    ],
+)
+def test_broken_structure(tmp_path: Path, edit: Callable[[onnx.ModelProto], object], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(edited(tmp_path / "m.onnx", edit))
+
+
+@pytest.mark.parametrize("kind", ["FLOAT16", "DOUBLE", "UINT8"])
+def test_input_types(tmp_path: Path, kind: str) -> None:
+    model = Model((1, 2), input_type=TensorProto.DataType.Value(kind))
+    model.node("Relu", ["input"], "y")
+    assert f"input 'input' has element type {kind}; export the model in float32" in refusal(
+        model.save(tmp_path / "m.onnx")
+    )

@@ -1,0 +1,66 @@
+"""scores.py: ranks, and score files that read back to the same bits or do not appear at all."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.scores import check_writable, finite_or_none, rank, softmax, write_scores
+
+NAMES = ["a.png", 'b "quoted", c.png']
+SCORES = np.random.default_rng(4).standard_normal((2, 7)).astype(np.float32)
+
+
+def test_softmax_of_large_scores():
+    np.testing.assert_allclose(softmax(np.array([[1000.0, 1000.0, -1000.0]])), [[0.5, 0.5, 0.0]])
+    assert np.isnan(softmax(np.array([1.0, np.nan]))).all()
+
+
+def test_rank():
+    ranks = rank(np.array([0.1, 3.0, 2.0], np.float32), ["x", "y", "z"], 2, are_probabilities=False)
+    assert [(r.index, r.label) for r in ranks] == [(1, "y"), (2, "z")]
+    assert ranks[0].probability == pytest.approx(np.exp(3) / (np.exp(3) + np.exp(2) + np.exp(0.1)), rel=1e-6)
+    (only,) = rank(np.array([0.25, 0.75], np.float32), ["x", "y"], 1, are_probabilities=True)
+    assert only.probability == 0.75
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".txt", ".json"])
+def test_files_hold_the_same_bits(tmp_path, suffix):
+    path = tmp_path / f"out{suffix}"
+    path.write_text("older content")
+    write_scores(path, NAMES, SCORES)
+    match suffix:
+        case ".npy":
+            back = np.load(path)
+        case ".npz":
+            with np.load(path) as archive:
+                back = archive["scores"]
+                assert archive["names"].tolist() == NAMES
+        case ".csv":
+            rows = list(csv.reader(path.read_text().splitlines()))
+            assert [row[0] for row in rows] == ["input", *NAMES]
+            back = np.array([row[1:] for row in rows[1:]], np.float32)
+        case ".txt":
+            back = np.loadtxt(path, dtype=np.float32)
+        case _:
+            items = json.loads(path.read_text())
+            assert [item["input"] for item in items] == NAMES
+            back = np.array([item["scores"] for item in items], np.float32)
+    np.testing.assert_array_equal(back, SCORES)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        check_writable(tmp_path / "missing" / "out.npy")
+    with pytest.raises(InputError, match="folder"):
+        check_writable(tmp_path)
+    with pytest.raises(InputError, match=r"\.npy"):
+        write_scores(tmp_path / "out.pdf", NAMES, SCORES)
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_has_no_nan():
+    assert finite_or_none({"a": [1.0, float("nan")], "b": (float("inf"), 2)}) == {"a": [1.0, None], "b": [None, 2]}

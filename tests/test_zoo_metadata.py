@@ -1,0 +1,43 @@
+"""Metadata of model files."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from vgg16gpu.errors import ModelError
+from vgg16gpu.zoo.metadata import model_metadata
+
+
+def save(path, metadata, values=1):
+    weight = numpy_helper.from_array(np.ones(values, np.float32), "w")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [values]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph)
+    helper.set_model_props(model, metadata)
+    path.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("metadata", [{}, {"vgg16gpu.note": "Grüße"}, {"a": "", "b": "[1, 2]"}])
+def test_reads_all_entries(metadata, tmp_path):
+    save(tmp_path / "m.onnx", metadata)
+    assert model_metadata(tmp_path / "m.onnx") == metadata
+
+
+def test_does_not_read_the_weights(tmp_path):
+    save(tmp_path / "m.onnx", {"a": "b"}, values=10_000_000)
+    tracemalloc.start()
+    try:
+        assert model_metadata(tmp_path / "m.onnx") == {"a": "b"}
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_not_a_model(tmp_path):
+    (tmp_path / "m.onnx").write_text("hello")
+    with pytest.raises(ModelError):
+        model_metadata(tmp_path / "m.onnx")

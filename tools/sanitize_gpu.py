@@ -1,0 +1,55 @@
+"""Run the GPU tests that are marked `sanitize` under compute-sanitizer: memcheck, then racecheck.
+
+Without an NVIDIA driver there is nothing to run, which is said and is no failure. With one, the tests must run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vgg16gpu.cuda_probe import nvcc_candidates, probe_driver
+
+TOOLS = ("memcheck", "racecheck")
+FOUND_ERRORS = "86"  # exit code that pytest does not use
+TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "--timeout=0", "-q")
+
+
+def find_sanitizer() -> Path | None:
+    """compute-sanitizer beside an nvcc (its place differs between packagings), or on PATH."""
+    for _, nvcc in nvcc_candidates():
+        for place in ("bin/compute-sanitizer", "compute-sanitizer/compute-sanitizer"):
+            path = nvcc.parents[1] / place
+            if path.is_file() and os.access(path, os.X_OK):
+                return path
+    on_path = shutil.which("compute-sanitizer")
+    return Path(on_path) if on_path else None
+
+
+def command(sanitizer: Path, tool: str, arguments: Sequence[str]) -> list[str]:
+    """The command line of one tool over the tests."""
+    options = ["--tool", tool, "--error-exitcode", FOUND_ERRORS, "--target-processes", "all"]
+    return [str(sanitizer), *options, sys.executable, *TESTS, *arguments]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run both tools, `arguments` go to pytest; 1 if one finds something or a test fails, 2 without the program."""
+    if probe_driver() is None:
+        print("No NVIDIA driver: compute-sanitizer is left out.")
+        return 0
+    sanitizer = find_sanitizer()
+    if sanitizer is None:
+        print("compute-sanitizer is missing: install the package cuda-sanitizer of your CUDA toolkit.", file=sys.stderr)
+        return 2
+    codes = [subprocess.call(command(sanitizer, tool, arguments)) for tool in TOOLS]
+    for tool, code in zip(TOOLS, codes, strict=True):
+        print(f"{tool}: {'clean' if code == 0 else f'FAILED (exit code {code})'}")
+    return 1 if any(codes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""Our own engine as a contender."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from vgg16gpu.bench.timing import Method
+from vgg16gpu.engine import Engine
+from vgg16gpu.graph import Array
+
+NAME = "vgg16gpu"
+
+
+class EngineContender:
+    """An engine on the inputs `x`, as many as one of its batch sizes."""
+
+    name = NAME
+    methods: Sequence[Method] = tuple(Method)
+
+    def __init__(self, engine: Engine, x: Array) -> None:
+        self.variant = f"{engine.device.facts.kind}, fp32"
+        self._engine = engine
+        self._x = x
+        self._launch = engine.resident.launcher(len(x))
+
+    def scores(self) -> Array:
+        """The first output."""
+        outputs = self._engine.run(self._x)
+        return outputs[0] if isinstance(outputs, tuple) else outputs
+
+    def measure(self, method: Method, runs: int) -> list[float]:
+        """Seconds of each run; the device-resident methods use the input that the last `run` left on the device."""
+        device = self._engine.device
+        match method:
+            case Method.ISOLATED:
+                return device.measure(self._launch, runs)
+            case Method.BACK_TO_BACK:
+                return [device.measure_back_to_back(self._launch, runs)]
+            case Method.HOST_TO_HOST:
+                return [self._wall() for _ in range(runs)]
+
+    def _wall(self) -> float:
+        start = time.perf_counter()
+        self._engine.run(self._x)
+        return time.perf_counter() - start

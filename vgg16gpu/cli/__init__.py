@@ -1,0 +1,113 @@
+"""The command line: parse, call the package, print.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a check failed, 2 wrong usage, model, input or
+device, 130 interrupted. A subcommand's module is imported when it is used: `--help` must not cost numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from vgg16gpu.errors import DeviceError, Error
+
+# name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
+COMMANDS = {
+    "infer": ("infer", "Classify images, or arrays of numbers."),
+    "testbench": ("testbench", "Check scores and layers against onnxruntime or given references."),
+    "bench": ("bench", "Measure: latency, throughput, per-layer table, peers."),
+    "info": ("info", "Describe a model and its plan: layers, cost, memory. Needs no GPU."),
+    "doctor": ("doctor", "Check driver, toolkit, compiler, memory; say what to fix."),
+    "cache": ("cache", "Show or clear the compiled kernels."),
+    "model": ("model", "Make or fetch a VGG model file."),
+}
+
+EXIT_CHECK_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is called, and turns errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The subcommands in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return one subcommand; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"vgg16gpu.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list in --help, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def main(  # type: ignore[override]  # always "standalone": it ends the process
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run and exit with the documented code."""
+        extra.pop("standalone_mode", None)
+        try:
+            check_platform(platform.system(), platform.machine())
+            code = super().main(args, prog_name or "vgg16gpu", standalone_mode=False, **extra)
+        except Error as error:
+            fail(str(error), EXIT_USAGE)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "vgg16gpu"
+            fail(f"{error.format_message()} (see {path} --help)", EXIT_USAGE)
+        except click.ClickException as error:
+            fail(error.format_message(), EXIT_USAGE)
+        except (click.Abort, KeyboardInterrupt):
+            fail("interrupted", EXIT_INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print one line on stderr and exit with `code`."""
+    click.echo(f"vgg16gpu: {message}", err=True)
+    sys.exit(code)
+
+
+def check_platform(system: str, machine: str) -> None:
+    """Raise DeviceError in one line unless this is Linux on x86-64 or aarch64."""
+    if system != "Linux" or machine not in ("x86_64", "aarch64"):
+        raise DeviceError(
+            f"{system} on {machine} is not supported: vgg16gpu runs on Linux, x86-64 or aarch64 (on Windows, in WSL 2)"
+        )
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from vgg16gpu import __version__  # noqa: PLC0415 - reads a file
+
+        click.echo(f"vgg16gpu {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    "vgg16gpu", cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print it and exit."
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """VGG16 ONNX inference through hand-written CUDA kernels, on a GPU and, the same kernels, on a CPU."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_USAGE)
+
+
+def main() -> NoReturn:
+    """Entry point of `vgg16gpu` and `python -m vgg16gpu`."""
+    cli.main()

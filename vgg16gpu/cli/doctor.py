@@ -1,0 +1,51 @@
+"""`vgg16gpu doctor`: what this machine has, what is wrong, how to mend it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from vgg16gpu.doctor import Report, State, diagnose, survey
+
+_STYLES = {State.OK: "green", State.ABSENT: "dim", State.WRONG: "bold red"}
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def doctor_command(context: click.Context, as_json: bool) -> None:
+    """Check driver, toolkit, PyCUDA, compiler, memory and cache, and run a kernel on the device that would be used.
+
+    Exits with 0 if that device works, else with 1.
+    """
+    report = diagnose(survey())
+    if as_json:
+        click.echo(json.dumps(to_json(report), indent=1))
+    else:
+        show(report, Console())
+    context.exit(0 if report.healthy else 1)
+
+
+def to_json(report: Report) -> dict[str, object]:
+    """The report as plain data."""
+    return {
+        "healthy": report.healthy,
+        "device": report.trial.device,
+        "reason": report.trial.reason,
+        "checks": [asdict(check) | {"state": check.state.value} for check in report.checks],
+    }
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the report as a table; what to do stands under the thing that is wrong."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for check in report.checks:
+        style = _STYLES[check.state]
+        text = escape(check.found) + (f"\n[bold]-> {escape(check.remedy)}[/bold]" if check.remedy else "")
+        table.add_row(f"[{style}]{check.state.value}[/]", check.name, text)
+    console.print(table)

@@ -1,0 +1,215 @@
+"""`info`: what a model is, what it costs, and what an engine would do with it. Nothing is compiled or allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from vgg16gpu.cli.options import find_model, json_option, parse_size
+from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, table
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import Conv, Gemm, Graph, Op, Shape, infer_shapes, op_arrays
+from vgg16gpu.loader import load
+from vgg16gpu.prepare import Request, load_graph, plan_graph
+from vgg16gpu.program import Plan, Step, Value
+from vgg16gpu.zoo.metadata import NOTE_KEY, model_metadata
+
+# NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+H200 = DeviceFacts("cuda", "NVIDIA H200 (documented)", 132, (9, 0), 227 * 1024, 141 * 10**9, 141 * 10**9)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One op of the model as it is in the file. `flop` is 2 per multiply-add of Conv and Gemm, for the whole batch."""
+
+    op: str
+    name: str
+    shape: Shape
+    parameters: int
+    flop: int
+
+
+@click.command("info")
+@click.argument("model", required=False, metavar="MODEL")
+@click.option(
+    "--size", callback=parse_size, metavar="SIZE", help="Image size, 244 or 224x320, where the model is open."
+)
+@click.option("--batch", type=click.IntRange(1, 65535), help="Images per run. Default: the model's, else 1.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Whom to plan for; cuda without a GPU plans for an H200.",
+)
+@json_option
+def info_command(
+    *, model: str | None, size: tuple[int, int] | None, batch: int | None, device: str, as_json: bool
+) -> None:
+    """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU."""
+    path = find_model(model)
+    graph = load(path)
+    batch = batch or graph.input.shape[0] or 1
+    request = Request(path, batch=batch, size=size)
+    fused = load_graph(request)
+    shape = resolve_input_shape(fused, batch, size)
+    facts = device_facts(device)
+    report = describe(path, graph, shape, plan_graph(fused, request, facts), facts)
+    print_json(report) if as_json else _print(report)
+
+
+def describe(path: Path, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+    """Everything `info` says, as plain data; bytes and FLOP are for one run of the batch."""
+    rows = layers(graph, shape)
+    program = plan.programs[-1]
+    return {
+        "model": str(path),
+        "file_nbytes": path.stat().st_size,
+        "note": model_metadata(path).get(NOTE_KEY, ""),
+        "input": {"name": graph.input.name, "declared": list(graph.input.shape), "shape": list(shape)},
+        "outputs": [{"name": value.name, "shape": list(value.shape)} for value in program.outputs],
+        "parameters": graph.parameters,
+        "flop": sum(row.flop for row in rows),
+        "layers": [vars(row) for row in rows],
+        "device": facts.name,
+        "steps": [_step(step) for step in (program.input.steps["float32"], *program.steps)],
+        "values": [_value(value) for value in program.values],
+        "memory": {
+            "weights_nbytes": plan.weights.weights_nbytes,
+            "activations_nbytes": program.activations_nbytes,
+            "device_nbytes": plan.device_nbytes,
+            "staging_nbytes": plan.weights.staging_nbytes,
+        },
+    }
+
+
+def layers(graph: Graph, shape: Shape) -> list[Layer]:
+    """The ops of a graph with the shape each computes, its parameters and its FLOP."""
+    shapes = infer_shapes(graph, shape)
+    return [
+        Layer(type(op).__name__, op.y, shapes[op.y], sum(array.size for array in op_arrays(op)), _flop(op, shapes))
+        for op in graph.ops
+    ]
+
+
+def device_facts(name: str) -> DeviceFacts:
+    """Facts to plan with, without a compiler and, for cpu, without a GPU."""
+    if name != "cpu":
+        try:
+            return _gpu_facts()
+        except DeviceError:
+            if name == "cuda":
+                return H200
+    from vgg16gpu.devices.cpu import usable_cores  # noqa: PLC0415 - loads ctypes
+    from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES  # noqa: PLC0415
+    from vgg16gpu.devices.cpu_memory import machine_memory  # noqa: PLC0415
+
+    cores = usable_cores()
+    return DeviceFacts(
+        "cpu", f"this machine's processor, {cores} cores", cores, (0, 0), MAX_SHARED_NBYTES, *machine_memory()
+    )
+
+
+def _gpu_facts() -> DeviceFacts:
+    from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415 - PyCUDA is for who has it
+
+    device = CudaDevice()
+    try:
+        return device.facts
+    finally:
+        device.close()
+
+
+def _flop(op: Op, shapes: Mapping[str, Shape]) -> int:
+    match op:
+        case Conv():
+            return 2 * math.prod(shapes[op.y]) * math.prod(op.weight.shape[1:])
+        case Gemm():
+            return 2 * math.prod(shapes[op.y]) * int(op.weight.shape[1])
+        case _:
+            return 0
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "step": step.label,
+        "kernel": step.kernel.label,
+        "grid": list(step.grid),
+        "block": list(step.block),
+        "shared_nbytes": step.shared,
+        "flop": step.flop,
+        "nbytes": step.nbytes,
+        "names": list(step.names),
+    }
+
+
+def _value(value: Value) -> dict[str, Any]:
+    place = {"arena": value.pointer.arena.value, "offset": value.pointer.offset, "nbytes": value.nbytes}
+    return {"name": value.name, "shape": list(value.shape), "layout": value.layout.value, **place}
+
+
+def _print(report: dict[str, Any]) -> None:
+    screen = console()
+    heading(screen, f"{report['model']} ({megabytes(report['file_nbytes'])})")
+    if report["note"]:
+        screen.print(f"Note: {report['note']}", markup=False)
+    given = report["input"]
+    outputs = ", ".join(f"{output['name']} {_times(output['shape'])}" for output in report["outputs"])
+    declared = _times(["?" if side is None else side for side in given["declared"]])
+    screen.print(
+        f"Input: {given['name']} {_times(given['shape'])} (declared {declared}); output: {outputs}", markup=False
+    )
+    screen.print(f"Parameters: {report['parameters']:,}")
+    screen.print(f"Cost of a run: {report['flop'] / 1e9:.2f} GFLOP (2 per multiply-add)")
+    heading(screen, "Layers, as in the file")
+    screen.print(_layer_table(report))
+    heading(screen, f"Plan for {report['device']}")
+    screen.print(_step_table(report))
+    memory = report["memory"]
+    screen.print(
+        f"Device memory: {megabytes(memory['device_nbytes'])} = weights {megabytes(memory['weights_nbytes'])} + "
+        f"activation arena {megabytes(memory['activations_nbytes'])}; "
+        f"while building also staging {megabytes(memory['staging_nbytes'])}"
+    )
+
+
+def _layer_table(report: dict[str, Any]) -> Table:
+    numbers = ["#", "parameters", "MFLOP"]
+    result = table(["#", "op", "value", "shape", "parameters", "MFLOP"], right=numbers)
+    for index, row in enumerate(report["layers"], start=1):
+        cost = f"{row['flop'] / 1e6:,.1f}" if row["flop"] else ""
+        parameters = f"{row['parameters']:,}" if row["parameters"] else ""
+        add_row(result, index, row["op"], row["name"], _times(row["shape"]), parameters, cost)
+    return result
+
+
+def _step_table(report: dict[str, Any]) -> Table:
+    numbers = ["#", "threads", "MFLOP", "MB", "result at"]
+    result = table(["#", "step", "kernel", "grid", "threads", "MFLOP", "MB", "result at"], right=numbers)
+    offsets = {value["name"]: value["offset"] for value in report["values"]}
+    for index, row in enumerate(report["steps"], start=1):
+        add_row(
+            result,
+            index,
+            row["step"],
+            row["kernel"],
+            _times(row["grid"]),
+            math.prod(row["block"]),
+            f"{row['flop'] / 1e6:,.1f}",
+            f"{row['nbytes'] / 1e6:,.2f}",
+            offsets.get(row["names"][-1], "") if row["names"] else "",
+        )
+    return result
+
+
+def _times(sides: Any) -> str:
+    return "x".join(str(side) for side in sides)

@@ -1,0 +1,114 @@
+"""`model make` and `model fetch`: a VGG file to run, generated or downloaded."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from vgg16gpu.cli.options import json_option
+from vgg16gpu.cli.show import megabytes, print_json, seconds
+from vgg16gpu.errors import ModelError
+from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
+from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
+from vgg16gpu.zoo.files import Progress
+from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE, model_metadata
+from vgg16gpu.zoo.samples import write_sample_text
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group("model")
+def model_command() -> None:
+    """Make or fetch a VGG model file."""
+
+
+@model_command.command("make")
+@click.option("--variant", type=click.Choice(list(CONVOLUTIONS)), default="vgg16", show_default=True)
+@click.option(
+    "--size", type=click.IntRange(SMALLEST_SIZE, LARGEST_SIZE), default=224, show_default=True, help="Pixels."
+)
+@click.option("--batch-norm", is_flag=True, help="A BatchNormalization after every convolution.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random weights.")
+@click.option("--output", type=_FILE, metavar="FILE", help="Default: vgg16.onnx, vgg16-244.onnx, vgg16_bn.onnx, ...")
+@click.option("--sample", type=_FILE, metavar="FILE", help="Also write a sample image of that size as text.")
+@json_option
+def make_command(
+    *, variant: str, size: int, batch_norm: bool, seed: int, output: Path | None, sample: Path | None, as_json: bool
+) -> None:
+    """Write a VGG with random weights: the same bytes for the same options, in the form torch's exporter writes."""
+    path = output or Path(f"{Vgg(variant, size, batch_norm).name}.onnx")
+    _spare_other_models(path)
+    start = time.perf_counter()
+    with _bar(f"making {path.name}", TaskProgressColumn(), quiet=as_json) as progress:
+        digest = make_vgg(path, variant=variant, size=size, batch_norm=batch_norm, seed=seed, progress=progress)
+    elapsed = time.perf_counter() - start
+    if sample:
+        write_sample_text(sample, size)
+    nbytes = path.stat().st_size
+    if as_json:
+        print_json(
+            {
+                "path": str(path),
+                "sha256": digest,
+                "bytes": nbytes,
+                "net": {"variant": variant, "size": size, "batch_norm": batch_norm, "seed": seed},
+                "note": RANDOM_NOTE,
+                "sample": str(sample) if sample else None,
+                "seconds": elapsed,
+            }
+        )
+        return
+    click.echo(f"{path}: {megabytes(nbytes)} in {seconds(elapsed)}, {RANDOM_NOTE}")
+    click.echo(f"sha256 {digest}")
+    if sample:
+        click.echo(f"{sample}: a sample image, 3x{size}x{size} normalised numbers")
+
+
+@model_command.command("fetch")
+@click.option("--output", type=_FILE, default=Path("vgg16.onnx"), show_default=True, metavar="FILE")
+@click.option("--url", "urls", multiple=True, help="Where to look instead; may be repeated.")
+@json_option
+def fetch_command(output: Path, urls: tuple[str, ...], as_json: bool) -> None:
+    """Download the ImageNet-trained VGG16 of the ONNX Model Zoo (553 MB) and check its SHA-256.
+
+    An interrupted download goes on where it ended.
+    """
+    with _bar(f"fetching {output.name}", DownloadColumn(), quiet=as_json) as progress:
+        url = fetch_vgg16(output, urls or None, progress=progress)
+    if as_json:
+        print_json({"path": str(output), "sha256": VGG16_SHA256, "bytes": VGG16_SIZE, "url": url})
+        return
+    click.echo(f"{output}: {megabytes(VGG16_SIZE)}, " + (f"from {url}" if url else "was there already"))
+    click.echo(f"sha256 {VGG16_SHA256}")
+
+
+def _spare_other_models(path: Path) -> None:
+    """Raise ModelError unless `path` is free or a file that `make` wrote: a trained model is not to be overwritten."""
+    if not path.is_file():
+        return
+    try:
+        generated = model_metadata(path).get(NOTE_KEY) == RANDOM_NOTE
+    except ModelError:
+        generated = False
+    if not generated:
+        raise ModelError(
+            f"{path}: exists and is not a model that `model make` wrote; delete it or give another --output"
+        )
+
+
+@contextlib.contextmanager
+def _bar(text: str, amount: ProgressColumn, *, quiet: bool) -> Iterator[Progress]:
+    """A progress bar on stderr, on a terminal only."""
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
+    with Bar(*columns, console=screen, transient=True, disable=quiet or not screen.is_terminal) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,105 @@
+"""onnxruntime as the judge: the scores of a model, and any value inside it, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from vgg16gpu.errors import Error, ModelError
+from vgg16gpu.graph import Array
+from vgg16gpu.onnx_file import OnnxFile, open_onnx
+
+_ERRORS_ONLY = 3  # onnxruntime's log severity
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+
+
+class Oracle:
+    """A model in onnxruntime, CPU, its own default optimisations.
+
+    With `values` the model runs with these inner ONNX values as further outputs (which keeps onnxruntime from fusing
+    across them). Raises Error when onnxruntime is missing and ModelError when it refuses the model.
+    """
+
+    def __init__(self, model: Path, values: Sequence[str] = ()) -> None:
+        runtime = _onnxruntime()
+        options = runtime.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        source: str | bytes = str(model)
+        if values:
+            options.add_session_config_entry(_FOLDER_KEY, str(model.resolve().parent))
+            source = _with_outputs(open_onnx(model), values)
+        try:
+            self._session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its exceptions share no base class but this one
+            raise ModelError(f"{model}: onnxruntime refuses the model: {_first_line(error)}") from error
+        self._model = model
+        self._input = self._session.get_inputs()[0]
+        self._output = self._session.get_outputs()[0].name
+
+    def scores(self, x: Array) -> Array:
+        """The first output for (N, ...) inputs, computed in the model's own batch size, or one by one."""
+        return np.concatenate([self._run([self._output], part)[0][:count] for part, count in self._parts(x)])
+
+    def values(self, x: Array, names: Sequence[str]) -> Mapping[str, Array]:
+        """Values of the model for one (1, ...) input, by ONNX name; `names` among those given at construction."""
+        part, _ = self._parts(x[:1])[0]
+        return dict(zip(names, self._run(list(names), part), strict=True))
+
+    def _parts(self, x: Array) -> list[tuple[Array, int]]:
+        """Batches that the model takes, the last filled with zeros, each with the number of its real rows."""
+        fixed = self._input.shape[0]
+        size = fixed if isinstance(fixed, int) else 1
+        parts = []
+        for first in range(0, len(x), size):
+            part = x[first : first + size]
+            missing = np.zeros((size - len(part), *x.shape[1:]), np.float32)
+            parts.append((np.concatenate([part, missing]), len(part)))
+        return parts
+
+    def _run(self, names: list[str], x: Array) -> list[Array]:
+        try:
+            return list(self._session.run(names, {self._input.name: x}))
+        except Exception as error:
+            raise ModelError(f"{self._model}: onnxruntime cannot run the model: {_first_line(error)}") from error
+
+
+def _onnxruntime() -> Any:
+    try:
+        import onnxruntime  # noqa: PLC0415 - needed by checks only
+    except ImportError as error:
+        raise Error(
+            "onnxruntime is not installed, and it computes the references: `pip install onnxruntime`, "
+            "or give --references"
+        ) from error
+    return onnxruntime
+
+
+def _with_outputs(file: OnnxFile, names: Sequence[str]) -> bytes:
+    """The model with further outputs, without its weights: they stay in its file, as external data."""
+    model = onnx.ModelProto()
+    model.CopyFrom(file.model)
+    _point_at_file(model.graph.initializer, file.path.name)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):  # onnxruntime takes external data for initializers only
+                attribute.t.CopyFrom(numpy_helper.from_array(file.array(attribute.t), attribute.t.name))
+    known = {output.name for output in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in known)
+    return bytes(model.SerializeToString())
+
+
+def _point_at_file(tensors: Any, name: str) -> None:
+    for tensor in tensors:
+        for entry in tensor.external_data:
+            # open_onnx marks bytes inside the model file with a location that cannot be a file name.
+            if entry.key == "location" and "\0" in entry.value:
+                entry.value = name
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

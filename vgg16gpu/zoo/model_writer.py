@@ -1,0 +1,92 @@
+"""An ONNX file written tensor by tensor, so that a model of any size needs the memory of a few rows.
+
+A protobuf message is the concatenation of its fields, each sub-message with its length in front. All lengths follow
+from the shapes, so the file is written from front to back: nodes, tensors, inputs and outputs, opset, metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from onnx import GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto
+
+IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
+
+_GRAPH, _OPSET_IMPORT, _METADATA = 7, 8, 14  # fields of ModelProto
+_INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto
+
+
+class ModelWriter:
+    """`begin` and `values` for every tensor in the order of `tensors`, then `finish`.
+
+    graph: nodes, inputs and outputs; tensors: name -> shape; metadata: ONNX metadata_props.
+    """
+
+    def __init__(self, graph: GraphProto, tensors: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> None:
+        nodes = GraphProto(node=graph.node, name=graph.name).SerializeToString()
+        ends = GraphProto(input=graph.input, output=graph.output).SerializeToString()
+        self._headers = {name: _tensor_header(name, shape) for name, shape in tensors.items()}
+        data_nbytes = sum(map(len, self._headers.values())) + 4 * sum(map(math.prod, tensors.values()))
+        model = ModelProto(ir_version=IR_VERSION, producer_name="vgg16gpu").SerializeToString()
+        self._head = model + _prefix(_GRAPH, len(nodes) + data_nbytes + len(ends)) + nodes
+        self._tail = ends + _embedded(_OPSET_IMPORT, OperatorSetIdProto(version=OPSET).SerializeToString())
+        for key, value in metadata.items():
+            self._tail += _embedded(_METADATA, StringStringEntryProto(key=key, value=value).SerializeToString())
+        self.nbytes = len(self._head) + data_nbytes + len(self._tail)
+        self._sha256 = hashlib.sha256()
+        self._stream: BinaryIO | None = None
+
+    def open(self, stream: BinaryIO) -> None:
+        """Write everything before the first tensor."""
+        self._stream = stream
+        self._write(self._head)
+
+    def begin(self, name: str) -> None:
+        """Start the tensor of that name."""
+        self._write(self._headers[name])
+
+    def values(self, array: npt.NDArray[np.float32]) -> None:
+        """The next values of the tensor begun last."""
+        self._write(np.ascontiguousarray(array, "<f4").data.cast("B"))
+
+    def finish(self) -> str:
+        """Write everything after the last tensor; the SHA-256 of the file."""
+        self._write(self._tail)
+        return self._sha256.hexdigest()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if self._stream is None:
+            raise RuntimeError("open() comes first")
+        self._stream.write(data)
+        self._sha256.update(data)
+
+
+def _tensor_header(name: str, shape: tuple[int, ...]) -> bytes:
+    """An initializer up to its bytes."""
+    tensor: bytes = TensorProto(dims=shape, data_type=TensorProto.FLOAT, name=name).SerializeToString()
+    raw = 4 * math.prod(shape)
+    tensor += _prefix(_RAW_DATA, raw)
+    return _prefix(_INITIALIZER, len(tensor) + raw) + tensor
+
+
+def _embedded(field: int, body: bytes) -> bytes:
+    return _prefix(field, len(body)) + body
+
+
+def _prefix(field: int, length: int) -> bytes:
+    """Key and length of a length-delimited field."""
+    return _varint(field << 3 | 2) + _varint(length)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
