@@ -40,7 +40,13 @@ __device__ __forceinline__ float relu(float v) { return v < 0.0f ? 0.0f : v; }
 __device__ __forceinline__ float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 
 // 16-byte accesses; the address must be a multiple of 16.
-__device__ __forceinline__ float4 load4(const float* source) { return *reinterpret_cast<const float4*>(source); }
+__device__ __forceinline__ float4 load4(const float* source) {
+#ifdef __CUDACC__
+  return *reinterpret_cast<const float4*>(source);
+#else
+  return cpu::load_vector(source);
+#endif
+}
 
 __device__ __forceinline__ void store4(float* target, float4 v) { *reinterpret_cast<float4*>(target) = v; }
 
@@ -64,37 +70,31 @@ __device__ __forceinline__ float4 load4_stream(const float* source) {
 
 // 4 values to and from a register array, which loops can index.
 __device__ __forceinline__ void unpack4(float* values, float4 v) {
-#ifdef __CUDA_ARCH__
   values[0] = v.x;
   values[1] = v.y;
   values[2] = v.z;
   values[3] = v.w;
-#else
-  memcpy(values, &v, sizeof v);  // stays one vector move; from four scalar ones GCC builds a vector piece by piece
-#endif
 }
 
 __device__ __forceinline__ float4 pack4(const float* values) {
-#ifdef __CUDA_ARCH__
   return make_float4(values[0], values[1], values[2], values[3]);
-#else
-  float4 v;
-  memcpy(&v, values, sizeof v);
-  return v;
-#endif
 }
 
-// Start copying 16 bytes from global to shared memory, or, with bytes = 0 instead of 16, writing 16 zero bytes (source is not read
-// then). Both addresses are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
-__device__ __forceinline__ void copy16_async(void* shared_target, const void* global_source, int bytes) {
+// Start copying 16 bytes from global to shared memory, or writing 16 zero bytes if !valid (source is not read then). Both addresses
+// are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
+// PTX ISA 8.0, cp.async with ignore-src: one predicate, where a source size in a register costs address arithmetic.
+__device__ __forceinline__ void copy16_async(void* shared_target, const void* global_source, bool valid) {
 #if HAS_COPY_ASYNC
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
-               "l"(__cvta_generic_to_global(global_source)), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "{ .reg .pred ignore;\n"
+      "  setp.eq.s32 ignore, %2, 0;\n"
+      "  cp.async.cg.shared.global [%0], [%1], 16, ignore; }" ::"r"(
+          static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
+      "l"(__cvta_generic_to_global(global_source)), "r"(static_cast<int>(valid))
+      : "memory");
 #else
   float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (bytes != 0) v = load4(static_cast<const float*>(global_source));
+  if (valid) v = load4(static_cast<const float*>(global_source));
   store4(static_cast<float*>(shared_target), v);
 #endif
 }

@@ -105,7 +105,7 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
   const int quad = tid % QUADS_K * 4;
   const int hw = POOL ? OH / 2 * (OW / 2) * 4 : OH * OW;
   const float* first_image = inp + (long long)(row0 / hw) * H * W * C;  // rows of a block lie close: 32-bit offsets from here
-  int origin[LOADS_PX], pixel_offset[LOADS_PX], pixel_bytes[LOADS_PX];
+  int origin[LOADS_PX], pixel_offset[LOADS_PX], pixel_valid[LOADS_PX];
 UNROLL
   for (int l = 0; l < LOADS_PX; l++) {
     const int row = row0 + gemm_row(tid / QUADS_K + l * ROWS_PER_LOAD);
@@ -116,7 +116,7 @@ UNROLL
     pixel_offset[l] = (((n - row0 / hw) * H + oh * SH - PT) * W + iw0) * C;  // of tap (0, 0): may be outside, then it is not read
   }
   const int weight_row = tid / QUADS_OC, weight_column = tid % QUADS_OC * 4;
-  const int weight_bytes = oc0 + weight_column < OC ? 16 : 0;
+  const bool weight_valid = oc0 + weight_column < OC;
   const float* weight_source = weight + (first_tile * TILE_K + weight_row) * (long long)OC + oc0 + weight_column;
   // (kh, kw, c) of the next fetch, advanced by TILE_K each time instead of divided. Taps beyond the last one read as zero.
   int kh, kw, c;
@@ -130,7 +130,7 @@ UNROLL
 UNROLL
     for (int l = 0; l < LOADS_PX; l++) {
       const int ih = (origin[l] >> 16) + kh, iw = (short)origin[l] + kw;
-      pixel_bytes[l] = kh < KH && (unsigned)ih < (unsigned)H && (unsigned)iw < (unsigned)W ? 16 : 0;
+      pixel_valid[l] = kh < KH && (unsigned)ih < (unsigned)H && (unsigned)iw < (unsigned)W;
     }
   };
   enter_tap();
@@ -139,11 +139,11 @@ UNROLL
     const int shift = (kh * W + kw) * C + c;
 UNROLL
     for (int l = 0; l < LOADS_PX; l++)
-      copy16_async(&pixel_tile[stage][tid / QUADS_K + l * ROWS_PER_LOAD][quad], first_image + (pixel_offset[l] + shift), pixel_bytes[l]);
+      copy16_async(&pixel_tile[stage][tid / QUADS_K + l * ROWS_PER_LOAD][quad], first_image + (pixel_offset[l] + shift), pixel_valid[l]);
 UNROLL
     for (int l = 0; l < LOADS_OC; l++)
       copy16_async(&weight_tile[stage][weight_row + l * WEIGHT_ROWS_PER_LOAD][weight_column],
-                   weight_source + l * WEIGHT_ROWS_PER_LOAD * OC, weight_bytes);
+                   weight_source + l * WEIGHT_ROWS_PER_LOAD * OC, weight_valid);
     weight_source += TILE_K * OC;
     c += TILE_K;
     if (c < C) return;

@@ -3,7 +3,7 @@
     pip install torch scikit-learn onnx onnxruntime pillow
     python models/train_digits.py
 
-Well under a minute on two cores. A quarter of the 1797 images is held out by a fixed seed and never trained on. Another
+Under two minutes on two cores. A quarter of the 1797 images is held out by a fixed seed and never trained on. Another
 torch version gives slightly other weights; the file that ships is the one that the tests know.
 """
 

@@ -287,13 +287,10 @@ def _address_sanitizer() -> Callable[[bool, int, int], None] | None:
 def conv_as(tile: ConvTile, splits: int = 1) -> Iterator[None]:
     """Convolutions run with this tile, their reductions shared by this many blocks (or one per group, if fewer)."""
 
-    def choose_splits(_: int, groups: int, *__: object) -> int:
-        return min(splits, groups)
+    def choose_cut(_rows: int, _columns: int, groups: int, *_: object) -> tuple[ConvTile, int]:
+        return tile, min(splits, groups)
 
-    with (
-        mock.patch.object(conv_igemm, "choose_tile", lambda *_: tile),
-        mock.patch.object(conv_igemm, "choose_splits", choose_splits),
-    ):
+    with mock.patch.object(conv_igemm, "choose_cut", choose_cut):
         yield
 
 

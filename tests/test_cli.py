@@ -138,15 +138,20 @@ def test_model_files_that_are_none(tmp_path, monkeypatch):
         assert "folder" in refused(*command, tmp_path)
 
 
+def model_of(nodes, initializers=()):
+    """x -> y, both (1, 3, 8, 8)."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def test_models_that_are_refused(tmp_path):
     nodes = [
         helper.make_node("Erf", ["x"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"]),
         helper.make_node("Sinh", ["b"], ["y"], name="second"),
     ]
-    shape = [1, 3, 8, 8]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y])), tmp_path / "nodes.onnx")
+    onnx.save(model_of(nodes), tmp_path / "nodes.onnx")
     for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
         result = invoke(*command, tmp_path / "nodes.onnx")
         assert result.exit_code == 2
@@ -156,8 +161,8 @@ def test_models_that_are_refused(tmp_path):
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="../weights.bin")
-    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"])], "g", [x], [y], [weight])
-    onnx.save(helper.make_model(graph), tmp_path / "outside.onnx")
+    outside = model_of([helper.make_node("Conv", ["x", "w"], ["y"])], [weight])
+    (tmp_path / "outside.onnx").write_bytes(outside.SerializeToString())
     assert "weights.bin" in refused("info", tmp_path / "outside.onnx")
 
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from vgg16gpu.cli import cli
+from vgg16gpu.cli import cli, testbench_case
 from vgg16gpu.cli import testbench as command
 from vgg16gpu.engine import Engine
 from vgg16gpu.zoo.digits import heldout
@@ -136,8 +136,8 @@ def test_a_wrong_step_is_named(narrow, monkeypatch):
 def test_a_blind_model_fails(tmp_path, monkeypatch):
     path = tmp_path / "narrow.onnx"
     make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
-    one = command.standard_inputs((3, 64, 64), (0.5,) * 3, (0.5,) * 3)[:1]
-    monkeypatch.setattr(command, "standard_inputs", lambda *_: one * 10)
+    one = testbench_case.standard_inputs((3, 64, 64), (0.5,) * 3, (0.5,) * 3)[:1]
+    monkeypatch.setattr(testbench_case, "standard_inputs", lambda *_: one * 10)
     report, code = bench("--model", path)
     assert code == 1
     assert report["inputs_passed"] == 10

@@ -96,6 +96,9 @@ EDGES = (
     Case((2, 3, 61, 61), 5, pool=True),
     Case((1, 3, 3, 3), 5, relu=False, pool=True),
     Case((1, 6, 9, 9), 66, pads=(0, 0, 0, 0), pool=True),
+    Case((1, 1, 1, 32767), 1),  # as long as a map may be
+    Case((1, 1, 32767, 1), 1),
+    Case((2, 1, 2, 32767), 1, pool=True),
 )
 
 BATCHES = tuple(Case((batch, 5, 6, 9), 10, pool=pool) for batch in (2, 3, 4, 5) for pool in (False, True))

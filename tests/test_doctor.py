@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 import click.testing
@@ -136,6 +137,19 @@ def test_try_device_reports_a_device_that_fails(monkeypatch):
     device, reason = open_device("cpu")
     monkeypatch.setattr(device, "allocate", refuse)
     assert doctor.try_device("cpu", lambda _: (device, reason)).problem == "no memory"
+
+
+def test_try_device_in_a_process_of_its_own():
+    trial = doctor.try_device_apart("cpu")
+    assert trial == doctor.try_device("cpu")
+    assert trial.problem == ""
+
+
+@pytest.mark.parametrize(("code", "text"), [(-11, "signal 11"), (3, "exit status 3: Fatal: no stack")])
+def test_a_device_that_ends_the_process(code, text):
+    done = subprocess.CompletedProcess([], code, "", "Fatal: no stack\n" if code > 0 else "")
+    trial = doctor.try_device_apart("cuda", lambda _: done)
+    assert trial == Trial("none", "", f"the process that tried it ended with {text}")
 
 
 def refuse(_):

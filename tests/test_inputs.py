@@ -52,6 +52,13 @@ def test_standard_input(monkeypatch):
     np.testing.assert_array_equal(item.array, FLOATS[0])
 
 
+@pytest.mark.parametrize("content", [b"", b" \n", None])
+def test_empty_or_closed_standard_input(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", None if content is None else io.TextIOWrapper(io.BytesIO(content)))
+    with pytest.raises(InputError, match="'standard input' is empty"):
+        read("-")
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
 def test_npy_floats_are_channels_first(tmp_path, dtype):
     np.save(tmp_path / "a.npy", FLOATS.astype(dtype))

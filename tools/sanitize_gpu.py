@@ -16,7 +16,7 @@ from vgg16gpu.cuda_probe import nvcc_candidates, probe_driver
 
 TOOLS = ("memcheck", "racecheck")
 FOUND_ERRORS = "86"  # exit code that pytest does not use
-TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "--timeout=0", "-q")
+TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "-q")
 
 
 def find_sanitizer() -> Path | None:
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     if sanitizer is None:
         print("compute-sanitizer is missing: install the package cuda-sanitizer of your CUDA toolkit.", file=sys.stderr)
         return 2
-    codes = [subprocess.call(command(sanitizer, tool, arguments)) for tool in TOOLS]
+    unhurried = {**os.environ, "PYTEST_TIMEOUT": "0"}
+    codes = [subprocess.call(command(sanitizer, tool, arguments), env=unhurried) for tool in TOOLS]
     for tool, code in zip(TOOLS, codes, strict=True):
         print(f"{tool}: {'clean' if code == 0 else f'FAILED (exit code {code})'}")
     return 1 if any(codes) else 0

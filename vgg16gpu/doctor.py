@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import numpy as np
 from vgg16gpu.cuda_probe import (
     Bindings,
     Driver,
+    Runner,
     Toolkit,
     compile_problem,
     dotted,
@@ -25,6 +28,7 @@ from vgg16gpu.cuda_probe import (
     objection,
     probe_bindings,
     probe_driver,
+    run_quietly,
 )
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
@@ -126,7 +130,7 @@ def survey() -> Machine:
         cache_entries=len(entries),
         cache_nbytes=sum(entry.nbytes for entry in entries),
         cache_problem=refusal(cache_dir()) or "",
-        trial=try_device("auto"),
+        trial=try_device_apart("auto"),
     )
 
 
@@ -166,6 +170,17 @@ def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_dev
     finally:
         device.close()
     return Trial(device.facts.kind, reason, problem)
+
+
+def try_device_apart(name: str, run: Runner = run_quietly) -> Trial:
+    """`try_device` in a process of its own: a broken driver or build may end the process, and must not end this one."""
+    result = run([sys.executable, "-m", "vgg16gpu.doctor", name])
+    try:
+        return Trial(**json.loads(result.stdout))
+    except (ValueError, TypeError):
+        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+        cause = f"signal {-result.returncode}" if result.returncode < 0 else f"exit status {result.returncode}"
+        return Trial("none", "", f"the process that tried it ended with {cause}" + (f": {lines[-1]}" if lines else ""))
 
 
 def relu_is_right(device: Device) -> bool:
@@ -299,3 +314,7 @@ def _device(machine: Machine) -> Check:
     if trial.device == "cuda":
         remedy += ", or use --device cpu"
     return Check("device", State.WRONG, f"{found}: {trial.problem}", remedy)
+
+
+if __name__ == "__main__":  # the other side of `try_device_apart`
+    print(json.dumps(asdict(try_device(sys.argv[1]))))

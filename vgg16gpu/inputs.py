@@ -112,7 +112,8 @@ def _expand(path: Path) -> list[str]:
 
 def _read_file(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
     if file == STANDARD_INPUT:
-        yield from _numbered("standard input", _from_text(sys.stdin.buffer.read(), "standard input", spec))
+        text = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
+        yield from _numbered("standard input", _from_text(text, "standard input", spec))
         return
     path = Path(file)
     try:

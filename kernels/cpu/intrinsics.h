@@ -125,6 +125,17 @@ static inline T __ldg(const T* p) {
   return *p;
 }
 
+namespace cpu {
+
+// One vector load. A struct of four floats is read in four pieces, and compilers do not always join them again.
+static inline float4 load_vector(const float* source) {
+  typedef float Vector __attribute__((vector_size(16), may_alias));
+  const Vector v = *reinterpret_cast<const Vector*>(source);
+  return {v[0], v[1], v[2], v[3]};
+}
+
+}  // namespace cpu
+
 template <class To, class From>
 static inline To cpu_bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "the same size");

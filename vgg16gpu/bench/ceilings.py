@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+import numpy as np
+
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.ops.ceiling import copy_step, ffma_step
@@ -18,6 +20,7 @@ DESCRIPTION = (
 _SAMPLES = 10
 _COPY_NBYTES = {"cuda": 512 << 20, "cpu": 256 << 20}  # several times the last-level cache of today's devices
 _SMALLEST_COPY = 1 << 20
+_CHUNK_NBYTES = 16 << 20
 _FFMA_BLOCKS = 64  # per multiprocessor: full waves
 _FFMA_ROUNDS = {"cuda": 1024, "cpu": 512}
 _LAUNCHES = {"cuda": 10, "cpu": 1}  # in one sample, so that the time to launch does not count
@@ -49,11 +52,20 @@ def measure_ceilings(device: Device) -> Ceilings:
     ffma = ffma_step(inp, blocks, _FFMA_ROUNDS[device.facts.kind])
     try:
         device.build([copy.kernel, ffma.kernel])
+        _fill(device, address, nbytes)
         bandwidth = copy.nbytes / _seconds(device, copy, address)
         rate = ffma.flop / _seconds(device, ffma, address)
     finally:
         device.free(address)
     return Ceilings(bandwidth, rate, nbytes, DESCRIPTION.format(samples=_SAMPLES))
+
+
+def _fill(device: Device, address: int, nbytes: int) -> None:
+    """Random numbers: memory that was never written may all be one page of zeros."""
+    chunk = np.random.default_rng(0).random(_CHUNK_NBYTES // 4, dtype=np.float32)
+    for offset in range(0, nbytes, _CHUNK_NBYTES):
+        device.copy_in(address + offset, chunk[: (nbytes - offset) // 4])
+    device.synchronize()
 
 
 def _seconds(device: Device, step: Step, address: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from vgg16gpu.bench.ceilings import Ceilings
@@ -45,18 +44,12 @@ def description(kind: str) -> str:
     return DESCRIPTION.format(launches=_LAUNCHES[kind])
 
 
-def measure_layers(
-    engine: Engine, program: Program, ceilings: Ceilings, advance: Callable[[], None] = lambda: None
-) -> tuple[LayerTime, ...]:
+def measure_layers(engine: Engine, program: Program, ceilings: Ceilings) -> tuple[LayerTime, ...]:
     """The times of the steps of `program`, the input step first. An input must lie on the device (run once before).
 
     In program order, so that every step reads what the one before it has stored.
     """
-    found = []
-    for step in (program.input.steps["float32"], *program.steps):
-        found.append(_measure(engine, step, ceilings))
-        advance()
-    return tuple(found)
+    return tuple(_measure(engine, step, ceilings) for step in (program.input.steps["float32"], *program.steps))
 
 
 def _measure(engine: Engine, step: Step, ceilings: Ceilings) -> LayerTime:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-from vgg16gpu.bench.timing import Method
+from vgg16gpu.bench.timing import Method, wall
 from vgg16gpu.engine import Engine
 from vgg16gpu.graph import Array
 
@@ -38,9 +37,4 @@ class EngineContender:
             case Method.BACK_TO_BACK:
                 return [device.measure_back_to_back(self._launch, runs)]
             case Method.HOST_TO_HOST:
-                return [self._wall() for _ in range(runs)]
-
-    def _wall(self) -> float:
-        start = time.perf_counter()
-        self._engine.run(self._x)
-        return time.perf_counter() - start
+                return [wall(lambda: self._engine.run(self._x)) for _ in range(runs)]

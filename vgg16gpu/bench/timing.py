@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -91,10 +92,8 @@ CPU_EFFORT = Effort(seconds=4.0, most=50, rounds=3)
 Times: TypeAlias = dict[Method, Summary]
 
 
-def measure_in_turns(
-    contenders: Sequence[Contender], effort: Effort, advance: Callable[[], None] = lambda: None
-) -> list[Times]:
-    """Summaries of every method of every contender, in their order. `advance` is called after every turn."""
+def measure_in_turns(contenders: Sequence[Contender], effort: Effort) -> list[Times]:
+    """Summaries of every method of every contender, in their order."""
     shares = [effort.share(_one_run(contender)) for contender in contenders]
     samples: list[dict[Method, list[float]]] = [{method: [] for method in c.methods} for c in contenders]
     for turn in range(effort.rounds):
@@ -103,7 +102,6 @@ def measure_in_turns(
                 contender.measure(Method.HOST_TO_HOST, 1)
                 for method in contender.methods:
                     found[method] += contender.measure(method, runs)
-            advance()
     return [
         {method: summarise(found[method], runs if method is Method.BACK_TO_BACK else 1) for method in found}
         for (_, runs), found in zip(shares, samples, strict=True)
@@ -116,23 +114,18 @@ def best(times: Iterable[Times], method: Method) -> int | None:
     return min(medians)[1] if medians else None
 
 
-def measure_iterations(
-    run: Callable[[Any], object],
-    inputs: Sequence[Any],
-    iterations: int,
-    advance: Callable[[], None] = lambda: None,
-) -> tuple[float, Summary]:
-    """Every input `iterations` times in a row: the mean seconds of a run over everything, and the summary of all runs.
+def wall(work: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
-    The mean is wall time divided by the number of runs, as S5's published figures were taken.
-    """
-    samples = []
-    for x in inputs:
-        for _ in range(iterations):
-            start = time.perf_counter()
-            run(x)
-            samples.append(time.perf_counter() - start)
-            advance()
+
+def measure_iterations(
+    run: Callable[[Any], object], inputs: Sequence[Any], iterations: int
+) -> tuple[float, Summary]:
+    """Every input `iterations` times in a row: the mean seconds of a run over everything, and the summary of all runs."""
+    samples = [wall(partial(run, x)) for x in inputs for _ in range(iterations)]
     return sum(samples) / len(samples), summarise(samples)
 
 

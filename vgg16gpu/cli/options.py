@@ -87,7 +87,7 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
 
     Raises ModelError that says how to make or fetch one. A named file is left to the loader to judge.
     """
-    if name == DIGITS and not Path(name).exists():
+    if is_digits(name):
         return digits_model()
     if name is not None:
         return Path(name)
@@ -98,6 +98,11 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
         f"no model: {' and '.join(defaults)} do not exist; name one with --model FILE (or --model {DIGITS}), or run "
         f"`python -m vgg16gpu model make{make}` (random weights) or `model fetch` (trained) first"
     )
+
+
+def is_digits(name: str | None) -> bool:
+    """Whether --model means the net in the package: no file of that name is in the way."""
+    return name == DIGITS and not Path(DIGITS).exists()
 
 
 @dataclass(frozen=True)

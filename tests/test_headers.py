@@ -1,0 +1,86 @@
+"""Every kernel opens with the same fields, names its macros there, and is one of three files of the same name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vgg16gpu.kernel_source import kernel_dir
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNELS = sorted(path.stem for path in kernel_dir().glob("*.cu"))
+MEASURES_THE_DEVICE = {"ceiling"}  # belongs to the benchmark, which is its Python side
+FIELDS = ("Layouts", "Mapping", "Tiles", "Shared", "Cost", "Edges", "Why")
+MAX_LINES = 25
+
+
+def text_of(kernel: str) -> str:
+    return (kernel_dir() / f"{kernel}.cu").read_text()
+
+
+def header_of(kernel: str) -> list[str]:
+    """The comment that the file opens with, without its slashes."""
+    lines = []
+    for line in text_of(kernel).splitlines():
+        if not line.startswith("//"):
+            return lines
+        lines.append(line.removeprefix("//").removeprefix(" "))
+    return lines
+
+
+def fields_of(kernel: str) -> dict[str, str]:
+    """Field name -> its text, in order."""
+    fields: dict[str, str] = {}
+    name = ""
+    for line in header_of(kernel)[1:]:
+        if found := re.match(r"([A-Z]\w+):\s+(.*)", line):
+            name = found[1]
+            fields[name] = found[2]
+        else:
+            assert line.startswith("  "), f"{kernel}: {line!r} neither starts nor continues a field"
+            fields[name] += " " + line.strip()
+    return fields
+
+
+def test_there_are_kernels() -> None:
+    assert {"conv_igemm", "gemm_splitk", "pool", "softmax", "layout", "preprocess", "elementwise", "pack"} <= {*KERNELS}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_header_has_all_fields_in_order(kernel: str) -> None:
+    assert len(header_of(kernel)) <= MAX_LINES
+    names = [name for name in fields_of(kernel) if name in FIELDS]
+    assert tuple(names) == FIELDS
+    assert all(fields_of(kernel).values())
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_header_opens_with_a_formula_for_a_kernel_of_the_file(kernel: str) -> None:
+    first = header_of(kernel)[0]
+    name = first.partition(":")[0]
+    assert f" {name}(" in text_of(kernel) or f"\n{name}(" in text_of(kernel)
+    assert kernel in MEASURES_THE_DEVICE or re.search(r"out\[.*\] = ", first)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_macro_is_listed_under_tiles_with_its_default(kernel: str) -> None:
+    tiles = fields_of(kernel)["Tiles"]
+    defaults = dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)\n#endif", text_of(kernel)))
+    assert {*re.findall(r"#define (\w+)", text_of(kernel))} == {*defaults}, "a macro that cannot be set from outside"
+    for macro, default in defaults.items():
+        assert re.search(rf"\b{macro}\b[^,;]*\({default}\)", tiles), f"{macro} ({default}) is not in: {tiles}"
+    listed = {*re.findall(r"\b([A-Z][A-Z_0-9]+)\b(?=[^,;]*\(\d+\))", tiles)}
+    assert listed == {*defaults}
+
+
+@pytest.mark.parametrize("kernel", sorted({*KERNELS} - MEASURES_THE_DEVICE))
+def test_kernel_python_side_and_test_have_the_same_name(kernel: str) -> None:
+    assert (ROOT / "vgg16gpu" / "ops" / f"{kernel}.py").is_file()
+    assert (ROOT / "tests" / f"test_{kernel}.py").is_file()
+
+
+def test_no_python_side_without_a_kernel() -> None:
+    sides = {path.stem for path in (ROOT / "vgg16gpu" / "ops").glob("*.py")} - {"__init__", "base"}
+    assert sides <= {*KERNELS}

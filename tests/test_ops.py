@@ -1,0 +1,187 @@
+"""The Python side of the kernels: every op has one, tiles suit the device, launches cover the work."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.kernel_harness import CONV_TILES, GEMM_TILES
+from vgg16gpu import graph, ops
+from vgg16gpu.errors import ModelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import Conv, Gemm, Op, Pads, Shape, Window
+from vgg16gpu.memory import aligned
+from vgg16gpu.ops import conv_igemm, gemm_splitk
+from vgg16gpu.ops.base import WeightArena, ceil_div, linear
+from vgg16gpu.program import Arena, Layout, Pointer, Scalar, Step, Value
+
+MB = 2**20
+CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
+GPUS = {
+    "T4": DeviceFacts("cuda", "T4", 40, (7, 5), 65536, 2**34, 2**34),
+    "MX450": DeviceFacts("cuda", "MX450", 14, (7, 5), 65536, 2**31, 2**31),
+    "RTX 3060": DeviceFacts("cuda", "RTX 3060", 28, (8, 6), 101376, 2**33, 2**33),
+    "A100": DeviceFacts("cuda", "A100", 108, (8, 0), 166912, 2**36, 2**36),
+    "H200": DeviceFacts("cuda", "H200", 132, (9, 0), 232448, 2**37, 2**37),
+}
+DEVICES = {"cpu": CPU, **GPUS}
+VGG16 = (  # (C, OC, map, pool) of the 13 convolutions at 224
+    (3, 64, 224, False),
+    (64, 64, 224, True),
+    (64, 128, 112, False),
+    (128, 128, 112, True),
+    (128, 256, 56, False),
+    (256, 256, 56, False),
+    (256, 256, 56, True),
+    (256, 512, 28, False),
+    (512, 512, 28, False),
+    (512, 512, 28, True),
+    (512, 512, 14, False),
+    (512, 512, 14, True),
+)
+
+
+def convolution(channels: int, filters: int, pool: bool = False) -> Conv:
+    weight = np.broadcast_to(np.float32(0), (filters, channels, 3, 3))
+    return Conv("x", "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), relu=True, pool=pool)
+
+
+def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[Step, ...]:
+    x = Value("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
+    y = Value("y", graph.output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
+    pointers = [Pointer(Arena.WEIGHTS, 0)] * 2
+    return ops.lowering(op).steps(op, x, y, pointers, Pointer(Arena.ACTIVATIONS, 2 * x.nbytes), facts)
+
+
+def test_every_op_of_the_graph_has_a_lowering() -> None:
+    for op_type in Op.__subclasses__():
+        op = object.__new__(op_type)
+        assert ops.lowering(op).op_type is op_type
+
+
+# ---- Convolution
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8, 32])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layer", VGG16, ids=str)
+def test_convolution_on_every_device(layer: tuple[int, int, int, bool], device: str, batch: int) -> None:
+    channels, filters, size, pool = layer
+    facts, op, shape = DEVICES[device], convolution(channels, filters, pool), (batch, channels, size, size)
+    geometry = conv_igemm.geometry(op, shape, facts)
+    tile = geometry.tile
+    assert tile.shared <= facts.shared_nbytes
+    assert 1 <= geometry.splits <= geometry.groups <= conv_igemm.MAX_GROUPS
+    assert geometry.group % tile.k == 0
+    per_block = ceil_div(geometry.groups, geometry.splits)
+    assert (geometry.splits - 1) * per_block < geometry.groups  # no block without a group
+    main, *rest = steps_of(op, shape, facts)
+    assert main.grid.x * tile.px >= geometry.rows > (main.grid.x - 1) * tile.px
+    assert main.grid.y * tile.oc >= geometry.columns > (main.grid.y - 1) * tile.oc
+    assert main.grid.z == geometry.splits
+    assert main.block.x == tile.threads <= 256
+    assert main.flop == 2 * batch * size * size * channels * filters * 9
+    workspace = conv_igemm.workspace_nbytes(op, shape, facts)
+    assert bool(rest) == bool(workspace) == (geometry.splits > 1)
+    assert workspace <= 64 * MB * batch
+    if rest:
+        assert rest[0].grid.x * rest[0].block.x >= geometry.rows * geometry.columns // (16 if pool else 4)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_at_most_a_quarter_of_the_card_stands_idle(gpu: str) -> None:
+    facts = GPUS[gpu]
+    for channels, filters, size, pool in VGG16:
+        main = steps_of(convolution(channels, filters, pool), (1, channels, size, size), facts)[0]
+        waves = math.prod(main.grid) / facts.multiprocessors
+        assert waves / math.ceil(waves) >= 0.75, main.label
+
+
+def test_no_cut_is_estimated_to_be_faster_than_the_one_chosen() -> None:
+    rows, columns, groups, group = 196, 512, 8, 576
+    def estimate(tile: conv_igemm.ConvTile, splits: int) -> float:
+        return conv_igemm.estimated_products(rows, columns, groups, group, tile, splits, GPUS["H200"].multiprocessors)
+
+    chosen = conv_igemm.choose_cut(rows, columns, groups, group, GPUS["H200"])
+    assert chosen[1] > 1  # without sharing, 28 blocks for 132 multiprocessors
+    assert estimate(*chosen) == min(estimate(tile, n) for tile in conv_igemm.GPU_TILES for n in range(1, groups + 1))
+
+
+def test_the_group_length_is_a_function_of_the_reduction_alone() -> None:
+    op = convolution(512, 512)
+    groups = {conv_igemm.geometry(op, (batch, 512, size, size), facts).group for facts in DEVICES.values() for batch in (1, 9) for size in (7, 30)}
+    assert groups == {576}
+
+
+@pytest.mark.parametrize("tile", CONV_TILES)
+def test_conv_tiles_meet_the_constraints_of_the_kernel(tile: str) -> None:
+    t = CONV_TILES[tile]
+    quads = t.k // 4
+    assert t.px % t.thread_px == t.oc % t.thread_oc == t.k % 4 == t.thread_px % 4 == t.thread_oc % 4 == 0
+    assert t.threads % quads == t.px % (t.threads // quads) == 0
+    assert t.k * t.oc // 4 % t.threads == 0
+    assert t.stages >= 2
+    assert conv_igemm.GROUP_ALIGNMENT % t.k == conv_igemm.MIN_GROUP % t.k == 0
+
+
+def test_some_tile_fits_the_smallest_card() -> None:
+    assert conv_igemm.SMALL_TILE.shared <= 65536
+    assert min(tile.dynamic_shared for tile in CONV_TILES.values()) <= 49152
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1, 32768), (1, 4, 32768, 1), (1, 1 << 20, 1 << 6, 1 << 6), (1 << 13, 4, 1 << 11, 1 << 10)])
+def test_maps_beyond_the_indices_of_the_kernel_are_refused(shape: Shape) -> None:
+    op = Conv("x", "y", ("y",), np.broadcast_to(np.float32(0), (4, shape[1], 1, 1)), None, Window((1, 1)))
+    with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; .*use a smaller image or batch"):
+        conv_igemm.geometry(op, shape, CPU)
+
+
+# ---- Fully connected
+
+
+@pytest.mark.parametrize("batch", [*range(1, 34), 64, 1000])
+def test_gemm_covers_batch_and_outputs(batch: int) -> None:
+    op = Gemm("x", "y", ("y",), np.broadcast_to(np.float32(0), (1001, 64)), None)
+    for layout, pitch in ((Layout.NHWC, 1004), (Layout.PLAIN, 1001)):
+        (step,) = steps_of(op, (batch, 64), CPU, layout)
+        tile_out, tile_n, _ = gemm_splitk.choose_tile(batch)
+        assert step.grid.x * tile_out >= pitch > (step.grid.x - 1) * tile_out
+        assert step.grid.y * tile_n >= batch > (step.grid.y - 1) * tile_n
+        assert step.arguments[-2] == Scalar(pitch)
+
+
+@pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
+def test_gemm_tiles_meet_the_constraints_of_the_kernel(tile: tuple[int, int, int]) -> None:
+    tile_out, tile_n, unroll = tile
+    assert tile_out * tile_n <= 128
+    assert unroll >= 1
+
+
+def test_small_batches_read_each_weight_once() -> None:
+    assert [gemm_splitk.choose_tile(batch)[1] >= batch for batch in range(1, 9)] == [True] * 8
+
+
+# ---- Shared parts
+
+
+def test_weight_arena() -> None:
+    arena = WeightArena()
+    first = arena.add(np.ones(3, np.float32))
+    second = arena.add_channels(np.array([1, 2, 3], np.float32), 3)
+    third = arena.add_channels(None, 5)
+    assert (first.offset, second.offset, third.offset, arena.nbytes) == (0, 256, 512, 768)
+    arrays = [upload.array.tolist() for upload in arena.uploads]
+    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8]
+    assert arena.staging_nbytes == 0
+    step = Step(*[None] * 4)  # type: ignore[arg-type]
+    arena.add_packed(np.ones(100, np.float32), step)
+    arena.add_packed(np.ones(10, np.float32), step)
+    assert arena.staging_nbytes == aligned(400)
+    assert arena.nbytes == 768
+
+
+@pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (256, 1), (257, 2), (1000, 4)])
+def test_linear(threads: int, blocks: int) -> None:
+    assert linear(threads) == ((blocks, 1, 1), (256, 1, 1))

@@ -1,0 +1,67 @@
+"""From the start of a process to its printed answer: `python -m vgg16gpu infer`, with warm caches."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vgg16gpu.errors import Error
+from vgg16gpu.graph import Array
+
+DESCRIPTION = (
+    "python -m vgg16gpu infer in a process of its own: from its start to the first byte that it prints, and to its "
+    "end; kernels in the cache and the model in the page cache (one run before, not counted); before this process "
+    "uses the device"
+)
+RUNS = 3
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """Medians in seconds, and every sample."""
+
+    to_result_s: float
+    to_exit_s: float
+    results_s: tuple[float, ...]
+    exits_s: tuple[float, ...]
+
+
+def measure_cold_start(model: Path, device: str, x: Array) -> ColdStart:
+    """Classify one input (C, H, W) in a fresh process, RUNS times. Raises Error with its last line when it fails."""
+    with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
+        image = Path(folder, "input.npy")
+        np.save(image, x)
+        command = [sys.executable, "-u", "-m", "vgg16gpu", "infer", str(image), "--model", str(model), "--device", device]
+        if x.ndim == 3:
+            command += ["--size", f"{x.shape[1]}x{x.shape[2]}"]
+        times = [_one_start(command) for _ in range(1 + RUNS)][1:]
+    results, exits = zip(*times, strict=True)
+    return ColdStart(statistics.median(results), statistics.median(exits), results, exits)
+
+
+def _one_start(command: Sequence[str]) -> tuple[float, float]:
+    """Seconds to the first byte on stdout, and to the end."""
+    folder = str(Path(__file__).resolve().parents[2])  # this very package, wherever the command runs
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+    with tempfile.TemporaryFile() as errors:
+        start = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environ) as process:
+            assert process.stdout is not None  # a pipe was asked for
+            process.stdout.read(1)
+            result = time.perf_counter() - start
+            process.stdout.read()
+        end = time.perf_counter() - start
+        if process.returncode:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            raise Error(f"cold start: infer ended with {process.returncode}: {lines[-1] if lines else 'no message'}")
+    return result, end

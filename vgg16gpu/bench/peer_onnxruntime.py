@@ -1,0 +1,127 @@
+"""onnxruntime as a contender: its CPU provider, and its CUDA provider where there is one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from vgg16gpu.bench.peers import PeerError, Setting
+from vgg16gpu.bench.timing import Contender, Method, wall
+from vgg16gpu.graph import Array
+
+_ERRORS_ONLY = 3  # onnxruntime's log severity
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+class OnnxruntimePeer:
+    """The model file itself in onnxruntime; on the cpu device with as many threads as ours, else with its default."""
+
+    notes: Sequence[str]
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._wants_cuda = setting.kind == "cuda"
+        has_cuda = _CUDA in onnxruntime.get_available_providers()
+        missing = "onnxruntime has no CUDA provider here (pip install onnxruntime-gpu): its CPU provider is compared"
+        self.notes = [missing] if self._wants_cuda and not has_cuda else []
+        self._has_cuda = has_cuda
+        self._cpu = self._session(_CPU, {})
+
+    @contextmanager
+    def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
+        """CPU; on a GPU also NCHW and NHWC, launched one by one and as a CUDA graph."""
+        found: list[Contender] = [_CpuContender(self._cpu, x)]
+        if self._wants_cuda and self._has_cuda:
+            found += [
+                _CudaContender(self._cuda_session(nhwc, graph), x, nhwc, graph, self._setting.ordinal)
+                for nhwc, graph in itertools.product((False, True), repeat=2)
+            ]
+        try:
+            yield found
+        finally:
+            found.clear()
+
+    def close(self) -> None:
+        """Free the session."""
+        del self._cpu
+
+    def _cuda_session(self, nhwc: bool, graph: bool) -> Any:
+        settings = {
+            "device_id": str(self._setting.ordinal),
+            "use_tf32": "0",
+            "prefer_nhwc": str(int(nhwc)),
+            "enable_cuda_graph": str(int(graph)),
+            "cudnn_conv_algo_search": "EXHAUSTIVE",
+            "cudnn_conv_use_max_workspace": "1",
+        }
+        return self._session(_CUDA, settings)
+
+    def _session(self, provider: str, settings: dict[str, str]) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        if self._setting.kind == "cpu":
+            options.intra_op_num_threads = self._setting.threads
+        try:
+            session = onnxruntime.InferenceSession(str(self._setting.path), options, providers=[(provider, settings)])
+        except Exception as error:  # its exceptions share no base class but this one
+            raise PeerError(f"onnxruntime refuses the model: {str(error).splitlines()[0]}") from error
+        if provider not in session.get_providers():
+            raise PeerError(f"onnxruntime does not start its {provider}: not compared")
+        return session
+
+
+class _CpuContender:
+    """session.run with numpy arrays."""
+
+    name = "onnxruntime"
+    variant = "CPU provider"
+    methods = (Method.HOST_TO_HOST,)
+
+    def __init__(self, session: Any, x: Array) -> None:
+        self._session = session
+        self._feed = {session.get_inputs()[0].name: x}
+        self._outputs = [session.get_outputs()[0].name]
+
+    def scores(self) -> Array:
+        """The first output."""
+        return np.asarray(self._session.run(self._outputs, self._feed)[0])
+
+    def measure(self, method: Method, runs: int) -> list[float]:
+        """Seconds of each run."""
+        del method
+        return [wall(self.scores) for _ in range(runs)]
+
+
+class _CudaContender:
+    """Input and output bound on the device. Its calls wait for the GPU, so there is no running back to back."""
+
+    name = "onnxruntime"
+    methods = (Method.ISOLATED, Method.HOST_TO_HOST)
+
+    def __init__(self, session: Any, x: Array, nhwc: bool, graph: bool, ordinal: int) -> None:
+        self.variant = f"CUDA provider, {'NHWC' if nhwc else 'NCHW'}, {'CUDA graph' if graph else 'no graph'}, no TF32"
+        self._session, self._x = session, x
+        self._binding = session.io_binding()
+        self._inp = onnxruntime.OrtValue.ortvalue_from_numpy(x, "cuda", ordinal)
+        self._binding.bind_ortvalue_input(session.get_inputs()[0].name, self._inp)
+        shape = [len(x), *session.get_outputs()[0].shape[1:]]
+        self._out = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cuda", ordinal)
+        self._binding.bind_ortvalue_output(session.get_outputs()[0].name, self._out)
+
+    def scores(self) -> Array:
+        """The first output, by way of the host."""
+        self._inp.update_inplace(self._x)
+        self._run()
+        return np.asarray(self._out.numpy())
+
+    def measure(self, method: Method, runs: int) -> list[float]:
+        """Seconds of each run, wall clock."""
+        return [wall(self._run if method is Method.ISOLATED else self.scores) for _ in range(runs)]
+
+    def _run(self) -> None:
+        self._session.run_with_iobinding(self._binding)

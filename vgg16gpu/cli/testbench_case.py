@@ -1,0 +1,158 @@
+"""What a testbench asks of a model: its inputs, their labels, and the references where the user has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vgg16gpu.cli.options import ModelNotes, find_model, is_digits, model_notes
+from vgg16gpu.errors import InputError
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import Array, Graph, infer_shapes
+from vgg16gpu.inputs import InputSpec, NamedInput, read_inputs
+from vgg16gpu.normalise import normalise
+from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.testbench import (
+    MIN_DISTINCT,
+    StepVerdict,
+    labelled_images,
+    load_labelled,
+    read_references,
+    standard_inputs,
+)
+from vgg16gpu.zoo.digits import heldout
+
+DEFAULT_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
+DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it never saw
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model: str | None
+    device: str
+    size: tuple[int, int] | None
+    inputs: Path | None
+    references: Path | None
+    images: Path | None
+    save: Path | None
+    layers: bool
+    iterations: tuple[int, ...]
+    tolerance: float
+    min_accuracy: float | None
+    output: Path | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    labels: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A model and what it is asked."""
+
+    path: Path
+    graph: Graph
+    shape: tuple[int, ...]  # of one sample
+    notes: ModelNotes
+    inputs: Sequence[NamedInput]
+    labels: Sequence[int] | None = None
+    references: Array | None = None
+    min_distinct: int = 0
+    min_accuracy: float = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        """What the inputs are called; no image is decoded for it."""
+        return self.inputs.names if isinstance(self.inputs, LabelledImages) else [item.name for item in self.inputs]
+
+    @property
+    def batch(self) -> int:
+        """The model's batch where it is fixed, else 1."""
+        return self.graph.input.shape[0] or 1
+
+    def numbers(self, item: NamedInput) -> Array:
+        """One input as (1, ...) float32, normalised on the host when it is pixels."""
+        if item.array.dtype == np.uint8:
+            return normalise(item.array.astype(np.uint8), self.notes.mean, self.notes.std)[None]
+        return item.array.astype(np.float32)[None]
+
+
+@dataclass
+class Outcome:
+    """What was measured."""
+
+    scores: Array
+    references: Array
+    steps: tuple[StepVerdict, ...] = ()
+    times: dict[int, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def prepare(options: Options) -> Bench:
+    """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
+    path = find_model(options.model, DEFAULT_MODELS, " --size 244")
+    graph = load_graph(Request(path))
+    shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
+    notes = model_notes(path, shape[1], options.mean, options.std, options.labels)
+    classes = _classes(graph, shape)
+    sample = shape[1:]
+    if options.images:
+        files = labelled_images(options.images, notes.names(classes))
+        inputs: Sequence[NamedInput] = LabelledImages(files, sample)
+        labels = [label for _, label in files]
+        return Bench(path, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
+    if options.inputs:
+        inputs = list(read_inputs([options.inputs], InputSpec(sample)))
+        references = _references(options.references, len(inputs), classes)
+        return Bench(path, graph, sample, notes, inputs, references=references)
+    if is_digits(options.model):
+        pixels, _, targets = heldout()
+        inputs = [NamedInput(f"digit {i}", x) for i, x in enumerate(pixels)]
+        accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
+        return Bench(path, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
+    inputs = standard_inputs(sample, notes.mean, notes.std)
+    return Bench(path, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+
+
+class LabelledImages(Sequence[NamedInput]):
+    """Images of known class, decoded when they are asked for."""
+
+    def __init__(self, files: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
+        self._files, self._shape = files, shape
+
+    @property
+    def names(self) -> list[str]:
+        """The files."""
+        return [file for file, _ in self._files]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return LabelledImages(self._files[index], self._shape)
+        return next(load_labelled([self._files[index]], self._shape))
+
+
+def _classes(graph: Graph, shape: tuple[int, ...]) -> int:
+    output = infer_shapes(graph, shape)[graph.outputs[0]]
+    if len(output) != 2:
+        raise InputError(f"output '{graph.outputs[0]}' has shape {output}; a testbench needs (N, classes)")
+    return output[1]
+
+
+def _references(path: Path | None, count: int, classes: int) -> Array | None:
+    if path is None:
+        return None
+    references = read_references(path, count)
+    if references.shape[1] != classes:
+        raise InputError(
+            f"references '{path}' have {references.shape[1]} scores for each of {count} inputs, the model {classes}"
+        )
+    return references
