@@ -104,7 +104,7 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
   // weights in one column. What does not change from tile to tile is computed here: the main loop must be almost pure FFMA.
   const int quad = tid % QUADS_K * 4;
   const int hw = POOL ? OH / 2 * (OW / 2) * 4 : OH * OW;
-  const float* first_image = inp + (long long)(row0 / hw) * H * W * C;  // rows of a block lie close: 32-bit offsets from here
+  const float* first_image = inp + (long long)(row0 / hw) * H * W * C;  // rows of a block lie close: offsets from here are 32 bits, in bytes
   int origin[LOADS_PX], pixel_offset[LOADS_PX], pixel_valid[LOADS_PX];
 UNROLL
   for (int l = 0; l < LOADS_PX; l++) {
@@ -113,7 +113,7 @@ UNROLL
     row_to_pixel(row, OH, OW, n, oh, ow);
     const int ih0 = row < rows ? oh * SH - PT : FAR_ABOVE, iw0 = ow * SW - PL;  // rows beyond the tensor look like padding
     origin[l] = ih0 * 65536 + (iw0 & 65535);
-    pixel_offset[l] = (((n - row0 / hw) * H + oh * SH - PT) * W + iw0) * C;  // of tap (0, 0): may be outside, then it is not read
+    pixel_offset[l] = (((n - row0 / hw) * H + oh * SH - PT) * W + iw0) * C * 4;  // of tap (0, 0): may be outside, then it is not read
   }
   const int weight_row = tid / QUADS_OC, weight_column = tid % QUADS_OC * 4;
   const bool weight_valid = oc0 + weight_column < OC;
@@ -136,10 +136,11 @@ UNROLL
   enter_tap();
 
   auto fetch = [&](int stage) {
-    const int shift = (kh * W + kw) * C + c;
+    const int shift = ((kh * W + kw) * C + c) * 4;
 UNROLL
     for (int l = 0; l < LOADS_PX; l++)
-      copy16_async(&pixel_tile[stage][tid / QUADS_K + l * ROWS_PER_LOAD][quad], first_image + (pixel_offset[l] + shift), pixel_valid[l]);
+      copy16_async(&pixel_tile[stage][tid / QUADS_K + l * ROWS_PER_LOAD][quad],
+                   reinterpret_cast<const char*>(first_image) + (pixel_offset[l] + shift), pixel_valid[l]);
 UNROLL
     for (int l = 0; l < LOADS_OC; l++)
       copy16_async(&weight_tile[stage][weight_row + l * WEIGHT_ROWS_PER_LOAD][weight_column],
@@ -191,7 +192,10 @@ UNROLL
 UNROLL
         for (int i = 0; i < THREAD_PX; i++)
 LANES
-          for (int j = 0; j < THREAD_OC; j++) acc[i][j] = fmaf(a[i][kk], b[j], acc[i][j]);
+          for (int step = 0; step < THREAD_OC; step++) {
+            const int j = serpentine(i, step, THREAD_OC);
+            acc[i][j] = fmaf(a[i][kk], b[j], acc[i][j]);
+          }
       }
     }
     stage = stage == STAGES - 1 ? 0 : stage + 1;

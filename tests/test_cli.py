@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import vgg16gpu
-from vgg16gpu.cli import COMMANDS, check_platform, cli
+from vgg16gpu.cli import COMMANDS, cli
 from vgg16gpu.cli.options import parse_counts, parse_floats, parse_size
 from vgg16gpu.zoo.digits import digit_sample, digits_model
 
@@ -112,10 +112,6 @@ def test_option_values():
 
 
 def test_other_platforms_get_one_line(monkeypatch):
-    for system, machine in (("Darwin", "arm64"), ("Windows", "AMD64"), ("Linux", "riscv64")):
-        with pytest.raises(vgg16gpu.DeviceError, match=f"{system} on {machine}.*Linux"):
-            check_platform(system, machine)
-    check_platform("Linux", "aarch64")
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     assert "Darwin" in refused("info", digits_model())
 

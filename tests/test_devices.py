@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from vgg16gpu import devices
 from vgg16gpu.devices import cpu, cuda, cuda_compiler, open_device
 from vgg16gpu.errors import DeviceError
 
@@ -110,11 +110,9 @@ def test_unknown_names_are_refused_with_what_is_accepted(opened, name):
     assert not opened
 
 
-@pytest.mark.parametrize(("platform", "machine"), [("darwin", "arm64"), ("linux", "riscv64"), ("win32", "AMD64")])
-def test_other_platforms_get_one_line(monkeypatch, opened, platform, machine):
-    monkeypatch.setattr(devices.sys, "platform", platform)
-    monkeypatch.setattr(devices.os, "uname", lambda: SimpleNamespace(machine=machine))
-    with pytest.raises(DeviceError, match=f"Linux on x86-64 or aarch64; this machine is {platform} on {machine}"):
+def test_other_platforms_get_one_line(monkeypatch, opened):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(DeviceError, match="Linux on riscv64 is not supported"):
         open_device()
     assert not opened
 

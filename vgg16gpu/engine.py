@@ -39,10 +39,14 @@ class Engine:
     Everything is decided, compiled and allocated here; `run` copies in, launches, copies out. Use as a context manager,
     or call `close`. Several threads may share an engine; their calls take turns.
 
-    model: the ONNX file. device: "auto", "cpu", "cuda" or "cuda:N". precision: "fp32". batch: one size or several; a run
-    of any number of images is made of them. size: image size (side, or height and width) for a model that leaves it open.
-    outputs: names of ONNX values to return instead of the model's outputs. mean, std: normalisation of uint8 inputs, per
-    channel, of bytes / 255 (ImageNet's for 3 channels, else none). allow_nonfinite: accept NaN and Inf in inputs.
+    model: the ONNX file.
+    device: "auto", "cpu", "cuda" or "cuda:N".
+    precision: "fp32".
+    batch: one size or several; a run of any number of images is made of them.
+    size: image size (side, or height and width) for a model that leaves it open.
+    outputs: names of ONNX values to return instead of the model's outputs.
+    mean, std: per channel, of bytes / 255, for uint8 inputs; ImageNet's for 3 channels, else none.
+    allow_nonfinite: accept NaN and Inf in inputs.
     keep_values: keep every intermediate value for `read_values`.
 
     Raises ModelError, InputError, DeviceError, KernelError.
@@ -114,8 +118,9 @@ class Engine:
                 outputs.append(arrays)
                 bad += [first + int(i) for i in np.flatnonzero(flags)]
         if bad and not self._allow_nonfinite:
+            which = ", ".join(map(str, bad[:8])) + " ..." * (len(bad) > 8)
             raise InputError(
-                f"input {', '.join(map(str, bad[:8]))}{' ...' if len(bad) > 8 else ''} of {len(images)} (counted from 0) "
+                f"input {which} of {len(images)} (counted from 0) "
                 "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
             )
         results = tuple(np.concatenate(arrays) for arrays in zip(*outputs, strict=True))
@@ -171,5 +176,6 @@ class Engine:
             expected["uint8"] = (*slot.shape[2:], slot.shape[1])
         if images.shape[1:] != expected.get(images.dtype.name) or images.ndim == 0 or len(images) == 0:
             accepted = " or ".join(f"{name} (N, {', '.join(map(str, shape))})" for name, shape in expected.items())
-            raise InputError(f"input '{slot.name}' is {images.dtype} {images.shape}; this model takes {accepted}, N >= 1")
+            found = f"{images.dtype} {images.shape}"
+            raise InputError(f"input '{slot.name}' is {found}; this model takes {accepted}, N >= 1")
         return images

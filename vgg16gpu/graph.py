@@ -29,13 +29,16 @@ class Pads(NamedTuple):
     right: int = 0
 
 
+NO_PADS = Pads()
+
+
 @dataclass(frozen=True, eq=False)
 class Window:
     """Geometry of a sliding window, with every ONNX default filled in."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int] = (1, 1)
-    pads: Pads = Pads()
+    pads: Pads = NO_PADS
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """(OH, OW) of a map of (height, width), rounded down as ONNX does by default."""

@@ -113,7 +113,7 @@ class ResidentPlan:
             outputs.append(out[start : start + value.nbytes].view(np.float32).reshape(value.shape)[:count].copy())
         start = program.status.offset - program.output.offset
         status = out[start:].view(np.int32).reshape(program.batch, program.status_per_image)
-        return tuple(outputs), status[:count].any(axis=1)
+        return tuple(outputs), np.asarray(status[:count].any(axis=1))
 
 
 def _input_nbytes(program: Program) -> int:

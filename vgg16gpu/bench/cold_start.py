@@ -40,7 +40,18 @@ def measure_cold_start(model: Path, device: str, x: Array) -> ColdStart:
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
         image = Path(folder, "input.npy")
         np.save(image, x)
-        command = [sys.executable, "-u", "-m", "vgg16gpu", "infer", str(image), "--model", str(model), "--device", device]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "vgg16gpu",
+            "infer",
+            str(image),
+            "--model",
+            str(model),
+            "--device",
+            device,
+        ]
         if x.ndim == 3:
             command += ["--size", f"{x.shape[1]}x{x.shape[2]}"]
         times = [_one_start(command) for _ in range(1 + RUNS)][1:]
@@ -51,7 +62,10 @@ def measure_cold_start(model: Path, device: str, x: Array) -> ColdStart:
 def _one_start(command: Sequence[str]) -> tuple[float, float]:
     """Seconds to the first byte on stdout, and to the end."""
     folder = str(Path(__file__).resolve().parents[2])  # this very package, wherever the command runs
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+    }
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environ) as process:

@@ -48,7 +48,9 @@ def compare(old: Content, new: Content, path: Path) -> tuple[Ratio, ...]:
     return ratios
 
 
-def _identity(old_model: Content, old_device: Content, model: Content, device: Content) -> Iterator[tuple[str, Any, Any]]:
+def _identity(
+    old_model: Content, old_device: Content, model: Content, device: Content
+) -> Iterator[tuple[str, Any, Any]]:
     yield "the device", old_device["name"], device["name"]
     yield "the kind of device", old_device.get("kind"), device["kind"]
     yield "the input shape", old_model.get("input_shape"), model["input_shape"]
@@ -67,8 +69,8 @@ def _runs(old: Content, new: Content) -> Iterator[Ratio]:
                 now = best_entry(batch, name, method)
                 if then and now:
                     what = f"{name}, batch {batch['batch']}, {method.value}"
-                    medians = (entry["times"][method.value]["median_s"] for entry in (then, now))
-                    yield Ratio(what, *medians, judged=name == NAME)
+                    before_s, now_s = (entry["times"][method.value]["median_s"] for entry in (then, now))
+                    yield Ratio(what, before_s, now_s, judged=name == NAME)
 
 
 def _iterations(old: Content, new: Content) -> Iterator[Ratio]:

@@ -9,12 +9,12 @@ from vgg16gpu.bench.ceilings import Ceilings
 from vgg16gpu.engine import Engine
 from vgg16gpu.program import Program, Step
 
-DESCRIPTION = (
-    "each step alone, bound {launches} times in a row and timed as one (between two events on a GPU, wall clock on a "
-    "CPU), time divided by {launches}; warm caches (what fits into them is not read from memory again), gaps between "
-    "launches included; median"
-)
-
+_WARM = "isolated, with warm caches: what fits into them is not read from memory again; median"
+_DESCRIPTIONS = {
+    "cuda": "each step alone, launched {launches} times in a row between two events, time divided by {launches}, gaps "
+    "between launches included; " + _WARM,
+    "cpu": "each step alone, wall clock of a launch; " + _WARM,
+}
 _LAUNCHES = {"cuda": 20, "cpu": 1}  # in one sample: a single kernel would be measured with its launch
 _SECONDS = 0.3  # for each step
 _LEAST, _MOST = 3, 50  # samples
@@ -41,7 +41,7 @@ class LayerTime:
 
 def description(kind: str) -> str:
     """How the layers of a device of this kind are timed."""
-    return DESCRIPTION.format(launches=_LAUNCHES[kind])
+    return _DESCRIPTIONS[kind].format(launches=_LAUNCHES[kind])
 
 
 def measure_layers(engine: Engine, program: Program, ceilings: Ceilings) -> tuple[LayerTime, ...]:

@@ -80,7 +80,7 @@ class _CpuContender:
 
     name = "onnxruntime"
     variant = "CPU provider"
-    methods = (Method.HOST_TO_HOST,)
+    methods: Sequence[Method] = (Method.HOST_TO_HOST,)
 
     def __init__(self, session: Any, x: Array) -> None:
         self._session = session
@@ -101,7 +101,7 @@ class _CudaContender:
     """Input and output bound on the device. Its calls wait for the GPU, so there is no running back to back."""
 
     name = "onnxruntime"
-    methods = (Method.ISOLATED, Method.HOST_TO_HOST)
+    methods: Sequence[Method] = (Method.ISOLATED, Method.HOST_TO_HOST)
 
     def __init__(self, session: Any, x: Array, nhwc: bool, graph: bool, ordinal: int) -> None:
         self.variant = f"CUDA provider, {'NHWC' if nhwc else 'NCHW'}, {'CUDA graph' if graph else 'no graph'}, no TF32"

@@ -6,7 +6,6 @@ batch normalisation already folded and ReLU in place, so torch has no work that 
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from vgg16gpu.bench.peers import PeerError, Setting
 from vgg16gpu.bench.timing import Contender, Method, wall
@@ -24,6 +23,7 @@ from vgg16gpu.graph import Array, BatchNorm, Conv, Flatten, Gemm, Graph, Identit
 Tensor: TypeAlias = Any
 Layer: TypeAlias = Callable[[Tensor], Tensor]
 
+_FORMATS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 _WARM_UP = 5  # runs before a capture: cuDNN tries its algorithms in the first ones
 
 
@@ -37,25 +37,21 @@ class TorchPeer:
             raise PeerError("torch is installed without CUDA, or does not see the GPU: not compared")
         self._device = torch.device("cpu" if setting.kind == "cpu" else f"cuda:{setting.ordinal}")
         self._restore = _strict_float32(setting.threads if setting.kind == "cpu" else None)
-        self._formats = {
-            "NCHW": torch.contiguous_format,
-            "channels_last": torch.channels_last,
-        }
         shared: dict[int, Tensor] = {}
         self._nets = {
-            name: _network(setting.graph, self._device, format_, shared) for name, format_ in self._formats.items()
+            name: _network(setting.graph, self._device, format_, shared) for name, format_ in _FORMATS.items()
         }
 
     @contextmanager
     def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
         """NCHW and channels_last; on a GPU both eager and as a CUDA graph."""
-        hows = ("eager", "CUDA graph") if self._device.type == "cuda" else ("eager",)
-        names = tuple(self._nets) if x.ndim == 4 else ("NCHW",)
-        kind = _CudaContender if self._device.type == "cuda" else _CpuContender
-        found = [
-            kind(self._nets[name], x, self._device, self._formats[name], name, how)
-            for name, how in itertools.product(names, hows)
-        ]
+        nets = {name: net for name, net in self._nets.items() if x.ndim == 4 or name == "NCHW"}
+        found: list[Contender] = []
+        for name, net in nets.items():
+            if self._device.type == "cpu":
+                found.append(_CpuContender(net, x, name))
+            else:
+                found += [_CudaContender(net, x, name, self._device, how) for how in ("eager", "CUDA graph")]
         try:
             yield found
         finally:
@@ -75,10 +71,9 @@ class _CpuContender:
     name = "torch"
     methods: Sequence[Method] = (Method.HOST_TO_HOST,)
 
-    def __init__(self, net: Layer, x: Array, device: Any, memory_format: Any, format_name: str, how: str) -> None:
-        self.variant = f"{format_name}, {how}, {torch.get_num_threads()} threads"
-        self._net, self._x, self._format = net, x, memory_format
-        del device
+    def __init__(self, net: Layer, x: Array, memory_format: str) -> None:
+        self.variant = f"{memory_format}, eager, {torch.get_num_threads()} threads"
+        self._net, self._x, self._format = net, x, _FORMATS[memory_format]
 
     def scores(self) -> Array:
         """The first output."""
@@ -98,15 +93,15 @@ class _CudaContender:
     name = "torch"
     methods: Sequence[Method] = tuple(Method)
 
-    def __init__(self, net: Layer, x: Array, device: Any, memory_format: Any, format_name: str, how: str) -> None:
-        self.variant = f"{format_name}, {how}, no TF32"
+    def __init__(self, net: Layer, x: Array, memory_format: str, device: Any, how: str) -> None:
+        self.variant = f"{memory_format}, {how}, no TF32"
         self._x = x
         self._device = device
         with torch.inference_mode(), torch.cuda.device(device):
             self._pinned = torch.from_numpy(x).pin_memory()
             self._inp = self._pinned.to(device)
             if x.ndim == 4:
-                self._inp = self._inp.to(memory_format=memory_format)
+                self._inp = self._inp.to(memory_format=_FORMATS[memory_format])
             self._run, self._out = _eager(net, self._inp) if how == "eager" else _captured(net, self._inp)
             self._pinned_out = torch.empty(self._out().shape, pin_memory=True)
 
@@ -207,10 +202,10 @@ def _layer(op: Op, tensor: Callable[..., Tensor]) -> Layer:
         case Gemm():
             return partial(_gemm, op, tensor(op.weight), tensor(op.bias))
         case BatchNorm():
-            arrays = [tensor(array) for array in (op.mean, op.variance, op.scale, op.shift)]
-            return lambda x: F.batch_norm(x, *arrays, eps=op.epsilon)
+            mean, variance, scale, shift = (tensor(array) for array in (op.mean, op.variance, op.scale, op.shift))
+            return lambda x: functional.batch_norm(x, mean, variance, scale, shift, eps=op.epsilon)
         case Relu():
-            return torch.relu
+            return functional.relu
         case Flatten():
             return partial(torch.flatten, start_dim=1)
         case Softmax():
@@ -223,25 +218,27 @@ def _layer(op: Op, tensor: Callable[..., Tensor]) -> Layer:
 
 def _conv(op: Conv, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
     x, padding = _padded(x, op.window.pads, 0.0)
-    y = F.conv2d(x, weight, bias, op.window.strides, padding)
+    y = functional.conv2d(x, weight, bias, op.window.strides, padding)
     if op.relu:
         y = y.relu_()
-    return F.max_pool2d(y, 2) if op.pool else y
+    return functional.max_pool2d(y, 2) if op.pool else y
 
 
 def _pool(op: Pool, x: Tensor) -> Tensor:
     window = op.window
     if op.kind == "max":
         x, padding = _padded(x, window.pads, -torch.inf)
-        return F.max_pool2d(x, window.kernel, window.strides, padding)
+        return functional.max_pool2d(x, window.kernel, window.strides, padding)
     if window.pads[:2] != window.pads[2:]:
         raise PeerError(f"torch: average pool '{op.y}' has unequal padding {tuple(window.pads)}: not compared")
     counted = op.count_include_pad
-    return F.avg_pool2d(x, window.kernel, window.strides, window.pads[:2], count_include_pad=counted)
+    return functional.avg_pool2d(x, window.kernel, window.strides, window.pads[:2], count_include_pad=counted)
 
 
 def _gemm(op: Gemm, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-    y = F.linear(torch.flatten(x, 1) if op.flattens else x, weight, bias)  # flatten gives ONNX order in both formats
+    y = functional.linear(
+        torch.flatten(x, 1) if op.flattens else x, weight, bias
+    )  # flatten gives ONNX order in both formats
     return y.relu_() if op.relu else y
 
 
@@ -249,7 +246,7 @@ def _padded(x: Tensor, pads: Pads, value: float) -> tuple[Tensor, tuple[int, int
     """The map, and the padding that is left to the op: all of it where it is the same on both sides."""
     if pads[:2] == pads[2:]:
         return x, (pads.top, pads.left)
-    return F.pad(x, (pads.left, pads.right, pads.top, pads.bottom), value=value), (0, 0)
+    return functional.pad(x, (pads.left, pads.right, pads.top, pads.bottom), value=value), (0, 0)
 
 
 def _strict_float32(threads: int | None) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from vgg16gpu.accuracy import SCORE_TOLERANCE
 from vgg16gpu.bench import layers
 from vgg16gpu.bench.cold_start import DESCRIPTION as COLD_START
 from vgg16gpu.bench.cold_start import ColdStart
-from vgg16gpu.bench.session import BatchResult, Entry, Findings, Wanted
+from vgg16gpu.bench.session import PEER_TOLERANCE, BatchResult, Entry, Findings
 from vgg16gpu.bench.timing import DESCRIPTIONS, Method
 from vgg16gpu.errors import InputError
 
@@ -22,11 +22,11 @@ SCHEMA = 1  # of the JSON file; changed when a reader of older files would go wr
 Content = dict[str, Any]
 
 
-def content(wanted: Wanted, findings: Findings, cold_start: ColdStart | None) -> Content:
+def content(findings: Findings, model: Content, cold_start: ColdStart | None) -> Content:
     """Everything, ready for `json.dumps`. Times are seconds; throughputs per second."""
     return {
         "schema": SCHEMA,
-        "model": model_identity(wanted.path, findings.input_shape, wanted.precision),
+        "model": model,
         "device": {"kind": findings.kind, "name": findings.environment["device"]["name"]},
         "device_choice": findings.device_choice,
         "environment": findings.environment,
@@ -34,7 +34,9 @@ def content(wanted: Wanted, findings: Findings, cold_start: ColdStart | None) ->
         "verification": {
             "reference": "onnxruntime, CPU",
             "tolerance": SCORE_TOLERANCE,
-            "worst_error": max((b.entries[0].error for b in findings.batches if b.entries[0].error is not None), default=None),
+            "worst_error": max(
+                (b.entries[0].error for b in findings.batches if b.entries[0].error is not None), default=None
+            ),
         },
         "ceilings": asdict(findings.ceilings),
         "batches": [_batch(result) for result in findings.batches],
@@ -60,7 +62,8 @@ def methods(findings: Findings) -> Mapping[str, str]:
     return {
         **{method.value: text for method, text in DESCRIPTIONS.items()},
         "order": "ours and the peers in turns, an untimed run before each turn; short bursts, not sustained load",
-        "peers": "same process, same inputs, strict float32; the fastest variant is the one compared",
+        "peers": f"same process, same inputs, strict float32, scores within {PEER_TOLERANCE:g} of ours; "
+        "the fastest variant is the one compared",
         "layers": layers.description(findings.kind),
         "ceilings": findings.ceilings.description,
         "iterations": "host to host, batch 1: the mean over 10 inputs x iterations runs, beside the median of them",
@@ -94,13 +97,16 @@ def names(batch: Content) -> list[str]:
 
 def _is_complete(found: Content) -> bool:
     try:
-        found["model"]["sha256"], found["device"]["name"], found["iterations"]  # noqa: B018 - are they there?
-        return all(
-            float(summary["median_s"]) > 0
+        summaries = [
+            summary
             for batch in found["batches"]
             for entry in batch["entries"]
             for summary in entry["times"].values()
-        )
+            if isinstance(batch["batch"], int) and isinstance(entry["name"], str)
+        ]
+        medians = [item["median_s"] for item in (*summaries, *found["iterations"])]
+        named = all(isinstance(text, str) for text in (found["model"]["sha256"], found["device"]["name"]))
+        return named and all(median > 0 for median in medians)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
 

@@ -87,7 +87,7 @@ class Effort:
 
 
 GPU_EFFORT = Effort(seconds=1.0, most=200, rounds=5)
-CPU_EFFORT = Effort(seconds=4.0, most=50, rounds=3)
+CPU_EFFORT = Effort(seconds=3.0, most=50, rounds=3)
 
 Times: TypeAlias = dict[Method, Summary]
 
@@ -121,10 +121,8 @@ def wall(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure_iterations(
-    run: Callable[[Any], object], inputs: Sequence[Any], iterations: int
-) -> tuple[float, Summary]:
-    """Every input `iterations` times in a row: the mean seconds of a run over everything, and the summary of all runs."""
+def measure_iterations(run: Callable[[Any], object], inputs: Sequence[Any], iterations: int) -> tuple[float, Summary]:
+    """Every input `iterations` times in a row: the mean seconds of a run over all of them, and their summary."""
     samples = [wall(partial(run, x)) for x in inputs for _ in range(iterations)]
     return sum(samples) / len(samples), summarise(samples)
 

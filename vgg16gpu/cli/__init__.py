@@ -7,14 +7,14 @@ device, 130 interrupted. A subcommand's module is imported when it is used: `--h
 from __future__ import annotations
 
 import importlib
-import platform
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
 
-from vgg16gpu.errors import DeviceError, Error
+from vgg16gpu.errors import Error
+from vgg16gpu.platforms import supported_machine
 
 # name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
 COMMANDS = {
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         """Run and exit with the documented code."""
         extra.pop("standalone_mode", None)
         try:
-            check_platform(platform.system(), platform.machine())
+            supported_machine()
             code = super().main(args, prog_name or "vgg16gpu", standalone_mode=False, **extra)
         except Error as error:
             fail(str(error), EXIT_USAGE)
@@ -76,14 +76,6 @@ def fail(message: str, code: int) -> NoReturn:
     """Print one line on stderr and exit with `code`."""
     click.echo(f"vgg16gpu: {message}", err=True)
     sys.exit(code)
-
-
-def check_platform(system: str, machine: str) -> None:
-    """Raise DeviceError in one line unless this is Linux on x86-64 or aarch64."""
-    if system != "Linux" or machine not in ("x86_64", "aarch64"):
-        raise DeviceError(
-            f"{system} on {machine} is not supported: vgg16gpu runs on Linux, x86-64 or aarch64 (on Windows, in WSL 2)"
-        )
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

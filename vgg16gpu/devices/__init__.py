@@ -5,18 +5,16 @@ Importing this package imports no device, hence neither PyCUDA nor a compiler's 
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from typing import TYPE_CHECKING
 
 from vgg16gpu.errors import DeviceError
+from vgg16gpu.platforms import supported_machine
 
 if TYPE_CHECKING:
     from vgg16gpu.devices.base import Device
 
 _ACCEPTED = "auto, cpu, cuda, cuda:N (N the number of a GPU)"
-_MACHINES = ("x86_64", "aarch64")
 
 
 def open_device(name: str = "auto") -> tuple[Device, str]:
@@ -25,7 +23,7 @@ def open_device(name: str = "auto") -> tuple[Device, str]:
     "auto" takes the GPU if one works, else the processor. "cpu", "cuda" and "cuda:N" are taken at their word: there is
     no falling back. Raises DeviceError for another name, another kind of machine, or a device that does not work.
     """
-    _check_platform()
+    supported_machine()
     if name == "auto":
         return _open_any()
     if name == "cpu":
@@ -70,9 +68,3 @@ def _open_cpu(reason: str) -> tuple[Device, str]:
     from vgg16gpu.devices.cpu import CpuDevice  # noqa: PLC0415
 
     return CpuDevice(), f"cpu: {reason}"
-
-
-def _check_platform() -> None:
-    machine = os.uname().machine if hasattr(os, "uname") else "unknown"
-    if sys.platform != "linux" or machine not in _MACHINES:
-        raise DeviceError(f"vgg16gpu runs on Linux on x86-64 or aarch64; this machine is {sys.platform} on {machine}")

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.facts import DeviceFacts as DeviceFacts
+from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.program import Arena, Kernel, Step
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]

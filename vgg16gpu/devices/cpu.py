@@ -23,10 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices import cpu_compiler, cpu_memory
-from vgg16gpu.devices.base import Bytes, Counters, DeviceFacts
+from vgg16gpu.devices.base import Bytes, Counters
 from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.platforms import supported_machine
 from vgg16gpu.program import Arena, Kernel, Step
 
 _MAX_OS_THREADS = 1024
@@ -49,7 +51,7 @@ class CpuDevice:
     counters: Counters
 
     def __init__(self, sanitize: Check | None = None) -> None:
-        cpu_compiler.machine()
+        supported_machine()
         cpu_compiler.find_compiler()
         self._check = sanitize or _check_from_environment()
         _require_runtime(self._check)
@@ -129,8 +131,7 @@ class CpuDevice:
         def run() -> None:
             with self._lock:
                 self._require_open()
-                assert self._workers is not None or not launches  # a built kernel brought them
-                memory = self._workers.address if self._workers else 0
+                memory = self._workers.address if self._workers else 0  # there are workers if there is a kernel
                 for launch in launches:
                     self.counters.launches += 1
                     launch(memory, self._os_threads, self._order, self._seed)

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from vgg16gpu import kernel_source
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.platforms import supported_machine
 
 # How a library is checked while it runs. All three fill shared memory with NaN before each block; "address" (with
 # undefined behaviour) and "thread" add the compiler's sanitizers.
@@ -38,7 +39,6 @@ _COMMON = (
     "-ffp-contract=off",  # the same bits as nvcc --fmad=false: no a*b+c that the source does not write as fmaf
     "-fopenmp-simd",
     "-fno-strict-aliasing",
-    "-Werror=frame-larger-than=16384",  # half a fiber's stack
     "-Wno-unknown-pragmas",
 )
 _FAST = ("-O3",)
@@ -55,7 +55,9 @@ _BY_CHECK: dict[Check | None, tuple[str, ...]] = {
     ),
     "thread": ("-O1", *_CHECKED, "-DCPU_SHIM_TSAN", "-fsanitize=thread"),
 }
-_GCC = ("-fno-gnu-unique",)  # or a library's statics would be shared with other libraries and never unloaded
+# -fno-gnu-unique: or a library's statics would be shared with other libraries. 16384: half a fiber's stack.
+_GCC = ("-fno-gnu-unique", "-Werror=frame-larger-than=16384")
+_CLANG = ("-Wframe-larger-than=16384", "-Werror=frame-larger-than")
 _GCC_ADDRESS = ("-fsanitize-sections=cuda_shared",)  # GCC leaves variables in named sections unguarded unless told
 _NATIVE = {
     "x86_64": ("-march=native", "-mprefer-vector-width=128"),  # 128: a thread's tile is a few times 4 floats wide
@@ -92,20 +94,10 @@ class Compiler:
 
     def flags(self, check: Check | None) -> tuple[str, ...]:
         """Options for a library, with or without checks."""
-        flags = (*_COMMON, *_NATIVE[machine()], *_BY_CHECK[check])
-        if not self.is_clang:
-            flags += _GCC + (_GCC_ADDRESS if check == "address" else ())
-        return flags
-
-
-def machine() -> str:
-    """The architecture, x86_64 or aarch64. Raises DeviceError on anything else than Linux on one of these."""
-    name = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    if platform.system() != "Linux" or name not in _NATIVE:
-        raise DeviceError(
-            f"the cpu device runs on Linux on x86-64 or aarch64, not on {platform.system()} on {platform.machine()}"
-        )
-    return name
+        flags = (*_COMMON, *_NATIVE[supported_machine()], *_BY_CHECK[check])
+        if self.is_clang:
+            return flags + _CLANG
+        return flags + _GCC + (_GCC_ADDRESS if check == "address" else ())
 
 
 def find_compiler() -> Compiler:
@@ -151,7 +143,7 @@ def _cpu_identity() -> str:
     """Everything that -march=native may depend on."""
     lines = _first_processor().splitlines()
     wanted = ("model name", "model", "cpu family", "stepping", "flags", "Features", "CPU ")
-    return machine() + "\n" + "\n".join(line for line in lines if line.startswith(wanted))
+    return supported_machine() + "\n" + "\n".join(line for line in lines if line.startswith(wanted))
 
 
 def compile_units(units: Iterable[Unit], check: Check | None, processes: int) -> dict[Unit, Path]:

@@ -54,7 +54,7 @@ def load_pycuda() -> PyCuda:
 def import_problem(error: ImportError) -> str:
     """Why PyCUDA cannot be imported, and what to do."""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pycuda":
-        return "PyCUDA is not installed (pip install 'vgg16gpu[cuda]')"
+        return "PyCUDA is not installed (python -m vgg16gpu.cuda_setup installs what fits the driver)"
     if re.search(r"undefined symbol: cu[A-Z]", str(error)):
         return (
             f"PyCUDA is there but the NVIDIA driver is too old for it ({error}); "

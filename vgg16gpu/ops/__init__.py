@@ -1,6 +1,6 @@
 """The Python side of each kernel, one module named like its .cu file: constraints, tiles, launch geometry, packing.
 
-A module that lowers graph ops defines LOWERING, or LOWERINGS. They are found, not listed: adding a kernel is adding files.
+A module that lowers graph ops defines LOWERING, or LOWERINGS. They are found, not listed: to add a kernel, add files.
 """
 
 from __future__ import annotations

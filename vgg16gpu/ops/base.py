@@ -66,7 +66,7 @@ class Lowering:
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b rounded up."""
+    """The quotient, rounded up."""
     return -(-a // b)
 
 

@@ -16,8 +16,9 @@ from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value, padded_channels
 
 SOURCE = "conv_igemm.cu"
 
-# The reduction is summed in groups: about 288 products keep the error of a group near 2e-7 (sequential sums of 576 have 3e-7, of 4608
-# 9e-7), and more than 8 groups would make the workspace of a split reduction large. A multiple of every TILE_K below.
+# The reduction is summed in groups: about 288 products keep the error of a group near 2e-7 (sequential sums of 576 have
+# 3e-7, of 4608 9e-7), and more than 8 groups would make the workspace of a split reduction large. A multiple of every
+# TILE_K below.
 MIN_GROUP = 288
 MAX_GROUPS = 8
 GROUP_ALIGNMENT = 32
@@ -72,9 +73,11 @@ WIDE_TILE = ConvTile(px=64, oc=128)
 LARGE_TILE = ConvTile(px=128, oc=64, alone=0.87, full=0.97)
 SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4, alone=0.75, full=0.96)  # fits every card
 GPU_TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
+MAX_TILE_PX = max(tile.px for tile in (CPU_TILE, *GPU_TILES))
 
-# What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is written and read
-# (through the L2 cache of an H200: about 5 products of the whole card per byte), and there is one more launch (2 us).
+# What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is
+# written and read (in the L2 cache of an H200: about 5 products of the whole card per byte), and there is one more
+# launch (2 us).
 PRODUCTS_PER_BYTE = 5
 PRODUCTS_PER_LAUNCH = 300_000
 
@@ -97,7 +100,7 @@ class ConvGeometry:
 
 
 def group_length(reduction: int) -> int:
-    """Products that are summed in sequence: a function of the reduction alone, so that results never depend on the device."""
+    """Products that are summed in sequence: a function of the reduction alone, so that the bits never change."""
     share = ceil_div(ceil_div(reduction, MAX_GROUPS), GROUP_ALIGNMENT) * GROUP_ALIGNMENT
     return max(MIN_GROUP, share)
 
@@ -125,7 +128,11 @@ def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFa
     tiles = [tile for tile in GPU_TILES if tile.shared <= facts.shared_nbytes]
     splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)]
     cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
-    return min(cuts, key=lambda cut: estimated_products(rows, columns, groups, group, *cut, facts.multiprocessors))
+
+    def time(cut: tuple[ConvTile, int]) -> float:
+        return estimated_products(rows, columns, groups, group, cut[0], cut[1], facts.multiprocessors)
+
+    return min(cuts, key=time)
 
 
 def estimated_products(
@@ -143,12 +150,13 @@ def estimated_products(
 
 
 def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
-    """The kernel counts map rows and columns in 16 bits, the floats of an image and the 16-byte vectors of its output in 32."""
-    image = padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
-    if max(x_shape[2:]) >= 1 << 15 or image >= 1 << 31 or rows * columns // 4 >= 1 << 31:
+    """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images and for vectors."""
+    image = 4 * padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
+    images = 1 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
+    if max(x_shape[2:]) >= 1 << 15 or image * images >= 1 << 31 or rows * columns // 4 >= 1 << 31:
         raise ModelError(
-            f"Conv '{op.y}': its input {x_shape} is too large; maps may have up to 32767 rows and columns, images 2^31 "
-            "values and outputs 2^33; use a smaller image or batch"
+            f"Conv '{op.y}': its input {x_shape} is too large; maps may have up to 32767 rows and columns, the images "
+            "of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
         )
 
 

@@ -22,13 +22,12 @@ def relu_steps(
     del pointers, workspace, facts
     vectors = math.prod(y.stored_shape) // 4
     grid, block = linear(vectors)
-    arguments = (y.pointer, x.pointer, *scalars(vectors))
     return (
         Step(
             kernel=Kernel(SOURCE, "relu_f32"),
             grid=grid,
             block=block,
-            arguments=arguments,
+            arguments=(y.pointer, x.pointer, *scalars(vectors)),
             flop=math.prod(y.shape),
             nbytes=x.nbytes + y.nbytes,
             names=op.names,
@@ -42,7 +41,8 @@ def batch_norm_weights(op: BatchNorm, x_shape: Shape, arena: WeightArena) -> tup
     scale = op.scale.astype(np.float64) / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
     shift = op.shift - op.mean * scale
     channels = x_shape[1]
-    return arena.add_channels(scale.astype(np.float32), channels), arena.add_channels(shift.astype(np.float32), channels)
+    stored = [arena.add_channels(vector.astype(np.float32), channels) for vector in (scale, shift)]
+    return stored[0], stored[1]
 
 
 def batch_norm_steps(

@@ -23,7 +23,8 @@ def choose_tile(batch: int) -> tuple[int, int, int]:
 
 def weights(op: Gemm, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
     """Weights as (OUT, stored features of x), bias as (padded OUT,)."""
-    return pack_gemm(op.weight, *gemm_input(x_shape, op.flattens), arena), arena.add_channels(op.bias, op.weight.shape[0])
+    channels, pixels = gemm_input(x_shape, op.flattens)
+    return pack_gemm(op.weight, channels, pixels, arena), arena.add_channels(op.bias, op.weight.shape[0])
 
 
 def steps(

@@ -1,0 +1,32 @@
+"""A copy of the kernels with one mutation."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vgg16gpu.kernel_source import kernel_dir
+
+if TYPE_CHECKING:
+    from tests.mutants.table import Mutant
+
+REPOSITORY = kernel_dir()
+
+
+def write_mutant(folder: Path, mutant: Mutant | None) -> None:
+    """Fill `folder`; without a mutant the kernels are as they are."""
+    shutil.copytree(REPOSITORY, folder, dirs_exist_ok=True)
+    if mutant is None:
+        return
+    path = folder / mutant.file
+    text = path.read_text()
+    count = text.count(mutant.old)
+    assert count == 1, f"mutant {mutant.name!r}: {mutant.old!r} occurs {count} times in {mutant.file}, not once"
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def mutated_line(mutant: Mutant) -> int:
+    """The number of the first line that differs."""
+    text = (REPOSITORY / mutant.file).read_text()
+    return text[: text.index(mutant.old)].count("\n") + 1

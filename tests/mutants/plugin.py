@@ -1,0 +1,36 @@
+"""pytest plugin: run any test with a mutant's kernels.
+
+    VGG16GPU_MUTANT="missing barrier" python -m pytest -p tests.mutants.plugin tests/test_conv_igemm.py
+
+Works on every device, and under every sanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from vgg16gpu import kernel_source
+
+_folder = Path(mkdtemp(prefix="vgg16gpu-mutant-"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any device module is imported: what they import from kernel_source must be the replacement."""
+    del config
+    from tests.mutants.kernels import write_mutant
+    from tests.mutants.table import MUTANTS, OVERRUN
+
+    name = os.environ["VGG16GPU_MUTANT"]
+    write_mutant(_folder, next(mutant for mutant in (*MUTANTS, OVERRUN) if mutant.name == name))
+    kernel_source.kernel_dir = lambda: _folder  # type: ignore[assignment]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Nothing stays behind."""
+    del config
+    shutil.rmtree(_folder, ignore_errors=True)

@@ -1,0 +1,102 @@
+"""Every mutant is caught by its kernel's own test on the cpu device; the sanitizers name the line of a planted fault."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.kernels import REPOSITORY, mutated_line, write_mutant
+from tests.mutants.table import MUTANTS, OVERRUN, RACE, Mutant
+from vgg16gpu import kernel_source
+from vgg16gpu.devices import sanitize
+from vgg16gpu.devices.cpu import CpuDevice
+from vgg16gpu.devices.sanitize import Sanitizer
+from vgg16gpu.errors import DeviceError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _not_under_a_sanitizer() -> None:
+    if "VGG16GPU_SANITIZE" in os.environ:
+        pytest.skip("wrong kernels end a process under a sanitizer")
+
+
+@pytest.fixture
+def device_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mutant | None, str], CpuDevice]:
+    """A cpu device that runs a mutant; nothing of it stays in the user's kernel cache."""
+
+    def open_device(mutant: Mutant | None, order: str) -> CpuDevice:
+        folder = tmp_path / "kernels"
+        write_mutant(folder, mutant)
+        monkeypatch.setattr(kernel_source, "kernel_dir", lambda: folder)
+        if mutant is not None:
+            monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("VGG16GPU_ORDER", order)
+        return CpuDevice()
+
+    return open_device
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.file}: {mutant.name}")
+def test_mutant_is_caught(device_with: Callable[[Mutant | None, str], CpuDevice], mutant: Mutant) -> None:
+    """By a failed assertion: a mutant that does not compile, or ends a launch, is none."""
+    device = device_with(mutant, mutant.order)
+    with pytest.raises(AssertionError):
+        mutant.check(device)
+    device.close()
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "7"])
+def test_the_same_checks_pass_without_a_mutation(
+    device_with: Callable[[Mutant | None, str], CpuDevice], order: str
+) -> None:
+    device = device_with(None, order)
+    for mutant in MUTANTS:
+        mutant.check(device)
+    device.close()
+
+
+def test_every_kernel_has_mutants() -> None:
+    kernels = {path.name for path in REPOSITORY.glob("*.cu")} - {"ceiling.cu"}  # measures the device, computes nothing
+    assert kernels <= {mutant.file for mutant in MUTANTS}
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
+
+
+# ---- Planted faults in the real kernel, under the sanitizers
+
+
+def run_sanitized(sanitizer: Sanitizer, mutant: Mutant) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vgg16gpu.devices.sanitize", sanitizer]
+    command += ["-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin", "-m", "sanitize and not gpu"]
+    command += ["tests/test_conv_igemm.py"]
+    environment = {**os.environ, "VGG16GPU_MUTANT": mutant.name}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=240, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "mutant", "message"),
+    [("address", OVERRUN, "AddressSanitizer: use-after-poison"), ("thread", RACE, "ThreadSanitizer: data race")],
+    ids=["address", "thread"],
+)
+def test_a_fault_in_the_convolution_is_reported_with_its_line(
+    sanitizer: Sanitizer, mutant: Mutant, message: str
+) -> None:
+    try:
+        sanitize.environment(sanitizer)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    done = run_sanitized(sanitizer, mutant)
+    assert done.returncode not in (0, 1), done.stdout + done.stderr  # 1: pytest saw a failure, and the sanitizer nothing
+    assert message in done.stderr
+    lines = [int(number) for number in re.findall(r"conv_igemm\.cu:(\d+)", done.stderr)]
+    assert lines
+    assert min(abs(line - mutated_line(mutant)) for line in lines) < 40, lines  # the access, not the mistake itself

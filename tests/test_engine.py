@@ -1,0 +1,413 @@
+"""The engine: a narrow VGG step by step, the same bits under all circumstances, one copy each way, and refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.kernel_harness import assert_same_bits, bounds
+from tests.reference import apply, evaluate
+from vgg16gpu import Engine
+from vgg16gpu.accuracy import SCORE_TOLERANCE, assert_close, layer_error, score_error
+from vgg16gpu.devices.base import Counters, Device
+from vgg16gpu.errors import DeviceError, InputError, ModelError
+from vgg16gpu.graph import Array
+from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu.zoo.samples import structured_images
+
+SIZES = {"vgg16-48": 48, "vgg16_bn-48": 48, "vgg11-61": 61}  # 61: odd maps all the way
+SCORES = 10
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """VGGs with an eighth of the channels, small maps and a small classifier."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = {}
+    for name, size in SIZES.items():
+        variant = name.partition("-")[0]
+        paths[name] = folder / f"{name}.onnx"
+        options: dict[str, Any] = {"variant": variant.removesuffix("_bn"), "batch_norm": variant.endswith("_bn")}
+        make_vgg(paths[name], size=size, width=8, hidden=64, classes=SCORES, **options)
+    return paths
+
+
+@pytest.fixture
+def model(models: dict[str, Path]) -> Path:
+    return models["vgg16-48"]
+
+
+def pixels(count: int, size: int = 48) -> Any:
+    return structured_images(count, size, seed=3)
+
+
+def images(count: int, size: int = 48) -> Array:
+    return normalise(pixels(count, size), IMAGENET_MEAN, IMAGENET_STD)
+
+
+def run(engine: Engine, x: Any) -> Array:
+    scores = engine.run(x)
+    assert isinstance(scores, np.ndarray)
+    return scores
+
+
+# ---- Right answers
+
+
+def check_steps(engine: Engine, x: Array) -> None:
+    """Each value against float64, from the value before it as the device has it, and from the input."""
+    scores = run(engine, x)
+    stored = {names[-1]: array for names, array in engine.read_values()}
+    exact = evaluate(engine.graph, x)
+    assert list(stored) == list(exact)
+    for op in engine.graph.ops:
+        expected = apply(op, stored[op.x].astype(np.float64))
+        assert_close(stored[op.y], expected, *bounds(op, stored[op.x]), label=op.y)
+        assert layer_error(stored[op.y], exact[op.y]) <= SCORE_TOLERANCE, op.y
+    assert (score_error(scores, exact[engine.graph.outputs[0]]) <= SCORE_TOLERANCE).all()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_step_by_step(device: Device, models: dict[str, Path], name: str) -> None:
+    with Engine(models[name], device=device.facts.kind, batch=2, keep_values=True) as engine:
+        check_steps(engine, images(2, SIZES[name]))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_onnx_value_as_an_output(device: Device, models: dict[str, Path], name: str) -> None:
+    """Nothing is fused then: each ReLU, pool and normalisation runs on its own."""
+    nodes = onnx.load(models[name]).graph.node
+    names = [node.output[0] for node in nodes]
+    x = images(1, SIZES[name])
+    with Engine(models[name], device=device.facts.kind, outputs=names) as engine:
+        values = engine.run(x)
+        exact = evaluate(engine.graph, x)
+    assert isinstance(values, tuple)
+    assert len(values) == len(nodes)
+    for value_name, value in zip(names, values, strict=True):
+        assert layer_error(value, exact[value_name]) <= SCORE_TOLERANCE, value_name
+    with Engine(models[name], device=device.facts.kind) as engine:
+        fused = run(engine, x)
+    assert (score_error(values[-1], fused) <= SCORE_TOLERANCE).all()
+    if "_bn" not in name:  # folding a normalisation into the weights rounds them
+        assert_same_bits(values[-1], fused)
+
+
+def test_bytes_are_normalised_on_the_device(device: Device, model: Path) -> None:
+    with Engine(model, device=device.facts.kind, batch=4) as engine:
+        assert (score_error(run(engine, pixels(3)), run(engine, images(3))) <= SCORE_TOLERANCE).all()
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    with Engine(model, device=device.facts.kind, mean=mean, std=std) as engine:
+        expected = run(engine, normalise(pixels(1), mean, std))
+        assert (score_error(run(engine, pixels(1)), expected) <= SCORE_TOLERANCE).all()
+
+
+# ---- The same bits
+
+
+def test_same_bits_twice_in_any_batch_and_position(device: Device, model: Path) -> None:
+    x = images(5)
+    with Engine(model, device=device.facts.kind) as engine:
+        expected = run(engine, x)
+        assert len({row.tobytes() for row in expected}) == 5
+        assert_same_bits(run(engine, x), expected, "again")
+    for batch in ([2], [5], [1, 3], [4, 2], 16):
+        with Engine(model, device=device.facts.kind, batch=batch) as engine:
+            assert_same_bits(run(engine, x), expected, f"batch {batch}")
+            assert_same_bits(run(engine, x[::-1]), expected[::-1], f"batch {batch}, reversed")
+
+
+def test_same_bits_with_and_without_kept_values(device: Device, model: Path) -> None:
+    x = images(2)
+    with Engine(model, device=device.facts.kind, batch=2) as engine:
+        expected = run(engine, x)
+    with Engine(model, device=device.facts.kind, batch=2, keep_values=True) as engine:
+        assert_same_bits(run(engine, x), expected)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_nan_stays_in_its_image(device: Device, models: dict[str, Path], name: str) -> None:
+    x = images(4, SIZES[name])
+    with Engine(models[name], device=device.facts.kind, batch=4, allow_nonfinite=True) as engine:
+        clean = run(engine, x)
+        x[1, 2, 20, 20] = np.nan
+        scores = run(engine, x)
+        assert np.isnan(scores[1]).all()
+        assert_same_bits(scores[[0, 2, 3]], clean[[0, 2, 3]])
+        x[1] = x[0]
+        assert_same_bits(run(engine, x), clean[[0, 0, 2, 3]], "afterwards")
+
+
+def test_threads_share_an_engine(device: Device, model: Path) -> None:
+    x = images(6)
+    with Engine(model, device=device.facts.kind, batch=2) as engine:
+        expected = run(engine, x)
+        found: dict[int, Array] = {}
+
+        def work(index: int) -> None:
+            for _ in range(3):
+                found[index] = run(engine, x[index : index + 2])
+
+        threads = [threading.Thread(target=work, args=(index,)) for index in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(found) == 5
+    for index, scores in found.items():
+        assert_same_bits(scores, expected[index : index + 2])
+
+
+def test_built_run_and_closed_in_different_threads(device: Device, model: Path) -> None:
+    x = images(1)
+    with Engine(model, device=device.facts.kind) as engine:
+        expected = run(engine, x)
+    made: list[Engine] = []
+    scores: list[Array] = []
+    tasks = (
+        lambda: made.append(Engine(model, device=device.facts.kind)),
+        lambda: scores.append(run(made[0], x)),
+        lambda: made[0].close(),
+    )
+    for task in tasks:
+        thread = threading.Thread(target=task)
+        thread.start()
+        thread.join()
+    assert_same_bits(scores[0], expected)
+    with pytest.raises(InputError, match="the engine is closed; build a new one"):
+        made[0].run(x)
+
+
+# ---- Counters
+
+
+def runs(count: int, launches: int) -> Counters:
+    """What that many runs of one batch each count."""
+    return Counters(count, count, count * launches, count, 0)
+
+
+def test_counters(device: Device, model: Path) -> None:
+    with Engine(model, device=device.facts.kind, batch=[1, 4]) as engine:
+        assert engine.counters == Counters()
+        launches = {program.batch: 1 + len(program.steps) for program in engine.plan.programs}
+        engine.run(images(1))
+        assert engine.counters == runs(1, launches[1])
+        engine.run(pixels(1))
+        assert engine.counters == runs(2, launches[1])
+    with Engine(model, device=device.facts.kind, batch=4) as engine:
+        engine.run(images(9))
+        assert engine.counters == runs(3, launches[4])
+
+
+class DriverCalls:
+    """Counts, below the device, what goes to the driver; or on the cpu, to the C library and the compiled kernels."""
+
+    def __init__(self) -> None:
+        self.counted = Counters()
+
+    def count(self, patch: pytest.MonkeyPatch, owner: Any, name: str, field: str, times: Any = None) -> None:
+        original = getattr(owner, name)
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            setattr(self.counted, field, getattr(self.counted, field) + (times(*arguments) if times else 1))
+            return original(*arguments, **options)
+
+        patch.setattr(owner, name, counting)
+
+    def watch_cpu(self, patch: pytest.MonkeyPatch) -> None:
+        from vgg16gpu.devices import cpu_library, cpu_memory
+        from vgg16gpu.devices.cpu import CpuDevice
+
+        original, heaps = cpu_memory.copy, []
+        remember = cpu_memory.Heap.__init__
+
+        def made(heap: Any, *arguments: Any, **options: Any) -> None:
+            remember(heap, *arguments, **options)
+            heaps.append(heap)
+
+        def copy(target: int, source: int, nbytes: int) -> None:
+            inwards = any(lies_in(heap, target, nbytes) for heap in heaps)
+            outwards = any(lies_in(heap, source, nbytes) for heap in heaps)
+            assert inwards != outwards
+            self.counted.copies_in += inwards
+            self.counted.copies_out += outwards
+            original(target, source, nbytes)
+
+        patch.setattr(cpu_memory.Heap, "__init__", made)
+        patch.setattr(cpu_memory, "copy", copy)
+        self.count(patch, cpu_memory.Heap, "allocate", "allocations")
+        self.count(patch, cpu_library.BoundLaunch, "__call__", "launches")
+        self.count(patch, CpuDevice, "synchronize", "synchronisations")
+
+    def watch_cuda(self, patch: pytest.MonkeyPatch) -> None:
+        import pycuda.driver as driver  # type: ignore[import-not-found]
+
+        prefixes = {"memcpy_htod": "copies_in", "memcpy_dtoh": "copies_out", "mem_alloc": "allocations"}
+        prefixes |= {"pagelocked": "allocations", "managed": "allocations", "memcpy_dtod": "launches"}
+        prefixes |= {"memset": "launches", "matrix": "launches"}
+        for name in dir(driver):
+            for prefix, field in prefixes.items():
+                if name.startswith(prefix):
+                    self.count(patch, driver, name, field)
+        for owner in (driver.Stream, driver.Event, driver.Context):
+            self.count(patch, owner, "synchronize", "synchronisations")
+        for name in ("prepared_call", "prepared_async_call", "__call__"):
+            self.count(patch, driver.Function, name, "launches")
+        self.watch_graphs(patch)
+
+    def watch_graphs(self, patch: pytest.MonkeyPatch) -> None:
+        """A graph launches the kernels that were recorded into it. Recording them launches nothing."""
+        try:
+            from cuda.bindings import driver as bindings  # type: ignore[import-not-found]
+        except ImportError:
+            return
+        begin, end, instantiate = (
+            getattr(bindings, name) for name in ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate")
+        )
+        before, recorded, held = [0], [0], {}
+
+        def begin_capture(*arguments: Any) -> Any:
+            before[0] = self.counted.launches
+            return begin(*arguments)
+
+        def end_capture(*arguments: Any) -> Any:
+            recorded[0], self.counted.launches = self.counted.launches - before[0], before[0]
+            return end(*arguments)
+
+        def make_executable(*arguments: Any) -> Any:
+            error, *results = instantiate(*arguments)
+            held[int(results[0])] = recorded[0]
+            return error, *results
+
+        patch.setattr(bindings, "cuStreamBeginCapture", begin_capture)
+        patch.setattr(bindings, "cuStreamEndCapture", end_capture)
+        patch.setattr(bindings, "cuGraphInstantiate", make_executable)
+        self.count(patch, bindings, "cuGraphLaunch", "launches", lambda graph, _stream: held[int(graph)])
+
+
+def lies_in(heap: Any, address: int, nbytes: int) -> bool:
+    try:
+        heap.require(address, nbytes)
+    except DeviceError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+def test_counters_against_the_calls_that_reach_the_driver(
+    device: Device, model: Path, element_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = DriverCalls()
+    calls.watch_cpu(monkeypatch) if device.facts.kind == "cpu" else calls.watch_cuda(monkeypatch)
+    x = images(2) if element_type == "float32" else pixels(2)
+    with Engine(model, device=device.facts.kind) as engine:
+        built = Counters(**vars(calls.counted))
+        assert built.allocations >= 3
+        assert built.copies_in > 30  # the weights
+        engine.run(x)
+        expected = runs(2, 1 + len(engine.program.steps))
+        assert calls.counted.since(built) == expected
+        assert engine.counters == expected
+
+
+# ---- The surface
+
+
+def test_several_outputs_and_inputs_by_name(device: Device, model: Path) -> None:
+    x = images(3)
+    names = [node.output[0] for node in onnx.load(model).graph.node]
+    hidden = names[-2]
+    with Engine(model, device=device.facts.kind, batch=2, outputs=["output", hidden]) as engine:
+        scores, features = engine.run({"input": x})
+    assert (scores.shape, features.shape) == ((3, SCORES), (3, 64))
+    with Engine(model, device=device.facts.kind) as engine:
+        assert_same_bits(run(engine, x), scores)
+
+
+def test_it_says_what_it_does(device: Device, model: Path) -> None:
+    with Engine(model, device=device.facts.kind, batch=[1, 3]) as engine:
+        assert engine.program.batch == 3
+        assert "conv 3x3 3->8 + relu" in str(engine.program)
+        assert device.facts.kind in engine.device_choice
+        assert engine.device.facts.kind == device.facts.kind
+        assert all(seconds > 0 for seconds in vars(engine.timings).values())
+        memory = [program.activations_nbytes for program in engine.plan.programs]
+        assert engine.plan.device_nbytes == engine.plan.weights.weights_nbytes + max(memory)
+
+
+def test_closing_twice(device: Device, model: Path) -> None:
+    engine = Engine(model, device=device.facts.kind)
+    engine.close()
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def engine(models: dict[str, Path]) -> Iterator[Engine]:
+    with closing(Engine(models["vgg16-48"], device="cpu", batch=2)) as opened:
+        yield opened
+
+
+ACCEPTED = r"this model takes float32 \(N, 3, 48, 48\) or uint8 \(N, 48, 48, 3\), N >= 1"
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((1, 3, 48, 47), np.float32), rf"input 'input' is float32 \(1, 3, 48, 47\); {ACCEPTED}"),
+        (np.zeros((3, 48, 48), np.float32), ACCEPTED),
+        (np.zeros((1, 48, 48, 3), np.float32), ACCEPTED),
+        (np.zeros((1, 3, 48, 48), np.uint8), ACCEPTED),
+        (np.zeros((1, 3, 48, 48)), rf"is float64 .*; {ACCEPTED}"),
+        (np.zeros((0, 3, 48, 48), np.float32), ACCEPTED),
+        (np.float32(1), ACCEPTED),
+        ({"data": np.zeros((1, 3, 48, 48), np.float32)}, r"inputs \['data'\]: this model has one input, 'input'"),
+        ({}, r"inputs \[\]: this model has one input, 'input'"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(engine: Engine, x: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        engine.run(x)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused_by_number(device: Device, model: Path, bad: float) -> None:
+    x = images(5)
+    x[2, 0, 0, 0] = x[4, 2, 47, 47] = bad
+    with Engine(model, device=device.facts.kind, batch=2) as engine:
+        with pytest.raises(InputError, match=r"input 2, 4 of 5 \(counted from 0\) holds NaN or Inf; .*allow"):
+            engine.run(x)
+        assert np.isfinite(run(engine, images(5))).all()
+
+
+def test_values_are_there_only_if_kept(engine: Engine) -> None:
+    with pytest.raises(InputError, match="keep_values=True"):
+        next(iter(engine.read_values()))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"precision": "fp64"}, ModelError, "precision 'fp64' is not supported; accepted: fp32"),
+        ({"batch": 0}, InputError, "batch 0: give one size, or several, each between 1 and 65535"),
+        ({"batch": []}, InputError, "batch"),
+        ({"batch": [1, 65536]}, InputError, "batch"),
+        ({"size": 64}, ModelError, "image size is fixed to 48x48"),
+        ({"outputs": ["nonesuch"]}, ModelError, "nonesuch"),
+        ({"mean": (0.5,)}, InputError, "give one value for each of 3 channels"),
+        ({"std": (1, 1, 0)}, InputError, "std above zero"),
+        ({"device": "tpu"}, DeviceError, "unknown device 'tpu'; accepted: auto, cpu, cuda"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_refused(
+    model: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Engine(model, **{"device": "cpu", **options})

@@ -1,0 +1,174 @@
+"""`bench`: how long a model takes, where the time goes, and how others do beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgg16gpu.bench.cold_start import ColdStart, measure_cold_start
+from vgg16gpu.bench.compare import check_comparable, compare
+from vgg16gpu.bench.peers import PEERS
+from vgg16gpu.bench.plot import check_plot, write_plot
+from vgg16gpu.bench.report import content, model_identity, read
+from vgg16gpu.bench.session import Wanted, WrongScoresError, run_benchmark, sample_inputs
+from vgg16gpu.cli.bench_report import print_comparison, print_result
+from vgg16gpu.cli.options import device_option, find_model, json_option, parse_counts, size_option
+from vgg16gpu.cli.show import console, print_json
+from vgg16gpu.engine import Engine
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.prepare import PRECISIONS, Request, load_graph
+from vgg16gpu.scores import check_writable, finite_or_none
+from vgg16gpu.zoo.files import atomic_writer
+
+_AGAINST_HELP = f"Also measure, in turns with ours: {', '.join(PEERS)}, or both with a comma."
+_COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
+_REPEATS_HELP = "Timed runs of every number, at least. Default: about a second's worth on a GPU, three on a CPU."
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model_argument: str | None
+    model: str | None
+    device: str
+    precision: str
+    size: tuple[int, int] | None
+    batch: tuple[int, ...]
+    iterations: tuple[int, ...]
+    repeats: int | None
+    against: tuple[str, ...]
+    cold_start: bool
+    output: Path | None
+    plot: Path | None
+    compare: Path | None
+    threshold: float
+    as_json: bool
+
+
+def parse_peers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """'onnxruntime,torch' -> ('onnxruntime', 'torch')."""
+    wanted = [part.strip() for part in value.split(",")] if value is not None else []
+    for name in wanted:
+        if name not in PEERS:
+            raise click.BadParameter(f"'{name}' is none of {', '.join(PEERS)}")
+    return tuple(dict.fromkeys(wanted))
+
+
+@click.command("bench")
+@click.argument("model_argument", required=False, metavar="[MODEL]")
+@click.option("--model", hidden=True, metavar="FILE")  # what infer and testbench call it
+@device_option
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
+@size_option
+@click.option("--batch", callback=parse_counts, metavar="SIZES", help="Batch sizes, as 1,8,32. Default: the model's.")
+@click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
+@click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
+@click.option("--against", callback=parse_peers, metavar="NAMES", help=_AGAINST_HELP)
+@click.option("--cold-start", is_flag=True, help="Also time infer in a process of its own, from start to answer.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
+@click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
+@click.option(
+    "--threshold", type=click.FloatRange(0), default=3.0, show_default=True, help="Percent that --compare allows."
+)
+@json_option
+@click.pass_context
+def bench_command(ctx: click.Context, /, **values: Any) -> None:
+    """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
+
+    The scores are checked against onnxruntime's, where it is installed, before anything is timed. MODEL is an ONNX
+    file, or 'digits'; without it models/vgg16.onnx or ./vgg16.onnx. Exit code 1 when the scores are wrong or --compare
+    finds a median slower.
+    """
+    options = Options(**values)
+    _check_files(options)
+    old = read(options.compare) if options.compare else None
+    wanted = _wanted(options)
+    shape = _sample_shape(wanted)
+    identity = model_identity(wanted.path, shape, wanted.precision)
+    say = _say if not options.as_json and console(stderr=True).is_terminal else _say_nothing
+
+    def check(engine: Engine) -> None:
+        if old is not None and options.compare is not None:
+            check_comparable(old, options.compare, identity, vars(engine.device.facts))
+
+    cold_start = _cold_start(options, wanted, shape, say)
+    try:
+        findings = run_benchmark(wanted, say, check)
+    except WrongScoresError as error:
+        click.echo(f"vgg16gpu: {error}", err=True)
+        ctx.exit(1)
+    result = content(findings, identity, cold_start)
+    ratios = compare(old, result, options.compare) if old is not None and options.compare is not None else ()
+    if options.compare:
+        judgements = [{**asdict(r), "ratio": r.ratio, "slower": r.is_slower(options.threshold)} for r in ratios]
+        result["comparison"] = {
+            "with": str(options.compare),
+            "threshold_percent": options.threshold,
+            "ratios": judgements,
+        }
+    if options.output:
+        with atomic_writer(options.output) as file:
+            file.write(json.dumps(finite_or_none(result), indent=2).encode() + b"\n")
+    if options.plot:
+        write_plot(result, options.plot)
+    if options.as_json:
+        print_json(result)
+    else:
+        print_result(result)
+        if options.compare:
+            print_comparison(ratios, options.compare, options.threshold)
+    ctx.exit(1 if any(ratio.is_slower(options.threshold) for ratio in ratios) else 0)
+
+
+def _check_files(options: Options) -> None:
+    """Complain about files now rather than after minutes of measuring."""
+    if options.model and options.model_argument:
+        raise click.UsageError("MODEL and --model are the same; give one")
+    for path in (options.output, options.plot):
+        if path:
+            check_writable(path)
+    if options.plot:
+        check_plot(options.plot)
+
+
+def _wanted(options: Options) -> Wanted:
+    path = find_model(options.model_argument or options.model)
+    return Wanted(
+        path,
+        options.device,
+        options.precision,
+        options.size,
+        options.batch,
+        options.iterations,
+        options.repeats,
+        options.against,
+    )
+
+
+def _sample_shape(wanted: Wanted) -> tuple[int, ...]:
+    """The shape of one input. Raises ModelError for a file, a batch or a size that will not do."""
+    graph = load_graph(Request(wanted.path, precision=wanted.precision))
+    batches = wanted.batches or (graph.input.shape[0] or 1,)
+    shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]
+    return shapes[0][1:]
+
+
+def _cold_start(options: Options, wanted: Wanted, shape: tuple[int, ...], say: Any) -> ColdStart | None:
+    if not options.cold_start:
+        return None
+    say("cold starts")
+    return measure_cold_start(wanted.path, wanted.device, sample_inputs(shape)[0])
+
+
+def _say(text: str) -> None:
+    click.echo(f"bench: {text} ...", err=True)
+
+
+def _say_nothing(_: str) -> None:
+    pass
