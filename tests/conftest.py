@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,14 @@ from vgg16gpu.errors import DeviceError
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail GPU tests instead of skipping them without a GPU")
+    parser.addoption("--record", type=Path, metavar="FILE", help="write outcomes, machine and versions as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if path := config.getoption("--record"):
+        from tests.record import Recorder
+
+        config.pluginmanager.register(Recorder(path, config.getoption("-m")))
 
 
 @cache

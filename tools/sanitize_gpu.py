@@ -1,10 +1,13 @@
 """Run the GPU tests that are marked `sanitize` under compute-sanitizer: memcheck, then racecheck.
 
+With `--record FOLDER` each writes sanitize-<tool>.json there: outcomes, machine, versions.
+
 Without an NVIDIA driver there is nothing to run, which is said and is no failure. With one, the tests must run.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -37,7 +40,10 @@ def command(sanitizer: Path, tool: str, arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run both tools, `arguments` go to pytest; 1 if one finds something or a test fails, 2 without the program."""
+    """Run both tools; 1 if one finds something or a test fails, 2 without the program. Other `arguments` go to pytest."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--record", type=Path)
+    options, others = parser.parse_known_args(arguments)
     if probe_driver() is None:
         print("No NVIDIA driver: compute-sanitizer is left out.")
         return 0
@@ -46,7 +52,10 @@ def main(arguments: Sequence[str]) -> int:
         print("compute-sanitizer is missing: install the package cuda-sanitizer of your CUDA toolkit.", file=sys.stderr)
         return 2
     unhurried = {**os.environ, "PYTEST_TIMEOUT": "0"}
-    codes = [subprocess.call(command(sanitizer, tool, arguments), env=unhurried) for tool in TOOLS]
+    codes = []
+    for tool in TOOLS:
+        record = ["--record", str(options.record / f"sanitize-{tool}.json")] if options.record else []
+        codes.append(subprocess.call(command(sanitizer, tool, [*record, *others]), env=unhurried))
     for tool, code in zip(TOOLS, codes, strict=True):
         print(f"{tool}: {'clean' if code == 0 else f'FAILED (exit code {code})'}")
     return 1 if any(codes) else 0
