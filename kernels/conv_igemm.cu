@@ -11,7 +11,8 @@
 // Sums:     the reduction is cut into groups of `group_tiles` k-tiles. Each group is one sequential FFMA chain from zero, the group
 //           sums are added in order. So the bits depend on the group length alone, never on tiles, splits or the batch.
 //           gridDim.z > 1: groups go to `partial` and conv_igemm_reduce_f32 adds them, in the same order.
-// Edges:    any KH, KW, stride, padding; rows and columns beyond the tensor are loaded as zero and not stored.
+// Edges:    any KH, KW, stride, padding; rows and columns beyond the tensor are loaded as zero and not stored; columns from out_channels
+//           on are stored as zero.
 // Variants: running sums in registers instead of shared memory cost 60 registers and a third of the resident warps.
 // Why:      the portable fp32 workhorse: no column matrix in memory, one kernel for every layer, runs from sm_75 up and on the CPU.
 #include "common.cuh"
@@ -90,7 +91,7 @@ __device__ __forceinline__ int gemm_row(int r) {
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float* __restrict__ inp, const float* __restrict__ weight,
                const float* __restrict__ bias, int rows, int H, int W, int C, int OH, int OW, int OC, int KH, int KW, int SH, int SW,
-               int PT, int PL, int group_tiles, int groups_per_block, int apply_relu) {
+               int PT, int PL, int out_channels, int group_tiles, int groups_per_block, int apply_relu) {
   __shared__ __align__(16) float pixel_tile[STAGES][TILE_PX][PITCH];
   __shared__ __align__(16) float weight_tile[STAGES][TILE_K][TILE_OC];
   DYNAMIC_SHARED(float, running_sums);  // [THREAD_PX * THREAD_OC / 4][THREADS][4]
@@ -241,6 +242,7 @@ UNROLL
       for (int v = 0; v < 4; v++) {
         value[i][v] += b[v];
         if (apply_relu) value[i][v] = relu(value[i][v]);
+        if (oc + v >= out_channels) value[i][v] = 0.f;  // infinity times a padded weight is NaN
       }
     }
 UNROLL
@@ -258,8 +260,8 @@ UNROLL
 
 // Adds the group sums of a split reduction in order, then bias, ReLU, pooling. partial (groups, rows, OC). Thread: 4 channels of one output.
 extern "C" __global__ void __launch_bounds__(256)
-conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial, const float* __restrict__ bias, int rows, int OC, int groups,
-                      int apply_relu) {
+conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial, const float* __restrict__ bias, int rows, int OC, int out_channels,
+                      int groups, int apply_relu) {
   constexpr int windows = POOL ? 4 : 1;
   const unsigned quads = OC / 4;
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;  // rows * OC / 4 fits: the planner sees to it
@@ -281,7 +283,7 @@ UNROLL
 UNROLL
     for (int v = 0; v < 4; v++) {
       const float biased = sum[v] + b[v];
-      const float value = apply_relu ? relu(biased) : biased;
+      const float value = oc + v >= out_channels ? 0.f : apply_relu ? relu(biased) : biased;
       best[v] = w == 0 ? value : max_nan(best[v], value);
     }
   }

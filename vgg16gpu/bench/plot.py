@@ -29,7 +29,14 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(content: Content, path: Path) -> None:
-    """Draw the result into a .png, .svg or .pdf file. Raises InputError when it cannot be written."""
+    """Draw the result into a .png, .svg or .pdf file. Raises ModelError when it cannot be written."""
+    figure = draw(content)
+    with atomic_writer(path) as file:
+        figure.savefig(file, format=path.suffix.lower()[1:])
+
+
+def draw(content: Content) -> Any:
+    """The result as a matplotlib figure."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
     # On a CPU there is nothing to copy: both methods would show the same.
@@ -47,8 +54,7 @@ def write_plot(content: Content, path: Path) -> None:
     figure.suptitle(
         f"{Path(model['path']).name}, input {shape}, {model['precision']}, on {device['name']}", fontsize=13
     )
-    with atomic_writer(path) as file:
-        figure.savefig(file, format=path.suffix.lower()[1:])
+    return figure
 
 
 def _bars(content: Content, method: Method) -> dict[str, list[tuple[int, float]]]:

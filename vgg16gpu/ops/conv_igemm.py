@@ -203,7 +203,7 @@ def steps(
             *(y.pointer, workspace, x.pointer, weight, bias),
             *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, shape.columns),
             *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
-            *scalars(shape.group // tile.k, groups_per_block, int(op.relu)),
+            *scalars(op.weight.shape[0], shape.group // tile.k, groups_per_block, int(op.relu)),
         ),
         shared=tile.dynamic_shared,
         flop=flop(op, x.shape),
@@ -218,7 +218,12 @@ def steps(
         kernel=tile.kernel("conv_igemm_reduce_f32", op.pool),
         grid=grid,
         block=block,
-        arguments=(y.pointer, workspace, bias, *scalars(shape.rows, shape.columns, shape.groups, int(op.relu))),
+        arguments=(
+            y.pointer,
+            workspace,
+            bias,
+            *scalars(shape.rows, shape.columns, op.weight.shape[0], shape.groups, int(op.relu)),
+        ),
         names=op.names,
         label=f"{label(op)}: add {shape.groups} group sums",
     )
