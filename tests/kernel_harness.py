@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference import Array64, apply
+from tests.reference import apply
 from vgg16gpu import memory, plan
 from vgg16gpu.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
 from vgg16gpu.devices.base import Device
@@ -28,7 +28,7 @@ from vgg16gpu.memory import Lifetime
 from vgg16gpu.ops import base, conv_igemm, gemm_splitk
 from vgg16gpu.ops.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.program import Arena, Layout, Plan, Pointer, Step, Value, padded_channels
+from vgg16gpu.program import Arena, Layout, Plan, Pointer, Step, padded_channels
 from vgg16gpu.resident import ResidentPlan
 
 GUARD = 4096  # bytes on both sides of every buffer
@@ -297,7 +297,7 @@ def conv_as(tile: ConvTile, splits: int = 1) -> Iterator[None]:
 @contextmanager
 def gemm_as(tile: tuple[int, int, int]) -> Iterator[None]:
     """Fully connected layers run with this (TILE_OUT, TILE_N, UNROLL_K)."""
-    with mock.patch.object(gemm_splitk, "choose_tile", lambda _: tile):
+    with mock.patch.object(gemm_splitk, "choose_tile", return_value=tile):
         yield
 
 
@@ -306,10 +306,3 @@ def stored(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     last = np.moveaxis(array, 1, -1)
     channels = last.shape[-1]
     return np.pad(last, [(0, 0)] * (last.ndim - 1) + [(0, padded_channels(channels) - channels)])
-
-
-def float64(array: npt.NDArray[Any]) -> Array64:
-    """The same in the precision of the reference."""
-    return array.astype(np.float64)
-
-

@@ -35,7 +35,9 @@ class Net(NamedTuple):
 
 NETS = {
     "vgg16-small": Net({"size": 48, "width": 8, "hidden": 64, "classes": 10}, 5),
-    "vgg11_bn-odd": Net({"variant": "vgg11", "size": 61, "batch_norm": True, "width": 6, "hidden": 50, "classes": 7}, 3),
+    "vgg11_bn-odd": Net(
+        {"variant": "vgg11", "size": 61, "batch_norm": True, "width": 6, "hidden": 50, "classes": 7}, 3
+    ),
     "vgg16-medium": Net({"size": 96, "width": 32, "hidden": 512, "classes": 100}, 2),
     "vgg16-224": Net({}, 2),
 }

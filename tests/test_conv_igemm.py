@@ -8,15 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.kernel_harness import (
-    CONV_TILES,
-    assert_same_bits,
-    check_op,
-    conv_as,
-    normal,
-    run_op,
-    seeded,
-)
+from tests.kernel_harness import CONV_TILES, assert_same_bits, check_op, conv_as, normal, run_op, seeded
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Pads, Window
 from vgg16gpu.ops.conv_igemm import MAX_GROUPS, MIN_GROUP, group_length
@@ -153,15 +145,17 @@ def test_reduction_lengths(device: Device, k: int) -> None:
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("case", parameters(SANITIZED))
-def test_small_shapes(device: Device, case: Case) -> None:
-    check_op(device, *case.make(), inner=True)
+@pytest.mark.parametrize("tile", CONV_TILES)
+def test_small_shapes(device: Device, tile: str, case: Case) -> None:
+    with conv_as(CONV_TILES[tile]):
+        check_op(device, *case.make(), inner=True)
 
 
 @pytest.mark.sanitize
-def test_split_reduction(device: Device) -> None:
-    op, x = Case((1, 40, 3, 3), 6).make()
-    with conv_as(CONV_TILES["cpu"], splits=2):
-        check_op(device, op, x)
+@pytest.mark.parametrize("pool", [False, True])
+def test_small_split_reduction(device: Device, pool: bool) -> None:
+    with conv_as(CONV_TILES["small"], splits=2):
+        check_op(device, *Case((1, 40, 4, 5), 6, pool=pool).make())
 
 
 # ---- Bits
@@ -227,11 +221,14 @@ def test_what_is_not_finite_stays_where_it_belongs(device: Device, bad: float, p
         assert np.isinf(y[1][:, reached]).any()
 
 
-def test_padding_channels_stay_zero_beside_an_infinity(device: Device) -> None:
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("pool", [False, True])
+def test_padding_channels_stay_zero_beside_an_infinity(device: Device, pool: bool, splits: int) -> None:
     """Or 0 times NaN would make the next layer NaN where ONNX says infinity."""
-    op, x = Case((1, 4, 8, 8), 6).make()
+    op, x = Case((1, 40, 8, 8), 6, pool=pool).make()
     x[0, 2, 3, 4] = np.inf
-    run_op(device, op, x)  # looks at the padding
+    with conv_as(CONV_TILES["cpu"], splits):
+        run_op(device, op, x)  # looks at the padding
 
 
 def test_relu_and_pooling_of_negative_values(device: Device) -> None:

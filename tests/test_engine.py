@@ -172,12 +172,17 @@ def test_built_run_and_closed_in_different_threads(device: Device, model: Path) 
         expected = run(engine, x)
     made: list[Engine] = []
     scores: list[Array] = []
-    tasks = (
-        lambda: made.append(Engine(model, device=device.facts.kind)),
-        lambda: scores.append(run(made[0], x)),
-        lambda: made[0].close(),
-    )
-    for task in tasks:
+
+    def build() -> None:
+        made.append(Engine(model, device=device.facts.kind))
+
+    def use() -> None:
+        scores.append(run(made[0], x))
+
+    def close() -> None:
+        made[0].close()
+
+    for task in (build, use, close):
         thread = threading.Thread(target=task)
         thread.start()
         thread.join()
@@ -248,7 +253,7 @@ class DriverCalls:
         self.count(patch, CpuDevice, "synchronize", "synchronisations")
 
     def watch_cuda(self, patch: pytest.MonkeyPatch) -> None:
-        import pycuda.driver as driver  # type: ignore[import-not-found]
+        from pycuda import driver  # type: ignore[import-not-found]
 
         prefixes = {"memcpy_htod": "copies_in", "memcpy_dtoh": "copies_out", "mem_alloc": "allocations"}
         prefixes |= {"pagelocked": "allocations", "managed": "allocations", "memcpy_dtod": "launches"}

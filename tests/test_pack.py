@@ -28,7 +28,7 @@ def packed_gemm(device: Device, weight: Array, x_shape: Shape) -> tuple[Array, i
     """(OUT, padded features) as it lies on the device, and how many uploads it took."""
     op = Gemm("x", "y", ("y",), weight, None, flattens=len(x_shape) == 4)
     result = run_graph(device, one_op(op, x_shape), np.zeros(x_shape, np.float32))
-    uploads = [upload for upload in result.plan.weights.uploads if upload.array.base is weight or upload.array is weight]
+    uploads = [upload for upload in result.plan.weights.uploads if np.shares_memory(upload.array, weight)]
     target = uploads[0].pack.arguments[0] if uploads[0].pack else uploads[0].target
     pixels = int(np.prod(x_shape[2:]))
     return result.at(target, (len(weight), pixels * padded_channels(x_shape[1]))), len(uploads)

@@ -19,9 +19,7 @@ Pixels = npt.NDArray[np.uint8]
 
 def normalisation(channels: int) -> Normalisation:
     """Another mean and deviation for every channel."""
-    return Normalisation(
-        tuple(0.3 + 0.1 * c for c in range(channels)), tuple(0.2 + 0.05 * c for c in range(channels))
-    )
+    return Normalisation(tuple(0.3 + 0.1 * c for c in range(channels)), tuple(0.2 + 0.05 * c for c in range(channels)))
 
 
 def pixels(*shape: int) -> Pixels:

@@ -19,14 +19,14 @@ def write_mutant(folder: Path, mutant: Mutant | None) -> None:
     shutil.copytree(REPOSITORY, folder, dirs_exist_ok=True)
     if mutant is None:
         return
-    path = folder / mutant.file
+    path, edit = folder / mutant.file, mutant.edit
     text = path.read_text()
-    count = text.count(mutant.old)
-    assert count == 1, f"mutant {mutant.name!r}: {mutant.old!r} occurs {count} times in {mutant.file}, not once"
-    path.write_text(text.replace(mutant.old, mutant.new))
+    count = text.count(edit.old)
+    assert count == 1, f"mutant {mutant.name!r}: {edit.old!r} occurs {count} times in {mutant.file}, not once"
+    path.write_text(text.replace(edit.old, edit.new))
 
 
 def mutated_line(mutant: Mutant) -> int:
-    """The number of the first line that differs."""
+    """The number of the line that differs."""
     text = (REPOSITORY / mutant.file).read_text()
-    return text[: text.index(mutant.old)].count("\n") + 1
+    return text[: text.index(mutant.edit.old)].count("\n") + 1

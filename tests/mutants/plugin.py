@@ -20,13 +20,13 @@ _folder = Path(mkdtemp(prefix="vgg16gpu-mutant-"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any device module is imported: what they import from kernel_source must be the replacement."""
+    """Replace what says where the kernels are."""
     del config
     from tests.mutants.kernels import write_mutant
-    from tests.mutants.table import MUTANTS, OVERRUN
+    from tests.mutants.table import MUTANTS, PLANTED
 
     name = os.environ["VGG16GPU_MUTANT"]
-    write_mutant(_folder, next(mutant for mutant in (*MUTANTS, OVERRUN) if mutant.name == name))
+    write_mutant(_folder, next(mutant for mutant in (*MUTANTS, *PLANTED) if mutant.name == name))
     kernel_source.kernel_dir = lambda: _folder  # type: ignore[assignment]
 
 

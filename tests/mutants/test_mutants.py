@@ -1,4 +1,4 @@
-"""Every mutant is caught by its kernel's own test on the cpu device; the sanitizers name the line of a planted fault."""
+"""Every mutant is caught by its kernel's own test on the cpu device; the sanitizers report planted faults."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.kernels import REPOSITORY, mutated_line, write_mutant
-from tests.mutants.table import MUTANTS, OVERRUN, RACE, Mutant
+from tests.mutants.table import GPU_OVERRUN, GPU_RACE, MUTANTS, OVERRUN, RACE, Mutant
 from vgg16gpu import kernel_source
 from vgg16gpu.devices import sanitize
 from vgg16gpu.devices.cpu import CpuDevice
@@ -20,6 +20,8 @@ from vgg16gpu.devices.sanitize import Sanitizer
 from vgg16gpu.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]
+MEASURES_THE_DEVICE = {"ceiling.cu"}  # and computes nothing that could be wrong
+NEAR = 40  # lines between a mistake and the access that it leads to
 
 
 @pytest.fixture(autouse=True)
@@ -64,22 +66,27 @@ def test_the_same_checks_pass_without_a_mutation(
 
 
 def test_every_kernel_has_mutants() -> None:
-    kernels = {path.name for path in REPOSITORY.glob("*.cu")} - {"ceiling.cu"}  # measures the device, computes nothing
+    kernels = {path.name for path in REPOSITORY.glob("*.cu")} - MEASURES_THE_DEVICE
     assert kernels <= {mutant.file for mutant in MUTANTS}
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
 
 
-# ---- Planted faults in the real kernel, under the sanitizers
+# ---- Planted faults in the real kernels, under the sanitizers
 
 
-def run_sanitized(sanitizer: Sanitizer, mutant: Mutant, scratch: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vgg16gpu.devices.sanitize", sanitizer]
-    command += ["-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin", "-m", "sanitize and not gpu"]
-    command += ["tests/test_conv_igemm.py"]
-    scratch_folders = {"TMPDIR": str(scratch), "VGG16GPU_CACHE": str(scratch / "cache")}  # a sanitizer leaves no time to tidy
-    environment = {**os.environ, **scratch_folders, "VGG16GPU_MUTANT": mutant.name}
+def run_with(mutant: Mutant, command: Sequence[str], marker: str, scratch: Path) -> subprocess.CompletedProcess[str]:
+    """pytest, started by `command`, on the tests of the mutant's kernel that sanitizers run."""
+    test = f"tests/test_{Path(mutant.file).stem}.py"
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin", "-m", marker, test]
+    # A process that a sanitizer ends does not tidy up.
+    environment = {
+        **os.environ,
+        "TMPDIR": str(scratch),
+        "VGG16GPU_CACHE": str(scratch / "cache"),
+        "VGG16GPU_MUTANT": mutant.name,
+    }
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=240, check=False
+        [*command, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=280, check=False
     )
 
 
@@ -88,16 +95,46 @@ def run_sanitized(sanitizer: Sanitizer, mutant: Mutant, scratch: Path) -> subpro
     [("address", OVERRUN, "AddressSanitizer: use-after-poison"), ("thread", RACE, "ThreadSanitizer: data race")],
     ids=["address", "thread"],
 )
-def test_a_fault_in_the_convolution_is_reported_with_its_line(
-    sanitizer: Sanitizer, mutant: Mutant, message: str, tmp_path: Path
-) -> None:
+def test_a_fault_is_reported_with_its_line(sanitizer: Sanitizer, mutant: Mutant, message: str, tmp_path: Path) -> None:
     try:
         sanitize.environment(sanitizer)
     except DeviceError as error:
         pytest.skip(str(error))
-    done = run_sanitized(sanitizer, mutant, tmp_path)
+    command = [sys.executable, "-m", "vgg16gpu.devices.sanitize", sanitizer]
+    done = run_with(mutant, command, "sanitize and not gpu", tmp_path)
     assert done.returncode != 0
     assert message in done.stderr, done.stdout + done.stderr
-    lines = [int(number) for number in re.findall(r"conv_igemm\.cu:(\d+)", done.stderr)]
+    lines = [int(number) for number in re.findall(rf"{re.escape(mutant.file)}:(\d+)", done.stderr)]
     assert lines
-    assert min(abs(line - mutated_line(mutant)) for line in lines) < 40, lines  # the access, not the mistake itself
+    assert min(abs(line - mutated_line(mutant)) for line in lines) < NEAR, lines
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tool", "mutant", "message"),
+    [("memcheck", GPU_OVERRUN, "Invalid __global__ read"), ("racecheck", GPU_RACE, "hazard")],
+    ids=["memcheck", "racecheck"],
+)
+def test_a_fault_is_reported_on_the_gpu(tool: str, mutant: Mutant, message: str, tmp_path: Path) -> None:
+    import sanitize_gpu  # of tools/
+
+    sanitizer = sanitize_gpu.find_sanitizer()
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is not installed")
+    command = [
+        str(sanitizer),
+        "--tool",
+        tool,
+        "--error-exitcode",
+        "86",
+        sys.executable,
+        "-m",
+        "pytest",
+        "--require-gpu",
+    ]
+    done = run_with(mutant, command, "sanitize and gpu", tmp_path)
+    assert done.returncode != 0
+    output = done.stdout + done.stderr
+    assert message in output, output
+    assert Path(mutant.file).stem in output

@@ -66,7 +66,8 @@ def methods(findings: Findings) -> Mapping[str, str]:
         "the fastest variant is the one compared",
         "layers": layers.description(findings.kind),
         "ceilings": findings.ceilings.description,
-        "iterations": "host to host, batch 1: the mean over 10 inputs x iterations runs, beside the median of them",
+        "iterations": "host to host, one input a call (padded to the smallest batch size of this run): the mean over "
+        "10 inputs x iterations, beside the median",
         "cold_start": COLD_START,
     }
 

@@ -21,7 +21,7 @@ def print_result(result: Content) -> None:
     heading(screen, f"{model['path']}, input {shape}, {model['precision']}, on {result['device']['name']}")
     screen.print(_times_table(result))
     if result["iterations"]:
-        heading(screen, "Host to host, batch 1, over 10 inputs")
+        heading(screen, "Host to host, one input a call, over 10 inputs")
         screen.print(_iterations_table(result))
     for batch in result["batches"]:
         heading(screen, f"Steps at batch {batch['batch']}")
