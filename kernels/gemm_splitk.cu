@@ -32,7 +32,8 @@ gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
                 int OUT, int K, int pitch, int apply_relu) {
   __shared__ float warp_sum[WARPS][TILE_OUT * TILE_N];
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-  const int o0 = blockIdx.x * TILE_OUT, n0 = blockIdx.y * TILE_N;
+  const int image_tiles = (N + TILE_N - 1) / TILE_N;  // blocks with the same weights are neighbours: one reads them, the others find them in L2
+  const int o0 = blockIdx.x / image_tiles * TILE_OUT, n0 = blockIdx.x % image_tiles * TILE_N;
   const float* w[TILE_OUT];
   const float* x[TILE_N];
 UNROLL

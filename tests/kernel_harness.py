@@ -23,7 +23,7 @@ from tests.reference import apply
 from vgg16gpu import memory, plan
 from vgg16gpu.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, BatchNorm, Conv, Gemm, Graph, GraphInput, Identity, Op, Pool, Shape
+from vgg16gpu.graph import Array, BatchNorm, Conv, Gemm, Graph, GraphInput, Identity, Op, Pool, Shape, Softmax
 from vgg16gpu.memory import Lifetime
 from vgg16gpu.ops import base, conv_igemm, gemm_splitk
 from vgg16gpu.ops.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
@@ -34,6 +34,8 @@ from vgg16gpu.resident import ResidentPlan
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN
 ROUNDING = 2 * FLOAT32_EPSILON  # relative: the last addition and the store
+SMALLEST = 2.0**-149  # the spacing of denormal numbers
+LOWEST_EXPONENT = 104.0  # exp of minus that is 0
 
 Extents: TypeAlias = dict[Arena, list[tuple[int, int]]]  # (offset, bytes) of the buffers of an arena
 
@@ -116,24 +118,28 @@ def check_op(device: Device, op: Op, x: Array, *, inner: bool = False) -> Array:
     return y
 
 
-def bounds(op: Op, x: Array) -> tuple[float, float]:
+def largest(array: Array) -> float:
+    """The largest magnitude: a scale that also holds where an array is large in one place."""
+    return float(np.abs(array).max())
+
+
+def bounds(op: Op, x: Array, scale: Callable[[Array], float] = rms) -> tuple[float, float]:
     """(atol, rtol) of one op on finite values. Where nothing is added up, nothing is lost: (0, 0)."""
     match op:
         case Conv() | Gemm():
-            length = op.weight[0].size
-            return tolerance(length, rms(x), rms(op.weight)) + _bias_rounding(op), ROUNDING
+            bias = 0.0 if op.bias is None else FLOAT32_EPSILON * scale(op.bias)
+            return tolerance(op.weight[0].size, scale(x), scale(op.weight)) + bias, ROUNDING
         case Pool(kind="average"):
             length = op.window.kernel[0] * op.window.kernel[1]
-            return tolerance(length, rms(x)) / length, ROUNDING
+            return tolerance(length, scale(x)) / length, ROUNDING
         case BatchNorm():
-            scale = np.abs(op.scale) / np.sqrt(op.variance + op.epsilon)
-            return tolerance(1, max(rms(x), rms(op.mean)), float(scale.max())), ROUNDING
+            factor = np.abs(op.scale) / np.sqrt(op.variance + op.epsilon)
+            return tolerance(1, max(scale(x), scale(op.mean)), float(factor.max())), ROUNDING
+        case Softmax():  # exp has the relative error of its argument (x - max is rounded) as it is
+            spread = min(float(np.ptp(x[np.isfinite(x)])), LOWEST_EXPONENT)
+            return SMALLEST, tolerance(1) + FLOAT32_EPSILON * spread
         case _:
             return 0.0, 0.0
-
-
-def _bias_rounding(op: Conv | Gemm) -> float:
-    return 0.0 if op.bias is None else FLOAT32_EPSILON * rms(op.bias)
 
 
 def assert_same_bits(actual: Array, expected: Array, label: str = "") -> None:

@@ -11,23 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.random_graphs import SAME, graphs, zeros
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import (
-    BatchNorm,
     Conv,
-    Flatten,
     Gemm,
     Graph,
     GraphInput,
-    Identity,
     Op,
-    Pads,
-    Pool,
-    Relu,
     Shape,
-    Softmax,
-    Window,
     infer_shapes,
 )
 from vgg16gpu.ops import lowering
@@ -39,11 +32,6 @@ CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)
 SMALL_GPU = DeviceFacts("cuda", "a small GPU", 14, (7, 5), 65536, 2**32, 2**32)
 DEVICES = (CPU, GPU, SMALL_GPU)
-SAME = Window((3, 3), pads=Pads(1, 1, 1, 1))
-
-
-def zeros(*shape: int) -> npt.NDArray[np.float32]:
-    return np.zeros(shape, np.float32)
 
 
 def conv(x: str, y: str, channels: int, filters: int, *, pool: bool = False) -> Conv:
@@ -61,45 +49,7 @@ def small_vgg(outputs: tuple[str, ...] = ("scores",)) -> Graph:
     return Graph(GraphInput("x", (None, 3, 8, 8)), ops, outputs)
 
 
-# ---- Random graphs
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> tuple[Graph, Shape]:
-    """Any op after any other, values read more than once, several outputs, the input among them perhaps."""
-    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(2, 12)), draw(st.integers(2, 12)))
-    shapes = {"x": shape}
-    ops: list[Op] = []
-    for number in range(draw(st.integers(1, 8))):
-        x = draw(st.sampled_from(sorted(shapes)) if draw(st.integers(0, 3)) == 0 else st.just(list(shapes)[-1]))
-        op = _op(draw, x, f"y{number}", shapes[x])
-        ops.append(op)
-        graph = Graph(GraphInput("x", (None, *shape[1:])), tuple(ops), ())
-        shapes = dict(infer_shapes(graph, shape))
-    inner = draw(st.lists(st.sampled_from(sorted(shapes)), unique=True, max_size=3))
-    outputs = tuple(dict.fromkeys((*inner, ops[-1].y)))
-    return Graph(GraphInput("x", (None, *shape[1:])), tuple(ops), outputs), shape
-
-
-def _op(draw: st.DrawFn, x: str, y: str, shape: Shape) -> Op:
-    filters = draw(st.sampled_from([1, 3, 4, 10, 300]))
-    if len(shape) == 2:
-        choices: list[Op] = [Gemm(x, y, (y,), zeros(filters, shape[1]), None), Softmax(x, y, (y,)), Relu(x, y, (y,))]
-        return draw(st.sampled_from([*choices, Identity(x, y, (y,))]))
-    _, channels, height, width = shape
-    vector = zeros(channels)
-    choices = [
-        conv(x, y, channels, filters),
-        Pool(x, y, (y,), "max", SAME),
-        Relu(x, y, (y,)),
-        BatchNorm(x, y, (y,), vector, vector, vector, vector, 1e-5),
-        Identity(x, y, (y,)),
-        Flatten(x, y, (y,)),
-        Gemm(x, y, (y,), zeros(filters, math.prod(shape[1:])), None, flattens=True),
-    ]
-    if min(height, width) > 1:
-        choices += [conv(x, y, channels, filters, pool=True), Pool(x, y, (y,), "average", Window((2, 2), (2, 2)))]
-    return draw(st.sampled_from(choices))
+# ---- A simulated run
 
 
 class Simulator:

@@ -40,7 +40,7 @@ def command(sanitizer: Path, tool: str, arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run both tools; 1 if one finds something or a test fails, 2 without the program. Other `arguments` go to pytest."""
+    """Run both tools; 1 if one finds something or a test fails, 2 without the program. The rest goes to pytest."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--record", type=Path)
     options, others = parser.parse_known_args(arguments)

@@ -40,7 +40,7 @@ def steps(
     return (
         Step(
             kernel=Kernel(SOURCE, "gemm_splitk_f32", defines),
-            grid=Dim3(ceil_div(y.pitch, tile_out), ceil_div(batch, tile_n)),
+            grid=Dim3(ceil_div(y.pitch, tile_out) * ceil_div(batch, tile_n)),
             block=Dim3(BLOCK),
             arguments=(
                 *(y.pointer, x.pointer, weight, bias),

@@ -1,0 +1,55 @@
+"""Random graphs on a device: every value against float64, and production memory gives the bits of guarded memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.kernel_harness import CONV_TILES, assert_same_bits, bounds, conv_as, largest, normal, run_graph, seeded
+from tests.random_graphs import graphs
+from tests.reference import apply
+from vgg16gpu.accuracy import assert_close
+from vgg16gpu.devices.base import Device
+from vgg16gpu.graph import Array, Graph, Shape
+from vgg16gpu.plan import make_plan
+from vgg16gpu.resident import ResidentPlan
+
+
+def weights(*shape: int) -> Array:
+    return normal(seeded(str(shape)), *shape)
+
+
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(graphs(weights), st.sampled_from(sorted(CONV_TILES)), st.integers(1, 4))
+def test_every_value_of_a_random_graph(device: Device, case: tuple[Graph, Shape], tile: str, splits: int) -> None:
+    graph, shape = case
+    x = normal(seeded("input"), *shape)
+    with conv_as(CONV_TILES[tile], splits):
+        result = run_graph(device, graph, x)
+        values = {"x": x} | {op.y: result.value(op.y) for op in graph.ops}
+        for op in graph.ops:
+            expected = apply(op, values[op.x].astype(np.float64))
+            assert_close(values[op.y], expected, *bounds(op, values[op.x], largest), label=repr(op.names))
+        for name, output in zip(graph.outputs, result.outputs, strict=True):
+            assert_same_bits(output, values[name], name)
+        produced = in_production(device, graph, x)
+    for name, output in zip(graph.outputs, produced, strict=True):
+        assert_same_bits(output, values[name], name)
+
+
+def in_production(device: Device, graph: Graph, x: Array) -> tuple[Array, ...]:
+    """The outputs when memory is used again and again, as it is without `keep_values`."""
+    plan = make_plan(graph, device.facts, [x.shape])
+    device.build(plan.kernels)
+    resident = ResidentPlan(plan, device)
+    try:
+        resident.run(len(x), x)
+        return resident.run(len(x), x)[0]  # the second run starts from what the first has left
+    finally:
+        resident.close()
