@@ -92,7 +92,7 @@ def test_an_arena_without_address():
     [
         (
             ModuleNotFoundError("No module named 'pycuda'", name="pycuda"),
-            r"not installed \(pip install 'vgg16gpu\[cuda\]'\)",
+            r"not installed \(python -m vgg16gpu.cuda_setup",
         ),
         (ImportError("_driver.so: undefined symbol: cuCtxCreate_v4"), "driver is too old.*cuCtxCreate_v4.*cuda_setup"),
         (ImportError("version `GLIBC_2.38' not found"), "does not load: version `GLIBC_2.38'"),

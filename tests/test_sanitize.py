@@ -16,6 +16,7 @@ from vgg16gpu.devices.sanitize import Sanitizer
 from vgg16gpu.errors import DeviceError
 
 HERE = Path(__file__).resolve().parent
+FROM_CHECKOUT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
 
 
 def missing(sanitizer: Sanitizer) -> str | None:
@@ -38,7 +39,9 @@ def _not_inside_another(request: pytest.FixtureRequest) -> None:
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent, timeout=120, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=HERE.parent, env=FROM_CHECKOUT, timeout=120, check=False
+    )
 
 
 def run_planted(sanitizer: Sanitizer, kernel: str) -> subprocess.CompletedProcess[str]:
@@ -81,6 +84,7 @@ def test_unnoticed_without_a_sanitizer() -> None:
         [sys.executable, str(HERE / "planted_fault.py"), "global_overrun"],
         capture_output=True,
         text=True,
+        env=FROM_CHECKOUT,
         timeout=120,
         check=False,
     )
