@@ -39,8 +39,9 @@ __device__ __forceinline__ float relu(float v) { return v < 0.0f ? 0.0f : v; }
 // The larger value, or NaN if either is NaN; fmaxf would drop it.
 __device__ __forceinline__ float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 
-// Position `step` of a walk over `length` columns that goes forth in even rows and back in odd ones: the FFMA at each turn shares an
-// operand with the one before, which a GPU's register cache keeps (4 % of a convolution on an H200). Vector lanes want plain order.
+// Position `step` of a walk over `length` columns that goes forth in even rows and back in odd ones: the FFMA at each
+// turn shares an operand with the one before, which a GPU's register cache keeps (4 % of a convolution on an H200).
+// Vector lanes want plain order.
 __device__ __forceinline__ constexpr int serpentine(int row, int step, int length) {
 #ifdef __CUDACC__
   return row % 2 == 0 ? step : length - 1 - step;
@@ -90,8 +91,8 @@ __device__ __forceinline__ float4 pack4(const float* values) {
   return make_float4(values[0], values[1], values[2], values[3]);
 }
 
-// Start copying 16 bytes from global to shared memory, or writing 16 zero bytes if !valid (source is not read then). Both addresses
-// are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
+// Start copying 16 bytes from global to shared memory, or writing 16 zero bytes if !valid (source is not read then).
+// Both addresses are multiples of 16. The bytes are there after copy_async_wait and, for other threads, a barrier.
 // PTX ISA 8.0, cp.async with ignore-src: one predicate, where a source size in a register costs address arithmetic.
 __device__ __forceinline__ void copy16_async(void* shared_target, const void* global_source, bool valid) {
 #if HAS_COPY_ASYNC

@@ -1,6 +1,7 @@
-// pack_conv_f32: out[kh*KW+kw,c,oc] = inp[oc,c,kh,kw].   pack_gemm_f32: out[o,h,w,c] = inp[o,c,h,w], both zero in the padding
-// Layouts:  conv: inp (OC,C,TAPS) float as ONNX stores it, out (rows,OCP) float, rows >= TAPS*CP. gemm: inp (rows,C,HW), out (rows,HW,CP).
-//           CP and OCP are C and OC rounded up to 4; TAPS = KH*KW.
+// pack_conv_f32: out[kh*KW+kw,c,oc] = inp[oc,c,kh,kw].   pack_gemm_f32: out[o,h,w,c] = inp[o,c,h,w], both zero in the
+//                 padding
+// Layouts:  conv: inp (OC,C,TAPS) float as ONNX stores it, out (rows,OCP) float, rows >= TAPS*CP. gemm: inp
+//           (rows,C,HW), out (rows,HW,CP). CP and OCP are C and OC rounded up to 4; TAPS = KH*KW.
 // Mapping:  one thread per element of out.
 // Tiles:    none.
 // Shared:   none; 256 threads.
@@ -10,7 +11,8 @@
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-pack_conv_f32(float* __restrict__ out, const float* __restrict__ inp, int rows, int OC, int OCP, int C, int CP, int TAPS) {
+pack_conv_f32(float* __restrict__ out, const float* __restrict__ inp, int rows, int OC, int OCP, int C, int CP,
+              int TAPS) {
   const long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (index >= (long long)rows * OCP) return;
   const int oc = index % OCP, c = index / OCP % CP, tap = index / OCP / CP;

@@ -15,7 +15,7 @@ constexpr int WARPS = THREADS / 32;
 // Combines one value of every thread of the block; everybody gets the result.
 template <bool MAXIMUM>
 __device__ __forceinline__ float block_reduce(float value, float* scratch) {
-UNROLL
+  UNROLL
   for (int distance = 16; distance > 0; distance /= 2) {
     const float other = __shfl_xor_sync(0xffffffffu, value, distance);
     value = MAXIMUM ? max_nan(value, other) : value + other;

@@ -1,4 +1,4 @@
-"""pytest plugin behind `--record FILE`: what ran, how it ended, and where, as JSON. For claims about a machine that CI lacks."""
+"""pytest plugin behind `--record FILE`: what ran, how it ended, and where, as JSON."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_where_it_cannot_be_written(tmp_path):
 def test_a_full_disk_is_one_line():
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    from vgg16gpu.zoo.files import write_error
+    from vgg16gpu.files import write_error
 
     with pytest.raises(OSError, match="No space") as caught:
         Path("/dev/full").write_bytes(b"x")

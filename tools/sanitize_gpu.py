@@ -20,6 +20,7 @@ from vgg16gpu.cuda_probe import nvcc_candidates, probe_driver
 TOOLS = ("memcheck", "racecheck")
 FOUND_ERRORS = "86"  # exit code that pytest does not use
 TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "-q")
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def find_sanitizer() -> Path | None:
@@ -36,7 +37,13 @@ def find_sanitizer() -> Path | None:
 def command(sanitizer: Path, tool: str, arguments: Sequence[str]) -> list[str]:
     """The command line of one tool over the tests."""
     options = ["--tool", tool, "--error-exitcode", FOUND_ERRORS, "--target-processes", "all"]
-    return [str(sanitizer), *options, sys.executable, *TESTS, *arguments]
+    return [str(sanitizer), *options, sys.executable, *TESTS, *kernel_tests(), *arguments]
+
+
+def kernel_tests() -> list[str]:
+    """The test files of the kernels. Collecting the others would import much that is slow under a sanitizer."""
+    files = [ROOT / "tests" / f"test_{kernel.stem}.py" for kernel in (ROOT / "kernels").glob("*.cu")]
+    return sorted(str(file) for file in files if file.is_file())
 
 
 def main(arguments: Sequence[str]) -> int:

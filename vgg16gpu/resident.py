@@ -60,7 +60,10 @@ class ResidentPlan:
         return self._results(program, out, count)
 
     def launcher(self, batch: int, element_type: str = "float32") -> Callable[[], None]:
-        """Everything a run of `batch` launches, without the copies: for device-resident timing."""
+        """Everything a run of `batch` launches, without the copies: for timing.
+
+        Later values may lie where the input was, so that a second launch computes from other numbers.
+        """
         return self._bound[batch].launchers[element_type]
 
     def bind(self, steps: Sequence[Step]) -> Callable[[], None]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vgg16gpu.accuracy import top_classes
 from vgg16gpu.errors import InputError
-from vgg16gpu.zoo.files import atomic_writer
+from vgg16gpu.files import atomic_writer
 
 Scores: TypeAlias = npt.NDArray[np.float32]
 

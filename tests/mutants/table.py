@@ -53,7 +53,7 @@ CONVOLUTION = (
     Mutant(
         "tap shifted",
         "conv_igemm.cu",
-        Edit("shift = ((kh * W + kw) * C", "shift = ((kh * W + kw + 1) * C"),
+        Edit("shift = ((kh * s.W + kw) * s.C", "shift = ((kh * s.W + kw + 1) * s.C"),
         PLAIN,
     ),
     Mutant(
@@ -65,25 +65,31 @@ CONVOLUTION = (
     Mutant(
         "last channel block dropped",
         "conv_igemm.cu",
-        Edit("if (oc >= OC) continue;", "if (oc + 4 >= OC) continue;"),
+        Edit("if (oc >= s.OC) continue;", "if (oc + 4 >= s.OC) continue;"),
         PLAIN,
     ),
     Mutant(
         "relu lost in one lane",
         "conv_igemm.cu",
-        Edit("if (apply_relu) value", "if (apply_relu && v != 3) value"),
+        Edit(
+            "(value[i][v], b[v], oc + v < out_channels, apply_relu)",
+            "(value[i][v], b[v], oc + v < out_channels, v != 3)",
+        ),
         PLAIN,
     ),
     Mutant(
         "relu lost after a split",
         "conv_igemm.cu",
-        Edit("? 0.f : apply_relu ? relu(biased) : biased;", "? 0.f : biased;"),
+        Edit(
+            "finish(value[w][v], b[v], oc + v < out_channels, apply_relu)",
+            "finish(value[w][v], b[v], oc + v < out_channels, 0)",
+        ),
         partial(SPLIT, splits=2),
     ),
     Mutant(
         "the neighbour's bias",
         "conv_igemm.cu",
-        Edit("value[i][v] += b[v];", "value[i][v] += b[v ^ 1];"),
+        Edit("finish(value[i][v], b[v],", "finish(value[i][v], b[v ^ 1],"),
         PLAIN,
     ),
     Mutant(
@@ -96,19 +102,19 @@ CONVOLUTION = (
     Mutant(
         "a stage filled too early",
         "conv_igemm.cu",
-        Edit("fetch(stage == 0 ? STAGES - 1 : stage - 1)", "fetch(stage)"),
+        Edit("next = stage == 0 ? STAGES - 1 : stage - 1;", "next = stage;"),
         reduction(k=36),
     ),
     Mutant(
-        "groups of a split added backwards",
+        "groups of a split added in another order",
         "conv_igemm.cu",
-        Edit("for (int g = 1; g < groups; g++) {", "for (int g = groups - 1; g > 0; g--) {"),
+        Edit("partial + (group * (long long)", "partial + ((group % 3 == 0 ? group : 3 - group) * (long long)"),
         partial(SPLIT, splits=3),
     ),
     Mutant(
         "a group sum dropped",
         "conv_igemm.cu",
-        Edit("before[1] + acc[i][j + 1]", "acc[i][j + 1]"),
+        Edit("total[v] + acc[i][j + v]", "acc[i][j + v]"),
         reduction(k=292),
     ),
     Mutant(
@@ -120,19 +126,19 @@ CONVOLUTION = (
     Mutant(
         "padding off by one on the right",
         "conv_igemm.cu",
-        Edit("(unsigned)iw < (unsigned)W", "(unsigned)iw <= (unsigned)W"),
+        Edit("(unsigned)iw < (unsigned)s.W", "(unsigned)iw <= (unsigned)s.W"),
         PLAIN,
     ),
     Mutant(
         "padding off by one at the top",
         "conv_igemm.cu",
-        Edit("oh * SH - PT : FAR_ABOVE", "oh * SH - PT + 1 : FAR_ABOVE"),
+        Edit("s.rows ? ih : FAR_ABOVE", "s.rows ? ih + 1 : FAR_ABOVE"),
         PLAIN,
     ),
     Mutant(
         "stride of the other axis",
         "conv_igemm.cu",
-        Edit("iw0 = ow * SW - PL;", "iw0 = ow * SH - PL;"),
+        Edit("iw = ow * s.SW - s.PL;", "iw = ow * s.SH - s.PL;"),
         STRIDED,
     ),
     Mutant(
@@ -144,25 +150,25 @@ CONVOLUTION = (
     Mutant(
         "a row too many stored",
         "conv_igemm.cu",
-        Edit("if (row >= rows) continue;", "if (row > rows) continue;"),
+        Edit("if (row >= s.rows) continue;", "if (row > s.rows) continue;"),
         PLAIN,
     ),
     Mutant(
         "wrong pitch of the output",
         "conv_igemm.cu",
-        Edit("store4(out + (POOL ? row / 4 : row) * OC", "store4(out + (POOL ? row / 4 : row) * C"),
+        Edit("store4(out + (POOL ? row / 4 : row) * s.OC", "store4(out + (POOL ? row / 4 : row) * s.C"),
         PLAIN,
     ),
     Mutant(
         "channels behind the last not zeroed after a convolution",
         "conv_igemm.cu",
-        Edit("if (oc + v >= out_channels) value[i][v] = 0.f;", ""),
+        Edit("finish(value[i][v], b[v], oc + v < out_channels,", "finish(value[i][v], b[v], true,"),
         partial(PADDING, pool=False, splits=1),
     ),
     Mutant(
         "channels behind the last not zeroed after a split",
         "conv_igemm.cu",
-        Edit("oc + v >= out_channels ? 0.f : apply_relu", "apply_relu"),
+        Edit("finish(value[w][v], b[v], oc + v < out_channels,", "finish(value[w][v], b[v], true,"),
         partial(PADDING, pool=False, splits=2),
     ),
     Mutant(
@@ -347,7 +353,7 @@ GPU_RACE = next(mutant for mutant in GEMM if mutant.name == "sums read before th
 OVERRUN = Mutant(
     "a row read behind the image",
     "conv_igemm.cu",
-    Edit("(unsigned)ih < (unsigned)H", "(unsigned)ih <= (unsigned)H"),
+    Edit("(unsigned)ih < (unsigned)s.H", "(unsigned)ih <= (unsigned)s.H"),
     PLAIN,
 )
 GPU_OVERRUN = Mutant(

@@ -11,7 +11,7 @@ from vgg16gpu.bench.ours import NAME
 from vgg16gpu.bench.report import Content, best_entry, names
 from vgg16gpu.bench.timing import Method
 from vgg16gpu.errors import InputError
-from vgg16gpu.zoo.files import atomic_writer
+from vgg16gpu.files import atomic_writer
 
 SUFFIXES = (".png", ".svg", ".pdf")
 

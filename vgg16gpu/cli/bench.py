@@ -22,7 +22,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
 from vgg16gpu.scores import check_writable, finite_or_none
-from vgg16gpu.zoo.files import atomic_writer
+from vgg16gpu.files import atomic_writer
 
 _AGAINST_HELP = f"Also measure, in turns with ours: {', '.join(PEERS)}, or both with a comma."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."

@@ -35,7 +35,7 @@ from vgg16gpu.testbench import (
     mean_times,
     worst_steps,
 )
-from vgg16gpu.zoo.files import atomic_writer
+from vgg16gpu.files import atomic_writer
 
 _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 

@@ -53,7 +53,7 @@ def architecture(compute_capability: tuple[int, int]) -> str:
 
 
 def find_nvcc() -> Path | None:
-    """The first nvcc in CUDA_HOME, CUDA_ROOT, PATH, /usr/local/cuda and the installed Python packages."""
+    """The first nvcc of `cuda_probe.nvcc_candidates`."""
     return next((path for _, path in nvcc_candidates() if path.is_file()), None)
 
 

@@ -152,7 +152,7 @@ def estimated_products(
 def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
     """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images and for vectors."""
     image = 4 * padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
-    images = 1 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
+    images = 2 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
     if max(x_shape[2:]) >= 1 << 15 or image * images >= 1 << 31 or rows * columns // 4 >= 1 << 31:
         raise ModelError(
             f"Conv '{op.y}': its input {x_shape} is too large; maps may have up to 32767 rows and columns, the images "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.zoo.files import Progress, write_error
+from vgg16gpu.files import Progress, write_error
 
 VGG16_SIZE: Final = 553_437_328  # bytes
 VGG16_SHA256: Final = "f20805a3ecccaa88647bbab4ad011ff2412a9838485ea844de0fcbce349820b9"

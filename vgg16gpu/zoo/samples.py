@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Pixels, normalise
-from vgg16gpu.zoo.files import atomic_writer
+from vgg16gpu.files import atomic_writer
 
 Plane: TypeAlias = npt.NDArray[np.int64]
 
