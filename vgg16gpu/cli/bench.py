@@ -19,10 +19,10 @@ from vgg16gpu.cli.bench_report import print_comparison, print_result
 from vgg16gpu.cli.options import device_option, find_model, json_option, parse_counts, size_option
 from vgg16gpu.cli.show import console, print_json
 from vgg16gpu.engine import Engine
+from vgg16gpu.files import atomic_writer
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
 from vgg16gpu.scores import check_writable, finite_or_none
-from vgg16gpu.files import atomic_writer
 
 _AGAINST_HELP = f"Also measure, in turns with ours: {', '.join(PEERS)}, or both with a comma."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."

@@ -15,9 +15,9 @@ from rich.progress import Progress as Bar
 from vgg16gpu.cli.options import json_option
 from vgg16gpu.cli.show import megabytes, print_json, seconds
 from vgg16gpu.errors import ModelError
+from vgg16gpu.files import Progress
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
-from vgg16gpu.files import Progress
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE, model_metadata
 from vgg16gpu.zoo.samples import write_sample_text

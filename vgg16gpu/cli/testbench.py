@@ -24,6 +24,7 @@ from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, prepare
 from vgg16gpu.cli.testbench_report import content_of, print_report
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
+from vgg16gpu.files import atomic_writer
 from vgg16gpu.graph import Array
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scores import check_writable, finite_or_none, write_text
@@ -35,7 +36,6 @@ from vgg16gpu.testbench import (
     mean_times,
     worst_steps,
 )
-from vgg16gpu.files import atomic_writer
 
 _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 

@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vgg16gpu.errors import ModelError
+from vgg16gpu.files import Progress, atomic_writer
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Floats, normalise
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg
 from vgg16gpu.zoo.calibrate import Doubles, Fixed
-from vgg16gpu.files import Progress, atomic_writer
 from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE
 from vgg16gpu.zoo.model_writer import ModelWriter
 from vgg16gpu.zoo.samples import CALIBRATION_SEED, structured_images

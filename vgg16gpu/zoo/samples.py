@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Pixels, normalise
 from vgg16gpu.files import atomic_writer
+from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Pixels, normalise
 
 Plane: TypeAlias = npt.NDArray[np.int64]
 
