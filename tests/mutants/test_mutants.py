@@ -120,20 +120,8 @@ def test_a_fault_is_reported_on_the_gpu(tool: str, mutant: Mutant, message: str,
     import sanitize_gpu  # of tools/
 
     sanitizer = sanitize_gpu.find_sanitizer()
-    if sanitizer is None:
-        pytest.skip("compute-sanitizer is not installed")
-    command = [
-        str(sanitizer),
-        "--tool",
-        tool,
-        "--error-exitcode",
-        "86",
-        sys.executable,
-        "-m",
-        "pytest",
-        "--require-gpu",
-    ]
-    done = run_with(mutant, command, "sanitize and gpu", tmp_path)
+    assert sanitizer, "compute-sanitizer is not installed: it comes with the CUDA toolkit"
+    done = run_with(mutant, sanitize_gpu.command(sanitizer, tool, []), "sanitize and gpu", tmp_path)
     assert done.returncode != 0
     output = done.stdout + done.stderr
     assert message in output, output

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from vgg16gpu import kernel_source
 from vgg16gpu.cuda_probe import nvcc_candidates, run_quietly
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.errors import KernelError
-from vgg16gpu.kernel_source import headers, kernel_dir, read_source, source_path
 
 FLAGS = (
     "-std=c++17",
@@ -109,11 +109,21 @@ class CubinCompiler:
 
     @cached_property
     def _header_parts(self) -> tuple[bytes, ...]:
-        folder = kernel_dir()
-        return tuple(part for path in headers() for part in (str(path.relative_to(folder)).encode(), path.read_bytes()))
+        folder = kernel_source.kernel_dir()
+        return tuple(
+            part
+            for path in kernel_source.headers()
+            for part in (str(path.relative_to(folder)).encode(), path.read_bytes())
+        )
 
     def _cubin(self, unit: Unit) -> bytes:
-        key: tuple[str | bytes, ...] = (read_source(unit.source), *unit.options, *FLAGS, self.arch, *self._header_parts)
+        key: tuple[str | bytes, ...] = (
+            kernel_source.read_source(unit.source),
+            *unit.options,
+            *FLAGS,
+            self.arch,
+            *self._header_parts,
+        )
         path = self._cache.fetch(key, ".cubin", lambda target: self._compile(unit, target), self._is_ours)
         try:
             return path.read_bytes().rpartition(_MARK)[0]
@@ -138,8 +148,8 @@ def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
     from pycuda.driver import CompileError  # noqa: PLC0415
 
     path = source_path(unit.source)
-    text = f"#line 1 {json.dumps(str(path))}\n{read_source(unit.source)}"  # PyCUDA compiles a copy, "kernel.cu"
-    folders = list(dict.fromkeys((str(path.parent), str(kernel_dir()))))
+    text = f"#line 1 {json.dumps(str(path))}\n{kernel_source.read_source(unit.source)}"  # PyCUDA compiles a copy, "kernel.cu"
+    folders = list(dict.fromkeys((str(path.parent), str(kernel_source.kernel_dir()))))
     try:
         cubin: bytes = compile_source(
             text,
