@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vgg16gpu import kernel_source
 from vgg16gpu.devices import cuda_compiler
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, architecture, can_build, compiler_identity
 from vgg16gpu.errors import KernelError
@@ -87,8 +88,8 @@ def test_source_macros_and_architecture_are_in_the_key(runs, unit):
 
 def test_headers_are_in_the_key(runs, unit, monkeypatch, tmp_path):
     header = tmp_path / "common.cuh"
-    monkeypatch.setattr(cuda_compiler, "kernel_dir", lambda: tmp_path)
-    monkeypatch.setattr(cuda_compiler, "headers", lambda: (header,))
+    monkeypatch.setattr(kernel_source, "kernel_dir", lambda: tmp_path)
+    monkeypatch.setattr(kernel_source, "headers", lambda: (header,))
     for text in ("one", "two", "one"):
         header.write_text(text)
         compile_one(unit)

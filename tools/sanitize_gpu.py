@@ -34,11 +34,11 @@ def find_sanitizer() -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def command(sanitizer: Path, tool: str, arguments: Sequence[str]) -> list[str]:
-    """The command line of one tool over the tests."""
+def python_under(sanitizer: Path, tool: str) -> list[str]:
+    """The command line of one tool with Python as its program."""
     options = ["--tool", tool, "--error-exitcode", FOUND_ERRORS, "--target-processes", "all"]
     options += ["--report-api-errors", "no"]  # the device asks the driver until it says no, and checks every answer
-    return [str(sanitizer), *options, sys.executable, *TESTS, *kernel_tests(), *arguments]
+    return [str(sanitizer), *options, sys.executable]
 
 
 def kernel_tests() -> list[str]:
@@ -63,7 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     codes = []
     for tool in TOOLS:
         record = ["--record", str(options.record / f"sanitize-{tool}.json")] if options.record else []
-        codes.append(subprocess.call(command(sanitizer, tool, [*record, *others]), env=unhurried))
+        codes.append(
+            subprocess.call([*python_under(sanitizer, tool), *TESTS, *kernel_tests(), *record, *others], env=unhurried)
+        )
     for tool, code in zip(TOOLS, codes, strict=True):
         print(f"{tool}: {'clean' if code == 0 else f'FAILED (exit code {code})'}")
     return 1 if any(codes) else 0

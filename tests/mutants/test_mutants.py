@@ -121,7 +121,12 @@ def test_a_fault_is_reported_on_the_gpu(tool: str, mutant: Mutant, message: str,
 
     sanitizer = sanitize_gpu.find_sanitizer()
     assert sanitizer, "compute-sanitizer is not installed: it comes with the CUDA toolkit"
-    done = run_with(mutant, sanitize_gpu.command(sanitizer, tool, []), "sanitize and gpu", tmp_path)
+    done = run_with(
+        mutant,
+        [*sanitize_gpu.python_under(sanitizer, tool), "-m", "pytest", "--require-gpu"],
+        "sanitize and gpu",
+        tmp_path,
+    )
     assert done.returncode != 0
     output = done.stdout + done.stderr
     assert message in output, output

@@ -110,20 +110,12 @@ class CubinCompiler:
     @cached_property
     def _header_parts(self) -> tuple[bytes, ...]:
         folder = kernel_source.kernel_dir()
-        return tuple(
-            part
-            for path in kernel_source.headers()
-            for part in (str(path.relative_to(folder)).encode(), path.read_bytes())
-        )
+        files = kernel_source.headers()
+        return tuple(part for path in files for part in (str(path.relative_to(folder)).encode(), path.read_bytes()))
 
     def _cubin(self, unit: Unit) -> bytes:
-        key: tuple[str | bytes, ...] = (
-            kernel_source.read_source(unit.source),
-            *unit.options,
-            *FLAGS,
-            self.arch,
-            *self._header_parts,
-        )
+        source = kernel_source.read_source(unit.source)
+        key: tuple[str | bytes, ...] = (source, *unit.options, *FLAGS, self.arch, *self._header_parts)
         path = self._cache.fetch(key, ".cubin", lambda target: self._compile(unit, target), self._is_ours)
         try:
             return path.read_bytes().rpartition(_MARK)[0]
@@ -147,8 +139,9 @@ def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
     from pycuda.compiler import compile as compile_source  # noqa: PLC0415 - PyCUDA is loaded where it is needed
     from pycuda.driver import CompileError  # noqa: PLC0415
 
-    path = source_path(unit.source)
-    text = f"#line 1 {json.dumps(str(path))}\n{kernel_source.read_source(unit.source)}"  # PyCUDA compiles a copy, "kernel.cu"
+    path = kernel_source.source_path(unit.source)
+    # PyCUDA compiles a copy, "kernel.cu"
+    text = f"#line 1 {json.dumps(str(path))}\n{kernel_source.read_source(unit.source)}"
     folders = list(dict.fromkeys((str(path.parent), str(kernel_source.kernel_dir()))))
     try:
         cubin: bytes = compile_source(
