@@ -16,7 +16,7 @@
 //           go to `partial` and conv_igemm_reduce_f32 adds them in the same order.
 // Edges:    any KH, KW, stride, padding; rows and columns beyond the tensor are loaded as zero and not stored; columns
 //           from out_channels on are stored as zero.
-// Variants: running sums in registers cost 60 of them and a third of the resident warps.
+// Variants: running sums in registers cost one for each, and a third of the resident warps.
 // Why:      the portable fp32 workhorse: no column matrix in memory, one kernel for every layer, sm_75 and up and CPUs.
 #include "common.cuh"
 

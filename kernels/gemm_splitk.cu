@@ -26,8 +26,7 @@
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
-static_assert(TILE_OUT * TILE_N <= THREADS, "one thread finishes each sum");
-static_assert(TILE_OUT * TILE_N <= 128, "the sums of a thread stay in registers");
+static_assert(TILE_OUT * TILE_N <= 128, "the sums of a thread stay in registers, and one thread finishes each");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const float* __restrict__ weight,

@@ -125,12 +125,12 @@ def uses_a_private_folder(refused: Path, message: str) -> None:
     builder = Builder()
     with pytest.warns(RuntimeWarning, match=message) as warned:
         path = fetch(builder)
+        assert fetch(builder) == path  # kept within the process
+        assert fetch(builder, "another").parent == path.parent
     assert len(warned) == 1
     assert path.read_bytes() == b"compiled"
     assert refused not in path.parents
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert fetch(builder) == path  # kept within the process, and no second warning (which would be an error here)
-    assert fetch(builder, "another").parent == path.parent
     assert builder.calls == 2
 
 
@@ -165,6 +165,26 @@ def test_an_impossible_folder_costs_one_warning(tmp_path: Path, monkeypatch: pyt
     for place, message in ((tmp_path / "file", "cannot be created"), (tmp_path / "file" / "cache", "Not a directory")):
         monkeypatch.setenv("VGG16GPU_CACHE", str(place))
         uses_a_private_folder(place, message)
+
+
+def test_where_warnings_are_errors_the_kernel_is_compiled_and_the_warning_printed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    code = (
+        "from vgg16gpu.devices.cache import KernelCache\n"
+        "path = KernelCache('cpu').fetch(['a'], '.so', lambda path: path.write_bytes(b'x') and None)\n"
+        "print(path.read_bytes())"
+    )
+    environment = {
+        **os.environ,
+        "VGG16GPU_CACHE": str(tmp_path / "file"),
+        "PYTHONPATH": str(Path(cache.__file__).parents[2]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "b'x'\n"), done.stderr
+    assert done.stderr.count("RuntimeWarning: the kernel cache") == 1
+    assert "set VGG16GPU_CACHE to a folder of your own" in done.stderr
 
 
 def test_the_private_folder_goes_with_the_process(folder: Path, tmp_path: Path) -> None:

@@ -527,6 +527,39 @@ def test_without_a_compiler_the_message_says_what_to_install(monkeypatch: pytest
         CpuDevice()
 
 
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("exit 3", r"`.*/compiler --version` ended with exit code 3;"),
+        ("echo no license >&2; exit 1", r"exit code 1: no license;"),
+        ("exit 0", r"printed nothing;"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_named_with_reason_and_remedy(
+    script: str, found: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(DeviceError, match=rf"{compiler} does not work: .*{found} .*set CXX to a g\+\+ or clang\+\+"):
+        CpuDevice()
+
+
+def test_a_compiler_that_fails_without_a_word_is_reported_with_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "compiler 1.0" || exit 7\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+    device = CpuDevice()
+    with pytest.raises(KernelError, match=r"does not compile:\nexit code 7$"):
+        device.build([fixture_kernel("scale")])
+    device.close()
+
+
 def test_other_platforms_get_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     with pytest.raises(DeviceError, match=f"Darwin on {platform.machine()} is not supported"):

@@ -10,21 +10,31 @@ from types import SimpleNamespace
 import pytest
 
 from vgg16gpu.devices import cpu, cuda, cuda_compiler, open_device
-from vgg16gpu.errors import DeviceError
+from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
+from vgg16gpu.errors import DeviceError, KernelError
 
 
 class FakeDevice:
+    """Compiles as a GPU does; what it compiles is not loaded anywhere."""
+
     def __init__(self, name):
         self.facts = SimpleNamespace(name=name)
+        self.built = []
         self.closed = False
+
+    def build(self, kernels):
+        for kernel in kernels:
+            CubinCompiler((9, 0)).cubins([Unit(kernel.source, kernel.defines)])
+            self.built.append(kernel.name)
 
     def close(self):
         self.closed = True
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """The GPUs and processors that were opened; two GPUs, a compiler."""
+def opened(monkeypatch, tmp_path):
+    """The GPUs and processors that were opened; two GPUs, a compiler, and an empty cache."""
     made = []
 
     def open_cuda(ordinal=0):
@@ -39,7 +49,11 @@ def opened(monkeypatch):
 
     monkeypatch.setattr(cuda, "CudaDevice", open_cuda)
     monkeypatch.setattr(cpu, "CpuDevice", open_cpu)
-    monkeypatch.setattr(cuda_compiler, "can_build", lambda: True)
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: nvcc)
+    monkeypatch.setattr(cuda_compiler, "_run_nvcc", lambda *_: b"\x7fELF")
     return made
 
 
@@ -78,13 +92,48 @@ def test_auto_without_gpu_takes_the_processor_and_says_why():
     assert reason == "cpu: no NVIDIA driver (libcuda.so.1) found"
 
 
-def test_auto_with_a_gpu_but_nothing_to_compile_with(monkeypatch, opened):
-    monkeypatch.setattr(cuda_compiler, "can_build", lambda: False)
+def falls_back(opened):
+    """Open "auto"; the one line on why the processor was taken. The GPU is let go of."""
     found, reason = open_device("auto")
     assert found.facts.name == "processor"
+    assert [device.closed for device in opened] == [True, False]
+    assert len(reason.splitlines()) == 1
+    assert reason.startswith("cpu: GPU 0 is there, but ")
+    return reason
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["cache empty", "cache of other kernels"])
+def test_auto_with_a_gpu_but_nothing_to_compile_with(monkeypatch, opened, cached):
+    if cached:
+        KernelCache("cuda").fetch(["another kernel"], ".cubin", lambda path: path.write_bytes(b"\x7fELF"))
+    monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
+    reason = falls_back(opened)
     assert "nvcc" in reason
     assert "CUDA_HOME" in reason
-    assert [device.closed for device in opened] == [True, False]
+
+
+@pytest.mark.usefixtures("opened")
+def test_auto_without_nvcc_takes_a_gpu_whose_kernels_are_cached(monkeypatch):
+    assert open_device("auto")[0].built == ["relu_f32"]
+    monkeypatch.setattr(cuda_compiler, "find_nvcc", lambda: None)
+    assert open_device("auto")[0].facts.name == "GPU 0"
+
+
+def test_auto_with_a_gpu_that_does_not_load_what_nvcc_makes(monkeypatch, opened):
+    def refuse(*_):
+        raise KernelError("elementwise.cu does not load: is /opt/nvcc newer than the driver?")
+
+    monkeypatch.setattr(FakeDevice, "build", refuse)
+    assert falls_back(opened).endswith("does not load: is /opt/nvcc newer than the driver?")
+
+
+def test_auto_with_an_nvcc_that_does_not_know_the_gpu(monkeypatch, opened):
+    def fail(nvcc, unit, arch):
+        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\nnvcc fatal: Unsupported gpu\nmore\nyet more")
+
+    monkeypatch.setattr(cuda_compiler, "_run_nvcc", fail)
+    assert "elementwise.cu does not compile for sm_90a" in (reason := falls_back(opened))
+    assert reason.endswith("nvcc: nvcc fatal: Unsupported gpu")
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])

@@ -406,7 +406,7 @@ def test_values_are_there_only_if_kept(engine: Engine) -> None:
         ({"batch": [1, 65536]}, InputError, "batch"),
         ({"size": 64}, ModelError, "image size is fixed to 48x48"),
         ({"outputs": ["nonesuch"]}, ModelError, "nonesuch"),
-        ({"mean": (0.5,)}, InputError, "give one value for each of 3 channels"),
+        ({"mean": (0.5,)}, InputError, "give one finite number for each of 3 channels"),
         ({"std": (1, 1, 0)}, InputError, "std above zero"),
         ({"device": "tpu"}, DeviceError, "unknown device 'tpu'; accepted: auto, cpu, cuda"),
     ],
@@ -416,3 +416,36 @@ def test_requests_that_cannot_be_met_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         Engine(model, **{"device": "cpu", **options})
+
+
+# ---- What an array may be
+
+
+def test_byte_order_does_not_matter(model: Path) -> None:
+    x = images(2)
+    with Engine(model, device="cpu", batch=2) as engine:
+        assert_same_bits(run(engine, x.astype(">f4")), run(engine, x))
+
+
+def test_what_is_no_plain_array_is_refused(model: Path) -> None:
+    with Engine(model, device="cpu") as engine:
+        with pytest.raises(InputError, match=r"masked array.*x\.filled"):
+            engine.run(np.ma.masked_invalid(images(1)))
+        with pytest.raises(InputError, match="is not an array"):
+            engine.run([[1, 2], [3]])
+        with pytest.raises(InputError, match=r"float64.*convert it with x\.astype\(np\.float32\)"):
+            engine.run(images(1).astype(np.float64))
+        with pytest.raises(InputError, match="this model has one input, 'input'"):
+            engine.run({"foo": images(1), 1: images(1)})
+
+
+def test_values_are_of_the_batch_that_ran_last(model: Path) -> None:
+    x = images(3)
+    with Engine(model, device="cpu", batch=(1, 2), keep_values=True) as engine:
+        with pytest.raises(InputError, match="before the first run"):
+            next(engine.read_values())
+        engine.run(x[:2])
+        engine.run(x[2:])
+        last = {names[-1]: array for names, array in engine.read_values()}
+        assert_same_bits(last["output"], run(engine, x[2:]))
+        assert_same_bits(last["input"], x[2:])

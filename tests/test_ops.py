@@ -193,3 +193,14 @@ def test_weight_arena() -> None:
 @pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (256, 1), (257, 2), (1000, 4)])
 def test_linear(threads: int, blocks: int) -> None:
     assert linear(threads) == ((blocks, 1, 1), (256, 1, 1))
+
+
+def test_padding_counts_towards_the_limit_of_a_map() -> None:
+    weight = np.broadcast_to(np.float32(0), (4, 4, 1, 1))
+    for pads, fits in ((Pads(0, 32767, 0, 0), True), (Pads(0, 32768, 0, 0), False), (Pads(0, 0, 0, 65536), False)):
+        op = Conv("x", "y", ("y",), weight, None, Window((1, 1), pads=pads))
+        if fits:
+            conv_igemm.geometry(op, (1, 4, 1, 16384), CPU)
+        else:
+            with pytest.raises(ModelError, match=r"padded by \(.*is too large"):
+                conv_igemm.geometry(op, (1, 4, 1, 16384), CPU)

@@ -37,6 +37,7 @@ def build(kind, project, output):
     script = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(output)!r}))"
     done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "is absent from the `packages` configuration" not in done.stderr
     return output / done.stdout.split()[-1]
 
 
@@ -185,7 +186,9 @@ def test_a_planted_import_breaks_its_contract(tmp_path, module, line, contract):
 def test_every_package_is_listed():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent for path in (ROOT / "vgg16gpu").rglob("*.py")} | {ROOT / "vgg16gpu" / "data"}
-    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders} | {"vgg16gpu.kernels"}
+    kernels = {path.parent for path in (ROOT / "kernels").rglob("*") if path.suffix in (".cu", ".cuh", ".h")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    names |= {".".join(("vgg16gpu", *folder.relative_to(ROOT).parts)) for folder in kernels}
     assert set(settings["packages"]) == names
 
 

@@ -19,7 +19,7 @@ from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Pads, Window
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Plan
-from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.resident import ResidentPlan, check_memory
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
@@ -99,7 +99,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(device: Device) 
 
     small = Small(device)
     with pytest.raises(DeviceError, match=r"needs 0 MB of memory for batch 2 and 0 MB are free; use a smaller batch"):
-        ResidentPlan(plan_for(device, 2), small)
+        check_memory(plan_for(device, 2), small)
     assert small.peak == 0
 
 

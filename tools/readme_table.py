@@ -74,9 +74,15 @@ def report_table(testbench: Result, laptop: Result) -> str:
     times = testbench["mean_run_s"]
     most = max(times, key=int)
     text = row("VGG16, 3x244x244, mean of 10 inputs, host to host", ["ms per image"]) + row("---", ["---:"])
-    text += row(f"**vgg16gpu**, X (x {most} iterations)", [f"**{1000 * times[most]:.3g}**"])
+    text += row(
+        f"**vgg16gpu**, {testbench['environment']['device']['name']} (x {most} iterations)",
+        [f"**{1000 * times[most]:.3g}**"],
+    )
     cpu = laptop["mean_run_s"]
-    text += row(f"vgg16gpu, the same kernels on {laptop['cores']} CPU cores", [f"{1000 * cpu[max(cpu, key=int)]:.0f}"])
+    text += row(
+        f"vgg16gpu, the same kernels on {laptop['environment']['cores']} CPU cores",
+        [f"{1000 * cpu[max(cpu, key=int)]:.0f}"],
+    )
     for label, ms in PUBLISHED:
         text += row(f"published: {label}", [f"{ms}"])
     return text

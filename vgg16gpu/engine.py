@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Program
-from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.resident import ResidentPlan, check_memory
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 
@@ -74,8 +74,10 @@ class Engine:
         self._lock = threading.Lock()
         self._allow_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
+        self._last_batch: int | None = None
         try:
             self.plan = plan_graph(self.graph, request, self.device.facts)
+            check_memory(self.plan, self.device)
             planned = time.perf_counter()
             self.device.build(self.plan.kernels)
             compiled = time.perf_counter()
@@ -117,6 +119,7 @@ class Engine:
                 arrays, flags = self.resident.run(batch, images[first : first + batch])
                 outputs.append(arrays)
                 bad += [first + int(i) for i in np.flatnonzero(flags)]
+                self._last_batch = batch
         if bad and not self._allow_nonfinite:
             which = ", ".join(map(str, bad[:8])) + " ..." * (len(bad) > 8)
             raise InputError(
@@ -129,12 +132,16 @@ class Engine:
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
         """Every value of the last batch that ran, with the ONNX names that its step computed (the last is the value's).
 
-        Arrays have the ONNX shape, for the largest batch size. Raises InputError without `keep_values=True`.
+        Arrays have the ONNX shape for the batch size that ran. Raises InputError without `keep_values=True`, and before
+        the first run.
         """
         if not self._keeps_values:
             raise InputError("intermediate values are not kept; build the engine with keep_values=True")
+        program = next((program for program in self.plan.programs if program.batch == self._last_batch), None)
+        if program is None:
+            raise InputError("there are no values before the first run; call run")
         names = {op.y: op.names for op in self.graph.ops}
-        for value in self.program.values:
+        for value in program.values:
             with self._lock:
                 array = self.resident.read(value)
             yield names.get(value.name, (value.name,)), array
@@ -168,14 +175,26 @@ class Engine:
         slot = self.program.input
         if isinstance(x, Mapping):
             if set(x) != {slot.name}:
-                raise InputError(f"inputs {sorted(x)}: this model has one input, '{slot.name}'")
+                raise InputError(f"inputs {sorted(map(str, x))}: this model has one input, '{slot.name}'")
             x = x[slot.name]
-        images = np.asarray(x)
+        images = _as_array(x)
         expected = {"float32": slot.shape[1:]}
         if "uint8" in slot.steps:
             expected["uint8"] = (*slot.shape[2:], slot.shape[1])
         if images.shape[1:] != expected.get(images.dtype.name) or images.ndim == 0 or len(images) == 0:
             accepted = " or ".join(f"{name} (N, {', '.join(map(str, shape))})" for name, shape in expected.items())
             found = f"{images.dtype} {images.shape}"
-            raise InputError(f"input '{slot.name}' is {found}; this model takes {accepted}, N >= 1")
+            remedy = "" if images.dtype.name in expected else "; convert it with x.astype(np.float32)"
+            raise InputError(f"input '{slot.name}' is {found}; this model takes {accepted}, N >= 1{remedy}")
         return images
+
+
+def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
+    """`x` as an array in this machine's byte order. Raises InputError for what is none, or hides some of its values."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError("the input is a masked array; say what stands in the masked places: x.filled(value)")
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the input is not an array: {error}") from error
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
@@ -18,6 +22,7 @@ from vgg16gpu.program import Plan
 from vgg16gpu.simplify import simplify
 
 PRECISIONS = ("fp32",)
+MAX_BATCH = 65535  # blocks of a grid in y and z
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,26 @@ class Request:
 
 
 def load_graph(request: Request) -> Graph:
-    """The simplified graph of the requested model. Raises ModelError."""
+    """The simplified graph of the requested model. Raises ModelError and InputError."""
     if request.precision not in PRECISIONS:
         raise ModelError(f"precision {request.precision!r} is not supported; accepted: {', '.join(PRECISIONS)}")
+    if not isinstance(request.model, str | Path):
+        raise InputError(f"model {request.model!r} is not the path of an ONNX file")
+    if request.outputs is not None and not all(isinstance(name, str) for name in request.outputs):
+        raise InputError(f"outputs {request.outputs!r}: give names of ONNX values")
     return simplify(load(request.model, request.outputs))
 
 
 def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     """The plan of a loaded graph on a device with these facts. Raises ModelError and InputError."""
-    batches = (request.batch,) if isinstance(request.batch, int) else tuple(request.batch)
-    if not batches or any(not isinstance(batch, int) or not 1 <= batch <= 65535 for batch in batches):
-        raise InputError(f"batch {request.batch!r}: give one size, or several, each between 1 and 65535")
-    shapes = [resolve_input_shape(graph, batch, request.size) for batch in sorted(set(batches))]
+    batches = _integers(request.batch)
+    if not batches or not all(1 <= batch <= MAX_BATCH for batch in batches):
+        raise InputError(f"batch {request.batch!r}: give one size, or several, each between 1 and {MAX_BATCH}")
+    size = None if request.size is None else _integers(request.size)
+    if size is not None and len(size) not in (1, 2):
+        raise InputError(f"size {request.size!r}: give one number of pixels, or height and width")
+    sides = None if size is None else (size[0], size[-1])
+    shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
     normalisation = _normalisation(request, shapes[0])
     return make_plan(graph, facts, shapes, normalisation=normalisation, keep_values=request.keep_values)
 
@@ -55,8 +68,31 @@ def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None
     if len(input_shape) != 4:
         return None
     channels = input_shape[1]
-    mean = default_mean(channels) if request.mean is None else tuple(request.mean)
-    std = default_std(channels) if request.std is None else tuple(request.std)
+    mean = default_mean(channels) if request.mean is None else _finite_numbers(request.mean)
+    std = default_std(channels) if request.std is None else _finite_numbers(request.std)
     if len(mean) != channels or len(std) != channels or not all(value > 0 for value in std):
-        raise InputError(f"mean {mean} and std {std}: give one value for each of {channels} channels, std above zero")
+        raise InputError(
+            f"mean {request.mean!r} and std {request.std!r}: give one finite number for each of {channels} channels, "
+            "std above zero"
+        )
     return Normalisation(mean, std)
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    """One whole number or several, of any integer type; empty for anything else."""
+    items = value if isinstance(value, Sequence | np.ndarray) else (value,)
+    if any(isinstance(item, bool | np.bool_ | str) for item in items):
+        return ()
+    try:
+        return tuple(operator.index(item) for item in items)
+    except TypeError:
+        return ()
+
+
+def _finite_numbers(values: object) -> tuple[float, ...]:
+    """A vector of finite numbers; empty for anything else."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        return ()
+    return tuple(map(float, array)) if array.ndim == 1 and np.isfinite(array).all() else ()

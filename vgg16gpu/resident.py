@@ -26,11 +26,10 @@ class ResidentPlan:
     """Owns the device memory of a plan. Kernels must have been built."""
 
     def __init__(self, plan: Plan, device: Device) -> None:
-        """Allocate, upload, bind. Raises DeviceError, before anything is allocated, when memory is too small."""
+        """Allocate, upload, bind. Raises DeviceError when memory runs out."""
         self.plan = plan
         self.device = device
         self._bases: dict[Arena, int] = {}
-        _check_memory(plan, device)
         try:
             self._allocate_and_upload()
             self._bound = {program.batch: self._bind(program) for program in plan.programs}
@@ -123,7 +122,8 @@ def _input_nbytes(program: Program) -> int:
     return 4 * int(np.prod(program.input.shape))
 
 
-def _check_memory(plan: Plan, device: Device) -> None:
+def check_memory(plan: Plan, device: Device) -> None:
+    """Raise DeviceError, before anything is compiled or allocated, when the plan needs more memory than is free."""
     need, free = plan.device_nbytes + plan.weights.staging_nbytes, device.facts.memory_free
     if need > free:
         raise DeviceError(

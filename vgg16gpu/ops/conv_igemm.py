@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
@@ -153,10 +152,19 @@ def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
     """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images and for vectors."""
     image = 4 * padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
     images = 2 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
-    if max(x_shape[2:]) >= 1 << 15 or image * images >= 1 << 31 or rows * columns // 4 >= 1 << 31:
+    pads, strides = op.window.pads, op.window.strides
+    out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
+    last = max(
+        (out_h - 1) * strides[0] - pads.top, (out_w - 1) * strides[1] - pads.left
+    )  # where the last window starts
+    if (
+        max(*x_shape[2:], pads.top, pads.left, last) >= 1 << 15
+        or image * images >= 1 << 31
+        or rows * columns // 4 >= 1 << 31
+    ):
         raise ModelError(
-            f"Conv '{op.y}': its input {x_shape} is too large; maps may have up to 32767 rows and columns, the images "
-            "of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
+            f"Conv '{op.y}': its input {x_shape}, padded by {tuple(pads)}, is too large; maps may have up to 32767 "
+            "rows and columns, the images of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
         )
 
 
@@ -211,11 +219,14 @@ def steps(
         names=op.names,
         label=label(op),
     )
-    if shape.splits == 1:
-        return (main,)
-    grid, block = linear(int(np.prod(y.stored_shape)) // 4)
-    reduce = Step(
-        kernel=tile.kernel("conv_igemm_reduce_f32", op.pool),
+    return (main,) if shape.splits == 1 else (main, _reduce_step(op, y, shape, workspace, bias))
+
+
+def _reduce_step(op: Conv, y: Value, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> Step:
+    """Adds the group sums that the blocks of a split reduction left in the workspace."""
+    grid, block = linear(math.prod(y.stored_shape) // 4)
+    return Step(
+        kernel=shape.tile.kernel("conv_igemm_reduce_f32", op.pool),
         grid=grid,
         block=block,
         arguments=(
@@ -227,7 +238,6 @@ def steps(
         names=op.names,
         label=f"{label(op)}: add {shape.groups} group sums",
     )
-    return main, reduce
 
 
 LOWERING = Lowering(Conv, steps, weights, workspace_nbytes)

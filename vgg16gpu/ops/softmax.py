@@ -23,7 +23,7 @@ def steps(
             grid=Dim3(batch),
             block=Dim3(BLOCK),
             arguments=(y.pointer, x.pointer, *scalars(features, x.pitch, y.pitch)),
-            flop=12 * math.prod(x.shape),
+            flop=50 * math.prod(x.shape),
             nbytes=x.nbytes + y.nbytes,
             names=op.names,
             label="softmax",

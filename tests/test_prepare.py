@@ -1,0 +1,57 @@
+"""What a user may ask for, and what is refused before a device is touched."""
+
+import numpy as np
+import pytest
+
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.prepare import Request, load_graph, plan_graph
+from vgg16gpu.zoo.digits import digits_model
+
+FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 1 << 34, 1 << 33)
+
+
+def plan(**wanted):
+    request = Request(digits_model(), **wanted)
+    return plan_graph(load_graph(request), request, FACTS)
+
+
+@pytest.mark.parametrize("batch", [3, np.int64(3), (3,), [np.int32(3), 3], np.array([3])], ids=repr)
+def test_any_integer_is_a_batch(batch):
+    assert [program.batch for program in plan(batch=batch).programs] == [3]
+
+
+@pytest.mark.parametrize("batch", [0, -1, 65536, 1.5, None, True, "1", (), (1, 2.0), (1, True)], ids=repr)
+def test_anything_else_is_refused(batch):
+    with pytest.raises(InputError, match="give one size, or several, each between 1 and 65535"):
+        plan(batch=batch)
+
+
+@pytest.mark.parametrize("size", [32.0, (32, 32, 32), (), "32", (32, None)], ids=repr)
+def test_sizes_are_one_or_two_integers(size):
+    with pytest.raises(InputError, match="one number of pixels, or height and width"):
+        plan(size=size)
+
+
+@pytest.mark.parametrize("size", [32, (32,), [32, 32], np.int64(32)], ids=repr)
+def test_a_size_is_a_side_or_height_and_width(size):
+    assert plan(size=size).programs[0].input.shape == (1, 1, 32, 32)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"mean": "abc"}, {"mean": 0.5}, {"mean": (np.nan,)}, {"std": (np.inf,)}, {"std": (0.0,)}, {"mean": (0.1, 0.2)}],
+    ids=repr,
+)
+def test_normalisation_is_one_finite_number_a_channel(wanted):
+    with pytest.raises(InputError, match="one finite number for each of 1 channels"):
+        plan(**wanted)
+
+
+def test_other_precisions_models_and_outputs_are_refused():
+    with pytest.raises(ModelError, match="'int4' is not supported; accepted: fp32"):
+        plan(precision="int4")
+    with pytest.raises(InputError, match="outputs \\[3\\]: give names"):
+        plan(outputs=[3])
+    with pytest.raises(InputError, match="model None is not the path"):
+        load_graph(Request(None))
