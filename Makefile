@@ -10,12 +10,11 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 
 ifeq ($(strip $(VENV)),)
-BIN :=
 PY := $(PYTHON)
 SETUP := @:
+export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
 else
-BIN := $(VENV)/bin/
-PY := $(BIN)python
+PY := $(VENV)/bin/python
 SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)
 endif
 
@@ -36,7 +35,8 @@ cuda: install      ## PyCUDA and cuda-bindings again, after a change of driver o
 
 demo: install      ## classify a real digit, then a sample image with VGG16
 	$(PY) -m vgg16gpu infer --model digits vgg16gpu/data/digit_sample.png
-	test -s models/vgg16.onnx -a -s image.txt || $(PY) -m vgg16gpu model make --output models/vgg16.onnx --sample image.txt
+	test -s models/vgg16-imagenet.onnx || test -s models/vgg16.onnx || $(PY) -m vgg16gpu model make
+	test -s image.txt || $(PY) -m vgg16gpu model sample
 	$(PY) -m vgg16gpu infer image.txt
 
 test: install-test ## every test; those of the GPU are skipped where there is none
@@ -50,14 +50,14 @@ sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the G
 	$(PY) -m vgg16gpu.devices.sanitize thread -m "sanitize and not gpu" -q tests
 	$(PY) tools/sanitize_gpu.py
 
-bench: install-test ## measure this machine
-	$(PY) -m vgg16gpu bench
+bench: install-test ## measure this machine; writes bench.json
+	$(PY) -m vgg16gpu bench --output bench.json
 
 lint: install-test ## style, types, and which module may import which
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(BIN)lint-imports
+	$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 ptxas: install     ## compile every kernel for every architecture that nvcc knows; fail on spills
 	$(PY) tools/ptxas.py

@@ -33,6 +33,15 @@
 #define HAS_COPY_ASYNC 0
 #endif
 
+// A streaming load's hints: past L1 from Volta on, whole 256-byte lines of L2 from Ampere on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define LOAD_STREAM "ld.global.nc.L1::no_allocate.L2::256B.v4.f32"
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+#define LOAD_STREAM "ld.global.nc.L1::no_allocate.v4.f32"
+#elif defined(__CUDA_ARCH__)
+#define LOAD_STREAM "ld.global.nc.v4.f32"
+#endif
+
 // ReLU that keeps NaN; fmaxf would turn it into 0.
 __device__ __forceinline__ float relu(float v) { return v < 0.0f ? 0.0f : v; }
 
@@ -61,16 +70,12 @@ __device__ __forceinline__ float4 load4(const float* source) {
 
 __device__ __forceinline__ void store4(float* target, float4 v) { *reinterpret_cast<float4*>(target) = v; }
 
-// 16 bytes of global memory that are read once (weights of a fully connected layer): past L1, whole 256-byte lines.
+// 16 bytes of global memory that are read once (weights of a fully connected layer), where a GPU can be told so.
 // For memory that the kernel does not write.
 __device__ __forceinline__ float4 load4_stream(const float* source) {
-#ifdef __CUDA_ARCH__
+#ifdef LOAD_STREAM
   float4 v;
-#if __CUDA_ARCH__ >= 800
-  asm("ld.global.nc.L1::no_allocate.L2::256B.v4.f32 {%0, %1, %2, %3}, [%4];"
-#else
-  asm("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
-#endif
+  asm(LOAD_STREAM " {%0, %1, %2, %3}, [%4];"
       : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
       : "l"(__cvta_generic_to_global(source)));
   return v;

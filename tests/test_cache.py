@@ -124,14 +124,12 @@ def test_entries_size_and_clear(folder: Path) -> None:
 def uses_a_private_folder(refused: Path, message: str) -> None:
     builder = Builder()
     with pytest.warns(RuntimeWarning, match=message) as warned:
-        path = fetch(builder)
-        assert fetch(builder) == path  # kept within the process
-        assert fetch(builder, "another").parent == path.parent
+        first, again, another = [fetch(builder, *key) for key in ("a", "a", "b")]
     assert len(warned) == 1
-    assert path.read_bytes() == b"compiled"
-    assert refused not in path.parents
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert builder.calls == 2
+    assert first.read_bytes() == b"compiled"
+    assert refused not in first.parents
+    assert stat.S_IMODE(first.parent.stat().st_mode) == 0o700
+    assert (again, another.parent, builder.calls) == (first, first.parent, 2)  # kept within the process
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])

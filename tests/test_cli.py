@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import numpy as np
@@ -20,6 +21,8 @@ import vgg16gpu
 from vgg16gpu.cli import COMMANDS, cli
 from vgg16gpu.cli.options import parse_counts, parse_floats, parse_size
 from vgg16gpu.zoo.digits import digit_sample, digits_model
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def invoke(*args):
@@ -176,7 +179,7 @@ def bad_inputs(folder):
     (folder / "count.txt").write_text("1 2 3")
     yield "count.txt", "3 numbers"
     (folder / "size.txt").write_text("0.5 " * (33 * 33))
-    yield "size.txt", "1x33x33 (--size 33)"
+    yield "size.txt", "the size of this model is fixed"
     (folder / "words.txt").write_text("1 2\n3 four")
     yield "words.txt", "line 2, column 3"
     (folder / "nan.txt").write_text("nan " + "1 " * 1023)
@@ -185,6 +188,10 @@ def bad_inputs(folder):
     yield "rank.npy", "rank 2"
     np.save(folder / "inf.npy", np.full((1, 32, 32), np.inf, np.float32))
     yield "inf.npy", "infinite"
+    np.savez(folder / "empty.npz")
+    yield "empty.npz", "holds no arrays"
+    np.save(folder / "none.npy", np.zeros((0, 1, 32, 32), np.float32))
+    yield "none.npy", "holds no inputs"
     np.save(folder / "pickled.npy", np.array([{}], dtype=object))
     yield "pickled.npy", "pickled"
     (folder / "text.png").write_text("no image")
@@ -253,6 +260,78 @@ def test_ctrl_c_is_one_line_and_130(tmp_path):
     assert out == b""
     assert err.decode().strip() == "vgg16gpu: interrupted"
     assert not list(tmp_path.iterdir())
+
+
+def test_sigterm_is_one_line_and_143_and_leaves_no_file(tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from vgg16gpu import cli, files\n"
+        "from vgg16gpu.cli import model\n"
+        "def make(path, **_):\n"
+        "    with files.atomic_writer(path) as stream:\n"
+        "        stream.write(b'half')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()\n"
+        "model.make_vgg = make\n"
+        "sys.argv[1:] = ['model', 'make', '--output', 'a.onnx']\n"
+        "cli.main()\n"
+    )
+    arguments = [sys.executable, "-c", code]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        arguments, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (143, "vgg16gpu: terminated\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_standard_output_is_one_line(options):
+    for command in (("info", digits_model()), ("infer", digit_sample(), "--model", "digits", "--device", "cpu")):
+        with open("/dev/full", "w") as full:  # noqa: PTH123
+            result = subprocess.run(
+                [sys.executable, "-m", "vgg16gpu", *map(str, command), *options],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert result.returncode == 2
+        assert result.stderr.startswith("vgg16gpu: ")
+        assert "No space left on device" in result.stderr
+        assert result.stderr.count("\n") == 1, result.stderr
+
+
+def test_warnings_are_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    arguments = ("infer", digit_sample(), "--model", "digits", "--device", "cpu")
+    environment = os.environ | {"VGG16GPU_CACHE": str(tmp_path / "file")}
+    result = process(*arguments, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("vgg16gpu: the kernel cache")
+    assert result.stderr.count("\n") == 1, result.stderr
+    result = process(*arguments, env=environment | {"PYTHONWARNINGS": "error"})
+    assert "Traceback" not in result.stderr
+    assert all(line.startswith("vgg16gpu: ") for line in result.stderr.splitlines())
+
+
+@pytest.mark.parametrize("error", [RuntimeWarning("odd things"), OSError(28, "odd things")])
+def test_warnings_made_errors_and_failing_streams_are_one_line(monkeypatch, error):
+    def failing():
+        raise error
+
+    monkeypatch.setattr(vgg16gpu.cli, "supported_machine", failing)
+    assert "odd things" in refused("info", digits_model())
+
+
+def test_outputs_that_are_no_regular_files_stay(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "link.npy").symlink_to("target.npy")
+    digits = ("infer", digit_sample(), "--model", "digits", "--device", "cpu", "--output")
+    assert "is no regular file" in refused(*digits, tmp_path / "pipe.npy")
+    assert invoke(*digits, tmp_path / "link.npy").exit_code == 0
+    assert (tmp_path / "link.npy").is_symlink()
+    assert np.load(tmp_path / "target.npy").shape == (1, 10)
+    assert "--plot and --output" in refused("bench", "digits", "--output", "a.png", "--plot", "a.png")
 
 
 def test_a_closed_pipe_is_no_traceback():

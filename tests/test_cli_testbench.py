@@ -173,6 +173,38 @@ def test_folders_of_labelled_images(tmp_path):
     report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "1")
     assert code == 1
     assert "accuracy" in report["failures"][0]
+    report, code = bench("--model", "digits", "--images", tmp_path)
+    assert code == 0
+    assert report["min_accuracy"] is None
+    assert "(not judged without --min-accuracy)" in text("--model", "digits", "--images", tmp_path).stdout
+
+
+def test_without_a_model_of_244_pixels_it_takes_another_and_says_so(narrow, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "vgg16.onnx").symlink_to(narrow)
+    result = text()
+    assert result.exit_code == 0, result.output
+    assert "testbench: takes models/vgg16.onnx" in result.stderr
+    assert "model make --size 244" in result.stderr
+    assert "PASS" in result.stdout
+    (tmp_path / "vgg16-244.onnx").symlink_to(narrow)
+    assert text().stderr == ""
+
+
+def test_nan_inputs_get_advice_that_this_command_can_follow(narrow, tmp_path):
+    np.save(tmp_path / "nan.npy", np.full((3, 64, 64), np.nan, np.float32))
+    result = text("--model", narrow, "--inputs", tmp_path / "nan.npy")
+    assert result.exit_code == 2
+    assert "repair the data" in result.stderr
+    assert "--allow-nonfinite" not in result.stderr
+
+
+def test_labels_are_read_even_where_none_is_shown(narrow, tmp_path):
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    result = text("--model", narrow, "--labels", tmp_path / "labels.txt")
+    assert result.exit_code == 2
+    assert "2 class names, the model has 40" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -532,7 +532,7 @@ def test_without_a_compiler_the_message_says_what_to_install(monkeypatch: pytest
     [
         ("exit 3", r"`.*/compiler --version` ended with exit code 3;"),
         ("echo no license >&2; exit 1", r"exit code 1: no license;"),
-        ("exit 0", r"printed nothing;"),
+        ("exit 0", r"printed no version;"),
     ],
 )
 def test_a_compiler_that_does_not_work_is_named_with_reason_and_remedy(

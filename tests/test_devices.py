@@ -129,7 +129,7 @@ def test_auto_with_a_gpu_that_does_not_load_what_nvcc_makes(monkeypatch, opened)
 
 def test_auto_with_an_nvcc_that_does_not_know_the_gpu(monkeypatch, opened):
     def fail(nvcc, unit, arch):
-        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\nnvcc fatal: Unsupported gpu\nmore\nyet more")
+        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\nnvcc fatal: Unsupported gpu\nand\nmore")
 
     monkeypatch.setattr(cuda_compiler, "_run_nvcc", fail)
     assert "elementwise.cu does not compile for sm_90a" in (reason := falls_back(opened))

@@ -186,6 +186,15 @@ def test_doctor_prints_remedies(surveyed):
     assert "-> apt install g++" in result.stdout
 
 
+def test_piped_output_is_not_cut_at_80_columns(surveyed, tmp_path, monkeypatch):
+    where = "/" + "/".join(["folder"] * 12)
+    monkeypatch.setenv("COLUMNS", "80")
+    surveyed(dataclasses.replace(GPU_MACHINE, processor=where))
+    assert where in run(doctor_command).stdout
+    monkeypatch.setenv("VGG16GPU_CACHE", f"{tmp_path}/{where}")
+    assert where in run(cache_command).stdout
+
+
 def test_doctor_on_this_machine():
     result = run(doctor_command, "--json")
     answer = json.loads(result.stdout)

@@ -112,6 +112,23 @@ def test_broken_images_are_named(tmp_path):
             load_image(path, 3, 32, 32)
 
 
+def test_sizes_beyond_what_pillow_makes_are_refused_before_decoding(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"never decoded")
+    for channels in (1, 3):
+        with pytest.raises(InputError, match=r"a\.png.*65535x65535.*smaller --size"):
+            load_image(tmp_path / "a.png", channels, 65535, 65535)
+    # The crop would fit, what it is cut from would not; and Pillow only warns of this one.
+    with pytest.raises(InputError, match=r"strip\.png.*smaller --size"):
+        load_image(saved(tmp_path, picture(900, 10), "strip.png"), 3, 2048, 2048)
+
+
+def test_errors_of_resizing_and_cropping_are_named_too(tmp_path, monkeypatch):
+    path = saved(tmp_path, picture(20, 20))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 450)  # the file passes, the crop of 32 x 32 does not
+    with pytest.raises(InputError, match=r"a\.png.*decompression bomb"):
+        load_image(path, 3, 32, 32)
+
+
 def test_wrong_channels_strips_and_bombs_are_refused(tmp_path, monkeypatch):
     path = saved(tmp_path, picture(20, 20))
     with pytest.raises(InputError, match="4 channels"):

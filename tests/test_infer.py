@@ -4,8 +4,10 @@ import io
 import json
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import numpy_helper
 from PIL import Image
 
 from vgg16gpu.cli import cli
@@ -131,8 +133,47 @@ def test_nonfinite_inputs_run_when_allowed(narrow, pixels, tmp_path):
     numbers[0, 0, 0, 0] = np.nan
     np.save(tmp_path / "a.npy", numbers)
     report = run_json(tmp_path / "a.npy", "--model", narrow, "--allow-nonfinite", "--batch", 2)
-    assert report["inputs"][0]["top"][0]["score"] is None
-    assert report["inputs"][1]["top"][0]["score"] is not None
+    bad, good = report["inputs"]
+    assert (bad["top"], bad["problem"]) == ([], "scores are NaN")
+    assert good["top"][0]["score"] is not None
+    assert good["problem"] == ""
+    shown = run(tmp_path / "a.npy", "--model", narrow, "--allow-nonfinite").stdout
+    assert "scores are NaN" in shown
+    assert "nan" not in shown
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_gives_no_numbers_gives_no_answer(narrow, pixels, tmp_path, value):
+    model = onnx.load(narrow)
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "classifier.6.bias")
+    numbers = np.array(numpy_helper.to_array(bias))
+    numbers[3] = value
+    bias.CopyFrom(numpy_helper.from_array(numbers, bias.name))
+    onnx.save(model, tmp_path / "broken.onnx")
+    np.save(tmp_path / "a.npy", pixels[:2])
+    arguments = ["infer", str(tmp_path / "a.npy"), "--model", str(tmp_path / "broken.onnx"), "--device", "cpu"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert f"scores are {'NaN' if np.isnan(value) else 'infinite'}" in result.stdout
+    assert "class 0" not in result.stdout
+    assert "2 of 2 inputs have no answer" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_first_of_several_outputs_is_shown_and_all_are_written(narrow, pixels, expected, tmp_path):
+    model = onnx.load(narrow)
+    model.graph.output.append(onnx.ValueInfoProto(name="/classifier/classifier.4/Relu_output_0"))
+    onnx.save(model, tmp_path / "two.onnx")
+    np.save(tmp_path / "a.npy", pixels)
+    shown = run(tmp_path / "a.npy", "--model", tmp_path / "two.onnx", "--output", tmp_path / "all.npz", "--batch", 2)
+    assert "shown is 'output', the first of 2" in shown.stdout
+    assert "all.npz" in shown.stdout
+    with np.load(tmp_path / "all.npz") as archive:
+        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+        assert archive["scores:/classifier/classifier.4/Relu_output_0"].shape == (5, 32)
+    one = run(tmp_path / "a.npy", "--model", tmp_path / "two.onnx", "--output", tmp_path / "one.npy").stdout
+    assert "this file the first alone" in one
+    assert np.load(tmp_path / "one.npy").shape == (5, CLASSES)
 
 
 def test_text_output_reads_back_as_references(narrow, pixels, expected, tmp_path):

@@ -11,7 +11,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.inputs import InputSpec, batched, expand_paths, read_inputs
 
 SHAPE = (3, 4, 5)
-SPEC = InputSpec(SHAPE)
+SPEC = InputSpec(SHAPE, open_size=True, nonfinite_advice="give --some-option")
 RNG = np.random.default_rng(3)
 FLOATS = RNG.standard_normal((2, *SHAPE)).astype(np.float32)
 PIXELS = RNG.integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
@@ -116,7 +116,7 @@ def test_vector_models(tmp_path):
         (np.zeros((2, 4, 5, 3), np.float32), ["transpose", "0, 3, 1, 2"]),
         (np.zeros((3, 4, 5), np.uint8), ["uint8", "(4, 5, 3)", "transpose"]),
         (np.zeros((3, 9, 9), np.float32), ["(3, 9, 9)", "--size 9"]),
-        (np.zeros((0, 3, 4, 5), np.float32), ["(0, 3, 4, 5)"]),
+        (np.zeros((0, 3, 4, 5), np.float32), ["(0, 3, 4, 5)", "holds no inputs"]),
         (np.zeros((3, 4, 5), np.int64), ["int64", "uint8"]),
         (np.zeros((3, 4, 5), complex), ["complex128"]),
         (np.full((3, 4, 5), 1e300), ["too large for float32"]),
@@ -128,6 +128,20 @@ def test_wrong_arrays(tmp_path, array, words):
     for path in (tmp_path / "a.npy", tmp_path / "a.npz"):
         message = refusal(path)
         assert all(word in message for word in words), message
+
+
+def test_no_size_is_advised_for_a_model_whose_size_is_fixed(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 9, 9), np.float32))
+    (tmp_path / "a.txt").write_text("1 " * 3 * 9 * 9)
+    for name in ("a.npy", "a.txt"):
+        assert "--size 9" in refusal(tmp_path / name)
+        assert "--size" not in refusal(tmp_path / name, InputSpec(SHAPE))
+
+
+def test_an_archive_without_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz")
+    assert "holds no arrays" in refusal(tmp_path / "a.npz")
+    assert "broken" not in refusal(tmp_path / "a.npz")
 
 
 def test_pickles_are_refused(tmp_path):
@@ -177,7 +191,8 @@ def test_nonfinite_is_refused_unless_allowed(tmp_path, value):
     for name in ("a.npy", "a.txt"):
         message = refusal(tmp_path / name)
         assert "[2, 1, 0]" in message
-        assert "--allow-nonfinite" in message
+        assert "give --some-option" in message
+        assert "--allow-nonfinite" not in message
         (item,) = read(tmp_path / name, spec=InputSpec(SHAPE, allow_nonfinite=True))
         np.testing.assert_array_equal(item.array, bad)
 

@@ -46,11 +46,14 @@ def test_the_first_thing_that_is_no_number_is_named(text, place):
 def test_wrong_count_says_which_sizes_would_fit():
     numbers = np.zeros(10 * 3 * 244 * 244, np.float32)
     with pytest.raises(InputError) as caught:
-        shape_samples(numbers, (3, 224, 224), "input.txt")
+        shape_samples(numbers, (3, 224, 224), "input.txt", open_size=True)
     message = str(caught.value)
     assert "1786080 numbers" in message
     assert "150528 (3x224x224)" in message
     assert "10 of 3x244x244 (--size 244)" in message
+    with pytest.raises(InputError, match=r"10 of 3x244x244.*size of this model is fixed") as caught:
+        shape_samples(numbers, (3, 224, 224), "input.txt")
+    assert "--size" not in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3 * 224 * 224 - 1, 1_000_003])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-from vgg16gpu.errors import ModelError
+from vgg16gpu.errors import InputError, ModelError
 
 Progress: TypeAlias = Callable[[int, int], None]  # (done, total), in units of the caller's choice
 
@@ -17,23 +17,68 @@ Progress: TypeAlias = Callable[[int, int], None]  # (done, total), in units of t
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     """A binary file that becomes `path` when the block ends well and vanishes otherwise.
 
-    Raises ModelError when the file cannot be written.
+    A symbolic link stays: the file that it points to is written. Raises ModelError when the file cannot be written, or
+    when `path` is there and no regular file: a folder, a device, a pipe.
     """
-    if path.is_dir():
-        raise ModelError(f"{path}: is a folder; name a file in it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = target_of(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         try:
             with temporary.open("wb") as stream:
                 yield stream
-            temporary.replace(path)
+            temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise write_error(path, error) from error
 
 
+def target_of(path: Path) -> Path:
+    """The file that writing to `path` writes, symbolic links followed. Raises ModelError unless it is one or free."""
+    target = _followed(path)
+    if problem := _in_the_way(target):
+        raise ModelError(f"{path}: {problem}")
+    return target
+
+
+def check_writable(path: Path, option: str = "--output") -> None:
+    """Raise InputError now rather than after a long run when a file cannot become `path`, the value of `option`."""
+    target = _followed(path)
+    folder = target.parent
+    if problem := _in_the_way(target):
+        raise InputError(f"{option} '{path}' {problem}")
+    if not folder.is_dir():
+        raise InputError(f"{option} '{path}' cannot be written: folder '{folder}' does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{option} '{path}' cannot be written: folder '{folder}' is not writable for you")
+
+
+def check_outputs(outputs: Mapping[str, Path | None]) -> None:
+    """`check_writable` for each option that was given; raise InputError too when two of them name the same file."""
+    seen: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        check_writable(path, option)
+        if other := seen.get(_followed(path)):
+            raise InputError(f"{option} and {other} name the same file, '{path}'; give them different names")
+        seen[_followed(path)] = option
+
+
 def write_error(path: Path, error: OSError) -> ModelError:
     """One line that says why `path` was not written and what to do."""
     reason = error.strerror or str(error)
-    return ModelError(f"{path}: cannot be written ({reason}); give --output a folder that exists and has room")
+    return ModelError(f"{path}: cannot be written ({reason}); name a file in a folder that exists and has room")
+
+
+def _followed(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve() raises for links that go in circles
+
+
+def _in_the_way(target: Path) -> str:
+    """What is wrong with the thing at `target`, if there is one that a file must not replace."""
+    if target.is_dir():
+        return "is a folder; name a file in it"
+    if os.path.lexists(target) and not target.is_file():
+        return "is no regular file but a device, a pipe or the like; name another"
+    return ""

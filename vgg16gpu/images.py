@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 RESIZE_RATIO = 256 / 224
 MAX_ASPECT = 100  # a longer strip would be resized to gigabytes before the crop
+MAX_PIXELS = 178_956_970  # of any picture on the way; Pillow refuses to make larger ones, too
 
 _BROKEN_IMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
@@ -30,18 +31,31 @@ _BROKEN_IMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.
 def load_image(path: Path, channels: int, height: int, width: int) -> Pixels:
     """One image file as (height, width, channels) uint8, preprocessed.
 
-    Raises InputError when the file is not an image, is broken, or the model takes neither 1 nor 3 channels.
+    Raises InputError when the file is not an image, is broken, or the model takes neither 1 nor 3 channels, or so many
+    pixels that the image would have to be blown up beyond `MAX_PIXELS`.
     """
     if channels not in (1, 3):
         raise InputError(
             f"'{path}' is an image, and the model takes {channels} channels: "
             "images fit models of 1 or 3 channels; give numbers instead (.npy, .npz or .txt)"
         )
-    picture = _decode(path, "RGB" if channels == 3 else "L")
-    if channels == 3:
-        picture = _resize_and_crop(picture, height, width, path)
-    else:
-        picture = picture.resize((width, height), _bilinear())
+    _check_pixels(height, width, path)
+    from PIL import Image  # noqa: PLC0415 - only runs on images pay for it
+
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns from 89 megapixels on and refuses from 179; only the refusal matters here.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture = _decode(path, "RGB" if channels == 3 else "L")
+            if channels == 3:
+                picture = _resize_and_crop(picture, height, width, path)
+            else:
+                picture = picture.resize((width, height), _bilinear())
+    except InputError:
+        raise
+    except (*_BROKEN_IMAGE, Image.DecompressionBombError) as error:
+        reason = str(error) if "cannot identify" not in str(error) else "its content is none that Pillow knows"
+        raise InputError(f"'{path}' is not a readable image: {reason}; convert it to .png or .jpg") from error
     return np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
 
 
@@ -53,20 +67,19 @@ def resized_shape(height: int, width: int, to: tuple[int, int]) -> tuple[int, in
     return rows, rows * width // height
 
 
-def _decode(path: Path, mode: str) -> Image.Image:
-    from PIL import Image, ImageOps  # noqa: PLC0415 - only runs on images pay for it
+def _check_pixels(rows: int, columns: int, path: Path) -> None:
+    if rows * columns > MAX_PIXELS:
+        raise InputError(
+            f"'{path}' would have to be resized to {rows}x{columns} pixels (height x width), at most {MAX_PIXELS:,} "
+            "pixels are possible; choose a smaller --size"
+        )
 
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns from 89 megapixels on and refuses from 179; only the refusal matters here.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
-                return _to_mode(ImageOps.exif_transpose(file), mode, path)
-    except InputError:
-        raise
-    except (*_BROKEN_IMAGE, Image.DecompressionBombError) as error:
-        reason = str(error) if "cannot identify" not in str(error) else "its content is none that Pillow knows"
-        raise InputError(f"'{path}' is not a readable image: {reason}; convert it to .png or .jpg") from error
+
+def _decode(path: Path, mode: str) -> Image.Image:
+    from PIL import Image, ImageOps  # noqa: PLC0415
+
+    with Image.open(path) as file:
+        return _to_mode(ImageOps.exif_transpose(file), mode, path)
 
 
 def _to_mode(picture: Image.Image, mode: str, path: Path) -> Image.Image:
@@ -90,6 +103,7 @@ def _resize_and_crop(picture: Image.Image, height: int, width: int, path: Path) 
             "wide; cut it to the part that matters"
         )
     rows, columns = resized_shape(picture.height, picture.width, (height, width))
+    _check_pixels(rows, columns, path)
     resized = picture.resize((columns, rows), _bilinear())
     left, top = round((columns - width) / 2), round((rows - height) / 2)
     return resized.crop((left, top, left + width, top + height))

@@ -32,10 +32,15 @@ _NPY_MAGIC = b"\x93NUMPY"
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What one sample must be: its shape as the model says, without the batch, and whether NaN and Inf may pass."""
+    """What one sample must be: its shape as the model says, without the batch, and whether NaN and Inf may pass.
+
+    The rest is for messages: whether the model runs at other image sizes (--size), and what to do about NaN and Inf.
+    """
 
     shape: tuple[int, ...]  # (C, H, W), or (F,) for a model without images
     allow_nonfinite: bool = False
+    open_size: bool = False
+    nonfinite_advice: str = "repair the data"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +70,7 @@ def read_inputs(paths: Sequence[str | Path], spec: InputSpec) -> Iterator[NamedI
     for file in expand_paths(paths):
         for name, array in _read_file(file, spec):
             if not spec.allow_nonfinite:
-                check_finite(array, name)
+                check_finite(array, name, spec.nonfinite_advice)
             yield NamedInput(name, array)
 
 
@@ -81,8 +86,8 @@ def batched(inputs: Iterable[NamedInput], size: int) -> Iterator[list[NamedInput
         yield batch
 
 
-def check_finite(array: AnyArray, name: str) -> None:
-    """Raise InputError with count and place when a float array holds NaN or Inf."""
+def check_finite(array: AnyArray, name: str, advice: str) -> None:
+    """Raise InputError with count, place and `advice` when a float array holds NaN or Inf."""
     finite = np.isfinite(array)
     if finite.all():
         return
@@ -90,7 +95,7 @@ def check_finite(array: AnyArray, name: str) -> None:
     place = tuple(int(i) for i in places[0])
     raise InputError(
         f"'{name}' has {len(places)} values that are NaN or infinite, the first ({array[place]}) at index "
-        f"{list(place)}; repair the data, or give --allow-nonfinite to run on it"
+        f"{list(place)}; {advice}"
     )
 
 
@@ -147,7 +152,7 @@ def _image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
 def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float32]:
     if not text.strip():
         raise InputError(f"'{name}' is empty; expected numbers separated by white space")
-    return shape_samples(parse_numbers(text, name), spec.shape, name)
+    return shape_samples(parse_numbers(text, name), spec.shape, name, open_size=spec.open_size)
 
 
 def _load_npy(path: Path) -> AnyArray:
@@ -168,10 +173,13 @@ def _load_npz(path: Path) -> Iterator[tuple[str, AnyArray]]:
         raise InputError(f"'{path}' is not a .npz archive, or is truncated; write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            for name in archive.files:
+            names = archive.files
+            for name in names:
                 yield f"{path}[{name}]", archive[name]
     except (ValueError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"'{path}' {_numpy_fault(error)}") from error
+    if not names:
+        raise InputError(f"'{path}' holds no arrays; write it with numpy.savez")
 
 
 def _numpy_fault(error: Exception) -> str:
@@ -195,8 +203,11 @@ def _samples(array: AnyArray, name: str, spec: InputSpec) -> AnyArray:
             f"and {_shape(('N', *shape))} for several"
         )
     batch = array[None] if array.ndim == len(shape) else array
-    if batch.shape[1:] != shape or not len(batch):
-        raise InputError(f"'{name}' has shape {array.shape}; {_shape_advice(batch.shape[1:], shape, is_pixels)}")
+    if batch.shape[1:] != shape:
+        advice = _shape_advice(batch.shape[1:], shape, is_pixels, spec.open_size)
+        raise InputError(f"'{name}' has shape {array.shape}; {advice}")
+    if not len(batch):
+        raise InputError(f"'{name}' has shape {array.shape}: it holds no inputs; give at least one")
     return batch
 
 
@@ -208,7 +219,7 @@ def _to_float32(sample: AnyArray, name: str) -> npt.NDArray[np.float32]:
     return numbers
 
 
-def _shape_advice(found: tuple[int, ...], wanted: tuple[int, ...], is_pixels: bool) -> str:
+def _shape_advice(found: tuple[int, ...], wanted: tuple[int, ...], is_pixels: bool, open_size: bool) -> str:
     kind = "uint8 pixels" if is_pixels else "floats"
     text = f"the model takes {kind} of {_shape(wanted)}, or {_shape(('N', *wanted))}"
     if len(wanted) != 3:
@@ -219,7 +230,7 @@ def _shape_advice(found: tuple[int, ...], wanted: tuple[int, ...], is_pixels: bo
         return f"{text}: transpose it (batch axes 0, {axes})"
     channel_axis = 2 if is_pixels else 0
     sides = {side for axis, side in enumerate(found) if axis != channel_axis}
-    if found[channel_axis] == wanted[channel_axis] and len(sides) == 1:
+    if open_size and found[channel_axis] == wanted[channel_axis] and len(sides) == 1:
         return f"{text}; --size {sides.pop()} runs the model at that size if its layers allow it"
     return text
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -37,21 +36,42 @@ def softmax(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
 
 
 def rank(scores: Scores, labels: Sequence[str], count: int, *, are_probabilities: bool) -> tuple[Rank, ...]:
-    """The `count` best classes of one row of scores, best first."""
+    """The `count` best classes of one row of scores, best first; none where `score_problem` finds one."""
+    if score_problem(scores):
+        return ()
     probabilities = scores if are_probabilities else softmax(scores)
     best = top_classes(scores, count)
     return tuple(Rank(int(i), labels[i], float(scores[i]), float(probabilities[i])) for i in best)
 
 
-def write_scores(path: Path, names: Sequence[str], scores: Scores) -> None:
+def score_problem(scores: Scores) -> str:
+    """Why a row of scores has no best class, as "scores are NaN"; empty when it has one.
+
+    -Inf is a probability of zero, unless there is nothing else.
+    """
+    if np.isnan(scores).any():
+        return "scores are NaN"
+    return "" if np.isfinite(scores.max()) else "scores are infinite"
+
+
+def write_scores(path: Path, names: Sequence[str], scores: Scores, others: Mapping[str, Scores] | None = None) -> None:
     """Write (N, ...) scores in the form that the ending asks for: .npy, .npz, .csv, .txt or .json.
 
-    .npz holds `names` and `scores`; .csv a header and a line per input; .txt a line of numbers per input; numbers in
-    text have nine digits, so that reading them back gives the same float32. Raises InputError.
+    .npz holds `names` and `scores`, and `others`, further outputs of the model by name, as `scores:NAME`; the rest have
+    no place for those. .csv holds a header and a line per input; .txt a line of numbers per input; numbers in text have
+    nine digits, so that reading them back gives the same float32. Raises InputError.
     """
     writer = _WRITERS[check_score_suffix(path)]
     with atomic_writer(path) as file:
-        writer(file, names, scores)
+        if others and holds_all_outputs(path):
+            _write_npz(file, names, scores, others)
+        else:
+            writer(file, names, scores)
+
+
+def holds_all_outputs(path: Path) -> bool:
+    """Whether a file of that ending takes more than the first output of a model."""
+    return path.suffix.lower() == ".npz"
 
 
 def check_score_suffix(path: Path) -> str:
@@ -60,16 +80,6 @@ def check_score_suffix(path: Path) -> str:
     if suffix not in _WRITERS:
         raise InputError(f"output '{path}' has the ending '{path.suffix}'; accepted are {', '.join(_WRITERS)}")
     return suffix
-
-
-def check_writable(path: Path) -> None:
-    """Raise InputError now rather than after a long run when `path` has no folder to lie in, or is one itself."""
-    if path.is_dir():
-        raise InputError(f"'{path}' is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"'{path}' cannot be written: folder '{path.parent}' does not exist; create it first")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"'{path}' cannot be written: folder '{path.parent}' is not writable for you")
 
 
 def write_text(file: BinaryIO, rows: npt.NDArray[Any]) -> None:
@@ -82,8 +92,11 @@ def _write_npy(file: BinaryIO, _: Sequence[str], scores: Scores) -> None:
     np.save(file, scores)
 
 
-def _write_npz(file: BinaryIO, names: Sequence[str], scores: Scores) -> None:
-    np.savez(file, names=np.array(names), scores=scores)
+def _write_npz(
+    file: BinaryIO, names: Sequence[str], scores: Scores, others: Mapping[str, Scores] | None = None
+) -> None:
+    more: dict[str, Any] = {f"scores:{name}": array for name, array in (others or {}).items()}
+    np.savez(file, names=np.array(names), scores=scores, **more)
 
 
 def _write_csv(file: BinaryIO, names: Sequence[str], scores: Scores) -> None:

@@ -39,14 +39,17 @@ def parse_numbers(text: bytes, name: str) -> Floats:
     return numbers
 
 
-def shape_samples(numbers: Floats, shape: tuple[int, ...], name: str) -> Floats:
-    """(count, *shape): the numbers cut into samples. Raises InputError, with the sizes that would fit, else."""
+def shape_samples(numbers: Floats, shape: tuple[int, ...], name: str, *, open_size: bool = False) -> Floats:
+    """(count, *shape): the numbers cut into samples. Raises InputError, with the sizes that would fit, else.
+
+    `open_size` tells whether the model runs at other image sizes, so that --size is worth naming.
+    """
     wanted = math.prod(shape)
     if numbers.size and numbers.size % wanted == 0:
         return numbers.reshape(-1, *shape)
     raise InputError(
         f"'{name}' has {numbers.size} numbers; the model takes {wanted} ({_times(shape)}) or a multiple of that; "
-        + _advice(numbers.size, shape)
+        + _advice(numbers.size, shape, open_size)
     )
 
 
@@ -62,12 +65,14 @@ def fitting_sizes(count: int, channels: int) -> list[tuple[int, int]]:
     return found
 
 
-def _advice(count: int, shape: tuple[int, ...]) -> str:
+def _advice(count: int, shape: tuple[int, ...], open_size: bool) -> str:
     sizes = fitting_sizes(count, shape[0]) if len(shape) == 3 else []
     if not sizes:
         return "no square size fits that count; is the file complete?"
-    options = (f"{images} of {shape[0]}x{side}x{side} (--size {side})" for images, side in sizes)
-    return "it would fit " + ", or ".join(options)
+    hints = (f" (--size {side})" if open_size else "" for _, side in sizes)
+    options = (f"{images} of {shape[0]}x{side}x{side}{hint}" for (images, side), hint in zip(sizes, hints, strict=True))
+    fixed = "" if open_size else "; but the size of this model is fixed"
+    return "it would fit " + ", or ".join(options) + fixed
 
 
 def _first_offender(body: bytes) -> str:

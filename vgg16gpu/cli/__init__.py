@@ -1,13 +1,18 @@
 """The command line: parse, call the package, print.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a check failed, 2 wrong usage, model, input or
-device, 130 interrupted. A subcommand's module is imported when it is used: `--help` must not cost numpy.
+device, 130 interrupted, 143 terminated. A subcommand's module is imported when it is used: `--help` must not cost
+numpy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -30,6 +35,11 @@ COMMANDS = {
 EXIT_CHECK_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_TERMINATED = 143  # 128 + SIGTERM
+
+
+class Terminated(BaseException):
+    """SIGTERM came: unwind, so that temporary files go."""
 
 
 class LazyGroup(click.Group):
@@ -60,6 +70,8 @@ class LazyGroup(click.Group):
         try:
             supported_machine()
             code = super().main(args, prog_name or "vgg16gpu", standalone_mode=False, **extra)
+            if sys.stdout:
+                sys.stdout.flush()  # here its failure can still be told
         except Error as error:
             fail(str(error), EXIT_USAGE)
         except click.UsageError as error:
@@ -69,6 +81,15 @@ class LazyGroup(click.Group):
             fail(error.format_message(), EXIT_USAGE)
         except (click.Abort, KeyboardInterrupt):
             fail("interrupted", EXIT_INTERRUPTED)
+        except Terminated:
+            fail("terminated", EXIT_TERMINATED)
+        except Warning as warning:  # where the user made errors of them
+            fail(str(warning), EXIT_USAGE)
+        except OSError as error:
+            _drop_stdout()
+            if isinstance(error, BrokenPipeError):
+                sys.exit(EXIT_CHECK_FAILED)  # as click does: nobody reads any more
+            fail(f"{error.filename or 'reading or writing a stream'}: {error.strerror or error}", EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -76,6 +97,14 @@ def fail(message: str, code: int) -> NoReturn:
     """Print one line on stderr and exit with `code`."""
     click.echo(f"vgg16gpu: {message}", err=True)
     sys.exit(code)
+
+
+def _drop_stdout() -> None:
+    """What is still in the buffer cannot be written: keep Python from trying again, loudly, when it ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -102,4 +131,14 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> NoReturn:
     """Entry point of `vgg16gpu` and `python -m vgg16gpu`."""
+    warnings.showwarning = _show_warning
+    signal.signal(signal.SIGTERM, _terminate)
     cli.main()
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"vgg16gpu: {message}", err=True)
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise Terminated

@@ -10,19 +10,20 @@ from typing import Any
 import click
 
 from vgg16gpu.bench.cold_start import ColdStart, measure_cold_start
-from vgg16gpu.bench.compare import check_comparable, compare
+from vgg16gpu.bench.compare import Ratio, check_comparable, compare
 from vgg16gpu.bench.peers import PEERS
 from vgg16gpu.bench.plot import check_plot, write_plot
-from vgg16gpu.bench.report import content, model_identity, read
+from vgg16gpu.bench.report import Content, content, model_identity, read
 from vgg16gpu.bench.session import Wanted, WrongScoresError, run_benchmark, sample_inputs
+from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench_report import print_comparison, print_result
 from vgg16gpu.cli.options import device_option, find_model, json_option, parse_counts, size_option
 from vgg16gpu.cli.show import console, print_json
 from vgg16gpu.engine import Engine
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
-from vgg16gpu.scores import check_writable, finite_or_none
+from vgg16gpu.scores import finite_or_none
 
 _AGAINST_HELP = f"Also measure, in turns with ours: {', '.join(PEERS)}, or both with a comma."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
@@ -82,8 +83,8 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
 
     The scores are checked against onnxruntime's, where it is installed, before anything is timed. MODEL is an ONNX
-    file, or 'digits'; without it models/vgg16.onnx or ./vgg16.onnx. Exit code 1 when the scores are wrong or --compare
-    finds a median slower.
+    file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when the scores
+    are wrong or --compare finds a median slower.
     """
     options = Options(**values)
     _check_files(options)
@@ -102,16 +103,27 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
         findings = run_benchmark(wanted, say, check)
     except WrongScoresError as error:
         click.echo(f"vgg16gpu: {error}", err=True)
-        ctx.exit(1)
+        ctx.exit(EXIT_CHECK_FAILED)
     result = content(findings, identity, cold_start)
-    ratios = compare(old, result, options.compare) if old is not None and options.compare is not None else ()
-    if options.compare:
-        judgements = [{**asdict(r), "ratio": r.ratio, "slower": r.is_slower(options.threshold)} for r in ratios]
-        result["comparison"] = {
-            "with": str(options.compare),
-            "threshold_percent": options.threshold,
-            "ratios": judgements,
-        }
+    ratios = _compared(result, old, options)
+    _write_and_show(result, ratios, options)
+    ctx.exit(EXIT_CHECK_FAILED if any(ratio.is_slower(options.threshold) for ratio in ratios) else 0)
+
+
+def _compared(result: Content, old: Content | None, options: Options) -> tuple[Ratio, ...]:
+    """The ratios to an older result, which go into `result` too; none without one."""
+    if old is None or options.compare is None:
+        return ()
+    ratios = compare(old, result, options.compare)
+    result["comparison"] = {
+        "with": str(options.compare),
+        "threshold_percent": options.threshold,
+        "ratios": [{**asdict(r), "ratio": r.ratio, "slower": r.is_slower(options.threshold)} for r in ratios],
+    }
+    return ratios
+
+
+def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options) -> None:
     if options.output:
         with atomic_writer(options.output) as file:
             file.write(json.dumps(finite_or_none(result), indent=2).encode() + b"\n")
@@ -119,20 +131,17 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
         write_plot(result, options.plot)
     if options.as_json:
         print_json(result)
-    else:
-        print_result(result)
-        if options.compare:
-            print_comparison(ratios, options.compare, options.threshold)
-    ctx.exit(1 if any(ratio.is_slower(options.threshold) for ratio in ratios) else 0)
+        return
+    print_result(result)
+    if options.compare:
+        print_comparison(ratios, options.compare, options.threshold)
 
 
 def _check_files(options: Options) -> None:
     """Complain about files now rather than after minutes of measuring."""
     if options.model and options.model_argument:
         raise click.UsageError("MODEL and --model are the same; give one")
-    for path in (options.output, options.plot):
-        if path:
-            check_writable(path)
+    check_outputs({"--output": options.output, "--plot": options.plot})
     if options.plot:
         check_plot(options.plot)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
@@ -10,13 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.options import json_option
+from vgg16gpu.cli.show import console, print_json
 from vgg16gpu.doctor import Report, State, diagnose, survey
 
 _STYLES = {State.OK: "green", State.ABSENT: "dim", State.WRONG: "bold red"}
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_context
 def doctor_command(context: click.Context, as_json: bool) -> None:
     """Check driver, toolkit, PyCUDA, compiler, memory and cache, and run a kernel on the device that would be used.
@@ -25,10 +27,10 @@ def doctor_command(context: click.Context, as_json: bool) -> None:
     """
     report = diagnose(survey())
     if as_json:
-        click.echo(json.dumps(to_json(report), indent=1))
+        print_json(to_json(report))
     else:
-        show(report, Console())
-    context.exit(0 if report.healthy else 1)
+        show(report, console())
+    context.exit(0 if report.healthy else EXIT_CHECK_FAILED)
 
 
 def to_json(report: Report) -> dict[str, object]:
@@ -41,11 +43,11 @@ def to_json(report: Report) -> dict[str, object]:
     }
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: Report, screen: Console) -> None:
     """Print the report as a table; what to do stands under the thing that is wrong."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for check in report.checks:
         style = _STYLES[check.state]
         text = escape(check.found) + (f"\n[bold]-> {escape(check.remedy)}[/bold]" if check.remedy else "")
         table.add_row(f"[{style}]{check.state.value}[/]", check.name, text)
-    console.print(table)
+    screen.print(table)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import numpy as np
 
+from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import (
     ModelNotes,
     device_option,
@@ -24,19 +25,43 @@ from vgg16gpu.cli.options import (
 )
 from vgg16gpu.cli.show import add_row, console, heading, print_json, progress, seconds, table
 from vgg16gpu.engine import Engine
+from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, Softmax
+from vgg16gpu.graph import Array, Graph, Shape, Softmax
 from vgg16gpu.inputs import InputSpec, NamedInput, batched, expand_paths, read_inputs
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
-from vgg16gpu.scores import Rank, check_score_suffix, check_writable, rank, write_scores
+from vgg16gpu.scores import Rank, check_score_suffix, holds_all_outputs, rank, score_problem, write_scores
 
 _STEADY_RUNS = 3  # further runs of the first batch, for a steady time
 _STEADY_BUDGET = 1.0  # seconds that they may take together
 
 _MODEL_HELP = (
-    "ONNX file, or 'digits' for the small trained net in the package. Default: models/vgg16.onnx or ./vgg16.onnx."
+    "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
+    "`model make` wrote."
 )
-_OUTPUT_HELP = "Write all scores to FILE: .npy, .npz, .csv, .txt or .json."
+_OUTPUT_HELP = (
+    "Write all scores to FILE: .npy, .npz, .csv, .txt or .json; all outputs of a model that has several: .npz."
+)
+_NONFINITE_ADVICE = "repair the data, or give --allow-nonfinite to run on it"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    images: tuple[str, ...]
+    model: str | None
+    device: str
+    precision: str
+    batch: int | None
+    size: tuple[int, int] | None
+    top: int
+    output: Path | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    labels: Path | None
+    allow_nonfinite: bool
+    as_json: bool
 
 
 @dataclass
@@ -44,9 +69,13 @@ class Results:
     """What the runs gave, in input order. Times are seconds, host to host."""
 
     names: list[str] = field(default_factory=list)
-    scores: list[Array] = field(default_factory=list)
+    batches: list[tuple[Array, ...]] = field(default_factory=list)  # all outputs of each
     run_times: list[float] = field(default_factory=list)  # one per batch
     repeat_times: list[float] = field(default_factory=list)  # the first batch again
+
+    def outputs(self) -> tuple[Array, ...]:
+        """Every output of the model for all inputs."""
+        return tuple(np.concatenate(arrays) for arrays in zip(*self.batches, strict=True))
 
     @property
     def steady(self) -> float | None:
@@ -67,57 +96,74 @@ class Results:
 @pixel_options
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
 @json_option
-def infer_command(
-    *,
-    images: tuple[str, ...],
-    model: str | None,
-    device: str,
-    precision: str,
-    batch: int | None,
-    size: tuple[int, int] | None,
-    top: int,
-    output: Path | None,
-    labels: Path | None,
-    std: tuple[float, ...] | None,
-    mean: tuple[float, ...] | None,
-    allow_nonfinite: bool,
-    as_json: bool,
-) -> None:
+@click.pass_context
+def infer_command(ctx: click.Context, /, **values: Any) -> None:
     """Classify images (.png .jpg .bmp .webp, or a folder of them) or numbers (.txt .npy .npz, or - for text on stdin).
 
     Images are resized (shorter side to size * 256 / 224), cropped at the centre, and normalised with mean and standard
     deviation; for models of one channel they become grey and are resized to the size. Numbers are taken as they are,
-    channels first; .npy and .npz of uint8 are pixels, channels last.
+    channels first; .npy and .npz of uint8 are pixels, channels last. Exit code 1 when scores are NaN or infinite though
+    the inputs are not.
     """
-    if output:
-        check_score_suffix(output)
-        check_writable(output)
-    files = expand_paths(images)
-    path = find_model(model)
-    graph = load_graph(Request(path, precision=precision))
-    batch = batch or graph.input.shape[0] or 1
-    shape = resolve_input_shape(graph, batch, size)
-    notes = model_notes(path, shape[1], mean, std, labels)
-    batches = batched(read_inputs(files, InputSpec(shape[1:], allow_nonfinite)), batch)
+    options = Options(**values)
+    if options.output:
+        check_score_suffix(options.output)
+        check_writable(options.output)
+    files = expand_paths(options.images)
+    path = find_model(options.model)
+    graph = load_graph(Request(path, precision=options.precision))
+    batch = options.batch or graph.input.shape[0] or 1
+    shape = resolve_input_shape(graph, batch, options.size)
+    notes = model_notes(path, shape[1], options.mean, options.std, options.labels)
+    batches = batched(read_inputs(files, _input_spec(graph, shape, options)), batch)
     # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
     batches = itertools.chain([next(batches)], batches)
-    with Engine(
+    with _engine(path, batch, notes, options) as engine:
+        results = _run(engine, batches, len(files), quiet=options.as_json)
+        report = _report(engine, results, notes, options.top)
+    report = {"model": str(path), "precision": options.precision, "batch": batch, **report}
+    if options.output:
+        _write(options.output, results, report)
+    print_json(report) if options.as_json else _print(report)
+    ctx.exit(_exit_code(report, options))
+
+
+def _input_spec(graph: Graph, shape: Shape, options: Options) -> InputSpec:
+    open_size = graph.input.shape[2:] == (None, None)
+    return InputSpec(shape[1:], options.allow_nonfinite, open_size, _NONFINITE_ADVICE)
+
+
+def _engine(path: Path, batch: int, notes: ModelNotes, options: Options) -> Engine:
+    return Engine(
         path,
-        device=device,
-        precision=precision,
+        device=options.device,
+        precision=options.precision,
         batch=batch,
-        size=size,
+        size=options.size,
         mean=notes.mean,
         std=notes.std,
-        allow_nonfinite=allow_nonfinite,
-    ) as engine:
-        results = _run(engine, batches, len(files), quiet=as_json)
-        report = _report(engine, results, notes, top)
-    report = {"model": str(path), "precision": precision, "batch": batch, **report}
-    if output:
-        write_scores(output, results.names, np.stack(results.scores))
-        report["output"] = str(output)
-    print_json(report) if as_json else _print(report)
+        allow_nonfinite=options.allow_nonfinite,
+    )
+
+
+def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
+    scores, *others = results.outputs()
+    write_scores(path, results.names, scores, dict(zip(report["outputs"][1:], others, strict=True)))
+    report["output"] = str(path)
+
+
+def _exit_code(report: dict[str, Any], options: Options) -> int:
+    """That of a failed check when a model gives no numbers, unless the user reckons with that."""
+    bad = [item for item in report["inputs"] if item["problem"]]
+    if not bad or options.allow_nonfinite:
+        return 0
+    first = bad[0]
+    click.echo(
+        f"vgg16gpu: {len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{first['name']}': "
+        f"{first['problem']}; the model's weights may hold NaN, or numbers that overflow",
+        err=True,
+    )
+    return EXIT_CHECK_FAILED
 
 
 def _run(engine: Engine, batches: Iterator[Sequence[NamedInput]], files: int, *, quiet: bool) -> Results:
@@ -126,21 +172,21 @@ def _run(engine: Engine, batches: Iterator[Sequence[NamedInput]], files: int, *,
         task = bar.add_task("images", total=files)
         for batch in batches:
             x = np.stack([item.array for item in batch])
-            scores, elapsed = _timed_run(engine, x)
-            if not results.scores:
+            outputs, elapsed = _timed_run(engine, x)
+            if not results.batches:
                 results.repeat_times = _repeats(engine, x, elapsed)
             results.run_times.append(elapsed)
             results.names += [item.name for item in batch]
-            results.scores += list(scores)
+            results.batches.append(outputs)
             bar.update(task, completed=len(results.names), total=max(files, len(results.names)))
     return results
 
 
-def _timed_run(engine: Engine, x: Any) -> tuple[Array, float]:
+def _timed_run(engine: Engine, x: Any) -> tuple[tuple[Array, ...], float]:
     start = time.perf_counter()
-    scores = engine.run(x)
+    outputs = engine.run(x)
     elapsed = time.perf_counter() - start
-    return (scores[0] if isinstance(scores, tuple) else scores), elapsed
+    return (outputs if isinstance(outputs, tuple) else (outputs,)), elapsed
 
 
 def _repeats(engine: Engine, x: Any, first: float) -> list[float]:
@@ -149,17 +195,19 @@ def _repeats(engine: Engine, x: Any, first: float) -> list[float]:
 
 
 def _report(engine: Engine, results: Results, notes: ModelNotes, top: int) -> dict[str, Any]:
-    ranked = _ranked(engine.graph, results.scores, notes, top)
+    scores = results.outputs()[0]
+    ranked = _ranked(engine.graph, scores, notes, top)
     timings = engine.timings
     return {
         "device": engine.device.facts.name,
         "device_choice": engine.device_choice,
         "note": notes.note,
         "probabilities": "from the model" if _has_softmax(engine.graph) else "softmax of the scores, for display",
-        "output_shape": list(results.scores[0].shape),
+        "outputs": list(engine.graph.outputs),
+        "output_shape": list(scores.shape[1:]),
         "inputs": [
-            {"name": name, "top": [vars(line) for line in lines]}
-            for name, lines in zip(results.names, ranked, strict=True)
+            {"name": name, "top": [vars(line) for line in lines], "problem": score_problem(row)}
+            for name, lines, row in zip(results.names, ranked, scores, strict=True)
         ],
         "timings": {
             "load_s": timings.load,
@@ -171,10 +219,10 @@ def _report(engine: Engine, results: Results, notes: ModelNotes, top: int) -> di
     }
 
 
-def _ranked(graph: Graph, scores: Sequence[Array], notes: ModelNotes, top: int) -> list[tuple[Rank, ...]]:
-    if scores[0].ndim != 1:  # a feature map has no classes
+def _ranked(graph: Graph, scores: Array, notes: ModelNotes, top: int) -> list[tuple[Rank, ...]]:
+    if scores.ndim != 2:  # a feature map has no classes
         return [()] * len(scores)
-    names = notes.names(scores[0].size)
+    names = notes.names(scores.shape[1])
     return [rank(row, names, top, are_probabilities=_has_softmax(graph)) for row in scores]
 
 
@@ -184,11 +232,13 @@ def _has_softmax(graph: Graph) -> bool:
 
 def _print(report: dict[str, Any]) -> None:
     screen = console()
-    if report["inputs"][0]["top"]:
+    if len(report["output_shape"]) == 1:
         heading(screen, f"{report['model']} (probability: {report['probabilities']})")
         screen.print(_table(report))
     else:
         screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
+    if len(report["outputs"]) > 1:
+        screen.print(_outputs_line(report), style="bold yellow", markup=False)
     if report["note"]:
         screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
     times = report["timings"]
@@ -204,12 +254,22 @@ def _print(report: dict[str, Any]) -> None:
         screen.print(f"Scores of {len(report['inputs'])} inputs: {report['output']}", markup=False)
 
 
+def _outputs_line(report: dict[str, Any]) -> str:
+    first, *others = report["outputs"]
+    line = f"Outputs: shown is '{first}', the first of {len(others) + 1}; the model also gives {', '.join(others)}"
+    if "output" in report and holds_all_outputs(Path(report["output"])):
+        return f"{line}: all are in {report['output']}"
+    return f"{line}: --output FILE.npz takes all" + (", this file the first alone" if "output" in report else "")
+
+
 def _table(report: dict[str, Any]) -> Any:
     result = table(
         ["input", "rank", "class", "name", "score", "probability"],
         right=["rank", "class", "score", "probability"],
     )
     for item in report["inputs"]:
+        if item["problem"]:
+            add_row(result, item["name"], "", "", item["problem"], "", "", style="red")
         for place, line in enumerate(item["top"], start=1):
             add_row(
                 result,

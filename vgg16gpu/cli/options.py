@@ -20,7 +20,10 @@ from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, NOTE_KEY, STD_KEY, model
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DIGITS = "digits"  # --model digits: the small trained net that the package ships
-DEFAULT_MODELS = ("models/vgg16.onnx", "vgg16.onnx")
+MODEL_FOLDER = Path("models")  # where a checkout keeps models; elsewhere they lie in the current folder
+TRAINED_NAME = "vgg16-imagenet.onnx"  # what `model fetch` writes
+_NAMES = (TRAINED_NAME, "vgg16.onnx")  # a trained model goes before one with random weights
+DEFAULT_MODELS = tuple(str(folder / name) for name in _NAMES for folder in (MODEL_FOLDER, Path()))
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -94,10 +97,16 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
     for candidate in defaults:
         if Path(candidate).is_file():
             return Path(candidate)
+    missing = f"{', '.join(defaults[:-1])} and {defaults[-1]}"
     raise ModelError(
-        f"no model: {' and '.join(defaults)} do not exist; name one with --model FILE (or --model {DIGITS}), or run "
+        f"no model: {missing} do not exist; name one with --model FILE (or --model {DIGITS}), or run "
         f"`python -m vgg16gpu model make{make}` (random weights) or `model fetch` (trained) first"
     )
+
+
+def new_model(name: str) -> Path:
+    """Where a model file goes that was given no place: ./models if there is one, else here."""
+    return MODEL_FOLDER / name if MODEL_FOLDER.is_dir() else Path(name)
 
 
 def is_digits(name: str | None) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
-from vgg16gpu.cli.options import ModelNotes, find_model, is_digits, model_notes
+from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, is_digits, model_notes
 from vgg16gpu.errors import InputError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, infer_shapes
@@ -26,7 +27,8 @@ from vgg16gpu.testbench import (
 )
 from vgg16gpu.zoo.digits import heldout
 
-DEFAULT_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
+PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
+_MAKE_OPTIONS = " --size 244"
 DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it never saw
 
 
@@ -96,19 +98,20 @@ class Outcome:
 
 def prepare(options: Options) -> Bench:
     """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
-    path = find_model(options.model, DEFAULT_MODELS, " --size 244")
+    path = _find(options.model)
     graph = load_graph(Request(path))
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
     notes = model_notes(path, shape[1], options.mean, options.std, options.labels)
     classes = _classes(graph, shape)
+    names = notes.names(classes)  # complains of --labels even where no name is shown
     sample = shape[1:]
     if options.images:
-        files = labelled_images(options.images, notes.names(classes))
+        files = labelled_images(options.images, names)
         inputs: Sequence[NamedInput] = LabelledImages(files, sample)
         labels = [label for _, label in files]
         return Bench(path, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
     if options.inputs:
-        inputs = list(read_inputs([options.inputs], InputSpec(sample)))
+        inputs = list(read_inputs([options.inputs], InputSpec(sample, open_size=graph.input.shape[2:] == (None, None))))
         references = _references(options.references, len(inputs), classes)
         return Bench(path, graph, sample, notes, inputs, references=references)
     if is_digits(options.model):
@@ -118,6 +121,18 @@ def prepare(options: Options) -> Bench:
         return Bench(path, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
     inputs = standard_inputs(sample, notes.mean, notes.std)
     return Bench(path, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+
+
+def _find(name: str | None) -> Path:
+    """--model, else a VGG16 of 244 pixels, else the model that the other commands take, and a word about that."""
+    path = find_model(name, (*PREFERRED_MODELS, *DEFAULT_MODELS), _MAKE_OPTIONS)
+    if name is None and str(path) not in PREFERRED_MODELS:
+        click.echo(
+            f"testbench: takes {path}, as {' and '.join(PREFERRED_MODELS)} do not exist; "
+            f"`python -m vgg16gpu model make{_MAKE_OPTIONS}` makes one",
+            err=True,
+        )
+    return path
 
 
 class LabelledImages(Sequence[NamedInput]):

@@ -23,6 +23,7 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
         "inputs_passed": sum(verdict.passed for verdict in report.verdicts),
         "distinct_answers": report.distinct,
         "accuracy": report.accuracy,
+        "min_accuracy": report.min_accuracy or None,  # None: not judged
         "inputs": [vars(verdict) for verdict in report.verdicts],
         "steps": [vars(step) for step in report.steps],
         "mean_run_s": outcome.times,
@@ -41,7 +42,8 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
     for iterations, mean in outcome.times.items():
         screen.print(f"Mean of {len(bench.inputs)} inputs x {iterations}: {seconds(mean)} a run, host to host")
     if report.accuracy is not None:
-        screen.print(f"Accuracy: {report.accuracy:.2%} of {len(report.verdicts)} labelled inputs")
+        judged = "" if report.min_accuracy else " (not judged without --min-accuracy)"
+        screen.print(f"Accuracy: {report.accuracy:.2%} of {len(report.verdicts)} labelled inputs{judged}")
     screen.print(f"Device: {outcome.facts['device_choice']}", markup=False)
     if bench.notes.note:
         screen.print(f"Note: {bench.notes.note}", markup=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from vgg16gpu.errors import DeviceError
+from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.platforms import supported_machine
 
 if TYPE_CHECKING:
@@ -42,14 +42,17 @@ def _open_any() -> tuple[Device, str]:
 
 def _open_working_cuda() -> tuple[Device, str]:
     from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
-    from vgg16gpu.devices.cuda_compiler import NO_NVCC, can_build  # noqa: PLC0415
+    from vgg16gpu.program import Kernel  # noqa: PLC0415
 
     device = CudaDevice()
-    if can_build():
-        return device, f"cuda: {device.facts.name}"
-    name = device.facts.name
-    device.close()
-    raise DeviceError(f"{name} is there, but {NO_NVCC}")
+    try:
+        # A small kernel tells whether there is an nvcc (or its work in the cache) that goes with card and driver.
+        device.build([Kernel("elementwise.cu", "relu_f32")])
+    except KernelError as error:
+        device.close()
+        reason = " ".join(str(error).splitlines()[:2])  # a compiler's message is longer; its first line says what
+        raise DeviceError(f"{device.facts.name} is there, but {reason}") from error
+    return device, f"cuda: {device.facts.name}"
 
 
 def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:

@@ -153,7 +153,10 @@ def _private_folder(refused: Path) -> Path:
 
 def _warn(refused: Path, reason: str) -> None:
     message = f"the kernel cache {refused} {reason}: kernels are compiled anew in every process"
-    warnings.warn(f"{message} (set VGG16GPU_CACHE to a folder of your own)", RuntimeWarning, stacklevel=2)
+    try:
+        warnings.warn(f"{message} (set VGG16GPU_CACHE to a folder of your own)", RuntimeWarning, stacklevel=2)
+    except RuntimeWarning as warning:  # where warnings are errors: a slow start is to be told of, not a failure
+        warnings.showwarning(warning, RuntimeWarning, __file__, 0)
 
 
 def _remove_if_process(pid: int, folder: Path) -> None:

@@ -118,8 +118,13 @@ def find_compiler() -> Compiler:
 @functools.lru_cache(maxsize=8)
 def _identify(command: tuple[str, ...]) -> Compiler:
     done = run([*command, "--version"])
-    if done.returncode:
-        raise DeviceError(f"the C++ compiler {shlex.join(command)} does not work: {_shorten(done.stderr)}")
+    if done.returncode or not done.stdout.strip():
+        said = _shorten(done.stderr)
+        problem = f"ended with exit code {done.returncode}" if done.returncode else "printed no version"
+        raise DeviceError(
+            f"the C++ compiler {shlex.join(command)} does not work: `{shlex.join(done.args)}` {problem}"
+            f"{': ' + said if said else ''}; set CXX to a g++ or clang++ that works, or unset it to have one found"
+        )
     return Compiler(command, done.stdout)
 
 
@@ -194,7 +199,7 @@ def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
 
 def _check(done: subprocess.CompletedProcess[str], unit: Unit) -> None:
     if done.returncode:
-        raise KernelError(f"{unit.label} does not compile:\n{_shorten(done.stderr)}")
+        raise KernelError(f"{unit.label} does not compile:\n{_shorten(done.stderr) or f'exit code {done.returncode}'}")
 
 
 def _shorten(message: str) -> str:

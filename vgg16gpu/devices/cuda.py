@@ -169,7 +169,8 @@ class CudaDevice:
             if unit not in held.modules:
                 held.modules[unit] = CachedModule(cubin)
         except held.driver.Error as error:
-            raise KernelError(f"{unit} does not load: {error}; is {find_nvcc()} newer than the driver?") from error
+            nvcc = find_nvcc() or "the nvcc that compiled it"
+            raise KernelError(f"{unit} does not load: {error}; is {nvcc} newer than the driver?") from error
         try:
             function = held.modules[unit].get_function(kernel.name)
         except held.driver.Error as error:

@@ -57,11 +57,6 @@ def find_nvcc() -> Path | None:
     return next((path for _, path in nvcc_candidates() if path.is_file()), None)
 
 
-def can_build() -> bool:
-    """Whether kernels can be had at all: there is a compiler, or something is in the cache."""
-    return find_nvcc() is not None or bool(KernelCache("cuda").entries())
-
-
 def compiler_identity(nvcc: Path) -> str:
     """A digest that changes when the compiler does.
 

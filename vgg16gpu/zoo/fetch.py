@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.files import Progress, write_error
+from vgg16gpu.files import Progress, target_of, write_error
 
 VGG16_SIZE: Final = 553_437_328  # bytes
 VGG16_SHA256: Final = "f20805a3ecccaa88647bbab4ad011ff2412a9838485ea844de0fcbce349820b9"
@@ -40,16 +40,16 @@ def fetch_vgg16(
     """Download the file of that size and SHA-256 to `path` from the first URL that has it; the URL.
 
     None when `path` has it already. What has come lies in `path`.part until the file is whole and verified; an
-    interrupted download goes on there. A file with the wrong checksum is deleted. Raises ModelError listing each URL
-    and what was wrong with it, or saying why the file cannot be written.
+    interrupted download goes on there. A download with the wrong checksum is deleted. Raises ModelError listing each
+    URL and what was wrong with it, or saying why the file cannot be written; one that is there is not overwritten.
     """
-    download = _Download(Path(path), size, sha256, progress)
-    if download.path.is_dir():
-        raise ModelError(f"{path}: is a folder; name a file in it")
+    download = _Download(target_of(Path(path)), size, sha256, progress)
     failures = []
     try:
         if download.is_done():
             return None
+        if download.path.exists():
+            raise ModelError(f"{path}: exists and is another file; delete it or give another --output")
         for url in urls or VGG16_URLS:
             try:
                 download.run(url)
