@@ -16,7 +16,7 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
     return {
         "passed": report.passed,
         "failures": list(report.failures),
-        "model": str(bench.path),
+        "model": bench.path.name,
         "note": bench.notes.note,
         "tolerance": report.tolerance,
         "worst_error": max((verdict.error for verdict in report.verdicts), key=nan_last, default=None),
