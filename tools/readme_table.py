@@ -40,6 +40,11 @@ def best(batch: Result, name: str, method: str) -> tuple[float, str]:
     return 1000 * fastest["times"][method]["median_s"], fastest["variant"]
 
 
+def figure(value: float) -> str:
+    """Three significant digits, trailing zeros kept."""
+    return f"{value:#.3g}".rstrip(".")
+
+
 def row(label: str, cells: Sequence[str]) -> str:
     """A line of a Markdown table."""
     return f"| {label} | {' | '.join(cells)} |\n"
@@ -57,14 +62,12 @@ def gpu_table(bench: Result) -> str:
         f"VGG16, 3x224x224, fp32, ms per run on one {bench['device']['name']}", [f"batch {b['batch']}" for b in batches]
     )
     text += row("---", ["---:"] * len(batches))
-    text += row("**vgg16gpu**, FFMA kernels, device-resident, back to back", [f"**{ms:.3g}**" for ms in ours])
-    text += row(
-        f"torch {versions['torch']} + cuDNN ({'; '.join(variants)}), likewise", [f"{ms:.3g}" for ms, _ in torch]
-    )
+    text += row("**vgg16gpu**, FFMA kernels, device-resident, back to back", [f"**{figure(ms)}**" for ms in ours])
+    text += row(f"torch {versions['torch']} + cuDNN ({'; '.join(variants)}), likewise", [figure(ms) for ms, _ in torch])
     text += row("ratio", [f"{theirs / mine:.2f}x" for mine, (theirs, _) in zip(ours, torch, strict=True)])
     cores = bench["environment"]["cores"]
     text += row(
-        f"onnxruntime {versions['onnxruntime']} on {cores} cores of that machine's CPU", [f"{ms:.3g}" for ms in cpu]
+        f"onnxruntime {versions['onnxruntime']} on {cores} cores of that machine's CPU", [figure(ms) for ms in cpu]
     )
     return text
 
@@ -76,7 +79,7 @@ def report_table(testbench: Result, laptop: Result) -> str:
     text = row("VGG16, 3x244x244, mean of 10 inputs, host to host", ["ms per image"]) + row("---", ["---:"])
     text += row(
         f"**vgg16gpu**, {testbench['environment']['device']['name']} (x {most} iterations)",
-        [f"**{1000 * times[most]:.3g}**"],
+        [f"**{figure(1000 * times[most])}**"],
     )
     cpu = laptop["mean_run_s"]
     text += row(
