@@ -199,7 +199,7 @@ def _strip(data: memoryview, start: int, end: int, below: Mapping[int, Any]) -> 
             parts.append(_reference(item.body, item.end - item.body))
         else:
             body = _strip(data, item.body, item.end, inner)
-            parts += [_encode_varint(item.number << 3 | _BYTES), _encode_varint(len(body)), body]
+            parts += [encode_varint(item.number << 3 | _BYTES), encode_varint(len(body)), body]
     return b"".join(parts)
 
 
@@ -241,7 +241,8 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
     raise _MalformedError
 
 
-def _encode_varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """A number as protobuf's wire format writes it: 7 bits a byte, the lowest first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -205,7 +205,7 @@ def _layer(op: Op, tensor: Callable[..., Tensor]) -> Layer:
             mean, variance, scale, shift = (tensor(array) for array in (op.mean, op.variance, op.scale, op.shift))
             return lambda x: functional.batch_norm(x, mean, variance, scale, shift, eps=op.epsilon)
         case Relu():
-            return functional.relu
+            return partial(functional.relu)
         case Flatten():
             return partial(torch.flatten, start_dim=1)
         case Softmax():

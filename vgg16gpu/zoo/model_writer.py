@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto
 
+from vgg16gpu.onnx_file import encode_varint
+
 IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
 
 _GRAPH, _OPSET_IMPORT, _METADATA = 7, 8, 14  # fields of ModelProto
@@ -80,13 +82,4 @@ def _embedded(field: int, body: bytes) -> bytes:
 
 def _prefix(field: int, length: int) -> bytes:
     """Key and length of a length-delimited field."""
-    return _varint(field << 3 | 2) + _varint(length)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_varint(field << 3 | 2) + encode_varint(length)
