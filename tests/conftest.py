@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # `make test` must not tell the makes that tests start what to do
+        os.environ.pop(name, None)
     if path := config.getoption("--record"):
         from tests.record import Recorder
 
