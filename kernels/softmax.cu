@@ -3,7 +3,8 @@
 // Mapping:  one block of 256 threads per row; thread t owns columns t, t+256, ...
 // Tiles:    none.
 // Shared:   32 bytes; 256 threads.
-// Cost:     about 50 FLOP per element (two exponentials); reads the row three times (from cache after the first), writes it once.
+// Cost:     about 50 FLOP per element (two exponentials); reads the row three times (from cache after the first),
+//           writes it once.
 // Sums:     each thread in order, lanes by a butterfly, warps in order: the same bits on every device.
 // Edges:    any F; columns F..out_pitch-1 are written as zero. A NaN in a row makes the whole row NaN.
 // Why:      some exporters end the network in a softmax; it is never worth more than one simple kernel.

@@ -26,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--record"):
         from tests.record import Recorder
 
+        if not path.parent.is_dir():  # said now, not after the whole run
+            raise pytest.UsageError(f"--record {path}: the folder {path.parent} does not exist")
         config.pluginmanager.register(Recorder(path, config.getoption("-m")))
 
 

@@ -31,7 +31,7 @@ class Recorder:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        device, choice = open_device()
+        device, choice = open_device("cuda" if "gpu" in self.markers and "not gpu" not in self.markers else "auto")
         slowest = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)[:SLOWEST]
         content = {
             "tests": dict(self.outcomes),

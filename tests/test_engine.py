@@ -449,3 +449,20 @@ def test_values_are_of_the_batch_that_ran_last(model: Path) -> None:
         last = {names[-1]: array for names, array in engine.read_values()}
         assert_same_bits(last["output"], run(engine, x[2:]))
         assert_same_bits(last["input"], x[2:])
+
+
+def test_the_device_is_closed_even_if_freeing_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(model, device="cpu")
+    closed = []
+    monkeypatch.setattr(engine.device, "free", lambda _: (_ for _ in ()).throw(DeviceError("no such memory")))
+    monkeypatch.setattr(engine.device, "close", lambda: closed.append(True))
+    with pytest.raises(DeviceError, match="no such memory"):
+        engine.close()
+    assert closed == [True]
+    engine.close()
+
+
+def test_an_unknown_kind_of_device_is_refused(model: Path) -> None:
+    for device in (None, 0):
+        with pytest.raises(DeviceError, match=f"unknown device {device}; accepted: auto"):
+            Engine(model, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,10 @@ from vgg16gpu.graph import (
     Graph,
     GraphInput,
     Op,
+    Pads,
+    Relu,
     Shape,
+    Window,
     infer_shapes,
 )
 from vgg16gpu.ops import lowering
@@ -228,3 +232,36 @@ def test_value_sizes() -> None:
     assert (value.stored_shape, value.pitch, value.nbytes) == ((2, 7, 3, 8), 8, 4 * 2 * 7 * 3 * 8)
     value = Value("v", (2, 5), Layout.PLAIN, pointer)
     assert (value.stored_shape, value.pitch, value.nbytes) == ((2, 5), 5, 40)
+
+
+@pytest.mark.parametrize("name", ["raw input", "output block", "workspace of y", "value", ""])
+def test_an_onnx_name_may_be_anything(name: str) -> None:
+    """Names of values and of the planner's own buffers must not meet."""
+    other = f"{name}!"
+    weight = np.ones((4, 4, 3, 3), np.float32)
+    first = Conv(name, other, (other,), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)))
+    second = Conv(other, "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)))
+    shape = (2, 4, 8, 8)
+    plain = Graph(GraphInput("x", shape), (replace(first, x="x"), second), ("y",))
+    hostile = Graph(GraphInput(name, shape), (first, second), ("y",))
+    expected, found = (make_plan(graph, CPU, [shape]).programs[0] for graph in (plain, hostile))
+    assert [step.arguments for step in found.steps] == [step.arguments for step in expected.steps]
+    assert found.input.pointer == expected.input.pointer
+
+
+def test_values_beyond_the_kernels_indices_are_refused() -> None:
+    graph = Graph(GraphInput("x", (None, 4, None, None)), (Relu("x", "y", ("y",)),), ("y",))
+    for shape in ((65535, 4, 1 << 23, 1 << 23), (1, 4, 1 << 15, 1 << 14), (5, 4, 1 << 14, 1 << 15)):
+        with pytest.raises(ModelError, match=r"is too large: an image may have 2\^31 values"):
+            make_plan(graph, CPU, [shape])
+
+
+def test_a_program_prints_as_a_table_whose_columns_do_not_touch() -> None:
+    weight = np.ones((64, 512, 3, 3), np.float32)
+    op = Conv("x", "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), relu=True, pool=True)
+    facts = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 1 << 36, 1 << 36)
+    program = make_plan(Graph(GraphInput("x", (1, 512, 14, 14)), (op,), ("y",)), facts, [(1, 512, 14, 14)]).programs[0]
+    lines = str(program).splitlines()
+    assert len({line.index(step.kernel.label) for line, step in zip(lines[3:], program.steps, strict=False)}) == 1
+    assert all(f"{step.label} " in line for line, step in zip(lines[3:], program.steps, strict=False))
+    assert "group sums" in str(program)

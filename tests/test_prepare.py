@@ -55,3 +55,14 @@ def test_other_precisions_models_and_outputs_are_refused():
         plan(outputs=[3])
     with pytest.raises(InputError, match="model None is not the path"):
         load_graph(Request(None))
+
+
+@pytest.mark.parametrize("wanted", [{"mean": (1e39,)}, {"std": (1e-60,)}], ids=repr)
+def test_normalisation_fits_float32(wanted):
+    with pytest.raises(InputError, match="within the range of float32"):
+        plan(**wanted)
+
+
+def test_outputs_are_a_sequence_of_names():
+    with pytest.raises(InputError, match="outputs 5: give names"):
+        plan(outputs=5)

@@ -1,11 +1,13 @@
 """Compile kernels for every architecture that nvcc knows and print what they take; exit 1 if one spills registers.
 
-`python tools/ptxas.py [--arch sm_90] [FILE...]`. The macros keep the defaults that stand in each file.
+`python tools/ptxas.py [--arch sm_90] [FILE...]`. Each file is compiled with every macro setting that the planner may
+give a GPU: VARIANTS of its module in vgg16gpu/ops, else the defaults that stand in the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
@@ -15,9 +17,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from vgg16gpu.cuda_probe import Toolkit, compile_problem, find_toolkits
 from vgg16gpu.kernel_source import kernel_dir
+
+Defines: TypeAlias = tuple[tuple[str, int], ...]
 
 FLAGS = ("-std=c++17", "--fmad=false", "-Xptxas", "-v")
 
@@ -55,10 +60,19 @@ def _parse_block(block: str) -> Usage:
     return Usage(entry[1], entry[2], int(used[1]), shared_nbytes, stack, stores + loads)
 
 
-def compile_file(toolkit: Toolkit, source: Path, arch: str) -> tuple[str, str]:
+def variants(source: Path) -> tuple[Defines, ...]:
+    """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
+    if importlib.util.find_spec(f"vgg16gpu.ops.{source.stem}") is None:
+        return ((),)
+    found: tuple[Defines, ...] = getattr(importlib.import_module(f"vgg16gpu.ops.{source.stem}"), "VARIANTS", ((),))
+    return found
+
+
+def compile_file(toolkit: Toolkit, source: Path, defines: Defines, arch: str) -> tuple[str, str]:
     """Compile one file for one architecture: what ptxas said, and the compiler's complaint, or ""."""
+    macros = [f"-D{name}={value}" for name, value in defines]
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
-        command = [str(toolkit.nvcc), *FLAGS, f"-arch={arch}", "--cubin", "-I", str(kernel_dir())]
+        command = [str(toolkit.nvcc), *FLAGS, *macros, f"-arch={arch}", "--cubin", "-I", str(kernel_dir())]
         command += ["-o", str(Path(folder, "kernel.cubin")), str(source)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stderr, "" if result.returncode == 0 else f"{source.name} for {arch}:\n{result.stderr}{result.stdout}"
@@ -75,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("No working nvcc in CUDA_HOME, CUDA_ROOT, PATH or /usr/local/cuda.", file=sys.stderr)
         return 2
     files = options.files or sorted(kernel_dir().glob("*.cu"))
-    tasks = [(toolkit, file, arch) for file in files for arch in options.arch or toolkit.archs]
+    sources = [(file, defines) for file in files for defines in variants(file)]
+    tasks = [(toolkit, *source, arch) for source in sources for arch in options.arch or toolkit.archs]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda task: compile_file(*task), tasks))
     complaints = [complaint for _, complaint in results if complaint]

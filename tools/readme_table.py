@@ -100,6 +100,7 @@ def render() -> str:
     text = gpu_table(bench) + "\n" + report_table(load("testbench-h200.json"), load("testbench-cpu.json")) + "\n"
     text += f"Scores differ from onnxruntime's by {error:.1e} of the largest. Cold start to answer: {cold:.0f} ms.\n"
     text += (
+        '"Published" is the report that this project started from, each figure on its authors\' own machine. '
         f"Measured {where['date'][:10]} at commit {where['commit']['hash'][:10]}, driver {where['cuda']['driver']}, "
         f"CUDA {where['cuda']['cuda']}, PyCUDA {where['versions']['pycuda']}; torch with TF32 off. "
         "TensorRT was not compared.\n"

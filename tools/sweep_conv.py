@@ -73,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sweep, print the best of each layer, write everything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--batch", default="1,8,32")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args(arguments)
-    records = [record for batch in options.batch.split(",") for record in sweep(options.model, int(batch))]
+    records = [record for batch in options.batch for record in sweep(options.model, batch)]
     with Engine(options.model, device="cuda") as engine:
         facts = environment(engine.device)
     options.output.write_text(json.dumps({"records": records, "environment": facts}, indent=1) + "\n")

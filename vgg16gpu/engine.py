@@ -37,7 +37,7 @@ class Engine:
     """VGG-family inference from an ONNX file.
 
     Everything is decided, compiled and allocated here; `run` copies in, launches, copies out. Use as a context manager,
-    or call `close`. Several threads may share an engine; their calls take turns.
+    or call `close`. Several threads may share an engine; their calls take turns. After a fork build a new one.
 
     model: the ONNX file.
     device: "auto", "cpu", "cuda" or "cuda:N".
@@ -132,14 +132,17 @@ class Engine:
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
         """Every value of the last batch that ran, with the ONNX names that its step computed (the last is the value's).
 
-        Arrays have the ONNX shape for the batch size that ran. Raises InputError without `keep_values=True`, and before
-        the first run.
+        Arrays have the ONNX shape for the batch size that ran; each is read when it is asked for, so finish before the
+        next run. Raises InputError without `keep_values=True`, and before the first run.
         """
         if not self._keeps_values:
             raise InputError("intermediate values are not kept; build the engine with keep_values=True")
         program = next((program for program in self.plan.programs if program.batch == self._last_batch), None)
         if program is None:
             raise InputError("there are no values before the first run; call run")
+        return self._values(program)
+
+    def _values(self, program: Program) -> Iterator[tuple[tuple[str, ...], Array]]:
         names = {op.y: op.names for op in self.graph.ops}
         for value in program.values:
             with self._lock:
@@ -149,10 +152,12 @@ class Engine:
     def close(self) -> None:
         """Free everything on the device. Safe to call twice."""
         with self._lock:
-            if self._resident:
-                self._resident.close()
-                self._resident = None
-            self.device.close()
+            resident, self._resident = self._resident, None
+            try:
+                if resident:
+                    resident.close()
+            finally:
+                self.device.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +200,6 @@ def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
         raise InputError("the input is a masked array; say what stands in the masked places: x.filled(value)")
     try:
         array = np.asarray(x)
-    except (TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"the input is not an array: {error}") from error
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -7,6 +7,7 @@ Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -164,7 +165,7 @@ def output_shape(op: Op, shape: Shape) -> Shape:
         case Gemm():
             return _gemm_shape(op, shape)
         case Flatten():
-            return shape[0], int(np.prod(shape[1:]))
+            return shape[0], math.prod(shape[1:])
         case Softmax():
             if len(shape) != 2:
                 raise ModelError(f"Softmax '{op.y}': its input has shape {shape}; only (N, F) is supported")
@@ -215,7 +216,7 @@ def _conv_shape(op: Conv, shape: tuple[int, int, int, int]) -> Shape:
 
 
 def _gemm_shape(op: Gemm, shape: Shape) -> Shape:
-    features = int(np.prod(shape[1:])) if op.flattens else shape[-1]
+    features = math.prod(shape[1:]) if op.flattens else shape[-1]
     if (len(shape) != 2 and not op.flattens) or features != op.weight.shape[1]:
         raise ModelError(
             f"Gemm '{op.y}': weights for {op.weight.shape[1]} features, its input {shape} has {features}; "

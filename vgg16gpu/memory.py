@@ -26,7 +26,8 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]
     """Offset of each buffer in one arena, and the size of the arena, in bytes.
 
     Greedy by size: the largest buffer first, each at the lowest offset that is free during its whole life. For a chain
-    of layers that shrink, as a VGG is, that is optimal: the two largest neighbours set the size.
+    of layers that shrink, as a VGG without split reductions is, that is optimal: the two largest neighbours set the
+    size.
     """
     offsets = [0] * len(lifetimes)
     placed: list[int] = []

@@ -162,6 +162,8 @@ def batch_norm(node: Node) -> Op:
     if len(shapes) != 1 or scale.ndim != 1:
         raise RefusalError(f"its parameters have shapes {sorted(shapes)}", "only one value per channel is supported")
     epsilon = float(node.attributes.get("epsilon", 1e-5))
+    if not (variance.astype(np.float64) + epsilon > 0).all():
+        raise RefusalError("a variance plus epsilon is not above zero", "the model is broken: train or export it again")
     return BatchNorm(node.x, node.y, (node.y,), scale, shift, mean, variance, epsilon)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Flatten, Gemm, Graph, Op, Shape, Softmax, infer_shapes
 from vgg16gpu.memory import Lifetime, aligned, assign_offsets
@@ -37,6 +39,11 @@ def make_plan(
     return Plan(weights, tuple(planner.program(shape) for shape in sorted(input_shapes, key=lambda shape: shape[0])))
 
 
+_Buffer: TypeAlias = tuple[str, str]  # (what it is for, name): an ONNX name may be anything
+_RAW_INPUT: _Buffer = ("raw input", "")
+_OUTPUT_BLOCK: _Buffer = ("output block", "")
+
+
 @dataclass(frozen=True)
 class _Planner:
     graph: Graph
@@ -48,18 +55,22 @@ class _Planner:
     def program(self, input_shape: Shape) -> Program:
         """One batch size: sizes first, then places, then steps."""
         shapes = infer_shapes(self.graph, input_shape)
-        output_offsets, output_nbytes = self._output_block(shapes)
+        _check_sizes(shapes)
+        output_offsets, status_offset = self._output_offsets(shapes)
+        output_nbytes = status_offset + 4 * input_shape[0] * layout.input_blocks(input_shape)
         places, activations_nbytes = self._places(shapes, output_nbytes)
-        block = places["output block"]
+        block = places[_OUTPUT_BLOCK]
         values = {
-            name: Value(name, shape, Layout.NHWC, places[name]) for name, shape in shapes.items() if name in places
+            name: Value(name, shape, Layout.NHWC, places[_value(name)])
+            for name, shape in shapes.items()
+            if _value(name) in places
         }
         outputs = tuple(
             Value(name, shapes[name], Layout.PLAIN, Pointer(block.arena, block.offset + offset))
-            for name, offset in zip(self.graph.outputs, output_offsets, strict=False)
+            for name, offset in zip(self.graph.outputs, output_offsets, strict=True)
         )
         values |= {value.name: value for value in outputs if value.name not in values}
-        status = Pointer(block.arena, block.offset + output_offsets[-1])
+        status = Pointer(block.arena, block.offset + status_offset)
         steps: list[Step] = []
         for op in self.graph.ops:
             workspace = places.get(_workspace(op), block)
@@ -73,7 +84,7 @@ class _Planner:
         stored = [self.graph.input.name, *(op.y for op in self.graph.ops)]
         return Program(
             batch=input_shape[0],
-            input=self._input_slot(values[self.graph.input.name], places["raw input"], status),
+            input=self._input_slot(values[self.graph.input.name], places[_RAW_INPUT], status),
             steps=tuple(steps),
             outputs=outputs,
             output=block,
@@ -84,35 +95,34 @@ class _Planner:
             values=tuple(values[name] for name in stored),
         )
 
-    def _output_block(self, shapes: Mapping[str, Shape]) -> tuple[list[int], int]:
-        """Offsets of the outputs and, last, of the status words in the block that one copy brings back; its size."""
+    def _output_offsets(self, shapes: Mapping[str, Shape]) -> tuple[list[int], int]:
+        """Offsets of the outputs, and of the status words behind them, in the block that one copy brings back."""
         offsets, end = [], 0
         for name in self.graph.outputs:
             offsets.append(end)
             end += aligned(4 * math.prod(shapes[name]))
-        input_shape = shapes[self.graph.input.name]
-        return [*offsets, end], end + 4 * input_shape[0] * layout.input_blocks(input_shape)
+        return offsets, end
 
-    def _places(self, shapes: Mapping[str, Shape], output_nbytes: int) -> tuple[dict[str, Pointer], int]:
+    def _places(self, shapes: Mapping[str, Shape], output_nbytes: int) -> tuple[dict[_Buffer, Pointer], int]:
         """Where every buffer of the activation arena lies. Step 0 takes the input in, op i runs as step i + 1."""
         end = len(self.graph.ops) + 1
         last_use = {op.x: step for step, op in enumerate(self.graph.ops, 1)}
         born = {self.graph.input.name: 0} | {op.y: step for step, op in enumerate(self.graph.ops, 1)}
         direct = {name for name in born if self._writes_output(name)}
         keep = set(born) if self.keep_values else set(self.graph.outputs)
-        lives = {"raw input": Lifetime(4 * math.prod(shapes[self.graph.input.name]), 0, 0)}
+        lives = {_RAW_INPUT: Lifetime(4 * math.prod(shapes[self.graph.input.name]), 0, 0)}
         for name, step in born.items():
             if name not in direct:
                 nbytes = Value(name, shapes[name], Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0)).nbytes
-                lives[name] = Lifetime(nbytes, step, end if name in keep else last_use.get(name, step))
+                lives[_value(name)] = Lifetime(nbytes, step, end if name in keep else last_use.get(name, step))
         for step, op in enumerate(self.graph.ops, 1):
             if nbytes := lowering(op).workspace_nbytes(op, shapes[op.x], self.facts):
                 lives[_workspace(op)] = Lifetime(nbytes, step, step)
-        lives["output block"] = Lifetime(output_nbytes, 0, end)
+        lives[_OUTPUT_BLOCK] = Lifetime(output_nbytes, 0, end)
         if self.keep_values:
-            lives = {name: replace(life, first=0, last=end) for name, life in lives.items()}
+            lives = {buffer: replace(life, first=0, last=end) for buffer, life in lives.items()}
         offsets, size = assign_offsets(tuple(lives.values()))
-        return {name: Pointer(Arena.ACTIVATIONS, offset) for name, offset in zip(lives, offsets, strict=True)}, size
+        return {buffer: Pointer(Arena.ACTIVATIONS, offset) for buffer, offset in zip(lives, offsets, strict=True)}, size
 
     def _writes_output(self, name: str) -> bool:
         """Whether the op that computes `name` can write the plain output itself: a matrix that nobody else reads."""
@@ -122,10 +132,25 @@ class _Planner:
 
     def _input_slot(self, value: Value, raw: Pointer, status: Pointer) -> InputSlot:
         steps = {"float32": layout.to_nhwc(raw, value, status)}
-        if self.normalise and len(value.shape) == 4:
+        if self.normalise:
             steps["uint8"] = preprocess.from_bytes(raw, value, status, self.normalise)
         return InputSlot(value.name, value.shape, raw, steps)
 
 
-def _workspace(op: Op) -> str:
-    return f"workspace of {op.y}"
+def _check_sizes(shapes: Mapping[str, Shape]) -> None:
+    """The kernels count the floats of an image and the 16-byte vectors of a value in 32 bits."""
+    for name, shape in shapes.items():
+        stored = math.prod(Value(name, shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0)).stored_shape)
+        if stored // shape[0] >= 1 << 31 or stored >= 1 << 33:
+            raise ModelError(
+                f"value '{name}' of shape {shape} is too large: an image may have 2^31 values, a batch 2^33; "
+                "use a smaller image or batch"
+            )
+
+
+def _value(name: str) -> _Buffer:
+    return "value", name
+
+
+def _workspace(op: Op) -> _Buffer:
+    return "workspace", op.y

@@ -45,7 +45,8 @@ def load_graph(request: Request) -> Graph:
         raise ModelError(f"precision {request.precision!r} is not supported; accepted: {', '.join(PRECISIONS)}")
     if not isinstance(request.model, str | Path):
         raise InputError(f"model {request.model!r} is not the path of an ONNX file")
-    if request.outputs is not None and not all(isinstance(name, str) for name in request.outputs):
+    outputs = request.outputs
+    if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(name, str) for name in outputs)):
         raise InputError(f"outputs {request.outputs!r}: give names of ONNX values")
     return simplify(load(request.model, request.outputs))
 
@@ -70,10 +71,10 @@ def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None
     channels = input_shape[1]
     mean = default_mean(channels) if request.mean is None else _finite_numbers(request.mean)
     std = default_std(channels) if request.std is None else _finite_numbers(request.std)
-    if len(mean) != channels or len(std) != channels or not all(value > 0 for value in std):
+    if len(mean) != channels or len(std) != channels or not Normalisation(mean, std).is_usable:
         raise InputError(
             f"mean {request.mean!r} and std {request.std!r}: give one finite number for each of {channels} channels, "
-            "std above zero"
+            "std above zero, both within the range of float32"
         )
     return Normalisation(mean, std)
 

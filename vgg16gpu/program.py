@@ -5,6 +5,7 @@ Nothing here knows a device. Addresses are offsets into arenas until a device bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -106,7 +107,7 @@ class Value:
     @property
     def nbytes(self) -> int:
         """Bytes it takes on the device."""
-        return 4 * int(np.prod(self.stored_shape))
+        return 4 * math.prod(self.stored_shape)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,6 @@ class InputSlot:
     """Where the host writes the input and the steps that take it from there, one per accepted element type.
 
     `float32` expects (N, C, H, W) or (N, F); `uint8` (N, H, W, C), normalised on the device.
-    `status` is where the step leaves its words (one int32 per block, 0 = all finite), `per_image` words per image.
     """
 
     name: str
@@ -161,7 +161,8 @@ class Program:
     """Everything one run of one batch size does.
 
     The host copies the input to `input.pointer`, launches the input step for its element type and then `steps`, and
-    copies `output_nbytes` bytes from `output` back: the output values, each at its pointer, then the status words.
+    copies `output_nbytes` bytes from `output` back: the output values, each at its pointer, then the status words at
+    `status`, `status_per_image` int32 for each image, 0 where the input step met nothing but finite numbers.
     """
 
     batch: int
@@ -178,11 +179,14 @@ class Program:
     def __str__(self) -> str:
         """The steps as a table: what runs, how it is launched, what it must do."""
         lines = [f"batch {self.batch}, input '{self.input.name}' {self.input.shape}"]
-        lines.append(f"{'step':<44}{'kernel':<44}{'grid':>18}{'block':>7}{'GFLOP':>9}{'MB':>9}")
-        for step in (self.input.steps["float32"], *self.steps):
+        steps = (self.input.steps["float32"], *self.steps)
+        wide = max(len(step.label) for step in steps)
+        kernel = max(len(step.kernel.label) for step in steps)
+        lines.append(f"{'step':<{wide}}  {'kernel':<{kernel}}{'grid':>18}{'block':>7}{'GFLOP':>9}{'MB':>9}")
+        for step in steps:
             grid = "x".join(map(str, step.grid))
             work = f"{step.flop / 1e9:>9.3f}{step.nbytes / 1e6:>9.2f}"
-            lines.append(f"{step.label:<44}{step.kernel.label:<44}{grid:>18}{step.block.x:>7}{work}")
+            lines.append(f"{step.label:<{wide}}  {step.kernel.label:<{kernel}}{grid:>18}{step.block.x:>7}{work}")
         lines.append(f"{self.flop / 1e9:.2f} GFLOP; activation arena {self.activations_nbytes / 1e6:.1f} MB")
         return "\n".join(lines)
 

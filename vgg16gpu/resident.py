@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.errors import DeviceError
+from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.graph import Array
 from vgg16gpu.program import Arena, Layout, Plan, Program, Step, Value
 
@@ -33,8 +34,8 @@ class ResidentPlan:
         try:
             self._allocate_and_upload()
             self._bound = {program.batch: self._bind(program) for program in plan.programs}
-            self._staging_in = device.pinned(max(_input_nbytes(program) for program in plan.programs))
-            self._staging_out = device.pinned(max(program.output_nbytes for program in plan.programs))
+            self._pinned_in = device.pinned(max(_input_nbytes(program) for program in plan.programs))
+            self._pinned_out = device.pinned(max(program.output_nbytes for program in plan.programs))
         except BaseException:
             self.close()
             raise
@@ -47,13 +48,13 @@ class ResidentPlan:
         bound, device = self._bound[batch], self.device
         program, count = bound.program, images.shape[0]
         nbytes = batch * images[:1].nbytes
-        staging = self._staging_in[:nbytes]
-        filled = staging.view(images.dtype).reshape(batch, *images.shape[1:])
+        source = self._pinned_in[:nbytes]
+        filled = source.view(images.dtype).reshape(batch, *images.shape[1:])
         filled[:count] = images
         filled[count:] = 0
-        device.copy_in(self._address(program.input.pointer.arena, program.input.pointer.offset), staging)
+        device.copy_in(self._address(program.input.pointer.arena, program.input.pointer.offset), source)
         bound.launchers[images.dtype.name]()
-        out = self._staging_out[: program.output_nbytes]
+        out = self._pinned_out[: program.output_nbytes]
         device.copy_out(out, self._address(program.output.arena, program.output.offset))
         device.synchronize()
         return self._results(program, out, count)
@@ -79,9 +80,15 @@ class ResidentPlan:
         return np.ascontiguousarray(np.moveaxis(stored, -1, 1)[:, : value.shape[1]])
 
     def close(self) -> None:
-        """Free the device memory. Safe to call twice."""
+        """Free the device memory. Safe to call twice. Raises what freeing raises, once all has been tried."""
+        failure: Error | None = None
         while self._bases:
-            self.device.free(self._bases.popitem()[1])
+            try:
+                self.device.free(self._bases.popitem()[1])
+            except Error as error:
+                failure = error
+        if failure:
+            raise failure
 
     def _address(self, arena: Arena, offset: int) -> int:
         return self._bases[arena] + offset
@@ -119,7 +126,7 @@ class ResidentPlan:
 
 
 def _input_nbytes(program: Program) -> int:
-    return 4 * int(np.prod(program.input.shape))
+    return 4 * math.prod(program.input.shape)
 
 
 def check_memory(plan: Plan, device: Device) -> None:

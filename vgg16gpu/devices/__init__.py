@@ -24,6 +24,8 @@ def open_device(name: str = "auto") -> tuple[Device, str]:
     no falling back. Raises DeviceError for another name, another kind of machine, or a device that does not work.
     """
     supported_machine()
+    if not isinstance(name, str):
+        raise DeviceError(f"unknown device {name!r}; accepted: {_ACCEPTED}")
     if name == "auto":
         return _open_any()
     if name == "cpu":

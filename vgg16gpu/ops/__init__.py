@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 from functools import cache
 
+from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import Op
 from vgg16gpu.ops.base import Lowering
 
@@ -24,5 +25,8 @@ def _lowerings() -> dict[type[Op], Lowering]:
 
 
 def lowering(op: Op) -> Lowering:
-    """How ops of this type become steps."""
-    return _lowerings()[type(op)]
+    """How ops of this type become steps. Raises ModelError for a type that no module lowers."""
+    found = _lowerings().get(type(op))
+    if found is None:
+        raise ModelError(f"{type(op).__name__} '{op.y}': there is no kernel for this operator")
+    return found

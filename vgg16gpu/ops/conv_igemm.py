@@ -34,8 +34,8 @@ class ConvTile:
     thread_oc: int = 8
     stages: int = 3
     min_blocks: int = 3  # resident on a multiprocessor: caps the registers
-    alone: float = 0.9  # speed of one block on a multiprocessor, of WIDE_TILE's at full load (measured on an H200)
-    full: float = 1.0  # speed of `min_blocks` of them
+    alone: float = 0.9  # speed of a multiprocessor with one block; 1 is WIDE_TILE with `min_blocks` (on an H200)
+    full: float = 1.0  # speed with `min_blocks` of them
 
     @property
     def threads(self) -> int:
@@ -72,6 +72,7 @@ WIDE_TILE = ConvTile(px=64, oc=128)
 LARGE_TILE = ConvTile(px=128, oc=64, alone=0.87, full=0.97)
 SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4, alone=0.75, full=0.96)  # fits every card
 GPU_TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
+VARIANTS = tuple(tile.kernel("", pool).defines for tile in GPU_TILES for pool in (False, True))  # tools/ptxas.py
 MAX_TILE_PX = max(tile.px for tile in (CPU_TILE, *GPU_TILES))
 
 # What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is
@@ -154,17 +155,12 @@ def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
     images = 2 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
     pads, strides = op.window.pads, op.window.strides
     out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
-    last = max(
-        (out_h - 1) * strides[0] - pads.top, (out_w - 1) * strides[1] - pads.left
-    )  # where the last window starts
-    if (
-        max(*x_shape[2:], pads.top, pads.left, last) >= 1 << 15
-        or image * images >= 1 << 31
-        or rows * columns // 4 >= 1 << 31
-    ):
+    last_window = (out_h - 1) * strides[0] - pads.top, (out_w - 1) * strides[1] - pads.left  # where it starts
+    side = max(*x_shape[2:], *op.window.kernel, pads.top, pads.left, *last_window)
+    if side >= 1 << 15 or image * images >= 1 << 31 or rows * columns // 4 >= 1 << 31:
         raise ModelError(
-            f"Conv '{op.y}': its input {x_shape}, padded by {tuple(pads)}, is too large; maps may have up to 32767 "
-            "rows and columns, the images of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
+            f"Conv '{op.y}': its input {x_shape}, padded by {tuple(pads)}, is too large; maps and kernels may have up "
+            "to 32767 rows and columns, the images of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
         )
 
 

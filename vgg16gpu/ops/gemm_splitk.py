@@ -13,12 +13,21 @@ from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value, padded_channels
 SOURCE = "gemm_splitk.cu"
 
 
+# (TILE_OUT, TILE_N, UNROLL_K), by rising TILE_N. The last one is for all larger batches: it uses each weight 16 times.
+TILES = ((4, 1, 2), (4, 2, 2), (4, 4, 1), (4, 8, 1), (8, 16, 1))
+
+
+def tile_defines(tile: tuple[int, int, int]) -> tuple[tuple[str, int], ...]:
+    """The macros that a tile stands for."""
+    return tuple(zip(("TILE_OUT", "TILE_N", "UNROLL_K"), tile, strict=True))
+
+
+VARIANTS = tuple(map(tile_defines, TILES))  # tools/ptxas.py
+
+
 def choose_tile(batch: int) -> tuple[int, int, int]:
-    """(TILE_OUT, TILE_N, UNROLL_K). Small batches stream the weights; larger ones reuse each of them 16 times."""
-    for tile_n, tile_out, unroll in ((1, 4, 2), (2, 4, 2), (4, 4, 1), (8, 4, 1)):
-        if batch <= tile_n:
-            return tile_out, tile_n, unroll
-    return 8, 16, 1
+    """The first of `TILES` that holds the batch."""
+    return next((tile for tile in TILES if batch <= tile[1]), TILES[-1])
 
 
 def weights(op: Gemm, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
@@ -35,11 +44,11 @@ def steps(
     weight, bias = pointers
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)
-    tile_out, tile_n, unroll = choose_tile(batch)
-    defines = (("TILE_OUT", tile_out), ("TILE_N", tile_n), ("UNROLL_K", unroll))
+    tile = choose_tile(batch)
+    tile_out, tile_n, _ = tile
     return (
         Step(
-            kernel=Kernel(SOURCE, "gemm_splitk_f32", defines),
+            kernel=Kernel(SOURCE, "gemm_splitk_f32", tile_defines(tile)),
             grid=Dim3(ceil_div(y.pitch, tile_out) * ceil_div(batch, tile_n)),
             block=Dim3(BLOCK),
             arguments=(

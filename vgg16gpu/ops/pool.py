@@ -11,6 +11,7 @@ from vgg16gpu.ops.base import Lowering, linear, scalars
 from vgg16gpu.program import Kernel, Pointer, Step, Value
 
 SOURCE = "pool.cu"
+VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
 def steps(

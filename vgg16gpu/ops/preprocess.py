@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vgg16gpu.graph import Array
 from vgg16gpu.ops.base import BLOCK, WeightArena, scalars
 from vgg16gpu.ops.layout import input_blocks
 from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value
@@ -20,11 +21,22 @@ class Normalisation:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def scale_and_shift(self) -> tuple[Array, Array]:
+        """The same as byte * scale + shift."""
+        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
+        with np.errstate(all="ignore"):  # is_usable looks at the result
+            return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether std is positive and float32 can hold the scale and the shift."""
+        return min(self.std) > 0 and all(bool(np.isfinite(values).all()) for values in self.scale_and_shift)
+
 
 def weights(normalisation: Normalisation, arena: WeightArena) -> tuple[Pointer, Pointer]:
-    """The same as byte * scale + shift."""
-    mean, std = np.array(normalisation.mean, np.float64), np.array(normalisation.std, np.float64)
-    scale, shift = (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+    """Scale and shift of each channel."""
+    scale, shift = normalisation.scale_and_shift
     return arena.add_channels(scale, scale.size), arena.add_channels(shift, shift.size)
 
 
