@@ -19,9 +19,9 @@
 extern "C" __global__ void __launch_bounds__(256)
 pool_f32(float* __restrict__ out, const float* __restrict__ inp, int outputs, int H, int W, int C, int OH, int OW,
          int KH, int KW, int SH, int SW, int PT, int PL, int count_include_pad) {
-  const int quads = C / 4;
-  const long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  const int pixel = index / quads, c = index % quads * 4;  // pixel counts (n, oh, ow)
+  const unsigned quads = C / 4;
+  const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;  // fits: the planner sees to it
+  const int pixel = index / quads, c = index % quads * 4;        // pixel counts (n, oh, ow)
   if (pixel >= outputs) return;
   const int ow = pixel % OW, oh = pixel / OW % OH, n = pixel / OW / OH;
   const int top = oh * SH - PT, left = ow * SW - PL;
