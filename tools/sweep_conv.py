@@ -1,6 +1,6 @@
 """Time every convolution of a model with every tile and split of kernels/conv_igemm.cu, on the GPU.
 
-The cost model in vgg16gpu/ops/conv_igemm.py was fitted to what this prints. Checks first that no choice changes a bit.
+The cost model in vgg16gpu/ops/conv_igemm.py was fitted to such a sweep. Checks first that no choice changes a bit.
 """
 
 from __future__ import annotations
