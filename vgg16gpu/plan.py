@@ -113,7 +113,7 @@ class _Planner:
         lives = {_RAW_INPUT: Lifetime(4 * math.prod(shapes[self.graph.input.name]), 0, 0)}
         for name, step in born.items():
             if name not in direct:
-                nbytes = Value(name, shapes[name], Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0)).nbytes
+                nbytes = _unplaced(name, shapes[name]).nbytes
                 lives[_value(name)] = Lifetime(nbytes, step, end if name in keep else last_use.get(name, step))
         for step, op in enumerate(self.graph.ops, 1):
             if nbytes := lowering(op).workspace_nbytes(op, shapes[op.x], self.facts):
@@ -140,12 +140,17 @@ class _Planner:
 def _check_sizes(shapes: Mapping[str, Shape]) -> None:
     """The kernels count the floats of an image and the 16-byte vectors of a value in 32 bits."""
     for name, shape in shapes.items():
-        stored = math.prod(Value(name, shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0)).stored_shape)
+        stored = math.prod(_unplaced(name, shape).stored_shape)
         if stored // shape[0] >= 1 << 31 or stored >= 1 << 33:
             raise ModelError(
                 f"value '{name}' of shape {shape} is too large: an image may have 2^31 values, a batch 2^33; "
                 "use a smaller image or batch"
             )
+
+
+def _unplaced(name: str, shape: Shape) -> Value:
+    """A value in the device layout before it has a place: for its size alone."""
+    return Value(name, shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
 
 
 def _value(name: str) -> _Buffer:
