@@ -1,16 +1,15 @@
 // nchw_to_nhwc_f32: out[n,h,w,c] = inp[n,c,h,w], channels C..CP-1 zero; also reports NaN and Inf. nhwc_to_nchw_f32: the
 //                 way back.
 // Layouts:  NCHW side (N,C,HW) float, on the way back with a pitch of out_pitch >= C*HW; NHWC side (N,HW,CP) float, CP
-//           a multiple of 4; status (N, gridDim.x) int.
+//           a multiple of 4; status (N) int.
 // Mapping:  grid (pixel blocks, N). To NHWC: thread t of a block owns pixels t, t + gridDim.x*256, ... with all their
 //           channels: reads are coalesced along pixels, writes are whole 16-byte vectors. To NCHW: thread owns elements
 //           of the NCHW side.
 // Tiles:    none.
 // Shared:   32 bytes; 256 threads.
 // Cost:     no FLOP; reads and writes each element once: 4*N*HW*(C+CP) bytes.
-// Edges:    any C and HW (a matrix is HW = 1). status[n,block] = 1 if the block met a value that is not finite, else 0;
-//           every word is written in every run, so that nothing has to be cleared. Elements C*HW..out_pitch-1 are
-//           written as zero.
+// Edges:    any C and HW (a matrix is HW = 1). bit 0 of status[n] is set if the image holds a value that is not finite; the
+//           host clears the words before a run. Elements C*HW..out_pitch-1 are written as zero.
 // Why:      the graph's edges stay as the model says; inside a network there is no conversion.
 #include "common.cuh"
 
@@ -40,7 +39,7 @@ nchw_to_nhwc_f32(float* __restrict__ out, const float* __restrict__ inp, int* __
   if (tid == 0) {
     int result = 0;
     for (int i = 0; i < THREADS / 32; i++) result |= warp_bad[i];
-    status[n * gridDim.x + blockIdx.x] = result != 0;
+    if (result) atomicOr(status + n, 1);
   }
 }
 

@@ -1,4 +1,4 @@
-"""bench: statistics, turns, verdicts, and the command on a narrow VGG on the cpu device."""
+"""bench: ceilings, layers, and the command on a narrow VGG on the cpu device; peers have their own file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from vgg16gpu.bench import cold_start, environment, peers, plot, session
-from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
-from vgg16gpu.bench.compare import check_comparable, compare
-from vgg16gpu.bench.layers import LayerTime, measure_layers
+from vgg16gpu.bench import cold_start, environment, session
+from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings, tensor_flops
+from vgg16gpu.bench.findings import Wanted
+from vgg16gpu.bench.layers import LayerEffort, LayerTime, floors, measure_layers
 from vgg16gpu.bench.ours import NAME, EngineContender
-from vgg16gpu.bench.peers import PeerError
-from vgg16gpu.bench.report import SCHEMA, best_entry, read
-from vgg16gpu.bench.timing import (
-    CPU_EFFORT,
-    GPU_EFFORT,
-    MIN_REPEATS,
-    Effort,
-    Method,
-    best,
-    measure_in_turns,
-    measure_iterations,
-    summarise,
-)
+from vgg16gpu.bench.record import SCHEMA, read, select
+from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.cli import cli
 from vgg16gpu.engine import Engine
-from vgg16gpu.errors import Error, InputError
+from vgg16gpu.errors import Error, KernelError
+from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.zoo.generate import make_vgg
-
-MILLISECOND = 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -66,88 +55,6 @@ def content(written: Path) -> dict[str, Any]:
     return json.loads(written.read_text())
 
 
-# Statistics
-
-
-def test_summary_of_known_samples() -> None:
-    samples = [float(i) for i in range(1, 101)]
-    found = summarise(samples[::-1], runs=7)
-    assert (found.median_s, found.p95_s, found.min_s, found.samples, found.runs) == (50.5, 95.0, 1.0, 100, 7)
-
-
-def test_summary_of_one_sample() -> None:
-    found = summarise([2.0])
-    assert (found.median_s, found.p95_s, found.min_s, found.samples) == (2.0, 2.0, 2.0, 1)
-
-
-def test_one_slow_run_of_ten_is_in_p95_and_not_in_the_median() -> None:
-    found = summarise([1.0] * 9 + [100.0])
-    assert (found.median_s, found.p95_s) == (1.0, 100.0)
-
-
-@pytest.mark.parametrize("effort", [GPU_EFFORT, CPU_EFFORT])
-@pytest.mark.parametrize("one", [1e-6, 1e-3, 0.02, 0.9, 100.0])
-def test_effort_stays_in_its_bounds(effort: Effort, one: float) -> None:
-    turns, runs = effort.share(one)
-    assert turns <= effort.rounds
-    assert turns * runs >= MIN_REPEATS
-    assert turns * runs <= effort.most + effort.rounds
-    assert turns * runs * one <= max(effort.seconds + effort.rounds * one, (MIN_REPEATS + 1) * one)
-
-
-@pytest.mark.parametrize(("repeats", "share"), [(1, (1, 1)), (3, (3, 1)), (5, (5, 1)), (7, (5, 2)), (100, (5, 20))])
-def test_repeats_are_done_at_least(repeats: int, share: tuple[int, int]) -> None:
-    assert Effort(1.0, 200, 5, repeats).share(1e-3) == share
-
-
-class Fake:
-    """A contender whose runs take what it is told; `log` has who was measured, how and how often."""
-
-    def __init__(
-        self, name: str, seconds: float, log: list[tuple[str, Method, int]], methods: tuple[Method, ...]
-    ) -> None:
-        self.name, self.variant, self.methods = name, "", methods
-        self._seconds, self._log = seconds, log
-
-    def scores(self) -> None:
-        raise NotImplementedError
-
-    def measure(self, method: Method, runs: int) -> list[float]:
-        self._log.append((self.name, method, runs))
-        return [self._seconds] * (1 if method is Method.BACK_TO_BACK else runs)
-
-
-def test_contenders_take_turns_and_warm_up_in_each() -> None:
-    log: list[tuple[str, Method, int]] = []
-    host = Method.HOST_TO_HOST
-    a, b = Fake("a", 1.0, log, (Method.BACK_TO_BACK, host)), Fake("b", 2.0, log, (host,))
-    times = measure_in_turns([a, b], Effort(1.0, 100, rounds=2, repeats=4))
-    turn = [("a", host, 1), ("a", Method.BACK_TO_BACK, 2), ("a", host, 2), ("b", host, 1), ("b", host, 2)]
-    assert log == [("a", host, 1)] * 2 + [("b", host, 1)] * 2 + turn * 2
-    assert set(times[0]) == {Method.BACK_TO_BACK, host}
-    assert set(times[1]) == {host}
-    assert (times[0][host].samples, times[0][host].runs, times[0][host].median_s) == (4, 1, 1.0)
-    assert (times[0][Method.BACK_TO_BACK].samples, times[0][Method.BACK_TO_BACK].runs) == (2, 2)
-    assert best(times, host) == 0
-    assert best(times, Method.ISOLATED) is None
-
-
-def test_a_fast_contender_gets_more_runs_than_a_slow_one() -> None:
-    log: list[tuple[str, Method, int]] = []
-    fakes = [Fake("fast", MILLISECOND, log, (Method.HOST_TO_HOST,)), Fake("slow", 10.0, log, (Method.HOST_TO_HOST,))]
-    fast, slow = measure_in_turns(fakes, Effort(1.0, 50, rounds=5))
-    assert fast[Method.HOST_TO_HOST].samples == 50
-    assert slow[Method.HOST_TO_HOST].samples == MIN_REPEATS
-
-
-def test_iterations_run_every_input_as_often_as_asked() -> None:
-    seen: list[int] = []
-    mean, summary = measure_iterations(seen.append, [1, 2, 3], 4)
-    assert seen == [1] * 4 + [2] * 4 + [3] * 4
-    assert summary.samples == 12
-    assert summary.min_s <= mean
-
-
 # Ceilings and layers
 
 
@@ -162,6 +69,23 @@ def test_percent_of_the_ceiling() -> None:
     assert layer.percent == 25.0
 
 
+def test_the_floor_depends_on_the_precision() -> None:
+    ceilings = Ceilings(100.0, 1000.0, 0, "", {"fp32": 4000.0, "fp16": 10000.0})
+    assert [ceilings.floor(20000, 100, precision) for precision in ("fp32", "fp16", "bf16")] == [5.0, 2.0, 1.0]
+    assert ceilings.floor(20000, 1000, "fp16") == 10.0
+
+
+def test_tensor_cores_by_data_sheet() -> None:
+    h200 = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 1, 1)
+    found = tensor_flops(h200)
+    assert found["fp16"] == found["bf16"] == pytest.approx(989.4e12, rel=1e-3)
+    assert found["int8"] == pytest.approx(1979e12, rel=1e-3)
+    assert found["fp32"] == pytest.approx(989.4e12 / 3, rel=1e-3)
+    a100 = DeviceFacts("cuda", "NVIDIA A100", 108, (8, 0), 166912, 1, 1)
+    assert tensor_flops(a100)["fp16"] == pytest.approx(312e12, rel=1e-2)
+    assert tensor_flops(DeviceFacts("cpu", "a CPU", 2, (0, 0), 1, 1, 1)) == {}
+
+
 def test_layers_and_ceilings_of_a_real_engine(model: Path) -> None:
     with Engine(model, device="cpu") as engine:
         allocations = engine.device.counters.allocations
@@ -171,17 +95,20 @@ def test_layers_and_ceilings_of_a_real_engine(model: Path) -> None:
         assert 1e8 < ceilings.flop_per_s < 1e14
         x = session.sample_inputs((3, 32, 32))[:1]
         before = engine.run(x)
-        layers = measure_layers(engine, engine.program, ceilings)
+        layers = measure_layers(engine, engine.program, floors(ceilings, "fp32"), LayerEffort(seconds=0.01))
         np.testing.assert_array_equal(engine.run(x), before)
-        assert [layer.label for layer in layers][1:] == [step.label for step in engine.program.steps]
-        assert sum(layer.flop for layer in layers[1:]) == sum(step.flop for step in engine.program.steps)
+        assert [layer.label for layer in layers] == [step.label for step in engine.program.all_steps()]
+        assert sum(layer.flop for layer in layers) == engine.program.flop
         assert all(layer.median_s > 0 and layer.samples >= 3 and layer.percent > 0 for layer in layers)
 
 
 def test_our_contender_measures_with_each_method(model: Path) -> None:
     with Engine(model, device="cpu", batch=2) as engine:
-        ours = EngineContender(engine, session.sample_inputs((3, 32, 32))[:2])
-        assert ours.scores().shape == (2, 10)
+        ours = EngineContender(engine, session.sample_inputs((3, 32, 32))[:2], "fp32")
+        scores = ours.scores()
+        assert scores.shape == (2, 10)
+        assert ours.repeats(scores)
+        assert not ours.repeats(scores + 1)
         counts = {method: len(ours.measure(method, 3)) for method in Method}
         assert counts == {Method.ISOLATED: 3, Method.BACK_TO_BACK: 1, Method.HOST_TO_HOST: 3}
         ours.scores()
@@ -189,7 +116,7 @@ def test_our_contender_measures_with_each_method(model: Path) -> None:
         ours.measure(Method.BACK_TO_BACK, 3)
         after = engine.counters.since(before)
         assert (after.copies_in, after.copies_out) == (0, 0)
-        assert after.launches == 3 * (1 + len(engine.program.steps))
+        assert after.launches == 3 * len(engine.program.all_steps())
 
 
 # The command and its JSON
@@ -206,34 +133,29 @@ def test_the_json_is_complete(content: dict[str, Any], model: Path) -> None:
     assert content["device"]["kind"] == "cpu"
     assert {"date", "system", "cpu", "cores", "device", "cuda", "versions", "commit"} <= set(content["environment"])
     assert {"vgg16gpu", "python", "numpy", "onnx"} <= set(content["environment"]["versions"])
-    assert {
-        *(method.value for method in Method),
-        "layers",
-        "ceilings",
-        "iterations",
-        "cold_start",
-        "order",
-        "peers",
-    } == set(content["methods"])
+    described = {"layers", "ceilings", "iterations", "cold_start", "order", "peers"}
+    assert {*described, *tuple(Method), *tuple(Regime)} == set(content["methods"])
     assert all(content["methods"].values())
-    assert 0 <= content["verification"]["worst_error"] <= content["verification"]["tolerance"]
+    verified = content["verification"]
+    assert 0 <= verified["worst_errors"]["fp32"] <= verified["tolerances"]["fp32"]
     assert content["ceilings"]["bytes_per_s"] > 0
     assert content["ceilings"]["flop_per_s"] > 0
     assert content["cold_start"] is None
-    assert content["notes"] == []
+    assert content["notes"] == content["failures"] == []
 
 
 def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
-    assert [batch["batch"] for batch in content["batches"]] == [1, 2]
+    assert [(batch["precision"], batch["batch"]) for batch in content["batches"]] == [("fp32", 1), ("fp32", 2)]
     for batch in content["batches"]:
-        assert [entry["name"] for entry in batch["entries"]] == [NAME, "onnxruntime"]
-        ours, theirs = batch["entries"]
-        assert set(ours["times"]) == {method.value for method in Method}
-        assert set(theirs["times"]) == {Method.HOST_TO_HOST.value}
-        for summary in (*ours["times"].values(), *theirs["times"].values()):
-            assert set(summary) == SUMMARY_KEYS | {"images_per_s"}
-            assert 0 < summary["min_s"] <= summary["median_s"] <= summary["p95_s"]
-            assert summary["images_per_s"] == pytest.approx(batch["batch"] / summary["median_s"])
+        records = select(content, precision="fp32", batch=batch["batch"])
+        methods = [(record["name"], record["method"]) for record in records]
+        assert methods == [*((NAME, method) for method in Method), ("onnxruntime", Method.HOST_TO_HOST)]
+        for record in records:
+            assert record["regime"] == Regime.COOL
+            assert set(record) >= SUMMARY_KEYS | {"images_per_s", "gpu", "unchecked"}
+            assert 0 < record["min_s"] <= record["median_s"] <= record["p95_s"]
+            assert record["images_per_s"] == pytest.approx(batch["batch"] / record["median_s"])
+            assert record["error"] is not None
         for layer in batch["layers"]:
             assert layer["flop_per_s"] == pytest.approx(layer["flop"] / layer["median_s"])
             assert layer["bytes_per_s"] == pytest.approx(layer["nbytes"] / layer["median_s"])
@@ -241,10 +163,14 @@ def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
     assert content["batches"][1]["flop"] == 2 * content["batches"][0]["flop"]
 
 
+def test_what_was_written_can_be_read(written: Path, content: dict[str, Any]) -> None:
+    assert read(written) == content
+
+
 def test_iterations_are_means_over_ten_inputs(content: dict[str, Any]) -> None:
     (item,) = content["iterations"]
-    assert (item["iterations"], item["samples"]) == (1, 10)
-    assert set(item) == {"iterations", "mean_s"} | SUMMARY_KEYS
+    assert (item["precision"], item["iterations"], item["samples"]) == ("fp32", 1, 10)
+    assert set(item) == {"precision", "iterations", "mean_s"} | SUMMARY_KEYS
 
 
 def test_json_alone_on_stdout(model: Path) -> None:
@@ -258,6 +184,7 @@ def test_tables_name_what_they_show(model: Path) -> None:
     result = bench(model, "--repeats", 1, "--iterations", 1, "--against", "onnxruntime")
     assert result.exit_code == 0
     for text in (
+        "fp32 x 1, cool",
         "isolated",
         "back to back",
         "host to host",
@@ -275,7 +202,10 @@ def test_tables_name_what_they_show(model: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--against", "tensorrt"], "tensorrt"),
+        (["--against", "caffe"], "caffe"),
+        (["--precision", "fp32,fp7"], "fp7"),
+        (["--seconds", "0"], "0"),
+        (["--sustained", "-1"], "-1"),
         (["--batch", "0"], "positive"),
         (["--repeats", "0"], "0"),
         (["--plot", "picture.bmp"], ".bmp"),
@@ -312,6 +242,22 @@ def test_wrong_scores_are_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "result.json").exists()
 
 
+def test_only_what_is_wrong_is_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    checked = session._Bench._checked
+
+    def fails_at_two(bench: Any, scores: np.ndarray, which: np.ndarray, what: str) -> float | None:
+        return checked(bench, scores * (1 + (len(which) == 2)), which, what)
+
+    monkeypatch.setattr(session._Bench, "_checked", fails_at_two)
+    output = tmp_path / "result.json"
+    result = bench(model, "--batch", "1,2,3", "--repeats", 1, "--output", output)
+    assert result.exit_code == 1
+    assert "batch 2: the scores differ" in result.stderr
+    found = read(output)
+    assert [batch["batch"] for batch in found["batches"]] == [1, 3]
+    assert len(found["failures"]) == 1
+
+
 def test_nan_in_the_scores_is_wrong(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.EngineContender, "scores", lambda _: np.full((1, 10), np.nan, np.float32))
     assert bench(model, "--repeats", 1).exit_code == 1
@@ -330,140 +276,19 @@ def test_without_onnxruntime_it_says_that_nothing_was_checked(model: Path, monke
     result = bench(model, "--repeats", 1, "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert found["verification"]["worst_error"] is None
+    assert found["verification"]["worst_errors"] == {"fp32": None}
     assert any("not verified" in note for note in found["notes"])
-
-
-# Peers
-
-
-def test_a_missing_peer_is_a_note(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "torch")
-    result = bench(model, "--repeats", 1, "--against", "onnxruntime,torch", "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert any("torch is not installed (pip install torch)" in note for note in found["notes"])
-    assert {entry["name"] for entry in found["batches"][0]["entries"]} == {NAME, "onnxruntime"}
-
-
-def test_a_missing_peer_is_an_error_when_nothing_else_was_asked(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "torch")
-    result = bench(model, "--repeats", 1, "--against", "torch")
-    assert result.exit_code == 2
-    assert "torch is not installed" in result.stderr
-
-
-def test_a_broken_peer_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: peers.Setting) -> peers.Peer:
-        raise ImportError("libsomething.so is missing")
-
-    monkeypatch.setattr(peers, "_OPENERS", {"onnxruntime": broken})
-    with pytest.raises(PeerError, match="libsomething"):
-        peers.open_peer("onnxruntime", peers.Setting(Path("m.onnx"), None, "cpu", 0, 1))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("fault", ["wrong", "raises"])
-def test_a_peer_that_computes_something_else_is_not_timed(
-    model: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    from vgg16gpu.bench import peer_onnxruntime
-
-    def scores(_: Any) -> np.ndarray:
-        if fault == "raises":
-            raise RuntimeError("out of memory\nand more")
-        return np.ones((1, 10), np.float32)
-
-    monkeypatch.setattr(peer_onnxruntime._CpuContender, "scores", scores)
-    result = bench(model, "--repeats", 1, "--against", "onnxruntime", "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert [entry["name"] for entry in found["batches"][0]["entries"]] == [NAME]
-    (note,) = found["notes"]
-    assert "not compared" in note
-    assert ("out of memory" if fault == "raises" else "differs") in note
-    assert "\n" not in note
-
-
-def test_torch_computes_what_we_do(model: Path) -> None:
-    """Only where torch happens to be installed; nothing else of the package needs it."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    result = bench(model, "--batch", 2, "--repeats", 1, "--against", "torch", "--json")
-    assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
-    theirs = [entry for entry in found["batches"][0]["entries"] if entry["name"] == "torch"]
-    assert sorted(entry["variant"].split(",")[0] for entry in theirs) == ["NCHW", "channels_last"]
-    assert all(entry["error"] <= session.PEER_TOLERANCE for entry in theirs)
 
 
 # Comparing
 
 
-def slowed(content: dict[str, Any], factor: float, name: str = NAME) -> dict[str, Any]:
-    """The same result with all medians of one contender multiplied."""
+def slowed(content: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The same result with all our medians multiplied."""
     changed = copy.deepcopy(content)
-    for batch in changed["batches"]:
-        for entry in batch["entries"]:
-            for summary in entry["times"].values():
-                summary["median_s"] *= factor if entry["name"] == name else 1
+    for record in select(changed, name=NAME):
+        record["median_s"] *= factor
     return changed
-
-
-@pytest.mark.parametrize(("factor", "slower"), [(0.5, False), (1.0, False), (1.029, False), (1.031, True), (2.0, True)])
-def test_threshold_of_three_percent(content: dict[str, Any], factor: float, slower: bool) -> None:
-    ratios = compare(content, slowed(content, factor), Path("old.json"))
-    judged = [ratio for ratio in ratios if ratio.judged and "iterations" not in ratio.what]
-    assert len(judged) == 2 * len(Method)
-    assert all(ratio.is_slower(3.0) is slower for ratio in judged)
-    assert all(ratio.ratio == pytest.approx(factor) for ratio in judged)
-
-
-def test_iterations_are_judged(content: dict[str, Any]) -> None:
-    new = copy.deepcopy(content)
-    new["iterations"][0]["median_s"] *= 1.1
-    assert [ratio.what for ratio in compare(content, new, Path("old.json")) if ratio.is_slower(3.0)] == [
-        f"{NAME}, 1 iterations"
-    ]
-
-
-def test_a_slower_peer_is_not_our_fault(content: dict[str, Any]) -> None:
-    ratios = compare(content, slowed(content, 5.0, "onnxruntime"), Path("old.json"))
-    assert any(ratio.ratio > 4 for ratio in ratios)
-    assert not any(ratio.is_slower(3.0) for ratio in ratios)
-
-
-def test_the_fastest_variant_of_a_peer_is_the_one_compared(content: dict[str, Any]) -> None:
-    batch = content["batches"][0]
-    slow = copy.deepcopy(batch["entries"][1])
-    slow["times"]["host to host"]["median_s"] *= 10
-    batch["entries"].insert(1, slow)
-    assert best_entry(batch, "onnxruntime", Method.HOST_TO_HOST) is batch["entries"][2]
-    assert best_entry(batch, "onnxruntime", Method.ISOLATED) is None
-
-
-def test_nothing_in_common(content: dict[str, Any]) -> None:
-    new = copy.deepcopy(content)
-    new["batches"], new["iterations"] = [{**new["batches"][0], "batch": 7}], []
-    with pytest.raises(InputError, match="--batch 1, 2"):
-        compare(content, new, Path("old.json"))
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"device": {"name": "NVIDIA H200", "kind": "cuda"}}, "device was NVIDIA H200"),
-        ({"model": {"sha256": "0" * 64}}, "SHA-256"),
-        ({"model": {"input_shape": [3, 244, 244]}}, "input shape"),
-        ({"model": {"precision": "fp16"}}, "precision"),
-    ],
-)
-def test_another_device_or_model_is_refused(content: dict[str, Any], change: dict[str, Any], reason: str) -> None:
-    old = copy.deepcopy(content)
-    for key, values in change.items():
-        old[key] |= values
-    with pytest.raises(InputError, match=reason):
-        check_comparable(old, Path("old.json"), content["model"], content["device"])
-    check_comparable(content, Path("old.json"), content["model"], content["device"])
 
 
 @pytest.mark.parametrize(("factor", "code", "verdict"), [(100.0, 0, "No median is slower"), (0.001, 1, "SLOWER")])
@@ -501,53 +326,6 @@ def test_compare_refuses_another_model_before_it_measures(
     assert "cannot be compared" in result.stderr
 
 
-@pytest.mark.parametrize("text", ["", "not JSON", "[]", "{}", '{"schema": 1}', '{"schema": 99, "batches": []}'])
-def test_reading_something_else(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "old.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=r"old\.json"):
-        read(path)
-
-
-def test_reading_back(written: Path, content: dict[str, Any]) -> None:
-    assert read(written) == content
-
-
-# Plot
-
-
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_plot_is_written(content: dict[str, Any], tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("matplotlib")
-    from PIL import Image
-
-    content["device"]["kind"] = kind
-    path = tmp_path / "bench.png"
-    plot.write_plot(content, path)
-    with Image.open(path) as image:
-        assert min(image.size) > 500
-        assert len(image.convert("RGB").getcolors(maxcolors=2**24) or []) > 10
-    assert [file.name for file in tmp_path.iterdir()] == ["bench.png"]
-
-
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_no_text_lies_on_another(content: dict[str, Any], kind: str) -> None:
-    agg = pytest.importorskip("matplotlib.backends.backend_agg")
-    content["device"]["kind"] = kind
-    figure = plot.draw(content)
-    canvas = agg.FigureCanvasAgg(figure)
-    canvas.draw()
-    texts = [figure._suptitle]
-    for axes in figure.axes:
-        texts += [axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *axes.get_legend().get_texts()]
-        texts += [*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.get_legend().get_patches()]
-    shown = [text for text in texts if not hasattr(text, "get_text") or text.get_text()]
-    boxes = [text.get_window_extent(canvas.get_renderer()) for text in shown]
-    assert len(boxes) > 40
-    for i, box in enumerate(boxes):
-        assert not any(box.overlaps(other) for other in boxes[i + 1 :]), shown[i]
-
-
 def test_plot_without_matplotlib_says_how_to_get_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,6 +334,65 @@ def test_plot_without_matplotlib_says_how_to_get_it(
     assert result.exit_code == 2
     assert "pip install matplotlib" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+# Several precisions and regimes
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Engines that compute in fp32 whatever they are asked for; the list has what that was."""
+    asked: list[str] = []
+
+    def make(path: Path, *, precision: str, **options: Any) -> Engine:
+        asked.append(precision)
+        if precision == "bf16":
+            raise KernelError("it does not compile")
+        return Engine(path, **options)
+
+    monkeypatch.setattr(session, "Engine", make)
+    return asked
+
+
+def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
+    said: list[str] = []
+    wanted = Wanted(model, "cpu", ("fp32", "int8"), batches=(2,), iterations=(1,), repeats=1, against=("onnxruntime",))
+    findings = session.run_benchmark(wanted, said.append)
+    assert engines == ["fp32", "int8"]
+    assert [(result.precision, [entry.name for entry in result.entries]) for result in findings.batches] == [
+        ("fp32", [NAME, "onnxruntime"]),
+        ("int8", [NAME]),
+    ]
+    assert [entry[:2] for entry in findings.iterations] == [("fp32", 1), ("int8", 1)]
+    assert findings.notes == ["onnxruntime has no int8 for a whole model here: not compared in it"]
+    assert findings.failures == []
+    assert any(line.startswith("int8, batch 2") for line in said)
+
+
+def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str]) -> None:
+    wanted = Wanted(model, "cpu", ("fp32", "bf16", "fp16"), repeats=1)
+    findings = session.run_benchmark(wanted, lambda _: None)
+    assert engines == ["fp32", "bf16", "fp16"]
+    assert [result.precision for result in findings.batches] == ["fp32", "fp16"]
+    assert findings.failures == ["bf16: it does not compile"]
+
+
+def test_the_first_precision_that_fails_is_an_error(model: Path, engines: list[str]) -> None:
+    with pytest.raises(KernelError, match="does not compile"):
+        session.run_benchmark(Wanted(model, "cpu", ("bf16", "fp16"), repeats=1), lambda _: None)
+    assert engines == ["bf16"]
+
+
+def test_large_batches_are_measured_under_load_too(model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    result = bench(model, "--batch", "1,32", "--repeats", 1, "--sustained", 0.1, "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert "fp32, batch 32: sustained" in result.stderr
+    loaded = select(read(output), regime=Regime.SUSTAINED)
+    assert [(record["name"], record["batch"], record["method"]) for record in loaded] == [
+        (NAME, 32, Method.BACK_TO_BACK)
+    ]
+    assert "fp32 x 32, sustained" in result.stdout
 
 
 # Environment
@@ -576,19 +413,6 @@ def test_commit_of_a_checkout_and_of_none(tmp_path: Path) -> None:
     assert found["dirty"] is False
     file.write_text("2")
     assert (environment.commit(tmp_path) or {})["dirty"] is True
-
-
-def test_gpu_readings_come_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '0, NVIDIA H200, 1980, 3201, 76.50, 700.00, 31'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert environment.gpu_readings("cpu") == []
-    (reading,) = environment.gpu_readings("cuda")
-    assert reading["name"] == "NVIDIA H200"
-    assert reading["clocks.sm"] == "1980"
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    assert environment.gpu_readings("cuda") == []
 
 
 # Cold start

@@ -15,7 +15,7 @@ import pytest
 from cpu_kernels import Array, fixture_kernel, launch
 
 from vgg16gpu.devices import cpu, cpu_compiler
-from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.base import Counters, Device, Lane
 from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program import Arena, Argument, Dim3, Kernel, Pointer, Scalar, Step
@@ -427,6 +427,32 @@ def test_memory_is_aligned_checked_and_freed(device: CpuDevice) -> None:
     device.free(addresses[3])
     with pytest.raises(DeviceError, match="not the start of device memory"):
         device.free(addresses[3])
+
+
+def test_copies_from_place_to_place(device: CpuDevice) -> None:
+    source, target = device.allocate(256), device.allocate(256)
+    data = np.arange(256, dtype=np.uint8)
+    device.copy_in(source, data, Lane.UPLOAD)
+    device.copy_on_device(target, source, 256)
+    back = np.zeros_like(data)
+    device.copy_out(back, target, Lane.DOWNLOAD)
+    assert np.array_equal(back, data)
+    assert device.counters == Counters(1, 1, 1, 0, 2)
+    for places in ((target, source + 1), (target + 1, source)):
+        with pytest.raises(DeviceError, match="do not lie inside device memory"):
+            device.copy_on_device(*places, 256)
+
+
+def test_events_are_always_reached(device: CpuDevice) -> None:
+    event = device.event()
+    device.record(event, Lane.UPLOAD)
+    device.follow(Lane.COMPUTE, event)
+    device.wait(event)
+    assert device.counters == Counters(synchronisations=1)
+    device.close()
+    for use in (device.event, lambda: device.wait(event), lambda: device.record(event, Lane.COMPUTE)):
+        with pytest.raises(DeviceError, match="closed"):
+            use()
 
 
 def test_more_memory_than_the_machine_has_is_refused(device: CpuDevice) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from vgg16gpu.devices import cuda
-from vgg16gpu.devices.base import Counters
+from vgg16gpu.devices.base import Counters, Lane
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
@@ -179,6 +179,86 @@ def test_a_copy_of_a_strided_array_is_refused(gpu):
 def test_a_copy_to_nowhere_is_refused(gpu):
     with pytest.raises(DeviceError, match="cuMemcpy"):
         gpu.copy_in(0, np.zeros(4, np.float32))
+
+
+# Lanes
+
+
+@pytest.fixture
+def busy(gpu, kernel):
+    """A call that gives the compute lane milliseconds of work."""
+    gpu.build([kernel])
+    address = gpu.allocate(8192)
+    gpu.copy_in(address, np.zeros(COUNT, np.float32))
+    yield gpu.bind(chain(kernel, 4000), {Arena.ACTIVATIONS: address})
+    gpu.free(address)
+
+
+def test_lanes_keep_the_order_that_events_give(gpu, kernel, busy):
+    """Up, on, through 16 kernels and down again, with the compute lane late and the buffers used over and over."""
+    landing, place, leaving = (gpu.allocate(8192) for _ in range(3))
+    launch = gpu.bind(chain(kernel, 16), {Arena.ACTIVATIONS: place})
+    source, target = gpu.pinned(4 * COUNT).view(np.float32), gpu.pinned(4 * COUNT).view(np.float32)
+    uploaded, computed, downloaded = (gpu.event() for _ in range(3))
+    for start in range(3):
+        source[:] = numbers() + start
+        target[:] = np.nan
+        busy()
+        gpu.copy_in(landing, source, Lane.UPLOAD)
+        gpu.record(uploaded, Lane.UPLOAD)
+        gpu.follow(Lane.COMPUTE, uploaded)
+        gpu.copy_on_device(place, landing, source.nbytes)
+        launch()
+        gpu.copy_on_device(leaving, place, source.nbytes)
+        gpu.record(computed, Lane.COMPUTE)
+        gpu.follow(Lane.DOWNLOAD, computed)
+        gpu.copy_out(target, leaving, Lane.DOWNLOAD)
+        gpu.record(downloaded, Lane.DOWNLOAD)
+        gpu.wait(downloaded)
+        np.testing.assert_array_equal(target, chained(numbers() + start, 16))
+    for address in (landing, place, leaving):
+        gpu.free(address)
+
+
+def test_lanes_do_not_wait_for_each_other(gpu, busy):
+    buffer, address = gpu.pinned(4096), gpu.allocate(4096)
+    for lane, copy in (
+        (Lane.UPLOAD, lambda: gpu.copy_in(address, buffer, Lane.UPLOAD)),
+        (Lane.DOWNLOAD, lambda: gpu.copy_out(buffer, address, Lane.DOWNLOAD)),
+    ):
+        copied, computed = gpu.event(), gpu.event()
+        busy()
+        gpu.record(computed, Lane.COMPUTE)
+        copy()
+        gpu.record(copied, lane)
+        gpu.wait(copied)
+        assert not gpu._held.marks[computed].query()
+        gpu.wait(computed)
+    gpu.free(address)
+
+
+def test_an_event_that_was_never_recorded_is_reached(gpu):
+    event = gpu.event()
+    before = Counters(**vars(gpu.counters))
+    gpu.wait(event)
+    gpu.follow(Lane.COMPUTE, event)
+    gpu.synchronize()
+    assert gpu.counters.since(before) == Counters(synchronisations=2)
+
+
+def test_a_copy_on_the_device_counts_as_a_launch(gpu):
+    addresses = [gpu.allocate(4096) for _ in range(2)]
+    data = np.arange(4096, dtype=np.uint32).astype(np.uint8)
+    gpu.copy_in(addresses[0], data)
+    before = Counters(**vars(gpu.counters))
+    gpu.copy_on_device(addresses[1], addresses[0], data.nbytes)
+    assert gpu.counters.since(before) == Counters(launches=1)
+    result = np.zeros_like(data)
+    gpu.copy_out(result, addresses[1])
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, data)
+    for address in addresses:
+        gpu.free(address)
 
 
 # Memory
@@ -388,6 +468,7 @@ def one_life(kernel, call=lambda work: work()):
     address = call(partial(device.allocate, 64 * MEBIBYTE))
     call(partial(device.pinned, MEBIBYTE))
     call(partial(device.copy_in, address, np.zeros(2 * CHUNK_NBYTES, np.uint8)))
+    call(partial(device.record, call(device.event), Lane.DOWNLOAD))
     launch = call(partial(device.bind, chain(kernel, 5), {Arena.ACTIVATIONS: address}))
     result = call(partial(run_chain, device, launch, address, numbers(), 5))
     call(partial(device.measure, launch, 2))
@@ -411,9 +492,13 @@ def test_close_with_work_under_way(kernel):
     address = device.allocate(8192)
     launch = device.bind(chain(kernel, 200), {Arena.ACTIVATIONS: address})
     launch()
+    event = device.event()
+    device.copy_in(address, device.pinned(8192), Lane.UPLOAD)
+    device.record(event, Lane.UPLOAD)
     device.close()
     device.close()
-    for use in (launch, device.synchronize, partial(device.allocate, 1), partial(device.build, [kernel])):
+    uses = (device.event, partial(device.wait, event), partial(device.follow, Lane.COMPUTE, event))
+    for use in (launch, device.synchronize, partial(device.allocate, 1), partial(device.build, [kernel]), *uses):
         with pytest.raises(DeviceError, match="closed"):
             use()
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 
 import numpy as np
 import onnx
@@ -96,6 +97,65 @@ def test_a_folder_of_images(narrow, tmp_path):
         assert [name.rsplit("/", 1)[1] for name in archive["names"]] == ["a.png", "b.png"]
         np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
     assert len(report["inputs"]) == 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """More than a handful of images, two of them broken."""
+    path = tmp_path_factory.mktemp("folder")
+    for index in range(12):
+        array = np.random.default_rng(index).integers(0, 256, (37, 37, 3), dtype=np.uint8)
+        Image.fromarray(array).save(path / f"{index:02}.png")
+    (path / "03x.jpg").write_text("no image")
+    (path / "99.png").write_bytes((path / "00.png").read_bytes()[:200])
+    return path
+
+
+@pytest.mark.parametrize("workers", [None, 0, 1])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
+    options = [] if workers is None else ["--workers", workers]
+    arguments = ["infer", folder, "--model", narrow, "--device", "cpu", "--batch", batch, "--json", *options]
+    result = CliRunner().invoke(cli, [*map(str, arguments), "--output", str(tmp_path / "scores.npz")])
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert len(lines) == 2
+    for line, name in zip(lines, ("03x.jpg", "99.png"), strict=True):
+        assert line.startswith(f"vgg16gpu: '{folder / name}' is not a readable image")
+    report = json.loads(result.stdout)
+    assert [image["name"] for image in report["unreadable"]] == [str(folder / "03x.jpg"), str(folder / "99.png")]
+    names = [str(folder / f"{index:02}.png") for index in range(12)]
+    assert [item["name"] for item in report["inputs"]] == names
+    crops = np.stack([np.asarray(Image.open(name))[2:34, 2:34] for name in names])
+    expected = Oracle(narrow).scores(normalise(crops, IMAGENET_MEAN, IMAGENET_STD))
+    with np.load(tmp_path / "scores.npz") as archive:
+        assert archive["names"].tolist() == names
+        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+    rates = report["rates"]
+    assert rates["decode_processes"] == (1 if workers == 1 else 0) or workers is None
+    assert rates["decode_images_per_s"] > 0
+    assert rates["engine_images_per_s"] == pytest.approx(batch / report["timings"]["steady_run_s"])
+
+
+def test_rates_are_shown_for_several_images(narrow, folder, tmp_path):
+    two = [folder / "00.png", folder / "01.png"]
+    assert re.search(
+        r"Rates: decoding [\d,]+ images/s \(this process\), engine [\d,]+ images/s \(batch 1, host to host\)",
+        run(*two, "--model", narrow).stdout,
+    )
+    assert "(1 processes), engine" in run(*two, "--model", narrow, "--workers", 1).stdout
+    assert "Rates" not in run(two[0], "--model", narrow).stdout
+    np.save(tmp_path / "numbers.npy", np.zeros((2, 3, 32, 32), np.float32))
+    assert "Rates" not in run(tmp_path / "numbers.npy", "--model", narrow, "--workers", 3).stdout
+
+
+def test_nothing_but_broken_images_is_one_line(narrow, folder):
+    arguments = ["infer", folder / "03x.jpg", folder / "99.png", "--model", narrow, "--device", "cpu"]
+    result = CliRunner().invoke(cli, list(map(str, arguments)))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.search(r"03x.jpg' is not a readable image.*\(1 other images cannot be read either\)", result.stderr)
+    assert result.stderr.count("\n") == 1
 
 
 def test_batches_do_not_change_bits(narrow, pixels, tmp_path):

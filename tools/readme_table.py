@@ -1,23 +1,28 @@
-"""Write the README's table of results, between its markers, from the recorded ones. `--check` writes nothing.
+"""Write the README's tables of results, between its markers, and its chart, from the recorded ones.
 
-No figure in the README has another source: they all come from JSON files in testbench/results.
+No figure in the README has another source: they all come from JSON files in testbench/results. --check writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vgg16gpu.bench.ours import NAME
+from vgg16gpu.bench.plot import write_plot
+from vgg16gpu.bench.record import Content, batches, fastest, headline, names, peers, precisions, read, select
+from vgg16gpu.bench.timing import Method, Regime
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "testbench" / "results"
+BENCH, OTHER_SIZE, CHART = "bench-h200.json", "bench-h200-244.json", "chart-h200.png"  # the second may be missing
 BEGIN, END = "<!-- results: begin (tools/readme_table.py) -->\n", "<!-- results: end -->\n"
-
-Result = dict[str, Any]
 
 # Milliseconds per image, 3x244x244, that the report which started this project published for its own machines.
 PUBLISHED = (
@@ -27,17 +32,10 @@ PUBLISHED = (
 )
 
 
-def load(name: str) -> Result:
-    """A recorded result."""
-    content: Result = json.loads((RESULTS / name).read_text())
+def load(name: str) -> Content:
+    """A recorded result of the testbench."""
+    content: Content = json.loads((RESULTS / name).read_text())
     return content
-
-
-def best(batch: Result, name: str, method: str) -> tuple[float, str]:
-    """(milliseconds, variant) of the fastest entry of that name."""
-    entries = [entry for entry in batch["entries"] if entry["name"] == name and method in entry["times"]]
-    fastest = min(entries, key=lambda entry: entry["times"][method]["median_s"])
-    return 1000 * fastest["times"][method]["median_s"], fastest["variant"]
 
 
 def figure(value: float) -> str:
@@ -50,29 +48,53 @@ def row(label: str, cells: Sequence[str]) -> str:
     return f"| {label} | {' | '.join(cells)} |\n"
 
 
-def gpu_table(bench: Result) -> str:
-    """Ours and the peers on the GPU, per batch size."""
-    versions = bench["environment"]["versions"]
-    batches = bench["batches"]
-    ours = [best(batch, "vgg16gpu", "back to back")[0] for batch in batches]
-    torch = [best(batch, "torch", "back to back") for batch in batches]
-    cpu = [best(batch, "onnxruntime", "host to host")[0] for batch in batches]
-    variants = sorted({variant for _, variant in torch})
-    text = row(
-        f"VGG16, 3x224x224, fp32, ms per run on one {bench['device']['name']}", [f"batch {b['batch']}" for b in batches]
-    )
-    text += row("---", ["---:"] * len(batches))
-    text += row("**vgg16gpu**, FFMA kernels, device-resident, back to back", [f"**{figure(ms)}**" for ms in ours])
-    text += row(f"torch {versions['torch']} + cuDNN ({'; '.join(variants)}), likewise", [figure(ms) for ms, _ in torch])
-    text += row("ratio", [f"{theirs / mine:.2f}x" for mine, (theirs, _) in zip(ours, torch, strict=True)])
-    cores = bench["environment"]["cores"]
-    text += row(
-        f"onnxruntime {versions['onnxruntime']} on {cores} cores of that machine's CPU", [figure(ms) for ms in cpu]
-    )
+def gpu_table(bench: Content) -> str:
+    """Ours and the best peer on the GPU, by precision and batch size."""
+    shape = "x".join(map(str, bench["model"]["input_shape"]))
+    sizes = batches(bench)
+    title = f"VGG16, {shape}, ms per batch on one {bench['device']['name']}, device-resident, back to back"
+    text = row(title, [f"batch {batch}{_load(bench, batch)}" for batch in sizes]) + row("---", ["---:"] * len(sizes))
+    for precision in precisions(bench):
+        text += _precision_rows(bench, precision)
+    cpu = [fastest(select(bench, name="onnxruntime", variant="CPU provider", batch=batch)) for batch in sizes]
+    if all(cpu):
+        version, cores = bench["environment"]["versions"]["onnxruntime"], bench["environment"]["cores"]
+        cells = [figure(1000 * record["median_s"]) for record in cpu if record]
+        text += row(f"fp32, onnxruntime {version} on {cores} cores of that machine's CPU", cells)
     return text
 
 
-def report_table(testbench: Result, laptop: Result) -> str:
+def _load(bench: Content, batch: int) -> str:
+    """What a batch size's column says of the regime."""
+    shown = [headline(bench, precision, batch, Method.BACK_TO_BACK) for precision in precisions(bench)]
+    loaded = any(records and records[0]["regime"] == Regime.SUSTAINED for records in shown)
+    return f", {Regime.SUSTAINED}" if loaded else ""
+
+
+def _precision_rows(bench: Content, precision: str) -> str:
+    """Ours, the best peer and the ratio; ours alone where no peer was measured."""
+    records = [headline(bench, precision, batch, Method.BACK_TO_BACK) for batch in batches(bench)]
+    ours = [fastest(record for record in found if record["name"] == NAME) for found in records]
+    theirs = [fastest(peers(found)) for found in records]
+    text = row(f"**{precision}, vgg16gpu**", [f"**{_ms(record)}**" if record else "" for record in ours])
+    rivals = names(peers(record for found in records for record in found))
+    if not rivals:
+        return text
+    versions = bench["environment"]["versions"]
+    listed = ", ".join(f"{name} {versions.get(name, '')}".strip() for name in rivals)
+    strict = "strict fp32" if precision == "fp32" else precision
+    remark = "; random data" if any(record and record["unchecked"] for record in theirs) else ""
+    cells = [f"{_ms(record)} {record['name']}" if record else "" for record in theirs]
+    text += row(f"best {strict} peer of {listed}{remark}", cells)
+    pairs = zip(ours, theirs, strict=True)
+    return text + row("ratio", [f"{b['median_s'] / a['median_s']:.2f}x" if a and b else "" for a, b in pairs])
+
+
+def _ms(record: Content) -> str:
+    return figure(1000 * record["median_s"])
+
+
+def report_table(testbench: Content, laptop: Content) -> str:
     """Ours beside the published figures of the report that started the project."""
     times = testbench["mean_run_s"]
     most = max(times, key=int)
@@ -91,28 +113,50 @@ def report_table(testbench: Result, laptop: Result) -> str:
     return text
 
 
+def remarks(bench: Content) -> str:
+    """How the figures came about, in a few lines."""
+    errors = bench["verification"]["worst_errors"].items()
+    error = ", ".join(f"{error:.1e} ({precision})" for precision, error in errors if error is not None)
+    where: dict[str, Any] = bench["environment"]
+    text = f"Scores differ from onnxruntime's by {error} of the largest."
+    if bench["cold_start"]:
+        text += f" Cold start to answer: {1000 * bench['cold_start']['to_result_s']:.0f} ms."
+    text += "\nPeers: the fastest variant of each, in turns with ours in one process, the same inputs, no TF32 in fp32."
+    if select(bench, name="jax"):
+        text += " JAX by the wall clock of queued calls, all others between events."
+    if select(bench, regime=Regime.SUSTAINED):
+        sustained = bench["methods"][Regime.SUSTAINED.value].partition(";")[0]
+        text += f" Sustained: {sustained}; the other sizes in short bursts."
+    missing = {"TensorRT": "tensorrt", "JAX": "jax"}
+    absent = [shown for shown, name in missing.items() if not select(bench, name=name)]
+    if absent:
+        text += f" {' and '.join(absent)} {'were' if len(absent) > 1 else 'was'} not compared."
+    return text + (
+        '\n"Published" is the report that this project started from, each figure on its authors\' own machine. '
+        f"Measured {where['date'][:10]} at commit {where['commit']['hash'][:10]}, driver {where['cuda']['driver']}, "
+        f"CUDA {where['cuda']['cuda']}, PyCUDA {where['versions']['pycuda']}.\n"
+    )
+
+
 def render() -> str:
     """Everything between the markers."""
-    bench = load("bench-h200.json")
-    cold = 1000 * bench["cold_start"]["to_result_s"]
-    error = bench["verification"]["worst_error"]
-    where = bench["environment"]
-    text = gpu_table(bench) + "\n" + report_table(load("testbench-h200.json"), load("testbench-cpu.json")) + "\n"
-    text += f"Scores differ from onnxruntime's by {error:.1e} of the largest. Cold start to answer: {cold:.0f} ms.\n"
-    text += (
-        '"Published" is the report that this project started from, each figure on its authors\' own machine. '
-        f"Measured {where['date'][:10]} at commit {where['commit']['hash'][:10]}, driver {where['cuda']['driver']}, "
-        f"CUDA {where['cuda']['cuda']}, PyCUDA {where['versions']['pycuda']}; torch with TF32 off. "
-        "TensorRT was not compared.\n"
-    )
-    return text
+    bench = read(RESULTS / BENCH)
+    tables = [gpu_table(bench)]
+    if (RESULTS / OTHER_SIZE).exists():
+        tables.append(gpu_table(read(RESULTS / OTHER_SIZE)))
+    tables.append(report_table(load("testbench-h200.json"), load("testbench-cpu.json")))
+    if (RESULTS / CHART).exists():
+        tables.insert(0, f"![Time beside the best peer's](testbench/results/{CHART})\n")
+    return "\n".join([*tables, remarks(bench)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the README, or with --check return 1 when it is out of date."""
+    """Rewrite the README and, with matplotlib, the chart; with --check return 1 when the README is out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args(arguments).check
+    if not check and importlib.util.find_spec("matplotlib") is not None:
+        write_plot(read(RESULTS / BENCH), RESULTS / CHART, layers=False)
     text = README.read_text()
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -17,11 +19,17 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array
+from vgg16gpu.pipeline import Pipeline, Sent
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Program
-from vgg16gpu.resident import ResidentPlan, check_memory
+from vgg16gpu.resident import ResidentPlan, Results, check_memory
+from vgg16gpu.resident_port import image_shape, pinned_input, ports, run_once
+from vgg16gpu.staging import Stager
+from vgg16gpu.stream import Outcome, Source, cut, flow, item_name
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
+Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+Outputs: TypeAlias = Array | tuple[Array, ...]
 
 
 @dataclass(frozen=True)
@@ -36,18 +44,21 @@ class Timings:
 class Engine:
     """VGG-family inference from an ONNX file.
 
-    Everything is decided, compiled and allocated here; `run` copies in, launches, copies out. Use as a context manager,
-    or call `close`. Several threads may share an engine; their calls take turns. After a fork build a new one.
+    Everything is decided, compiled and allocated here; `run` copies in, launches, copies out, and `stream` does all
+    three at once. Use as a context manager, or call `close`. Several threads may share an engine; their batches take
+    turns. After a fork build a new one.
 
     model: the ONNX file.
     device: "auto", "cpu", "cuda" or "cuda:N".
-    precision: "fp32".
+    precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
+        scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of them.
     size: image size (side, or height and width) for a model that leaves it open.
     outputs: names of ONNX values to return instead of the model's outputs.
     mean, std: per channel, of bytes / 255, for uint8 inputs; ImageNet's for 3 channels, else none.
     allow_nonfinite: accept NaN and Inf in inputs.
     keep_values: keep every intermediate value for `read_values`.
+    kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
@@ -65,13 +76,16 @@ class Engine:
         std: Sequence[float] | None = None,
         allow_nonfinite: bool = False,
         keep_values: bool = False,
+        kernels: str = "auto",
     ) -> None:
-        request = Request(model, batch, size, outputs, precision, mean, std, keep_values)
+        request = Request(model, batch, size, outputs, precision, mean, std, keep_values, kernels)
         started = time.perf_counter()
         self.graph = load_graph(request)
         self.device, self.device_choice = open_device(device)
         self._resident: ResidentPlan | None = None
         self._lock = threading.Lock()
+        self._stager = Stager()
+        self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
         self._allow_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
         self._last_batch: int | None = None
@@ -82,6 +96,7 @@ class Engine:
             self.device.build(self.plan.kernels)
             compiled = time.perf_counter()
             self._resident = ResidentPlan(self.plan, self.device)
+            self._ports = ports(self._resident)
         except BaseException:
             self.close()
             raise
@@ -101,11 +116,9 @@ class Engine:
     @property
     def resident(self) -> ResidentPlan:
         """The plan on the device, for measurements. Raises InputError once the engine is closed."""
-        if self._resident is None:
-            raise InputError("the engine is closed; build a new one")
-        return self._resident
+        return self._require_open()
 
-    def run(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Array | tuple[Array, ...]:
+    def run(self, x: Input) -> Outputs:
         """Outputs for N inputs: float32 in the model's shape, or uint8 (N, H, W, C) to be normalised on the device.
 
         `x` may be a dict from the input's name. Returns one array, or a tuple for several outputs, with N rows each.
@@ -113,21 +126,42 @@ class Engine:
         Raises InputError for a wrong shape or type, and for NaN or Inf unless they are allowed.
         """
         images = self._checked(x)
-        outputs, bad = [], []
+        outcomes = []
         with self._lock:
             for first, batch in self._batches(len(images)):
-                arrays, flags = self.resident.run(batch, images[first : first + batch])
-                outputs.append(arrays)
-                bad += [first + int(i) for i in np.flatnonzero(flags)]
+                rows = images[first : first + batch]
                 self._last_batch = batch
-        if bad and not self._allow_nonfinite:
-            which = ", ".join(map(str, bad[:8])) + " ..." * (len(bad) > 8)
-            raise InputError(
-                f"input {which} of {len(images)} (counted from 0) "
-                "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
-            )
-        results = tuple(np.concatenate(arrays) for arrays in zip(*outputs, strict=True))
-        return results[0] if len(results) == 1 else results
+                outcomes.append(self._settled(rows, run_once(self.resident, batch, rows)))
+        return self._joined(outcomes)
+
+    def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
+        """What `run` returns for each item, bit for bit and in order, while the device computes without a pause.
+
+        Items are what `run` takes, of any N each; the rows of all are put together to batches of size `batch`, one of
+        the engine's, the largest if not given. A batch that is not full runs when the iterable ends or the element type
+        changes; two batches are read ahead. uint8 needs a quarter of the copying of float32. The first use allocates
+        two pinned buffers each way on the host and one buffer each way on the device.
+        The engine may be used meanwhile, by other streams and threads too, and after leaving a stream at any point.
+        What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
+        does, naming the item (counted from 0), and for a batch size that is not the engine's.
+        """
+        sizes = [program.batch for program in self.plan.programs]
+        if batch is not None and batch not in sizes:
+            raise InputError(f"batch {batch}: the engine is built for {', '.join(map(str, sizes))}; give one of these")
+        return self._stream(Source(iterable, self._checked), batch or sizes[-1])
+
+    def input(self, element_type: str = "float32") -> Images:
+        """The pinned memory that `run` sends from: (N, C, H, W) float32 or (N, H, W, C) uint8, N the largest batch.
+
+        Fill its first n rows and `run(engine.input()[:n])`: then the host copies nothing. All element types share this
+        memory, every `run` may change all of it, and it goes with the engine: fill it anew each time, and only while no
+        other thread runs the engine. Raises InputError for a type that the model does not take, and once closed.
+        """
+        with self._lock:
+            resident, accepted = self.resident, self._accepted
+            if element_type not in accepted:
+                raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
+            return pinned_input(resident, element_type)
 
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
         """Every value of the last batch that ran, with the ONNX names that its step computed (the last is the value's).
@@ -153,6 +187,8 @@ class Engine:
         """Free everything on the device. Safe to call twice."""
         with self._lock:
             resident, self._resident = self._resident, None
+            self._pipelines.clear()
+            self._stager.close()
             try:
                 if resident:
                     resident.close()
@@ -167,6 +203,62 @@ class Engine:
     ) -> None:
         self.close()
 
+    def _require_open(self) -> ResidentPlan:
+        if self._resident is None:
+            raise InputError("the engine is closed; build a new one")
+        return self._resident
+
+    def _stream(self, source: Source, size: int) -> Iterator[Outputs]:
+        for element_type, items in itertools.groupby(source, key=lambda item: item.images.dtype.name):
+            pipeline = self._idle_pipeline(element_type, size)
+            try:
+                for item in flow(cut(items, size), partial(self._send, pipeline), partial(self._receive, pipeline)):
+                    yield self._joined(item.outcomes, f"{item_name(item.number)}: ")
+            finally:
+                self._pipelines.setdefault((element_type, size), []).append(pipeline)
+        if source.failure:
+            raise source.failure
+
+    def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
+        with self._lock:
+            self._require_open()
+            if idle := self._pipelines.get((element_type, size)):
+                return idle.pop()
+            usable = {b: port for (b, type_), port in self._ports.items() if type_ == element_type and b <= size}
+            return Pipeline(self.device, self._stager, usable)
+
+    def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
+        _, batch = next(self._batches(sum(map(len, rows))))
+        with self._lock:
+            self._require_open()
+            self._last_batch = batch
+            return pipeline.send(batch, rows)
+
+    def _receive(self, pipeline: Pipeline, sent: Sent) -> Outcome:
+        with self._lock:
+            self._require_open()
+            return self._settled(*pipeline.receive(sent))
+
+    def _settled(self, images: Images, results: Results) -> Outcome:
+        """The last word on a batch that has run, once or, where `results` say so, twice."""
+        if results.out_of_range.any():
+            images = images.copy()  # they may lie where the second pass sends from
+        return Outcome(self.resident.finished(images, results), results.nonfinite)
+
+    def _joined(self, outcomes: Sequence[Outcome], where: str = "") -> Outputs:
+        """What the caller gets for inputs that were run in parts. Raises InputError for NaN and Inf among them."""
+        nonfinite = np.concatenate([outcome.nonfinite for outcome in outcomes])
+        bad = np.flatnonzero(nonfinite)
+        if bad.size and not self._allow_nonfinite:
+            which = ", ".join(map(str, bad[:8])) + " ..." * (len(bad) > 8)
+            raise InputError(
+                f"{where}input {which} of {len(nonfinite)} (counted from 0) "
+                "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
+            )
+        arrays = zip(*(outcome.outputs for outcome in outcomes), strict=True)
+        outputs = tuple(np.concatenate(parts) for parts in arrays)
+        return outputs[0] if len(outputs) == 1 else outputs
+
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
         """(first image, batch size): the largest size while it fits, then the smallest that holds the rest."""
         sizes = [program.batch for program in self.plan.programs]
@@ -176,16 +268,20 @@ class Engine:
             yield first, batch
             first += batch
 
-    def _checked(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Images:
+    @property
+    def _accepted(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one input by element type."""
+        slot = self.program.input
+        return {element_type: image_shape(slot.shape, element_type)[1:] for element_type in slot.entries}
+
+    def _checked(self, x: Input) -> Images:
         slot = self.program.input
         if isinstance(x, Mapping):
             if set(x) != {slot.name}:
                 raise InputError(f"inputs {sorted(map(str, x))}: this model has one input, '{slot.name}'")
             x = x[slot.name]
         images = _as_array(x)
-        expected = {"float32": slot.shape[1:]}
-        if "uint8" in slot.steps:
-            expected["uint8"] = (*slot.shape[2:], slot.shape[1])
+        expected = self._accepted
         if images.shape[1:] != expected.get(images.dtype.name) or images.ndim == 0 or len(images) == 0:
             accepted = " or ".join(f"{name} (N, {', '.join(map(str, shape))})" for name, shape in expected.items())
             found = f"{images.dtype} {images.shape}"

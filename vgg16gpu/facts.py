@@ -16,3 +16,4 @@ class DeviceFacts:
     shared_nbytes: int  # largest shared memory of a block
     memory_total: int  # bytes
     memory_free: int  # bytes
+    tensor_maps: bool = False  # whether the bulk copy engine of compute capability 9.0 can be used

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,21 @@ import numpy as np
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Graph, Shape
+from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import load
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
+from vgg16gpu.path import FAMILIES
+from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Plan
+from vgg16gpu.quantise import quantise
+from vgg16gpu.scale_file import read_scales
 from vgg16gpu.simplify import simplify
+from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 
-PRECISIONS = ("fp32",)
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+KERNELS = ("auto", *FAMILIES)
+SAMPLES = 4  # inputs that fix the scales of fp32 on tensor cores
 MAX_BATCH = 65535  # blocks of a grid in y and z
 
 
@@ -37,12 +44,15 @@ class Request:
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     keep_values: bool = False
+    kernels: str = "auto"
 
 
 def load_graph(request: Request) -> Graph:
     """The simplified graph of the requested model. Raises ModelError and InputError."""
     if request.precision not in PRECISIONS:
         raise ModelError(f"precision {request.precision!r} is not supported; accepted: {', '.join(PRECISIONS)}")
+    if request.kernels not in KERNELS:
+        raise ModelError(f"kernels {request.kernels!r} are not known; accepted: {', '.join(KERNELS)}")
     if not isinstance(request.model, str | Path):
         raise InputError(f"model {request.model!r} is not the path of an ONNX file")
     outputs = request.outputs
@@ -62,7 +72,22 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     sides = None if size is None else (size[0], size[-1])
     shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
     normalisation = _normalisation(request, shapes[0])
-    return make_plan(graph, facts, shapes, normalisation=normalisation, keep_values=request.keep_values)
+    wish = Wish(
+        request.precision,
+        request.kernels,
+        normalisation,
+        request.keep_values,
+        partial(_samples, shapes[0][1:], normalisation),
+        quantise(graph, read_scales(request.model, graph)) if request.precision == "int8" else None,
+    )
+    return make_plan(graph, facts, shapes, wish)
+
+
+def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
+    """Typical inputs of one sample's shape: pictures, or random numbers where an input is no picture."""
+    if normalisation is None:
+        return np.random.default_rng(SCALES_SEED).standard_normal((SAMPLES, *shape)).astype(np.float32)
+    return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
 
 
 def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None:

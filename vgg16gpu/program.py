@@ -20,8 +20,8 @@ ALIGNMENT = 256  # bytes; every buffer starts on such a boundary
 class Arena(Enum):
     """The device allocations of an engine."""
 
-    WEIGHTS = "weights"  # uploaded once, shared by all batch sizes
-    ACTIVATIONS = "activations"  # input, intermediate values, workspace, outputs
+    WEIGHTS = "weights"  # written once, shared by all batch sizes
+    ACTIVATIONS = "activations"  # input, control words, intermediate values, workspace, outputs
     STAGING = "staging"  # raw weights on their way through a packing kernel; freed after the build
 
 
@@ -41,7 +41,47 @@ class Scalar:
     kind: Literal["i", "f"] = "i"
 
 
-Argument: TypeAlias = Pointer | Scalar
+class Element(Enum):
+    """What a stored value is made of: (number in the kernels, bytes, planes, channels that it is padded to)."""
+
+    F32 = 0, 4, 1, 4
+    F16 = 1, 2, 1, 64
+    BF16 = 2, 2, 1, 64
+    F16_PAIR = 3, 2, 2, 64  # two float16 planes, all of `hi` before all of `lo`: value * scale[channel] = hi + lo
+    U8 = 4, 1, 1, 64  # value = number * step
+    S8 = 5, 1, 1, 64
+
+    def __init__(self, number: int, nbytes: int, planes: int, channel_alignment: int) -> None:
+        self.number = number  # the macro ELEMENT
+        self.nbytes = nbytes  # of one element of one plane
+        self.planes = planes
+        self.channel_alignment = channel_alignment
+
+    def padded(self, channels: int) -> int:
+        """Channels, or features, as stored."""
+        return -(-channels // self.channel_alignment) * self.channel_alignment
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A kernel argument by value: a tensor for the bulk copy engine of compute capability 9.0.
+
+    Dimensions and box are in elements, innermost first; strides in bytes, of all dimensions but the innermost.
+    """
+
+    pointer: Pointer
+    element: Element
+    dimensions: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    @property
+    def swizzle_nbytes(self) -> int:
+        """Width of the swizzle pattern in shared memory: a row of the box."""
+        return self.box[0] * self.element.nbytes
+
+
+Argument: TypeAlias = Pointer | Scalar | TensorMap
 
 
 class Dim3(NamedTuple):
@@ -71,43 +111,48 @@ class Layout(Enum):
     """How a value lies in device memory."""
 
     PLAIN = "plain"  # the ONNX shape, row-major
-    NHWC = "NHWC"  # (N, H, W, C) or (N, F), the last dimension rounded up to CHANNEL_ALIGNMENT, the excess zero
-
-
-CHANNEL_ALIGNMENT = 4  # channels; one 16-byte vector of float32
+    NHWC = "NHWC"  # (N, H, W, C) or (N, F), the last dimension padded as the element says, the excess zero
 
 
 def padded_channels(channels: int) -> int:
-    """Channels of an NHWC value as stored."""
-    return -(-channels // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT
+    """Channels of a float32 NHWC value as stored."""
+    return Element.F32.padded(channels)
 
 
 @dataclass(frozen=True)
 class Value:
-    """A float32 value on the device. `shape` is the ONNX shape, whatever the layout."""
+    """A value on the device. `shape` is the ONNX shape, whatever the layout."""
 
     name: str
     shape: tuple[int, ...]
     layout: Layout
     pointer: Pointer
+    element: Element = Element.F32
+    scale: Pointer | None = None  # F16_PAIR: a float per stored channel, a power of two
+    step: float = 1.0  # U8, S8
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the memory: the ONNX shape, or (N, H, W, padded C), or (N, padded F)."""
+        """Shape of a plane in memory: the ONNX shape, or (N, H, W, padded C), or (N, padded F)."""
         if self.layout is Layout.PLAIN:
             return self.shape
         batch, channels, *spatial = self.shape
-        return batch, *spatial, padded_channels(channels)
+        return batch, *spatial, self.element.padded(channels)
 
     @property
     def pitch(self) -> int:
-        """Floats from one row of channels or features to the next."""
+        """Elements from one row of channels or features to the next."""
         return self.stored_shape[-1]
+
+    @property
+    def plane_nbytes(self) -> int:
+        """Bytes of a plane."""
+        return self.element.nbytes * math.prod(self.stored_shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes on the device."""
-        return 4 * math.prod(self.stored_shape)
+        return self.element.planes * self.plane_nbytes
 
 
 @dataclass(frozen=True)
@@ -123,6 +168,7 @@ class Step:
     nbytes: int = 0
     names: tuple[str, ...] = ()  # ONNX values it computes; the last one is what it stores
     label: str = ""  # what a person calls it: "conv1_2 + relu + pool"
+    early: bool = False  # may start before the step before it has ended: it waits for that one itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,42 +190,84 @@ class WeightPlan:
 
 
 @dataclass(frozen=True)
-class InputSlot:
-    """Where the host writes the input and the steps that take it from there, one per accepted element type.
+class Entry:
+    """How inputs of one element type come in: where the host writes them, and the steps that take them from there."""
 
-    `float32` expects (N, C, H, W) or (N, F); `uint8` (N, H, W, C), normalised on the device.
+    pointer: Pointer
+    nbytes: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class InputSlot:
+    """The run-time input: one entry per accepted element type.
+
+    `float32` expects (N, C, H, W) or (N, F); `uint8` (N, H, W, C), normalised on the device. Every entry ends, up to
+    alignment, where the control words begin.
     """
 
     name: str
     shape: tuple[int, ...]
-    pointer: Pointer
-    steps: Mapping[str, Step]
+    entries: Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Words of 32 bits that the host zeroes with the copy that brings the input, and reads with the outputs.
+
+    First the counters of kernels that work together (they stay on the device), then, from `error` on, what comes back:
+    the error word, 0 or the number of the step in which a wait ran out; `batch` status words, bit 0 set for an image
+    that holds NaN or Inf; and for each name in `watched` the largest magnitude stored of each image, as a float.
+    """
+
+    counters: Pointer
+    error: Pointer
+    batch: int
+    watched: tuple[str, ...] = ()
+    lowest: float = 0.0  # of the watched magnitudes: below, pairs of float16 lose precision
+
+    @property
+    def status(self) -> Pointer:
+        """The status word of image 0."""
+        return Pointer(self.error.arena, self.error.offset + 4)
+
+    def maxima(self, index: int) -> Pointer:
+        """The word of image 0 of the value `watched[index]`."""
+        return Pointer(self.error.arena, self.status.offset + 4 * self.batch * (1 + index))
+
+    @property
+    def returned_words(self) -> int:
+        """Words from the error word to the end."""
+        return 1 + self.batch * (1 + len(self.watched))
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last word."""
+        return self.error.offset + 4 * self.returned_words
 
 
 @dataclass(frozen=True)
 class Program:
     """Everything one run of one batch size does.
 
-    The host copies the input to `input.pointer`, launches the input step for its element type and then `steps`, and
-    copies `output_nbytes` bytes from `output` back: the output values, each at its pointer, then the status words at
-    `status`, `status_per_image` int32 for each image, 0 where the input step met nothing but finite numbers.
+    The host copies the input and zeroes, as one block that ends with the control words; launches the steps of the entry
+    for its element type and then `steps`; and copies one block back: the control words from `control.error` on, then the
+    outputs, each at its pointer, up to `output_end`.
     """
 
     batch: int
     input: InputSlot
+    control: Control
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
-    output: Pointer
-    output_nbytes: int
-    status: Pointer
-    status_per_image: int
+    output_end: int
     activations_nbytes: int
-    values: tuple[Value, ...]  # the input and the value of every op, in order
+    values: tuple[Value, ...]  # the input, where it is stored, and the value of every op, in order
 
     def __str__(self) -> str:
         """The steps as a table: what runs, how it is launched, what it must do."""
         lines = [f"batch {self.batch}, input '{self.input.name}' {self.input.shape}"]
-        steps = (self.input.steps["float32"], *self.steps)
+        steps = self.all_steps()
         wide = max(len(step.label) for step in steps)
         kernel = max(len(step.kernel.label) for step in steps)
         lines.append(f"{'step':<{wide}}  {'kernel':<{kernel}}{'grid':>18}{'block':>7}{'GFLOP':>9}{'MB':>9}")
@@ -190,28 +278,59 @@ class Program:
         lines.append(f"{self.flop / 1e9:.2f} GFLOP; activation arena {self.activations_nbytes / 1e6:.1f} MB")
         return "\n".join(lines)
 
+    def all_steps(self, element_type: str = "float32") -> tuple[Step, ...]:
+        """Everything that is launched for an input of that element type."""
+        return (*self.input.entries[element_type].steps, *self.steps)
+
     @property
     def flop(self) -> int:
         """Floating-point operations of a run, counting two per multiply-add."""
-        return sum(step.flop for step in self.steps)
+        return sum(step.flop for step in self.all_steps())
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Work of the build that fixes scales: `program`, of batch 1, on each of `samples`, then `finish` once."""
+
+    program: Program
+    samples: npt.NDArray[np.float32]
+    finish: tuple[Step, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The programs of all batch sizes of an engine, smallest first, and the weights that they share."""
+    """The programs of all batch sizes of an engine, smallest first, and the weights that they share.
+
+    With `second_pass`, of batch 1, an image whose watched magnitudes are too small or too large is run again on it.
+    """
 
     weights: WeightPlan
     programs: tuple[Program, ...]
+    calibration: Calibration | None = None
+    second_pass: Program | None = None
+
+    @property
+    def all_programs(self) -> tuple[Program, ...]:
+        """Every program that runs or builds need."""
+        extra = (self.second_pass, self.calibration.program if self.calibration else None)
+        return (*self.programs, *(program for program in extra if program))
+
+    @property
+    def activations_nbytes(self) -> int:
+        """The activation arena, one for all programs."""
+        return max(program.activations_nbytes for program in self.all_programs)
 
     @property
     def device_nbytes(self) -> int:
-        """Device memory after the build: weights once, one activation arena for all batch sizes."""
-        return self.weights.weights_nbytes + max(program.activations_nbytes for program in self.programs)
+        """Device memory after the build."""
+        return self.weights.weights_nbytes + self.activations_nbytes
 
     @property
     def kernels(self) -> frozenset[Kernel]:
         """Every kernel that building or running needs."""
-        packs = {upload.pack.kernel for upload in self.weights.uploads if upload.pack}
-        steps = {step.kernel for program in self.programs for step in program.steps}
-        entries = {step.kernel for program in self.programs for step in program.input.steps.values()}
-        return frozenset(packs | steps | entries)
+        steps = [upload.pack for upload in self.weights.uploads if upload.pack]
+        steps += self.calibration.finish if self.calibration else ()
+        for program in self.all_programs:
+            steps += program.steps
+            steps += [step for entry in program.input.entries.values() for step in entry.steps]
+        return frozenset(step.kernel for step in steps)

@@ -22,9 +22,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array
 from vgg16gpu.images import load_image
 from vgg16gpu.inputs import NamedInput, Sample, expand_paths
-from vgg16gpu.normalise import normalise
 from vgg16gpu.textfile import parse_numbers
-from vgg16gpu.zoo.samples import TESTBENCH_SEED, structured_images
+from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
 
 Run: TypeAlias = Callable[[Sample], object]
 
@@ -165,16 +164,11 @@ def nan_last(error: float) -> tuple[bool, float]:
 
 
 def standard_inputs(shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> list[NamedInput]:
-    """Ten structured pictures as normalised float32 of one sample's shape (C, H, W). Raises InputError for others.
-
-    A model of another depth than RGB gets the three planes again and again.
-    """
+    """Ten structured pictures as normalised float32 of one sample's shape (C, H, W). Raises InputError for others."""
     if len(shape) != 3:
         raise InputError(f"the model takes {shape} numbers, no image: give inputs with --inputs")
-    channels, height, width = shape
-    pictures = structured_images(STANDARD_INPUTS, max(height, width), TESTBENCH_SEED)
-    pixels = pictures[:, :height, :width, np.arange(channels) % 3]
-    return [NamedInput(f"structured {i}", x) for i, x in enumerate(normalise(pixels, mean, std))]
+    inputs = typical_inputs(STANDARD_INPUTS, shape, mean, std, TESTBENCH_SEED)
+    return [NamedInput(f"structured {i}", x) for i, x in enumerate(inputs)]
 
 
 def labelled_images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.report import Content, best_entry, names
-from vgg16gpu.bench.timing import Method
+from vgg16gpu.bench.record import Content, combinations, fastest, names, select
+from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.errors import InputError
 
 
@@ -43,8 +44,8 @@ def compare(old: Content, new: Content, path: Path) -> tuple[Ratio, ...]:
     """Every median that both results have. Raises InputError when there is none of ours."""
     ratios = (*_runs(old, new), *_iterations(old, new))
     if not any(ratio.judged for ratio in ratios):
-        batches = ", ".join(str(batch["batch"]) for batch in old["batches"])
-        raise InputError(f"'{path}' has nothing in common with this run; it was made with --batch {batches}")
+        made = ", ".join(f"{precision} {batch}" for precision, batch in combinations(old))
+        raise InputError(f"'{path}' has nothing in common with this run; it has these precisions and batches: {made}")
     return ratios
 
 
@@ -54,27 +55,23 @@ def _identity(
     yield "the device", old_device["name"], device["name"]
     yield "the kind of device", old_device.get("kind"), device["kind"]
     yield "the input shape", old_model.get("input_shape"), model["input_shape"]
-    yield "the precision", old_model.get("precision"), model["precision"]
     yield "the model's SHA-256", old_model["sha256"], model["sha256"]
 
 
 def _runs(old: Content, new: Content) -> Iterator[Ratio]:
-    before = {batch["batch"]: batch for batch in old["batches"]}
-    for batch in new["batches"]:
-        if batch["batch"] not in before:
-            continue
-        for name in names(batch):
-            for method in Method:
-                then = best_entry(before[batch["batch"]], name, method)
-                now = best_entry(batch, name, method)
-                if then and now:
-                    what = f"{name}, batch {batch['batch']}, {method.value}"
-                    before_s, now_s = (entry["times"][method.value]["median_s"] for entry in (then, now))
-                    yield Ratio(what, before_s, now_s, judged=name == NAME)
+    for (precision, batch), method, regime in product(combinations(new), Method, Regime):
+        keys = {"precision": precision, "batch": batch, "method": method, "regime": regime}
+        for name in names(select(new, **keys)):
+            then = fastest(select(old, **keys, name=name))
+            now = fastest(select(new, **keys, name=name))
+            if then and now:
+                what = f"{name}, {precision}, batch {batch}, {method.value}, {regime.value}"
+                yield Ratio(what, then["median_s"], now["median_s"], judged=name == NAME)
 
 
 def _iterations(old: Content, new: Content) -> Iterator[Ratio]:
-    before = {item["iterations"]: item for item in old["iterations"]}
+    before = {(item["precision"], item["iterations"]): item for item in old["iterations"]}
     for item in new["iterations"]:
-        if then := before.get(item["iterations"]):
-            yield Ratio(f"{NAME}, {item['iterations']} iterations", then["median_s"], item["median_s"], judged=True)
+        precision, count = item["precision"], item["iterations"]
+        if then := before.get((precision, count)):
+            yield Ratio(f"{NAME}, {precision}, {count} iterations", then["median_s"], item["median_s"], judged=True)

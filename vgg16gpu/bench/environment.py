@@ -17,7 +17,19 @@ from vgg16gpu import __version__
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu_compiler import cpu_name
 
-_PACKAGES = ("numpy", "onnx", "pycuda", "cuda-bindings", "onnxruntime", "onnxruntime-gpu", "torch")
+_PACKAGES = (
+    "numpy",
+    "onnx",
+    "pycuda",
+    "cuda-bindings",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "torch",
+    "nvidia-cudnn-cu13",
+    "jax",
+    "jaxlib",
+    "tensorrt",
+)
 _READINGS = ("index", "name", "clocks.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
 _TIMEOUT = 20  # seconds, for nvidia-smi and git
 

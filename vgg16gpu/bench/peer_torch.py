@@ -1,30 +1,33 @@
-"""PyTorch as a contender: the same ops with the same weights, both memory formats, eager and as a CUDA graph.
+"""PyTorch as a contender: both memory formats, eager and as a CUDA graph, on request compiled with max-autotune.
 
-Strict float32: no TF32. cuDNN may try its algorithms (cudnn.benchmark). The ops are those of the simplified graph, with
-batch normalisation already folded and ReLU in place, so torch has no work that we have not.
+fp32 is strict: no TF32. cuDNN may try its algorithms (cudnn.benchmark). fp16 and bf16: weights and input are cast.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from vgg16gpu.bench.peers import PeerError, Setting
 from vgg16gpu.bench.timing import Contender, Method, wall
-from vgg16gpu.graph import Array, BatchNorm, Conv, Flatten, Gemm, Graph, Identity, Op, Pads, Pool, Relu, Softmax
+from vgg16gpu.bench.torch_net import module, tensor
+from vgg16gpu.graph import Array
 
 Tensor: TypeAlias = Any
-Layer: TypeAlias = Callable[[Tensor], Tensor]
+Net: TypeAlias = Callable[[Tensor], Tensor]
+Run: TypeAlias = Callable[[], object]
+Output: TypeAlias = Callable[[], Tensor]
+
+TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 _FORMATS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 _WARM_UP = 5  # runs before a capture: cuDNN tries its algorithms in the first ones
+_MODE = "max-autotune"
 
 
 class TorchPeer:
@@ -33,29 +36,29 @@ class TorchPeer:
     notes: Sequence[str] = ()
 
     def __init__(self, setting: Setting) -> None:
-        if setting.kind == "cuda" and not torch.cuda.is_available():
-            raise PeerError("torch is installed without CUDA, or does not see the GPU: not compared")
-        self._device = torch.device("cpu" if setting.kind == "cpu" else f"cuda:{setting.ordinal}")
-        self._restore = _strict_float32(setting.threads if setting.kind == "cpu" else None)
+        self._device = torch_device(setting)
+        self._setting = setting
+        self._type = TYPES[setting.precision]
+        self._restore = _switches(setting.threads if setting.kind == "cpu" else None)
         shared: dict[int, Tensor] = {}
-        self._nets = {
-            name: _network(setting.graph, self._device, format_, shared) for name, format_ in _FORMATS.items()
-        }
+        self._nets = {name: self._network(format_, shared) for name, format_ in _FORMATS.items()}
 
     @contextmanager
     def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
-        """NCHW and channels_last; on a GPU both eager and as a CUDA graph."""
+        """NCHW and channels_last; on a GPU eager, as a CUDA graph and, if asked for, compiled."""
         nets = {name: net for name, net in self._nets.items() if x.ndim == 4 or name == "NCHW"}
         found: list[Contender] = []
-        for name, net in nets.items():
-            if self._device.type == "cpu":
-                found.append(_CpuContender(net, x, name))
-            else:
-                found += [_CudaContender(net, x, name, self._device, how) for how in ("eager", "CUDA graph")]
+        if self._device.type == "cpu":
+            found += [_CpuContender(net, x, name, self._type) for name, net in nets.items()]
+        else:
+            ways = [*_WAYS, *([_MODE] if self._setting.compiled else [])]
+            found += [self._on_gpu(name, net, x, way) for (name, net), way in itertools.product(nets.items(), ways)]
         try:
             yield found
         finally:
             found.clear()
+            if self._setting.compiled:
+                torch._dynamo.reset()
 
     def close(self) -> None:
         """Free the weights and set torch's switches back."""
@@ -64,22 +67,46 @@ class TorchPeer:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def _network(self, memory_format: Any, shared: dict[int, Tensor]) -> Net:
+        """The model. `shared` keeps tensors that do not depend on the memory format."""
+
+        def make(array: Array) -> Tensor:
+            if array.ndim == 4 and memory_format is not torch.contiguous_format:
+                return tensor(array).to(self._device, self._type).to(memory_format=memory_format)
+            if id(array) not in shared:
+                shared[id(array)] = tensor(array).to(self._device, self._type)
+            return shared[id(array)]
+
+        with torch.no_grad():
+            net: Net = module(self._setting.graph, make)
+        return net
+
+    def _on_gpu(self, name: str, net: Net, x: Array, way: str) -> Contender:
+        with torch.inference_mode(), torch.cuda.device(self._device):
+            inp = torch.from_numpy(x).to(self._device, self._type)
+            if x.ndim == 4:
+                inp = inp.to(memory_format=_FORMATS[name])
+            run, out = _WAYS.get(way, _compiled)(net, inp)
+        strict = ", no TF32" if self._setting.precision == "fp32" else ""
+        return TensorContender("torch", f"{name}, {way}{strict}", x, inp, run, out)
+
 
 class _CpuContender:
     """On the CPU a run takes what a call takes: one method."""
 
     name = "torch"
     methods: Sequence[Method] = (Method.HOST_TO_HOST,)
+    unchecked = ""
 
-    def __init__(self, net: Layer, x: Array, memory_format: str) -> None:
+    def __init__(self, net: Net, x: Array, memory_format: str, type_: Any) -> None:
         self.variant = f"{memory_format}, eager, {torch.get_num_threads()} threads"
-        self._net, self._x, self._format = net, x, _FORMATS[memory_format]
+        self._net, self._x, self._format, self._type = net, x, _FORMATS[memory_format], type_
 
     def scores(self) -> Array:
         """The first output."""
         with torch.inference_mode():
-            x = torch.from_numpy(self._x)
-            return np.asarray(self._net(x.to(memory_format=self._format) if x.ndim == 4 else x).numpy())
+            x = torch.from_numpy(self._x).to(self._type)
+            return np.asarray(self._net(x.to(memory_format=self._format) if x.ndim == 4 else x).float().numpy())
 
     def measure(self, method: Method, runs: int) -> list[float]:
         """Seconds of each run."""
@@ -87,27 +114,26 @@ class _CpuContender:
         return [wall(self.scores) for _ in range(runs)]
 
 
-class _CudaContender:
-    """On the GPU: input in place, output in place; copies through pinned memory, as ours."""
+class TensorContender:
+    """On the GPU: `run` computes from the tensor `inp` what `out()` then is; copies through pinned memory, as ours.
 
-    name = "torch"
+    `keeps` is what must live as long as `run`.
+    """
+
     methods: Sequence[Method] = tuple(Method)
+    unchecked = ""
 
-    def __init__(self, net: Layer, x: Array, memory_format: str, device: Any, how: str) -> None:
-        self.variant = f"{memory_format}, {how}, no TF32"
-        self._x = x
-        self._device = device
-        with torch.inference_mode(), torch.cuda.device(device):
-            self._pinned = torch.from_numpy(x).pin_memory()
-            self._inp = self._pinned.to(device)
-            if x.ndim == 4:
-                self._inp = self._inp.to(memory_format=_FORMATS[memory_format])
-            self._run, self._out = _eager(net, self._inp) if how == "eager" else _captured(net, self._inp)
-            self._pinned_out = torch.empty(self._out().shape, pin_memory=True)
+    def __init__(
+        self, name: str, variant: str, x: Array, inp: Tensor, run: Run, out: Output, keeps: object = None
+    ) -> None:
+        self.name, self.variant, self._keeps = name, variant, keeps
+        self._x, self._inp, self._run, self._out = x, inp, run, out
+        self._pinned = torch.from_numpy(x).pin_memory()
+        self._pinned_out = torch.empty(out().shape, pin_memory=True)
 
     def scores(self) -> Array:
         """The first output, by way of the host."""
-        with torch.inference_mode(), torch.cuda.device(self._device):
+        with torch.inference_mode(), torch.cuda.device(self._inp.device):
             self._pinned.copy_(torch.from_numpy(self._x))
             self._inp.copy_(self._pinned, non_blocking=True)
             self._run()
@@ -117,7 +143,7 @@ class _CudaContender:
 
     def measure(self, method: Method, runs: int) -> list[float]:
         """Seconds of each run, between events but for host to host."""
-        with torch.inference_mode(), torch.cuda.device(self._device):
+        with torch.inference_mode(), torch.cuda.device(self._inp.device):
             match method:
                 case Method.ISOLATED:
                     return [self._events(1) for _ in range(runs)]
@@ -136,20 +162,15 @@ class _CudaContender:
         return float(start.elapsed_time(stop)) * 1e-3
 
 
-def _eager(net: Layer, inp: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:
-    """(run, output): the ops one after the other."""
-    last: list[Tensor] = []
-
-    def run() -> None:
-        last[:] = [net(inp)]
-
-    for _ in range(_WARM_UP):
-        run()
-    return run, lambda: last[0]
+def torch_device(setting: Setting) -> Any:
+    """Where the setting wants torch. Raises PeerError when torch has no GPU there."""
+    if setting.kind == "cuda" and not torch.cuda.is_available():
+        raise PeerError("torch is installed without CUDA, or does not see the GPU: not compared")
+    return torch.device("cpu" if setting.kind == "cpu" else f"cuda:{setting.ordinal}")
 
 
-def _captured(net: Layer, inp: Tensor) -> tuple[Callable[[], object], Callable[[], Tensor]]:
-    """(run, output): the ops as one CUDA graph."""
+def captured(net: Net, inp: Tensor) -> tuple[Run, Output]:
+    """(run, output): what `net` does with `inp` as one CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -163,94 +184,28 @@ def _captured(net: Layer, inp: Tensor) -> tuple[Callable[[], object], Callable[[
     return graph.replay, lambda: out
 
 
-def _network(graph: Graph, device: Any, memory_format: Any, shared: dict[int, Tensor]) -> Layer:
-    """The whole graph as a function. `shared` keeps tensors that do not depend on the memory format."""
+def _eager(net: Net, inp: Tensor) -> tuple[Run, Output]:
+    """(run, output): the ops one after the other."""
+    last: list[Tensor] = []
 
-    def tensor(array: Array | None, *, formatted: bool = False) -> Tensor:
-        if array is None:
-            return None
-        if not formatted or memory_format is torch.contiguous_format:
-            if id(array) not in shared:
-                shared[id(array)] = _tensor(array).to(device)
-            return shared[id(array)]
-        return _tensor(array).to(device).to(memory_format=memory_format)
+    def run() -> None:
+        last[:] = [net(inp)]
 
-    with torch.inference_mode():
-        layers = [(op, _layer(op, tensor)) for op in graph.ops]
-
-    def run(x: Tensor) -> Tensor:
-        values = {graph.input.name: x}
-        for op, layer in layers:
-            values[op.y] = layer(values[op.x])
-        return values[graph.outputs[0]]
-
-    return run
+    for _ in range(_WARM_UP):
+        run()
+    return run, lambda: last[0]
 
 
-def _tensor(array: Array) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes
-        return torch.from_numpy(np.ascontiguousarray(array))
+def _compiled(net: Net, inp: Tensor) -> tuple[Run, Output]:
+    """(run, output): torch.compile, which tunes its own kernels and captures a graph of them; takes minutes."""
+    return _eager(torch.compile(net, mode=_MODE, dynamic=False), inp)
 
 
-def _layer(op: Op, tensor: Callable[..., Tensor]) -> Layer:
-    match op:
-        case Conv():
-            return partial(_conv, op, tensor(op.weight, formatted=True), tensor(op.bias))
-        case Pool():
-            return partial(_pool, op)
-        case Gemm():
-            return partial(_gemm, op, tensor(op.weight), tensor(op.bias))
-        case BatchNorm():
-            mean, variance, scale, shift = (tensor(array) for array in (op.mean, op.variance, op.scale, op.shift))
-            return lambda x: functional.batch_norm(x, mean, variance, scale, shift, eps=op.epsilon)
-        case Relu():
-            return partial(functional.relu)
-        case Flatten():
-            return partial(torch.flatten, start_dim=1)
-        case Softmax():
-            return partial(torch.softmax, dim=-1)
-        case Identity():
-            return lambda x: x
-        case _:
-            raise PeerError(f"torch: no equivalent of {type(op).__name__} '{op.y}' is known: not compared")
+_WAYS: Mapping[str, Callable[[Net, Tensor], tuple[Run, Output]]] = {"eager": _eager, "CUDA graph": captured}
 
 
-def _conv(op: Conv, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-    x, padding = _padded(x, op.window.pads, 0.0)
-    y = functional.conv2d(x, weight, bias, op.window.strides, padding)
-    if op.relu:
-        y = y.relu_()
-    return functional.max_pool2d(y, 2) if op.pool else y
-
-
-def _pool(op: Pool, x: Tensor) -> Tensor:
-    window = op.window
-    if op.kind == "max":
-        x, padding = _padded(x, window.pads, -torch.inf)
-        return functional.max_pool2d(x, window.kernel, window.strides, padding)
-    if window.pads[:2] != window.pads[2:]:
-        raise PeerError(f"torch: average pool '{op.y}' has unequal padding {tuple(window.pads)}: not compared")
-    counted = op.count_include_pad
-    return functional.avg_pool2d(x, window.kernel, window.strides, window.pads[:2], count_include_pad=counted)
-
-
-def _gemm(op: Gemm, weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-    y = functional.linear(
-        torch.flatten(x, 1) if op.flattens else x, weight, bias
-    )  # flatten gives ONNX order in both formats
-    return y.relu_() if op.relu else y
-
-
-def _padded(x: Tensor, pads: Pads, value: float) -> tuple[Tensor, tuple[int, int]]:
-    """The map, and the padding that is left to the op: all of it where it is the same on both sides."""
-    if pads[:2] == pads[2:]:
-        return x, (pads.top, pads.left)
-    return functional.pad(x, (pads.left, pads.right, pads.top, pads.bottom), value=value), (0, 0)
-
-
-def _strict_float32(threads: int | None) -> Callable[[], None]:
-    """Set torch's switches; a function that sets them back."""
+def _switches(threads: int | None) -> Callable[[], None]:
+    """Set torch's switches: no TF32, cuDNN tries its algorithms; a function that sets them back."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, torch.get_num_threads()
     matmul.allow_tf32 = cudnn.allow_tf32 = False

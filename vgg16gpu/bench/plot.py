@@ -1,23 +1,29 @@
-"""A result as a picture: time per image beside the peers', and where our time goes."""
+"""A result as a picture: time beside the best peer's in each precision, and where our time goes."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.report import Content, best_entry, names
-from vgg16gpu.bench.timing import Method
+from vgg16gpu.bench.record import Content, batches, ceilings_text, fastest, headline, names, peers, precisions
+from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import atomic_writer
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-_COLOURS = {NAME: "#0072B2", "torch": "#D55E00", "onnxruntime": "#8C8C8C"}  # apart for colour-blind readers too
+# Apart for colour-blind readers too.
+_COLOURS = {NAME: "#0072B2", "torch": "#D55E00", "jax": "#E69F00", "onnxruntime": "#8C8C8C", "tensorrt": "#009E73"}
 _FLOOR_COLOUR = "#B8D4E8"
 _LOG_FROM = 20  # ratio of the longest to the shortest bar from which on a linear axis hides the short ones
+_COLUMNS = 2  # of panels
+_DATE = {"svg": "Date", "pdf": "CreationDate"}  # what the formats call it
+
+Bars = dict[str, list[tuple[int, float, float]]]  # by contender: (place of the batch size, height, ms)
 
 
 def check_plot(path: Path) -> None:
@@ -28,68 +34,95 @@ def check_plot(path: Path) -> None:
         raise InputError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
-def write_plot(content: Content, path: Path) -> None:
-    """Draw the result into a .png, .svg or .pdf file. Raises ModelError when it cannot be written."""
-    figure = draw(content)
-    with atomic_writer(path) as file:
-        figure.savefig(file, format=path.suffix.lower()[1:])
+def write_plot(content: Content, path: Path, *, layers: bool = True) -> None:
+    """Draw the result into a .png, .svg or .pdf file. Raises InputError when it cannot be written."""
+    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
+
+    figure = draw(content, layers=layers)
+    suffix = path.suffix.lower()[1:]
+    # The same result gives the same file: no date, no random identifiers.
+    with mpl.rc_context({"svg.hashsalt": NAME}), atomic_writer(path) as file:
+        figure.savefig(file, format=suffix, metadata=None if suffix == "png" else {_DATE[suffix]: None})
 
 
-def draw(content: Content) -> Any:
-    """The result as a matplotlib figure."""
+def draw(content: Content, *, layers: bool = True) -> Any:
+    """The result as a matplotlib figure: a panel for each precision and, with `layers`, one for the first batch's."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
 
-    # On a CPU there is nothing to copy: both methods would show the same.
-    shown = (
-        (Method.BACK_TO_BACK, Method.HOST_TO_HOST) if content["device"]["kind"] == "cuda" else (Method.HOST_TO_HOST,)
-    )
-    layers = content["batches"][0]["layers"]
-    figure = Figure(figsize=(max(6.5 * len(shown), 9.0), 5.2 + 0.3 * len(layers)), dpi=120, layout="constrained")
-    grid = figure.add_gridspec(2, len(shown), height_ratios=(4.4, 0.8 + 0.3 * len(layers)))
-    for column, method in enumerate(shown):
-        _draw_bars(figure.add_subplot(grid[0, column]), content, method)
-    _draw_layers(figure.add_subplot(grid[1, :]), content["batches"][0], content["ceilings"])
-    model, device = content["model"], content["device"]
-    shape = "x".join(map(str, model["input_shape"]))
+    # On a CPU there is nothing to copy, and nobody but us runs back to back.
+    method = Method.BACK_TO_BACK if content["device"]["kind"] == "cuda" else Method.HOST_TO_HOST
+    panels = precisions(content)
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    steps = content["batches"][0]["layers"] if layers else []
+    bottom = [0.8 + 0.3 * len(steps)] if steps else []
+    size = max(6.5 * columns, 9.0), 0.8 + 4.4 * rows + sum(bottom)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    grid = figure.add_gridspec(rows + len(bottom), columns, height_ratios=(*[4.4] * rows, *bottom))
+    for place, precision in enumerate(panels):
+        _draw_bars(figure.add_subplot(grid[place // columns, place % columns]), content, precision, method)
+    if steps:
+        _draw_layers(figure.add_subplot(grid[rows, :]), content)
+    shape = "x".join(map(str, content["model"]["input_shape"]))
     figure.suptitle(
-        f"{Path(model['path']).name}, input {shape}, {model['precision']}, on {device['name']}", fontsize=13
+        f"{Path(content['model']['path']).name}, input {shape}, on {content['device']['name']}, {method.value}",
+        fontsize=13,
     )
     return figure
 
 
-def _bars(content: Content, method: Method) -> dict[str, list[tuple[int, float]]]:
-    """For each contender (place of the batch size, ms per image) of its fastest variant."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for place, batch in enumerate(content["batches"]):
-        for name in names(batch):
-            if entry := best_entry(batch, name, method):
-                milliseconds = 1e3 * entry["times"][method.value]["median_s"] / batch["batch"]
-                found.setdefault(name, []).append((place, milliseconds))
-    return found
+def _bars(content: Content, precision: str, method: Method) -> tuple[Bars, bool]:
+    """The fastest variant of each contender, and whether heights are relative to the best peer (else ms per image)."""
+    sizes = batches(content)
+    records = {batch: headline(content, precision, batch, method) for batch in sizes}
+    relative = all(peers(found) for found in records.values() if found)
+    found: Bars = {}
+    for place, batch in enumerate(sizes):
+        rival = fastest(peers(records[batch]))
+        unit = rival["median_s"] if relative and rival else 1e-3 * batch
+        for name in names(records[batch]):
+            best = fastest(record for record in records[batch] if record["name"] == name)
+            assert best is not None  # the name is that of a record
+            found.setdefault(name, []).append((place, best["median_s"] / unit, 1e3 * best["median_s"]))
+    return found, relative
 
 
-def _draw_bars(axes: Any, content: Content, method: Method) -> None:
-    bars = _bars(content, method)
+def _draw_bars(axes: Any, content: Content, precision: str, method: Method) -> None:
+    bars, relative = _bars(content, precision, method)
     width = min(0.8 / len(bars), 0.3)
     for number, (name, points) in enumerate(bars.items()):
-        places = [place + (number - (len(bars) - 1) / 2) * width for place, _ in points]
-        heights = [height for _, height in points]
+        places = [place + (number - (len(bars) - 1) / 2) * width for place, _, _ in points]
+        heights = [height for _, height, _ in points]
         drawn = axes.bar(places, heights, width * 0.92, label=name, color=_COLOURS.get(name))
-        axes.bar_label(drawn, [_digits(height) for height in heights], fontsize=8, padding=2)
-    values = [height for points in bars.values() for _, height in points]
+        labels = [_digits(ms if relative else height) for _, height, ms in points]
+        axes.bar_label(drawn, labels, fontsize=8, padding=2)
+    values = [height for points in bars.values() for _, height, _ in points]
     if max(values) > _LOG_FROM * min(values):
         axes.set_yscale("log")
         axes.set_ylim(min(values) / 2, max(values) * 2)
     else:
         axes.set_ylim(0, max(values) * 1.1)
-    axes.set_xticks(range(len(content["batches"])), [str(batch["batch"]) for batch in content["batches"]])
+    if relative:
+        axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":", zorder=0)
+    axes.set_xticks(range(len(batches(content))), _batch_names(content, precision, method))
     axes.set_xlabel("batch size")
-    axes.set_ylabel("ms per image (median)" + (", log scale" if axes.get_yscale() == "log" else ""))
-    place = "on the device" if method is Method.BACK_TO_BACK else "copies included"
-    _finish(axes, f"{method.value.capitalize()} ({place})")
+    what = "time / best peer's" if relative else "ms per image (median)"
+    axes.set_ylabel(what + (", log scale" if axes.get_yscale() == "log" else ""))
+    _finish(axes, precision + (" (on the bars: ms per batch)" if relative else ""))
 
 
-def _draw_layers(axes: Any, batch: Content, ceilings: Content) -> None:
+def _batch_names(content: Content, precision: str, method: Method) -> list[str]:
+    """The batch sizes, with the regime of those that were measured under load."""
+    found = []
+    for batch in batches(content):
+        records = headline(content, precision, batch, method)
+        loaded = bool(records) and records[0]["regime"] == Regime.SUSTAINED
+        found.append(f"{batch}\n{Regime.SUSTAINED.value}" if loaded else str(batch))
+    return found
+
+
+def _draw_layers(axes: Any, content: Content) -> None:
+    batch, ceilings = content["batches"][0], content["ceilings"]
     layers: Sequence[Content] = batch["layers"]
     places = range(len(layers))
     times = [1e3 * layer["median_s"] for layer in layers]
@@ -102,17 +135,14 @@ def _draw_layers(axes: Any, batch: Content, ceilings: Content) -> None:
     axes.set_yticks(places, [f"{place}  {layer['label']}" for place, layer in enumerate(layers)], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, max(times + floors) * 1.18)
-    axes.set_xlabel(
-        f"ms (median, each step alone); ceilings: {ceilings['flop_per_s'] / 1e12:.3g} TFLOP/s FFMA, "
-        f"{ceilings['bytes_per_s'] / 1e9:.3g} GB/s copy"
-    )
-    _finish(axes, f"Steps at batch {batch['batch']}, and percent of the ceiling")
+    axes.set_xlabel(f"ms (median, each step alone); ceilings: {ceilings_text(ceilings, batch['precision'])}")
+    _finish(axes, f"Steps in {batch['precision']} at batch {batch['batch']}, and percent of the ceiling")
 
 
 def _finish(axes: Any, title: str) -> None:
     """The title, and under it the legend, above the axes: nothing lies over a bar."""
     axes.set_title(title, fontsize=11, loc="left", pad=24)
-    axes.legend(fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=3)
+    axes.legend(fontsize=9, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
 

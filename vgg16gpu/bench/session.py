@@ -1,28 +1,31 @@
-"""One benchmark: check the scores, then time ours and the peers in turns, then our layers."""
+"""One benchmark: for each precision and batch check the scores, time ours and the peers in turns, then our layers."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from vgg16gpu.accuracy import SCORE_TOLERANCE, score_error
-from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
+from vgg16gpu.accuracy import score_error
+from vgg16gpu.bench.ceilings import measure_ceilings
 from vgg16gpu.bench.environment import environment, gpu_readings, worker_threads
-from vgg16gpu.bench.layers import LayerTime, measure_layers
+from vgg16gpu.bench.findings import BatchResult, Entry, Findings, Measured, Wanted
+from vgg16gpu.bench.layers import LayerEffort, floors, measure_layers
 from vgg16gpu.bench.ours import EngineContender
-from vgg16gpu.bench.peers import Peer, PeerError, Setting, open_peer
+from vgg16gpu.bench.peers import Peer, PeerError, Setting, open_peers
+from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
+from vgg16gpu.bench.readings import Watch
+from vgg16gpu.bench.sustained import FROM_BATCH, Sustained, device_method, measure_sustained
 from vgg16gpu.bench.timing import (
     CPU_EFFORT,
     GPU_EFFORT,
     Contender,
     Effort,
-    Summary,
+    Regime,
     Times,
     measure_in_turns,
     measure_iterations,
@@ -30,108 +33,55 @@ from vgg16gpu.bench.timing import (
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array
+from vgg16gpu.graph import Array, Graph
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reference import Oracle
 from vgg16gpu.testbench import STANDARD_INPUTS, standard_inputs
 
-# A peer must compute the same, not as precisely: Winograd convolutions come to 2e-5, TF32 goes beyond 1e-3.
-PEER_TOLERANCE = 1e-4
+SUSTAINED_SECONDS = {"cuda": 3.0, "cpu": 0.0}  # of load, by default
+_LAYER_SHARE = 0.2  # of the seconds for a number, for one step; there are some twenty
 
 Say = Callable[[str], None]
 
 NOT_VERIFIED = "not verified: onnxruntime, which computes the references, is not installed (pip install onnxruntime)"
+OTHER_NUMBERS = (
+    "isolated and back to back, runs of {precision} after the first compute from what the one before left in the place "
+    "of its input"
+)
 
 
 class WrongScoresError(Error):
     """Our scores are not the reference's: their times would mean nothing."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to measure."""
-
-    path: Path
-    device: str = "auto"
-    precision: str = "fp32"
-    size: tuple[int, int] | None = None
-    batches: tuple[int, ...] = ()  # empty: the model's own, else 1
-    iterations: tuple[int, ...] = ()
-    repeats: int | None = None
-    against: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One way to run one batch size. `error` is against onnxruntime for ours, else against ours; None: unknown."""
-
-    name: str
-    variant: str
-    error: float | None
-    times: Times
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """Everything measured with one batch size; ours is the first entry."""
-
-    batch: int
-    entries: tuple[Entry, ...]
-    layers: tuple[LayerTime, ...]
-    flop: int
-    readings: Sequence[Mapping[str, str]]  # of the cards, right after the timing
-
-
-@dataclass
-class Findings:
-    """What a benchmark found."""
-
-    input_shape: tuple[int, ...]  # of one sample
-    device_choice: str
-    environment: Mapping[str, Any]
-    kind: str
-    ceilings: Ceilings
-    batches: list[BatchResult] = field(default_factory=list)
-    iterations: dict[int, tuple[float, Summary]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    readings_before: Sequence[Mapping[str, str]] = ()
-
-
 def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], None] = lambda _: None) -> Findings:
     """Measure. `say` gets a line at every stage; `before_timing` may refuse, by an Error, the engine as it came out.
 
-    Raises WrongScoresError when our scores are wrong, PeerError when no peer that was asked for is there, and what
-    building an Engine raises.
+    What of ours gives wrong scores is not timed and named in `Findings.failures`, and so is a precision that fails once
+    another one has been measured. Raises PeerError when no peer that was asked for is there, and what building an
+    Engine raises.
     """
-    graph = load_graph(Request(wanted.path, precision=wanted.precision))
+    graph = load_graph(Request(wanted.path))
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
     shape = resolve_input_shape(graph, wanted.batches[0], wanted.size)
     inputs = sample_inputs(shape[1:])
     references = _references(wanted, inputs[: max(wanted.batches)], say)
     size = None if len(shape) != 4 or graph.input.shape[2:] == shape[2:] else (shape[2], shape[3])
-    say("building the engine")
-    with (
-        Engine(
-            wanted.path, device=wanted.device, precision=wanted.precision, batch=wanted.batches, size=size
-        ) as engine,
-        ExitStack() as stack,
-    ):
-        before_timing(engine)
-        peers, notes = _open_peers(wanted, engine, stack)
-        say("measuring the ceilings of the device")
-        facts = engine.device.facts
-        findings = Findings(
-            shape[1:], engine.device_choice, environment(engine.device), facts.kind, measure_ceilings(engine.device)
-        )
-        findings.notes += [*notes, *([] if references is not None else [NOT_VERIFIED])]
-        findings.readings_before = gpu_readings(facts.kind)
-        effort = replace(GPU_EFFORT if facts.kind == "cuda" else CPU_EFFORT, repeats=wanted.repeats)
-        bench = _Bench(engine, inputs, references, peers, effort, findings)
-        for batch in sorted(set(wanted.batches)):
-            say(f"batch {batch}")
-            findings.batches.append(bench.measure(batch))
-        findings.iterations = _iterations(engine, wanted, inputs, say)
+    model = _Model(graph, shape, size, inputs, references)
+    findings: Findings | None = None
+    for precision in wanted.precisions:
+        try:
+            with _engine(wanted, model, precision, say) as engine:
+                if findings is None:
+                    before_timing(engine)
+                    findings = _begin(wanted, model, engine, say)
+                _measure_precision(wanted, model, precision, engine, findings, say)
+        except Error as error:
+            if findings is None or not findings.batches:
+                raise
+            findings.failures.append(f"{precision}: {error}")
+    assert findings is not None  # there is a precision, and its engine was built or has raised
     return findings
 
 
@@ -143,6 +93,17 @@ def sample_inputs(shape: tuple[int, ...]) -> Array:
     return np.random.default_rng(0).standard_normal((STANDARD_INPUTS, *shape)).astype(np.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """What every precision is measured with."""
+
+    graph: Graph  # simplified
+    shape: tuple[int, ...]  # of the first batch
+    size: tuple[int, int] | None  # for a model that leaves it open
+    inputs: Array
+    references: Array | None
+
+
 def _references(wanted: Wanted, inputs: Array, say: Say) -> Array | None:
     """The scores that onnxruntime gives, before the engine's weights come: its session is gone by then."""
     if importlib.util.find_spec("onnxruntime") is None:
@@ -151,95 +112,178 @@ def _references(wanted: Wanted, inputs: Array, say: Say) -> Array | None:
     return Oracle(wanted.path).scores(inputs)
 
 
-def _open_peers(wanted: Wanted, engine: Engine, stack: ExitStack) -> tuple[list[Peer], list[str]]:
-    facts = engine.device.facts
+@contextmanager
+def _engine(wanted: Wanted, model: _Model, precision: str, say: Say) -> Iterator[Engine]:
+    say(f"{precision}: building the engine")
+    with Engine(
+        wanted.path, device=wanted.device, precision=precision, batch=wanted.batches, size=model.size
+    ) as engine:
+        yield engine
+
+
+def _begin(wanted: Wanted, model: _Model, engine: Engine, say: Say) -> Findings:
+    """What does not depend on the precision."""
+    say("measuring the ceilings of the device")
+    kind = engine.device.facts.kind
+    ceilings = measure_ceilings(engine.device)
+    sustained = SUSTAINED_SECONDS[kind] if wanted.sustained is None else wanted.sustained
+    findings = Findings(
+        model.shape[1:], engine.device_choice, environment(engine.device), kind, ceilings, sustained_s=sustained
+    )
+    if model.references is None:
+        findings.note(NOT_VERIFIED)
+    findings.readings_before = gpu_readings(kind)
+    return findings
+
+
+def _measure_precision(
+    wanted: Wanted, model: _Model, precision: str, engine: Engine, findings: Findings, say: Say
+) -> None:
+    setting = _setting(wanted, model, precision, engine)
+    with ExitStack() as stack:
+        say(f"{precision}: loading the peers")
+        peers = _peers(wanted, setting, findings, stack)
+        bench = _Bench(engine, precision, model, peers, _effort(wanted, findings.kind), findings, say)
+        for batch in sorted(set(wanted.batches)):
+            try:
+                findings.batches.append(bench.measure(batch))
+            except WrongScoresError as error:
+                findings.failures.append(str(error))
+    for count in wanted.iterations:
+        say(f"{precision}: {len(model.inputs)} inputs x {count} iterations")
+        mean, summary = measure_iterations(engine.run, [x[None] for x in model.inputs], count)
+        findings.iterations.append((precision, count, mean, summary))
+
+
+def _setting(wanted: Wanted, model: _Model, precision: str, engine: Engine) -> Setting:
+    kind = engine.device.facts.kind
     ordinal = int(wanted.device.partition(":")[2] or 0)
-    threads = worker_threads(engine.device) if facts.kind == "cpu" else 0
-    setting = Setting(wanted.path, engine.graph, facts.kind, ordinal, threads)
-    peers: list[Peer] = []
-    notes: list[str] = []
-    for name in wanted.against:
-        try:
-            peer = open_peer(name, setting)
-        except PeerError as error:
-            notes.append(str(error))
-            continue
+    threads = worker_threads(engine.device) if kind == "cpu" else 0
+    return Setting(wanted.path, model.graph, model.shape[1:], kind, ordinal, threads, precision, wanted.compiled)
+
+
+def _effort(wanted: Wanted, kind: str) -> Effort:
+    effort = GPU_EFFORT if kind == "cuda" else CPU_EFFORT
+    return replace(effort, repeats=wanted.repeats, seconds=wanted.seconds or effort.seconds)
+
+
+def _peers(wanted: Wanted, setting: Setting, findings: Findings, stack: ExitStack) -> list[Peer]:
+    """Those that are here. Raises PeerError if there are none, before anything has been measured."""
+    peers, notes, missing = open_peers(wanted.against, setting)
+    for peer in peers:
         stack.callback(peer.close)
-        peers.append(peer)
-        notes += peer.notes
-    if wanted.against and not peers:
-        raise PeerError("; ".join(notes))
-    return peers, notes
+    for note in (*notes, *missing):
+        findings.note(note)
+    if missing and not peers and not findings.batches:
+        raise PeerError("; ".join(missing))
+    return peers
 
 
 @dataclass(frozen=True, eq=False)
 class _Bench:
-    """What every batch size is measured with."""
+    """What every batch size of one precision is measured with."""
 
     engine: Engine
-    inputs: Array
-    references: Array | None
+    precision: str
+    model: _Model
     peers: Sequence[Peer]
     effort: Effort
     findings: Findings
+    say: Say
 
     def measure(self, batch: int) -> BatchResult:
-        """Check ours and the peers' scores, time them in turns, then our layers."""
-        which = np.arange(batch) % len(self.inputs)
-        x = np.ascontiguousarray(self.inputs[which])
-        ours = EngineContender(self.engine, x)
+        """Check ours and the peers' scores, time them in turns, then our layers. Raises WrongScoresError."""
+        which = np.arange(batch) % len(self.model.inputs)
+        x = np.ascontiguousarray(self.model.inputs[which])
+        what = f"{self.precision}, batch {batch}"
+        self.say(f"{what}: checking")
+        ours = EngineContender(self.engine, x, self.precision)
         scores = ours.scores()
-        error = None
-        if self.references is not None:
-            error = _checked(scores, self.references[which], batch)
+        error = self._checked(scores, which, what)
+        if not ours.repeats(scores):
+            self.findings.note(OTHER_NUMBERS.format(precision=self.precision))
         with ExitStack() as stack:
             admitted: list[tuple[Contender, float | None]] = [(ours, error)]
             for peer in self.peers:
-                admitted += _admitted(peer, x, scores, stack, self.findings.notes)
-            times = measure_in_turns([contender for contender, _ in admitted], self.effort)
-            readings = gpu_readings(self.findings.kind)
-            entries = tuple(Entry(c.name, c.variant, e, t) for (c, e), t in zip(admitted, times, strict=True))
+                admitted += self._admitted(peer, x, scores, stack)
+            entries, readings = self._time(admitted, batch, what)
             admitted.clear()
+        self.say(f"{what}: layers")
         self.engine.run(x)  # steps are timed on real values
         program = next(program for program in self.engine.plan.programs if program.batch == batch)
-        layers = measure_layers(self.engine, program, self.findings.ceilings)
-        return BatchResult(batch, entries, layers, sum(step.flop for step in program.steps), readings)
+        effort = LayerEffort(_LAYER_SHARE * self.effort.seconds, self.effort.pause)
+        layers = measure_layers(self.engine, program, floors(self.findings.ceilings, self.precision), effort)
+        return BatchResult(self.precision, batch, entries, layers, program.flop, readings)
 
-
-def _checked(scores: Array, references: Array, batch: int) -> float:
-    error = float(score_error(scores, references).max())
-    if not error <= SCORE_TOLERANCE:
-        raise WrongScoresError(
-            f"batch {batch}: the scores differ from onnxruntime's by {error:.2e} of their maximum, at most "
-            f"{SCORE_TOLERANCE:g} is right; nothing is timed (`python -m vgg16gpu testbench --layers` shows where)"
+    def _time(
+        self, admitted: Sequence[tuple[Contender, float | None]], batch: int, what: str
+    ) -> tuple[tuple[Entry, ...], Sequence[dict[str, str]]]:
+        """The entries of all contenders, and the cards' state after the cool regime."""
+        contenders = [contender for contender, _ in admitted]
+        self.say(f"{what}: {len(contenders)} contenders, cool")
+        cool = measure_in_turns(contenders, self.effort)
+        readings = [dict(card) for card in gpu_readings(self.findings.kind)]
+        sustained: dict[int, Sustained] = {}
+        if self.findings.sustained_s and batch >= FROM_BATCH:
+            self.say(f"{what}: sustained")
+            chosen = _fastest(contenders, cool)
+            watch = Watch(self.findings.kind)
+            found = measure_sustained([contenders[i] for i in chosen], self.findings.sustained_s, watch)
+            sustained = {i: times for i, times in zip(chosen, found, strict=True) if times is not None}
+        entries = tuple(
+            Entry(c.name, c.variant, error, c.unchecked, _times(cool[i], sustained.get(i)))
+            for i, (c, error) in enumerate(admitted)
         )
-    return error
+        return entries, readings
+
+    def _checked(self, scores: Array, which: npt.NDArray[np.intp], what: str) -> float | None:
+        """The error of our scores; None without references. Raises WrongScoresError when it is too large."""
+        if self.model.references is None:
+            return None
+        error = float(score_error(scores, self.model.references[which]).max())
+        bound = SCORE_TOLERANCES[self.precision]
+        if not error <= bound:
+            raise WrongScoresError(
+                f"{what}: the scores differ from onnxruntime's by {error:.2e} of their maximum, at most "
+                f"{bound:g} is right; nothing is timed (`python -m vgg16gpu testbench --layers` shows where)"
+            )
+        return error
+
+    def _admitted(self, peer: Peer, x: Array, scores: Array, stack: ExitStack) -> list[tuple[Contender, float | None]]:
+        """The contenders of a peer that compute what we do, and their errors; a note for each that does not."""
+        admitted: list[tuple[Contender, float | None]] = []
+        try:
+            for contender in stack.enter_context(peer.contenders(x)):
+                if contender.unchecked:
+                    admitted.append((contender, None))
+                    continue
+                error = float(score_error(contender.scores().reshape(scores.shape), scores).max())
+                if error <= PEER_TOLERANCES[self.precision]:
+                    admitted.append((contender, error))
+                else:
+                    self.findings.note(
+                        f"{contender.name} ({contender.variant}) at batch {len(x)} differs from ours by {error:.2e}, "
+                        f"more than {PEER_TOLERANCES[self.precision]:g}: not compared"
+                    )
+        except Exception as error:  # a framework raises what it likes, out of memory for one
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            name = type(peer).__name__.removesuffix("Peer").lower()
+            self.findings.note(f"{name}, {self.precision}, batch {len(x)}: {reason}: not compared")
+        return admitted
 
 
-def _admitted(
-    peer: Peer, x: Array, scores: Array, stack: ExitStack, notes: list[str]
-) -> list[tuple[Contender, float | None]]:
-    """The contenders of a peer that compute what we do, and their errors; a note for each that does not."""
-    admitted: list[tuple[Contender, float | None]] = []
-    try:
-        for contender in stack.enter_context(peer.contenders(x)):
-            error = float(score_error(contender.scores().reshape(scores.shape), scores).max())
-            if error <= PEER_TOLERANCE:
-                admitted.append((contender, error))
-            else:
-                notes.append(
-                    f"{contender.name} ({contender.variant}) at batch {len(x)} differs from ours by {error:.2e}, "
-                    f"more than {PEER_TOLERANCE:g}: not compared"
-                )
-    except Exception as error:  # a framework raises what it likes, out of memory for one
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        notes.append(f"{type(peer).__name__.removesuffix('Peer').lower()} at batch {len(x)}: {reason}: not compared")
-    return admitted
+def _fastest(contenders: Sequence[Contender], cool: Sequence[Times]) -> list[int]:
+    """The fastest variant of each name on the device, ours first; nothing that runs from host to host only."""
+    best: dict[str, tuple[float, int]] = {}
+    for i, contender in enumerate(contenders):
+        if method := device_method(contender):
+            candidate = (cool[i][method].median_s, i)
+            best[contender.name] = min(best.get(contender.name, candidate), candidate)
+    return [i for _, i in best.values()]
 
 
-def _iterations(engine: Engine, wanted: Wanted, inputs: Array, say: Say) -> dict[int, tuple[float, Summary]]:
-    found = {}
-    for iterations in wanted.iterations:
-        say(f"{len(inputs)} inputs x {iterations} iterations")
-        found[iterations] = measure_iterations(engine.run, [x[None] for x in inputs], iterations)
-    return found
+def _times(cool: Times, sustained: Sustained | None) -> tuple[Measured, ...]:
+    times = [Measured(Regime.COOL, method, summary) for method, summary in cool.items()]
+    if sustained is not None:
+        times.append(Measured(Regime.SUSTAINED, sustained.method, sustained.summary, sustained.gpu))
+    return tuple(times)

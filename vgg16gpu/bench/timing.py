@@ -1,14 +1,14 @@
 """How times are taken: what is measured, how often, in which order, and what is said of the samples.
 
-Whoever is compared is measured in turns (A B A B ...), so that clocks and neighbours are alike. Every turn starts with
-an untimed run, because the turn before it left other data in the caches.
+Whoever is compared is measured in turns (A B A B ...), so that clocks and neighbours are alike. Every burst starts with
+an untimed run, because the one before it left other data in the caches.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 MIN_REPEATS = 3
+_PROBE_SECONDS, _PROBE_RUNS = 0.02, 10  # of the runs that tell how long one takes
 
 
 class Method(StrEnum):
@@ -27,11 +28,20 @@ class Method(StrEnum):
     HOST_TO_HOST = "host to host"
 
 
+class Regime(StrEnum):
+    """How the device is treated around the samples."""
+
+    COOL = "cool"
+    SUSTAINED = "sustained"
+
+
 DESCRIPTIONS: Mapping[Method, str] = {
-    Method.ISOLATED: "input and output on the device; one run between two events (wall clock on a CPU), waited for",
+    Method.ISOLATED: "input and output on the device; one run between two events (wall clock on a CPU and for "
+    "onnxruntime), waited for",
     Method.BACK_TO_BACK: "input and output on the device; runs enqueued one after the other between two events (wall "
-    "clock on a CPU), time divided by their number",
-    Method.HOST_TO_HOST: "wall clock of one call with numpy arrays in and out, copies and waiting included",
+    "clock on a CPU and for JAX, the wait for the last run included), time divided by their number",
+    Method.HOST_TO_HOST: "wall clock of one call with numpy arrays in and out, copies and waiting included (JAX's "
+    "input lies in its own layout and type already)",
 }
 
 
@@ -56,12 +66,14 @@ def summarise(samples: Sequence[float], runs: int = 1) -> Summary:
 class Contender(Protocol):
     """A way to run the model on one batch of inputs: ours, or a peer's. `variant` tells a peer's own ways apart.
 
-    Every contender can be measured host to host; `methods` has that and what else it can.
+    Every contender can be measured host to host; `methods` has that and what else it can. `unchecked` says why its
+    scores mean nothing, for those that are there for their time alone; it is empty for all others.
     """
 
     name: str
     variant: str
     methods: Sequence[Method]
+    unchecked: str
 
     def scores(self) -> Any:
         """The outputs for the inputs of this contender, on the host."""
@@ -72,12 +84,22 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: at least `repeats` runs of every number, or by default what fits into `seconds`."""
+    """How much is measured: at least `repeats` runs of every number, or by default what fits into `seconds`.
+
+    They come in bursts of about `burst` seconds, each followed by a pause of its own length, at least `pause`, in which
+    the device cools down; a `pause` of 0 is none.
+    """
 
     seconds: float
+    burst: float
     most: int
-    rounds: int
+    pause: float = 0.0
     repeats: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Most bursts for one number, and so turns."""
+        return max(MIN_REPEATS, math.ceil(self.seconds / self.burst))
 
     def share(self, one: float) -> tuple[int, int]:
         """(turns, runs in each turn) for something that takes `one` second(s)."""
@@ -86,32 +108,33 @@ class Effort:
         return turns, math.ceil(runs / turns)
 
 
-GPU_EFFORT = Effort(seconds=1.0, most=200, rounds=5)
-CPU_EFFORT = Effort(seconds=3.0, most=50, rounds=3)
+GPU_EFFORT = Effort(seconds=0.15, burst=0.05, most=2000, pause=0.05)
+CPU_EFFORT = Effort(seconds=3.0, burst=1.0, most=50)
 
 Times: TypeAlias = dict[Method, Summary]
 
 
 def measure_in_turns(contenders: Sequence[Contender], effort: Effort) -> list[Times]:
-    """Summaries of every method of every contender, in their order."""
-    shares = [effort.share(_one_run(contender)) for contender in contenders]
+    """Summaries of every method of every contender, in their order: the cool regime."""
+    shares = [{method: effort.share(one) for method, one in one_run(c).items()} for c in contenders]
     samples: list[dict[Method, list[float]]] = [{method: [] for method in c.methods} for c in contenders]
     for turn in range(effort.rounds):
-        for contender, (turns, runs), found in zip(contenders, shares, samples, strict=True):
-            if turn < turns:
-                contender.measure(Method.HOST_TO_HOST, 1)
-                for method in contender.methods:
-                    found[method] += contender.measure(method, runs)
+        for contender, share, found in zip(contenders, shares, samples, strict=True):
+            for method, (turns, runs) in share.items():
+                if turn < turns:
+                    found[method] += _burst(contender, method, runs, effort.pause)
     return [
-        {method: summarise(found[method], runs if method is Method.BACK_TO_BACK else 1) for method in found}
-        for (_, runs), found in zip(shares, samples, strict=True)
+        {method: summarise(found[method], share[method][1] if method is Method.BACK_TO_BACK else 1) for method in found}
+        for share, found in zip(shares, samples, strict=True)
     ]
 
 
-def best(times: Iterable[Times], method: Method) -> int | None:
-    """The index of the smallest median by `method`; None if nobody has one."""
-    medians = [(found[method].median_s, i) for i, found in enumerate(times) if method in found]
-    return min(medians)[1] if medians else None
+def one_run(contender: Contender) -> dict[Method, float]:
+    """Seconds that a run takes by each method, once warm."""
+    contender.measure(Method.HOST_TO_HOST, 1)
+    host = contender.measure(Method.HOST_TO_HOST, 1)[0]
+    runs = max(1, min(_PROBE_RUNS, int(_PROBE_SECONDS / max(host, 1e-9))))
+    return {method: float(np.mean(contender.measure(method, runs))) for method in contender.methods}
 
 
 def wall(work: Callable[[], object]) -> float:
@@ -127,7 +150,11 @@ def measure_iterations(run: Callable[[Any], object], inputs: Sequence[Any], iter
     return sum(samples) / len(samples), summarise(samples)
 
 
-def _one_run(contender: Contender) -> float:
-    """Seconds of a run, once warm."""
-    contender.measure(Method.HOST_TO_HOST, 1)
-    return contender.measure(Method.HOST_TO_HOST, 1)[0]
+def _burst(contender: Contender, method: Method, runs: int, pause: float) -> list[float]:
+    """The samples of one burst of load, and the pause behind it."""
+    start = time.perf_counter()
+    contender.measure(method, 1)
+    samples = contender.measure(method, runs)
+    if pause:
+        time.sleep(max(pause, time.perf_counter() - start))
+    return samples

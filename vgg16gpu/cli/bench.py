@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,13 @@ import click
 
 from vgg16gpu.bench.cold_start import ColdStart, measure_cold_start
 from vgg16gpu.bench.compare import Ratio, check_comparable, compare
+from vgg16gpu.bench.findings import Wanted
 from vgg16gpu.bench.peers import PEERS
 from vgg16gpu.bench.plot import check_plot, write_plot
-from vgg16gpu.bench.report import Content, content, model_identity, read
-from vgg16gpu.bench.session import Wanted, WrongScoresError, run_benchmark, sample_inputs
+from vgg16gpu.bench.record import Content, read
+from vgg16gpu.bench.report import content, model_identity
+from vgg16gpu.bench.session import run_benchmark, sample_inputs
+from vgg16gpu.bench.sustained import FROM_BATCH
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench_report import print_comparison, print_result
 from vgg16gpu.cli.options import device_option, find_model, json_option, parse_counts, size_option
@@ -25,9 +30,16 @@ from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
 from vgg16gpu.scores import finite_or_none
 
-_AGAINST_HELP = f"Also measure, in turns with ours: {', '.join(PEERS)}, or both with a comma."
+_PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"
+_AGAINST_HELP = f"Also measure, in turns with ours, those installed of {', '.join(PEERS)}, with commas."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
-_REPEATS_HELP = "Timed runs of every number, at least. Default: about a second's worth on a GPU, three on a CPU."
+_REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds."
+_SECONDS_HELP = "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU."
+_SUSTAINED_HELP = (
+    f"Also measure at batch {FROM_BATCH} and more after so many seconds of load; 0: not. "
+    "Default: 3 on a GPU, 0 on a CPU."
+)
+_COMPILE_HELP = "Also torch.compile (max-autotune) with --against torch; takes minutes."
 
 
 @dataclass(frozen=True)
@@ -37,12 +49,15 @@ class Options:
     model_argument: str | None
     model: str | None
     device: str
-    precision: str
+    precision: tuple[str, ...]
     size: tuple[int, int] | None
     batch: tuple[int, ...]
     iterations: tuple[int, ...]
     repeats: int | None
+    seconds: float | None
+    sustained: float | None
     against: tuple[str, ...]
+    compiled: bool
     cold_start: bool
     output: Path | None
     plot: Path | None
@@ -51,25 +66,32 @@ class Options:
     as_json: bool
 
 
-def parse_peers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """'onnxruntime,torch' -> ('onnxruntime', 'torch')."""
-    wanted = [part.strip() for part in value.split(",")] if value is not None else []
-    for name in wanted:
-        if name not in PEERS:
-            raise click.BadParameter(f"'{name}' is none of {', '.join(PEERS)}")
-    return tuple(dict.fromkeys(wanted))
+def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
+    """A callback for an option that takes some of the accepted names: 'a,b' -> ('a', 'b')."""
+
+    def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+        wanted = [part.strip() for part in value.split(",")] if value is not None else []
+        for name in wanted:
+            if name not in accepted:
+                raise click.BadParameter(f"'{name}' is none of {', '.join(accepted)}")
+        return tuple(dict.fromkeys(wanted))
+
+    return parse
 
 
 @click.command("bench")
 @click.argument("model_argument", required=False, metavar="[MODEL]")
 @click.option("--model", hidden=True, metavar="FILE")  # what infer and testbench call it
 @device_option
-@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
+@click.option("--precision", callback=parse_names(PRECISIONS), default="fp32", metavar="NAMES", help=_PRECISION_HELP)
 @size_option
 @click.option("--batch", callback=parse_counts, metavar="SIZES", help="Batch sizes, as 1,8,32. Default: the model's.")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
 @click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
-@click.option("--against", callback=parse_peers, metavar="NAMES", help=_AGAINST_HELP)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
+@click.option("--sustained", type=click.FloatRange(0), metavar="SECONDS", help=_SUSTAINED_HELP)
+@click.option("--against", callback=parse_names(PEERS), metavar="NAMES", help=_AGAINST_HELP)
+@click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
 @click.option("--cold-start", is_flag=True, help="Also time infer in a process of its own, from start to answer.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
@@ -82,32 +104,33 @@ def parse_peers(_: click.Context, __: click.Parameter, value: str | None) -> tup
 def bench_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
 
-    The scores are checked against onnxruntime's, where it is installed, before anything is timed. MODEL is an ONNX
-    file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when the scores
-    are wrong or --compare finds a median slower.
+    The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
+    timed. MODEL is an ONNX file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit
+    code 1 when scores are wrong or --compare finds a median slower.
     """
     options = Options(**values)
     _check_files(options)
     old = read(options.compare) if options.compare else None
     wanted = _wanted(options)
     shape = _sample_shape(wanted)
-    identity = model_identity(wanted.path, shape, wanted.precision)
-    say = _say if not options.as_json and console(stderr=True).is_terminal else _say_nothing
+    identity = model_identity(wanted.path, shape)
+    say = _progress(options)
 
     def check(engine: Engine) -> None:
         if old is not None and options.compare is not None:
             check_comparable(old, options.compare, identity, vars(engine.device.facts))
 
     cold_start = _cold_start(options, wanted, shape, say)
-    try:
-        findings = run_benchmark(wanted, say, check)
-    except WrongScoresError as error:
-        click.echo(f"vgg16gpu: {error}", err=True)
+    findings = run_benchmark(wanted, say, check)
+    for failure in findings.failures:
+        click.echo(f"vgg16gpu: {failure}", err=True)
+    if not findings.batches:
         ctx.exit(EXIT_CHECK_FAILED)
     result = content(findings, identity, cold_start)
     ratios = _compared(result, old, options)
     _write_and_show(result, ratios, options)
-    ctx.exit(EXIT_CHECK_FAILED if any(ratio.is_slower(options.threshold) for ratio in ratios) else 0)
+    failed = findings.failures or any(ratio.is_slower(options.threshold) for ratio in ratios)
+    ctx.exit(EXIT_CHECK_FAILED if failed else 0)
 
 
 def _compared(result: Content, old: Content | None, options: Options) -> tuple[Ratio, ...]:
@@ -156,28 +179,37 @@ def _wanted(options: Options) -> Wanted:
         options.batch,
         options.iterations,
         options.repeats,
+        options.seconds,
+        options.sustained,
         options.against,
+        options.compiled,
     )
 
 
 def _sample_shape(wanted: Wanted) -> tuple[int, ...]:
     """The shape of one input. Raises ModelError for a file, a batch or a size that will not do."""
-    graph = load_graph(Request(wanted.path, precision=wanted.precision))
+    graph = load_graph(Request(wanted.path))
     batches = wanted.batches or (graph.input.shape[0] or 1,)
     shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]
     return shapes[0][1:]
 
 
-def _cold_start(options: Options, wanted: Wanted, shape: tuple[int, ...], say: Any) -> ColdStart | None:
+def _cold_start(
+    options: Options, wanted: Wanted, shape: tuple[int, ...], say: Callable[[str], None]
+) -> ColdStart | None:
     if not options.cold_start:
         return None
     say("cold starts")
     return measure_cold_start(wanted.path, wanted.device, sample_inputs(shape)[0])
 
 
-def _say(text: str) -> None:
-    click.echo(f"bench: {text} ...", err=True)
+def _progress(options: Options) -> Callable[[str], None]:
+    """What tells a person at a terminal, or the log of a run that writes a file, how far it is."""
+    wanted = not options.as_json and (options.output is not None or console(stderr=True).is_terminal)
+    start = time.monotonic()
 
+    def say(text: str) -> None:
+        if wanted:
+            click.echo(f"bench {time.monotonic() - start:5.1f} s: {text} ...", err=True)
 
-def _say_nothing(_: str) -> None:
-    pass
+    return say

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from vgg16gpu.bench.compare import Ratio
 from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.report import Content, best_entry, names
-from vgg16gpu.bench.timing import Method
+from vgg16gpu.bench.record import Content, ceilings_text, combinations, fastest, names, peers, precisions, select
+from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
 
 
@@ -18,13 +19,13 @@ def print_result(result: Content) -> None:
     screen = console()
     model = result["model"]
     shape = "x".join(map(str, model["input_shape"]))
-    heading(screen, f"{model['path']}, input {shape}, {model['precision']}, on {result['device']['name']}")
+    heading(screen, f"{model['path']}, input {shape}, on {result['device']['name']}")
     screen.print(_times_table(result))
     if result["iterations"]:
         heading(screen, "Host to host, one input a call, over 10 inputs")
         screen.print(_iterations_table(result))
     for batch in result["batches"]:
-        heading(screen, f"Steps at batch {batch['batch']}")
+        heading(screen, f"Steps in {batch['precision']} at batch {batch['batch']}")
         screen.print(_layer_table(batch))
     for line in _remarks(result):
         screen.print(line, markup=False)
@@ -41,52 +42,57 @@ def print_comparison(ratios: Sequence[Ratio], path: Path, threshold: float) -> N
 
 
 def _times_table(result: Content) -> Any:
-    shown = table(
-        ["batch", "method", "who", "variant", "median", "p95", "min", "samples", "images/s", "time / ours", "error"],
-        right=["batch", "median", "p95", "min", "samples", "images/s", "time / ours", "error"],
-    )
-    for batch in result["batches"]:
-        rows = list(_time_rows(batch))
+    numbers = ["median", "p95", "images/s", "time / ours", "error"]
+    gpu = ["MHz", "W"] if any(record["gpu"] for record in result["records"]) else []
+    shown = table(["run", "method", "who", "variant", *numbers, *gpu], right=[*numbers, *gpu])
+    for precision, batch in combinations(result):
+        rows = [
+            row
+            for regime, method in product(Regime, Method)
+            for row in _time_rows(
+                select(result, precision=precision, batch=batch, regime=regime, method=method), bool(gpu)
+            )
+        ]
         for row in rows:
             add_row(shown, *row, end_section=row is rows[-1])
     return shown
 
 
-def _time_rows(batch: Content) -> list[tuple[object, ...]]:
-    """One row for each method and contender: its fastest variant."""
+def _time_rows(records: Sequence[Content], with_gpu: bool) -> list[tuple[object, ...]]:
+    """One row for each contender of one precision, batch, regime and method: its fastest variant."""
+    chosen = [record for name in names(records) if (record := fastest(r for r in records if r["name"] == name))]
+    ours = next((record for record in chosen if record["name"] == NAME), None)
     rows: list[tuple[object, ...]] = []
-    for method in Method:
-        ours = best_entry(batch, NAME, method)
-        for name in names(batch):
-            if not (entry := best_entry(batch, name, method)):
-                continue
-            times = entry["times"][method.value]
-            ratio = times["median_s"] / ours["times"][method.value]["median_s"] if ours else None
-            count = f"{times['samples']} x {times['runs']}" if times["runs"] > 1 else times["samples"]
-            rows.append(
-                (
-                    batch["batch"] if not rows else "",
-                    method.value if name == NAME else "",
-                    name,
-                    entry["variant"],
-                    seconds(times["median_s"]),
-                    seconds(times["p95_s"]),
-                    seconds(times["min_s"]),
-                    count,
-                    f"{times['images_per_s']:.4g}",
-                    "" if name == NAME or ratio is None else f"{ratio:.3g}",
-                    "-" if entry["error"] is None else f"{entry['error']:.1e}",
-                )
+    for record in chosen:
+        ratio = record["median_s"] / ours["median_s"] if ours and record is not ours else None
+        rows.append(
+            (
+                "" if rows else f"{record['precision']} x {record['batch']}, {record['regime']}",
+                "" if rows else record["method"],
+                record["name"],
+                record["variant"],
+                seconds(record["median_s"]),
+                seconds(record["p95_s"]),
+                f"{record['images_per_s']:.4g}",
+                "" if ratio is None else f"{ratio:.3g}",
+                "-" if record["error"] is None else f"{record['error']:.1e}",
+                *(_gpu_cells(record["gpu"] or {}) if with_gpu else ()),
             )
+        )
     return rows
+
+
+def _gpu_cells(gpu: Content) -> tuple[str, ...]:
+    """Clock and power under load, where they were read."""
+    return tuple("" if gpu.get(key) is None else f"{gpu[key]:.0f}" for key in ("sm_mhz", "power_w"))
 
 
 def _iterations_table(result: Content) -> Any:
     columns = ["iterations", "runs", "mean", "median", "p95", "min"]
-    shown = table(columns, right=columns)
+    shown = table(["precision", *columns], right=columns)
     for item in result["iterations"]:
         times = [seconds(item[key]) for key in ("mean_s", "median_s", "p95_s", "min_s")]
-        add_row(shown, item["iterations"], item["samples"], *times)
+        add_row(shown, item["precision"], item["iterations"], item["samples"], *times)
     return shown
 
 
@@ -114,16 +120,18 @@ def _layer_table(batch: Content) -> Any:
 
 
 def _remarks(result: Content) -> list[str]:
-    ceilings, environment, verified = result["ceilings"], result["environment"], result["verification"]
+    environment, verified = result["environment"], result["verification"]
     lines = [
-        f"Ceilings of this device: {ceilings['flop_per_s'] / 1e12:.3g} TFLOP/s FFMA, "
-        f"{ceilings['bytes_per_s'] / 1e9:.4g} GB/s copy",
         *(
-            [f"Checked: error {verified['worst_error']:.1e} against {verified['reference']}"]
-            if verified["worst_error"] is not None
-            else []
+            f"Ceilings of this device, {precision}: {ceilings_text(result['ceilings'], precision)}"
+            for precision in precisions(result)
         ),
-        *(f"Note: {note}" for note in result["notes"]),
+        *(
+            f"Checked, {precision}: error {error:.1e} against {verified['reference']}"
+            for precision, error in verified["worst_errors"].items()
+            if error is not None
+        ),
+        *(f"Note: {note}" for note in _notes(result)),
         *(f"{name}: {text}" for name, text in result["methods"].items() if _was_used(name, result)),
         f"Device: {result['device_choice']}; CPU: {environment['cpu']}, {environment['cores']} cores",
         f"Versions: {', '.join(f'{name} {version}' for name, version in _versions(environment).items())}",
@@ -135,10 +143,21 @@ def _remarks(result: Content) -> list[str]:
     return lines
 
 
-def _was_used(method: str, result: Content) -> bool:
-    if method in ("iterations", "cold_start"):
-        return bool(result[method])
-    return method != "peers" or any(len(names(batch)) > 1 for batch in result["batches"])
+def _notes(result: Content) -> list[str]:
+    """The notes, and what is there for its time alone."""
+    unchecked = {f"{r['name']} ({r['variant']}): {r['unchecked']}" for r in result["records"] if r["unchecked"]}
+    return [*result["notes"], *sorted(unchecked)]
+
+
+def _was_used(name: str, result: Content) -> bool:
+    """Whether a description belongs to anything in this result."""
+    if name in ("iterations", "cold_start"):
+        return bool(result[name])
+    if name == "peers":
+        return bool(peers(result["records"]))
+    if name in tuple(Regime):
+        return bool(select(result, regime=name))
+    return True
 
 
 def _versions(environment: Content) -> dict[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ from typing import Any
 import click
 import numpy as np
 
-from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
+from vgg16gpu.cli.infer_report import print_report
 from vgg16gpu.cli.options import (
     ModelNotes,
     device_option,
@@ -23,14 +26,16 @@ from vgg16gpu.cli.options import (
     pixel_options,
     size_option,
 )
-from vgg16gpu.cli.show import add_row, console, heading, print_json, progress, seconds, table
-from vgg16gpu.engine import Engine
+from vgg16gpu.cli.show import print_json, progress
+from vgg16gpu.engine import Engine, Outputs
+from vgg16gpu.errors import InputError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape, Softmax
-from vgg16gpu.inputs import InputSpec, NamedInput, batched, expand_paths, read_inputs
+from vgg16gpu.inputs import InputSpec, NamedInput, batched, expand_paths
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
-from vgg16gpu.scores import Rank, check_score_suffix, holds_all_outputs, rank, score_problem, write_scores
+from vgg16gpu.reader import HANDFUL, Reader, useful_processes
+from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
 
 _STEADY_RUNS = 3  # further runs of the first batch, for a steady time
 _STEADY_BUDGET = 1.0  # seconds that they may take together
@@ -42,6 +47,7 @@ _MODEL_HELP = (
 _OUTPUT_HELP = (
     "Write all scores to FILE: .npy, .npz, .csv, .txt or .json; all outputs of a model that has several: .npz."
 )
+_WORKERS_HELP = f"Processes that decode images; 0: none. Default: one for each core, for more than {HANDFUL} images."
 _NONFINITE_ADVICE = "repair the data, or give --allow-nonfinite to run on it"
 
 
@@ -61,6 +67,7 @@ class Options:
     std: tuple[float, ...] | None
     labels: Path | None
     allow_nonfinite: bool
+    workers: int | None
     as_json: bool
 
 
@@ -70,8 +77,14 @@ class Results:
 
     names: list[str] = field(default_factory=list)
     batches: list[tuple[Array, ...]] = field(default_factory=list)  # all outputs of each
-    run_times: list[float] = field(default_factory=list)  # one per batch
-    repeat_times: list[float] = field(default_factory=list)  # the first batch again
+    first_run: float = 0.0
+    repeats: list[float] = field(default_factory=list)  # the first batch again
+    streaming: float = 0.0  # all other batches together
+
+    def add(self, batch: Sequence[NamedInput], outputs: Outputs) -> None:
+        """One batch more."""
+        self.names += [item.name for item in batch]
+        self.batches.append(outputs if isinstance(outputs, tuple) else (outputs,))
 
     def outputs(self) -> tuple[Array, ...]:
         """Every output of the model for all inputs."""
@@ -79,9 +92,15 @@ class Results:
 
     @property
     def steady(self) -> float | None:
-        """Median time of a batch once warm; None after a single slow run."""
-        times = self.repeat_times or self.run_times[1:]
-        return statistics.median(times) if times else None
+        """Time of a batch once warm, the median of repeats or else the mean; None after a single slow run."""
+        if self.repeats:
+            return statistics.median(self.repeats)
+        return self.streaming / (len(self.batches) - 1) if len(self.batches) > 1 else None
+
+    @property
+    def rate(self) -> float:
+        """Inputs a second, host to host, one batch after the other."""
+        return len(self.batches[0][0]) / (self.steady or self.first_run)
 
 
 @click.command("infer")
@@ -95,6 +114,7 @@ class Results:
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help=_OUTPUT_HELP)
 @pixel_options
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
+@click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
 @json_option
 @click.pass_context
 def infer_command(ctx: click.Context, /, **values: Any) -> None:
@@ -103,7 +123,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     Images are resized (shorter side to size * 256 / 224), cropped at the centre, and normalised with mean and standard
     deviation; for models of one channel they become grey and are resized to the size. Numbers are taken as they are,
     channels first; .npy and .npz of uint8 are pixels, channels last. Exit code 1 when scores are NaN or infinite though
-    the inputs are not.
+    the inputs are not, 2 when an image cannot be read; the others are classified all the same.
     """
     options = Options(**values)
     if options.output:
@@ -115,22 +135,40 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     batch = options.batch or graph.input.shape[0] or 1
     shape = resolve_input_shape(graph, batch, options.size)
     notes = model_notes(path, shape[1], options.mean, options.std, options.labels)
-    batches = batched(read_inputs(files, _input_spec(graph, shape, options)), batch)
-    # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
-    batches = itertools.chain([next(batches)], batches)
-    with _engine(path, batch, notes, options) as engine:
-        results = _run(engine, batches, len(files), quiet=options.as_json)
-        report = _report(engine, results, notes, options.top)
+    reader = _reader(files, graph, shape, options)
+    with closing(reader.inputs()) as inputs:
+        batches = batched(inputs, batch)
+        # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
+        batches = itertools.chain([_first(batches, reader)], batches)
+        with _engine(path, batch, notes, options) as engine:
+            results = _run(engine, batches, reader, quiet=options.as_json)
+            report = _report(engine, results, reader, notes, options.top)
     report = {"model": str(path), "precision": options.precision, "batch": batch, **report}
     if options.output:
         _write(options.output, results, report)
-    print_json(report) if options.as_json else _print(report)
+    print_json(report) if options.as_json else print_report(report)
     ctx.exit(_exit_code(report, options))
 
 
-def _input_spec(graph: Graph, shape: Shape, options: Options) -> InputSpec:
+def _reader(files: Sequence[str], graph: Graph, shape: Shape, options: Options) -> Reader:
     open_size = graph.input.shape[2:] == (None, None)
-    return InputSpec(shape[1:], options.allow_nonfinite, open_size, _NONFINITE_ADVICE)
+    spec = InputSpec(shape[1:], options.allow_nonfinite, open_size, _NONFINITE_ADVICE)
+    return Reader(files, spec, _processes(files) if options.workers is None else options.workers)
+
+
+def _processes(files: Sequence[str]) -> int:
+    if not (useful := useful_processes(files)):
+        return 0
+    from vgg16gpu.devices.cpu import usable_cores  # noqa: PLC0415 - 10 ms that one image on a GPU need not wait
+
+    return min(useful, usable_cores())
+
+
+def _first(batches: Iterator[list[NamedInput]], reader: Reader) -> list[NamedInput]:
+    for batch in batches:
+        return batch
+    first, *others = reader.unreadable  # there are files, and every one that is no image gives inputs
+    raise InputError(first.problem + f" ({len(others)} other images cannot be read either)" * bool(others))
 
 
 def _engine(path: Path, batch: int, notes: ModelNotes, options: Options) -> Engine:
@@ -153,48 +191,61 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 
 
 def _exit_code(report: dict[str, Any], options: Options) -> int:
-    """That of a failed check when a model gives no numbers, unless the user reckons with that."""
-    bad = [item for item in report["inputs"] if item["problem"]]
-    if not bad or options.allow_nonfinite:
-        return 0
-    first = bad[0]
-    click.echo(
-        f"vgg16gpu: {len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{first['name']}': "
-        f"{first['problem']}; the model's weights may hold NaN, or numbers that overflow",
-        err=True,
-    )
-    return EXIT_CHECK_FAILED
+    """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
+    for image in report["unreadable"]:
+        click.echo(f"vgg16gpu: {image['problem']}", err=True)
+    bad = [] if options.allow_nonfinite else [item for item in report["inputs"] if item["problem"]]
+    if bad:
+        click.echo(
+            f"vgg16gpu: {len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{bad[0]['name']}': "
+            f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow",
+            err=True,
+        )
+    if report["unreadable"]:
+        return EXIT_USAGE
+    return EXIT_CHECK_FAILED if bad else 0
 
 
-def _run(engine: Engine, batches: Iterator[Sequence[NamedInput]], files: int, *, quiet: bool) -> Results:
+def _run(engine: Engine, batches: Iterator[list[NamedInput]], reader: Reader, *, quiet: bool) -> Results:
+    """The first batch alone, some times over, and the others as a stream."""
     results = Results()
+    sent: deque[list[NamedInput]] = deque([next(batches)])
+    x = _stacked(sent[0])
     with progress(quiet=quiet) as bar:
-        task = bar.add_task("images", total=files)
-        for batch in batches:
-            x = np.stack([item.array for item in batch])
-            outputs, elapsed = _timed_run(engine, x)
-            if not results.batches:
-                results.repeat_times = _repeats(engine, x, elapsed)
-            results.run_times.append(elapsed)
-            results.names += [item.name for item in batch]
-            results.batches.append(outputs)
-            bar.update(task, completed=len(results.names), total=max(files, len(results.names)))
+        task = bar.add_task("images", total=len(reader.files))
+
+        def add(outputs: Outputs) -> None:
+            results.add(sent.popleft(), outputs)
+            done = len(results.names) + len(reader.unreadable)
+            bar.update(task, completed=done, total=max(len(reader.files), done))
+
+        def others() -> Iterator[Any]:
+            for batch in batches:
+                sent.append(batch)
+                yield _stacked(batch)
+
+        outputs, results.first_run = _timed_run(engine, x)
+        runs = min(_STEADY_RUNS, int(_STEADY_BUDGET / max(results.first_run, 1e-6)))
+        results.repeats = [_timed_run(engine, x)[1] for _ in range(runs)]
+        add(outputs)
+        start = time.perf_counter()
+        for outputs in engine.stream(others()):
+            add(outputs)
+        results.streaming = time.perf_counter() - start
     return results
 
 
-def _timed_run(engine: Engine, x: Any) -> tuple[tuple[Array, ...], float]:
+def _stacked(batch: Sequence[NamedInput]) -> Any:
+    return np.stack([item.array for item in batch])
+
+
+def _timed_run(engine: Engine, x: Any) -> tuple[Outputs, float]:
     start = time.perf_counter()
     outputs = engine.run(x)
-    elapsed = time.perf_counter() - start
-    return (outputs if isinstance(outputs, tuple) else (outputs,)), elapsed
+    return outputs, time.perf_counter() - start
 
 
-def _repeats(engine: Engine, x: Any, first: float) -> list[float]:
-    runs = min(_STEADY_RUNS, int(_STEADY_BUDGET / max(first, 1e-6)))
-    return [_timed_run(engine, x)[1] for _ in range(runs)]
-
-
-def _report(engine: Engine, results: Results, notes: ModelNotes, top: int) -> dict[str, Any]:
+def _report(engine: Engine, results: Results, reader: Reader, notes: ModelNotes, top: int) -> dict[str, Any]:
     scores = results.outputs()[0]
     ranked = _ranked(engine.graph, scores, notes, top)
     timings = engine.timings
@@ -209,12 +260,18 @@ def _report(engine: Engine, results: Results, notes: ModelNotes, top: int) -> di
             {"name": name, "top": [vars(line) for line in lines], "problem": score_problem(row)}
             for name, lines, row in zip(results.names, ranked, scores, strict=True)
         ],
+        "unreadable": [vars(image) for image in reader.unreadable],
         "timings": {
             "load_s": timings.load,
             "compile_s": timings.compile,
             "upload_s": timings.upload,
-            "first_run_s": results.run_times[0],
+            "first_run_s": results.first_run,
             "steady_run_s": results.steady,
+        },
+        "rates": {
+            "decode_images_per_s": reader.decode_rate,
+            "decode_processes": reader.processes,
+            "engine_images_per_s": results.rate,
         },
     }
 
@@ -228,57 +285,3 @@ def _ranked(graph: Graph, scores: Array, notes: ModelNotes, top: int) -> list[tu
 
 def _has_softmax(graph: Graph) -> bool:
     return any(isinstance(op, Softmax) and op.y == graph.outputs[0] for op in graph.ops)
-
-
-def _print(report: dict[str, Any]) -> None:
-    screen = console()
-    if len(report["output_shape"]) == 1:
-        heading(screen, f"{report['model']} (probability: {report['probabilities']})")
-        screen.print(_table(report))
-    else:
-        screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
-    if len(report["outputs"]) > 1:
-        screen.print(_outputs_line(report), style="bold yellow", markup=False)
-    if report["note"]:
-        screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
-    times = report["timings"]
-    build = times["compile_s"] + times["upload_s"]
-    screen.print(f"Device: {report['device_choice']}", markup=False)
-    screen.print(
-        f"Times: load {seconds(times['load_s'])}, build {seconds(build)} "
-        f"(kernels {seconds(times['compile_s'])}, weights {seconds(times['upload_s'])}), "
-        f"first run {seconds(times['first_run_s'])}, steady run {seconds(times['steady_run_s'])}, "
-        f"batch {report['batch']}"
-    )
-    if "output" in report:
-        screen.print(f"Scores of {len(report['inputs'])} inputs: {report['output']}", markup=False)
-
-
-def _outputs_line(report: dict[str, Any]) -> str:
-    first, *others = report["outputs"]
-    line = f"Outputs: shown is '{first}', the first of {len(others) + 1}; the model also gives {', '.join(others)}"
-    if "output" in report and holds_all_outputs(Path(report["output"])):
-        return f"{line}: all are in {report['output']}"
-    return f"{line}: --output FILE.npz takes all" + (", this file the first alone" if "output" in report else "")
-
-
-def _table(report: dict[str, Any]) -> Any:
-    result = table(
-        ["input", "rank", "class", "name", "score", "probability"],
-        right=["rank", "class", "score", "probability"],
-    )
-    for item in report["inputs"]:
-        if item["problem"]:
-            add_row(result, item["name"], "", "", item["problem"], "", "", style="red")
-        for place, line in enumerate(item["top"], start=1):
-            add_row(
-                result,
-                item["name"] if place == 1 else "",
-                place,
-                line["index"],
-                line["label"],
-                f"{line['score']:.4f}",
-                f"{line['probability']:.2%}",
-                end_section=place == len(item["top"]) > 1,
-            )
-    return result

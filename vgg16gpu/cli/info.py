@@ -24,7 +24,9 @@ from vgg16gpu.zoo.metadata import NOTE_KEY, model_metadata
 
 # NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-H200 = DeviceFacts("cuda", "NVIDIA H200 (documented)", 132, (9, 0), 227 * 1024, 141 * 10**9, 141 * 10**9)
+H200 = DeviceFacts(
+    "cuda", "NVIDIA H200 (documented)", 132, (9, 0), 227 * 1024, 141 * 10**9, 141 * 10**9, tensor_maps=True
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def describe(path: Path, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFa
         "flop": sum(row.flop for row in rows),
         "layers": [vars(row) for row in rows],
         "device": facts.name,
-        "steps": [_step(step) for step in (program.input.steps["float32"], *program.steps)],
+        "steps": [_step(step) for step in program.all_steps()],
         "values": [_value(value) for value in program.values],
         "memory": {
             "weights_nbytes": plan.weights.weights_nbytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -13,6 +14,15 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.program import Arena, Kernel, Step
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Event: TypeAlias = int  # a mark in a lane, named by a number
+
+
+class Lane(Enum):
+    """A queue of work: in order by itself, beside the others unless an event holds it back."""
+
+    COMPUTE = "compute"  # launches, and every copy that is not told otherwise
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
 
 
 @dataclass
@@ -21,7 +31,7 @@ class Counters:
 
     copies_in: int = 0
     copies_out: int = 0
-    launches: int = 0
+    launches: int = 0  # of kernels, and copies from place to place on the device
     synchronisations: int = 0
     allocations: int = 0
 
@@ -33,8 +43,8 @@ class Counters:
 class Device(Protocol):
     """Compile, allocate, upload, bind, run, read back, time. Every method raises only vgg16gpu errors.
 
-    Work is asynchronous and in order: launches and copies return before they are done, `synchronize` waits.
-    Methods may be called from any thread, one at a time.
+    Work is asynchronous and in order within its lane: launches and copies return before they are done; `synchronize`
+    and `wait` wait. Methods may be called from any thread, one at a time.
     """
 
     facts: DeviceFacts
@@ -52,17 +62,32 @@ class Device(Protocol):
     def pinned(self, nbytes: int) -> Bytes:
         """A host buffer that copies to and from the device fast; freed with the device."""
 
-    def copy_in(self, address: int, source: npt.NDArray[np.generic]) -> None:
+    def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device."""
 
-    def copy_out(self, target: npt.NDArray[np.generic], address: int) -> None:
+    def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy from the device into a contiguous host array."""
+
+    def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy from one address to another, on the compute lane."""
+
+    def event(self) -> Event:
+        """A new event, which counts as reached until it is recorded; freed with the device."""
+
+    def record(self, event: Event, lane: Lane) -> None:
+        """Put the event behind everything enqueued on `lane`, from where it was recorded before."""
+
+    def follow(self, lane: Lane, event: Event) -> None:
+        """Hold back what will be enqueued on `lane` until the event is reached, as it is recorded now."""
+
+    def wait(self, event: Event) -> None:
+        """Wait until the event is reached; counts as a synchronisation. Raises KernelError if a launch failed."""
 
     def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built."""
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued. Raises KernelError if a launch failed."""
+        """Wait for everything enqueued on the compute lane. Raises KernelError if a launch failed."""
 
     def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
         """Seconds on the device of each of `repeats` calls of `work` (events around it on a GPU)."""

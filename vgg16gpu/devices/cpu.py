@@ -1,6 +1,7 @@
 """The cpu device: the CUDA kernels, compiled by a C++ compiler and run on all cores.
 
-Copies and launches are done when the call returns; `synchronize` only counts. Environment:
+Copies and launches are done when the call returns, whatever their lane; `synchronize` and `wait` only count.
+Environment:
 
 VGG16GPU_THREADS   the number of OS threads (default: the cores that this process may use)
 VGG16GPU_ORDER     in which order the threads of a block run between two barriers: forward, reverse, or a number that
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices import cpu_compiler, cpu_memory
-from vgg16gpu.devices.base import Bytes, Counters
+from vgg16gpu.devices.base import Bytes, Counters, Event, Lane
 from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.errors import DeviceError, KernelError
@@ -106,19 +107,27 @@ class CpuDevice:
         self._pinned.append(buffer)
         return buffer
 
-    def copy_in(self, address: int, source: npt.NDArray[np.generic]) -> None:
+    def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
         """Copy a contiguous host array to the device. Raises DeviceError if it does not fit there."""
         self._require_open()
         self._heap.require(address, source.nbytes)
         cpu_memory.copy(address, cpu_memory.contiguous_address(source, written=False), source.nbytes)
         self.counters.copies_in += 1
 
-    def copy_out(self, target: npt.NDArray[np.generic], address: int) -> None:
+    def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
         """Copy from the device into a contiguous host array. Raises DeviceError if there is not as much."""
         self._require_open()
         self._heap.require(address, target.nbytes)
         cpu_memory.copy(cpu_memory.contiguous_address(target, written=True), address, target.nbytes)
         self.counters.copies_out += 1
+
+    def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
+        """Copy from one address to another. Raises DeviceError if one does not hold as much."""
+        self._require_open()
+        for address in (target, source):
+            self._heap.require(address, nbytes)
+        cpu_memory.copy(target, source, nbytes)
+        self.counters.launches += 1
 
     def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result runs all steps in order and raises KernelError if one fails.
@@ -137,6 +146,24 @@ class CpuDevice:
                     launch(memory, self._os_threads, self._order, self._seed)
 
         return run
+
+    def event(self) -> Event:
+        """An event; here each is always reached, so that one is as good as another."""
+        self._require_open()
+        return 0
+
+    def record(self, event: Event, lane: Lane) -> None:  # noqa: ARG002
+        """Nothing to mark: what was enqueued is done."""
+        self._require_open()
+
+    def follow(self, lane: Lane, event: Event) -> None:  # noqa: ARG002
+        """Nothing to hold back."""
+        self._require_open()
+
+    def wait(self, event: Event) -> None:  # noqa: ARG002
+        """Nothing is ever under way here; counted all the same."""
+        self._require_open()
+        self.counters.synchronisations += 1
 
     def synchronize(self) -> None:
         """Nothing is ever under way here; counted all the same."""

@@ -1,4 +1,4 @@
-"""The GPU, through PyCUDA: its primary context, one stream, pinned buffers, and CUDA graphs where they can be had.
+"""The GPU, through PyCUDA: its primary context, a stream for each lane, pinned buffers, CUDA graphs where possible.
 
 PyCUDA is imported when a device is opened, not before.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.base import Bytes, Counters, KernelResources
+from vgg16gpu.devices.base import Bytes, Counters, Event, KernelResources, Lane
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, find_nvcc
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES, Activation, Held, load_pycuda, pick_card, read_facts
 from vgg16gpu.devices.cuda_graph import Graph, kernel_signature, load_bindings
@@ -40,8 +40,8 @@ class CudaDevice:
             self.counters = Counters()
             with self._active(DeviceError):
                 self._held.open()
-                self.facts = read_facts(driver, card)
-            self._bindings = load_bindings()
+                self._bindings = load_bindings()
+                self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
             self._compiler = CubinCompiler(self.facts.compute_capability)
         except BaseException:
             self.close()
@@ -78,7 +78,8 @@ class CudaDevice:
         with self._active(KernelError):
             sequence = LaunchSequence(held.driver, held.stream, [self._resolve(step, bases) for step in steps])
             if self._bindings is not None and count > 1:
-                sequence.graph = Graph(self._bindings, held.stream.handle, sequence.enqueue)
+                early = [launch.early for launch in sequence.launches]
+                sequence.graph = Graph(self._bindings, held.stream.handle, sequence.enqueue, early)
             held.sequences.append(sequence)
 
         def launch() -> None:
@@ -98,7 +99,7 @@ class CudaDevice:
         return address
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` returned, once the work enqueued on it is done."""
+        """Give back what `allocate` returned, once the work enqueued on the compute lane is done."""
         with self._active(DeviceError):
             if address not in self._held.allocations:
                 raise DeviceError(f"{address:#x} is not allocated on {self.facts.name}, or has been freed")
@@ -111,30 +112,59 @@ class CudaDevice:
         with self._active(DeviceError):
             return self._held.pin(nbytes)
 
-    def copy_in(self, address: int, source: npt.NDArray[np.generic]) -> None:
+    def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device.
 
-        A pinned array must stay as it is until `synchronize`; any other may change on return. A large array in ordinary
-        memory, a mapped file say, goes through pinned chunks, each a copy that counts.
+        A pinned array must stay as it is until the copy is done; any other may change on return. A large array in
+        ordinary memory, a mapped file say, goes through pinned chunks, each a copy that counts.
         """
         data = _as_bytes(source)
         with self._active(DeviceError):
             if data.nbytes <= CHUNK_NBYTES or self._held.is_pinned(data):
-                self._send(address, data)
+                self._send(address, data, lane)
             else:
-                self._send_in_chunks(address, data)
+                self._send_in_chunks(address, data, lane)
 
-    def copy_out(self, target: npt.NDArray[np.generic], address: int) -> None:
+    def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy from the device into a contiguous host array."""
         data = _as_bytes(target)
         with self._active(DeviceError):
-            self._held.driver.memcpy_dtoh_async(data, address, self._held.stream)
+            self._held.driver.memcpy_dtoh_async(data, address, self._held.lanes[lane])
         self.counters.copies_out += 1
 
-    # Time
+    def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
+        """Enqueue a copy from one address to another, on the compute lane."""
+        with self._active(DeviceError):
+            self._held.driver.memcpy_dtod_async(target, source, nbytes, self._held.stream)
+        self.counters.launches += 1
+
+    # Order and time
+
+    def event(self) -> Event:
+        """A new event, which counts as reached until it is recorded; freed with the device."""
+        driver = self._held.driver
+        with self._active(DeviceError):
+            self._held.marks.append(driver.Event(driver.event_flags.DISABLE_TIMING))
+        return len(self._held.marks) - 1
+
+    def record(self, event: Event, lane: Lane) -> None:
+        """Put the event behind everything enqueued on `lane`, from where it was recorded before."""
+        with self._active(DeviceError):
+            self._held.marks[event].record(self._held.lanes[lane])
+
+    def follow(self, lane: Lane, event: Event) -> None:
+        """Hold back what will be enqueued on `lane` until the event is reached, as it is recorded now."""
+        with self._active(DeviceError):
+            self._held.lanes[lane].wait_for_event(self._held.marks[event])
+
+    def wait(self, event: Event) -> None:
+        """Wait until the event is reached; counts as a synchronisation. Raises KernelError if a launch failed."""
+        with self._active(KernelError):
+            self.counters.synchronisations += 1
+            self._held.marks[event].synchronize()
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued. Raises KernelError if a launch failed."""
+        """Wait for everything enqueued on the compute lane. Raises KernelError if a launch failed."""
         with self._active(KernelError):
             self._wait()
 
@@ -198,7 +228,7 @@ class CudaDevice:
             attribute = self._held.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
             built.shared_limit = max(built.shared_limit, int(step.shared))  # other steps may take more
             function.set_attribute(attribute, built.shared_limit)
-        return resolve(step, function, built, bases)
+        return resolve(step, function, built, bases, self._bindings)
 
     def _allocate(self, nbytes: int) -> int:
         driver = self._held.driver
@@ -213,19 +243,19 @@ class CudaDevice:
         self._held.allocations[int(allocation)] = allocation
         return int(allocation)
 
-    def _send(self, address: int, data: Bytes) -> None:
-        self._held.driver.memcpy_htod_async(address, data, self._held.stream)
+    def _send(self, address: int, data: Bytes, lane: Lane) -> None:
+        self._held.driver.memcpy_htod_async(address, data, self._held.lanes[lane])
         self.counters.copies_in += 1
 
-    def _send_in_chunks(self, address: int, data: Bytes) -> None:
+    def _send_in_chunks(self, address: int, data: Bytes, lane: Lane) -> None:
         chunks = self._held.chunks()
         for index, start in enumerate(range(0, data.nbytes, CHUNK_NBYTES)):
             buffer, sent = chunks[index % len(chunks)]
             part = data[start : start + CHUNK_NBYTES]
             sent.synchronize()  # the last copy out of this buffer, by this upload or an earlier one
             np.copyto(buffer[: part.size], part)
-            self._send(address + start, buffer[: part.size])
-            sent.record(self._held.stream)
+            self._send(address + start, buffer[: part.size], lane)
+            sent.record(self._held.lanes[lane])
 
     def _wait(self) -> None:
         self.counters.synchronisations += 1

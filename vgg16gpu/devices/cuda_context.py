@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from vgg16gpu.cuda_probe import DRIVER_LIBRARY
-from vgg16gpu.devices.base import Bytes
+from vgg16gpu.devices.base import Bytes, Lane
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_launch import BuiltKernel, LaunchSequence
 from vgg16gpu.errors import DeviceError, Error, KernelError
@@ -76,7 +76,7 @@ def pick_card(driver: PyCuda, ordinal: int) -> Any:
     return driver.Device(ordinal)
 
 
-def read_facts(driver: PyCuda, card: Any) -> DeviceFacts:
+def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
     """What the planner may know of a card. Its context must be current."""
     attribute = driver.device_attribute
     free, total = driver.mem_get_info()
@@ -89,6 +89,7 @@ def read_facts(driver: PyCuda, card: Any) -> DeviceFacts:
         shared_nbytes=card.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         memory_total=total,
         memory_free=free,
+        tensor_maps=tensor_maps,
     )
 
 
@@ -101,8 +102,10 @@ class Held:
 
     driver: PyCuda
     context: Any  # pycuda.driver.Context; None when all is given back
-    stream: Any = None
-    events: list[Any] = field(default_factory=list)
+    stream: Any = None  # of the compute lane
+    lanes: dict[Lane, Any] = field(default_factory=dict)  # the stream of each
+    events: list[Any] = field(default_factory=list)  # of `measure`
+    marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
     modules: dict[Unit, Any] = field(default_factory=dict)
     kernels: dict[Kernel, BuiltKernel] = field(default_factory=dict)
     sequences: list[LaunchSequence] = field(default_factory=list)
@@ -111,8 +114,9 @@ class Held:
     ring: list[tuple[Bytes, Any]] = field(default_factory=list)
 
     def open(self) -> None:
-        """Make the stream and the events of `measure`."""
-        self.stream = self.driver.Stream(_NON_BLOCKING)
+        """Make the streams and the events of `measure`."""
+        self.lanes = {lane: self.driver.Stream(_NON_BLOCKING) for lane in Lane}
+        self.stream = self.lanes[Lane.COMPUTE]
         self.events = [self.driver.Event(), self.driver.Event()]
 
     def pin(self, nbytes: int) -> Bytes:
@@ -149,9 +153,9 @@ class Held:
             context.detach()
 
     def _free_all(self) -> None:
-        if self.stream is not None:
+        for stream in self.lanes.values():
             with suppress(self.driver.Error):
-                self.stream.synchronize()
+                stream.synchronize()
         for sequence in self.sequences:
             sequence.clear()
         allocations = [*self.allocations.values(), *(buffer.base for buffer in self.buffers)]
@@ -159,9 +163,9 @@ class Held:
             with suppress(self.driver.Error):
                 allocation.free()
         # The others go with their last reference; that has to be here, while the context is current.
-        for container in (self.sequences, self.buffers, self.ring, self.events):
+        for container in (self.sequences, self.buffers, self.ring, self.events, self.marks):
             container.clear()
-        for table in (self.allocations, self.kernels, self.modules):
+        for table in (self.allocations, self.kernels, self.modules, self.lanes):
             table.clear()
         self.stream = None
 

@@ -6,7 +6,7 @@ cuda-bindings is optional: without it, kernels are launched one by one and signa
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from vgg16gpu.errors import KernelError
@@ -30,13 +30,19 @@ def load_bindings() -> Any | None:
 class Graph:
     """A captured sequence of launches, replayed by one call. Its context must be current in every method."""
 
-    def __init__(self, bindings: Any, stream: int, enqueue: Callable[[], None]) -> None:
-        """Capture what `enqueue` puts into `stream`; nothing is executed. Raises KernelError."""
+    def __init__(self, bindings: Any, stream: int, enqueue: Callable[[], None], early: Sequence[bool] = ()) -> None:
+        """Capture what `enqueue` puts into `stream`; nothing is executed.
+
+        `early` says of each launch whether it may start before the one before it has ended (programmatic dependent
+        launch): its kernel then waits itself. Raises KernelError.
+        """
         self._bindings = bindings
         self._stream = bindings.CUstream(stream)
         self._executable: Any = None
         graph = self._capture(enqueue)
         try:
+            if any(early):
+                _start_early(bindings, graph, early)
             self._executable = self._call("cuGraphInstantiate", graph, 0)
         finally:
             bindings.cuGraphDestroy(graph)
@@ -73,6 +79,37 @@ class Graph:
         return _call(self._bindings, name, *arguments)
 
 
+def _start_early(bindings: Any, graph: Any, early: Sequence[bool]) -> None:
+    """Turn the edge into each launch that may start early into a programmatic one.
+
+    CUDA programming guide, "Programmatic Dependent Launch and Synchronization", use in CUDA graphs.
+    """
+    following = {int(tail): (tail, head, data) for tail, head, data in _edges(bindings, graph)}
+    node = _call(bindings, "cuGraphGetRootNodes", graph, 1)[0][0]
+    for may_start in early[1:]:
+        tail, head, data = following[int(node)]
+        if may_start:
+            programmatic = bindings.CUgraphEdgeData()
+            programmatic.from_port = int(bindings.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+            programmatic.type = int(bindings.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+            _with_edge_data(bindings, "cuGraphRemoveDependencies", graph, [tail], [head], [data])
+            _with_edge_data(bindings, "cuGraphAddDependencies", graph, [tail], [head], [programmatic])
+        node = head
+
+
+def _with_edge_data(bindings: Any, name: str, graph: Any, tails: list[Any], heads: list[Any], data: list[Any]) -> None:
+    """The form of a function that takes edge data has its plain name from CUDA 13 on."""
+    name = f"{name}_v2" if hasattr(bindings, f"{name}_v2") else name
+    _call(bindings, name, graph, tails, heads, data, len(tails))
+
+
+def _edges(bindings: Any, graph: Any) -> list[tuple[Any, Any, Any]]:
+    name = "cuGraphGetEdges_v2" if hasattr(bindings, "cuGraphGetEdges_v2") else "cuGraphGetEdges"
+    count = _call(bindings, name, graph, 0)[-1]
+    tails, heads, data, _ = _call(bindings, name, graph, count)
+    return list(zip(tails, heads, data, strict=True))
+
+
 def kernel_signature(bindings: Any, cubin: bytes, name: str) -> Signature | None:
     """Where each parameter of a kernel lies in its argument buffer; None if the driver (before CUDA 12.4) cannot say.
 
@@ -96,7 +133,7 @@ def kernel_signature(bindings: Any, cubin: bytes, name: str) -> Signature | None
 
 
 def _call(bindings: Any, name: str, *arguments: Any) -> Any:
-    """Call a driver function; its one result, or None if it has none. Raises KernelError with the driver's text."""
+    """Call a driver function; its result, a tuple if it has several, None if none. Raises KernelError with the driver's text."""
     try:
         error, *results = getattr(bindings, name)(*arguments)
     except RuntimeError as problem:
@@ -104,4 +141,4 @@ def _call(bindings: Any, name: str, *arguments: Any) -> Any:
     if error != bindings.CUresult.CUDA_SUCCESS:
         _, text = bindings.cuGetErrorString(error)
         raise KernelError(f"{name} failed: {text.decode() if text else error}")
-    return results[0] if results else None
+    return results[0] if len(results) == 1 else (tuple(results) or None)

@@ -1,7 +1,12 @@
-"""Steps, resolved for PyCUDA: addresses filled in, arguments checked against the kernel's own signature."""
+"""Steps, resolved for PyCUDA: addresses filled in, arguments checked against the kernel's own signature.
+
+A prepared call of PyCUDA trusts its format and knows no tensor maps, whose place in the argument buffer is the compiler's
+choice (nvcc 13 puts the first one at byte 112). So where the driver tells a kernel's signature, the buffer is packed here.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +14,12 @@ from typing import Any
 from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_graph import Graph, Signature
+from vgg16gpu.devices.cuda_tensor_map import encode
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Pointer, Scalar, Step
+from vgg16gpu.program import Arena, Argument, Pointer, Scalar, Step, TensorMap
 
 MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
 MAX_BLOCK = (1024, 1024, 64)
-
-_PARAMETER_NBYTES = {"P": 8, "i": 4, "f": 4}
 
 
 @dataclass
@@ -37,8 +41,9 @@ class Launch:
     function: Any  # pycuda.driver.Function, prepared
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    arguments: tuple[int | float, ...]
+    arguments: tuple[int | float | bytes, ...]
     shared: int
+    early: bool = False
 
 
 @dataclass
@@ -80,37 +85,53 @@ def step_name(step: Step) -> str:
     return f"{step.label} ({step.kernel.label})" if step.label else step.kernel.label
 
 
-def resolve(step: Step, function: Any, built: BuiltKernel, bases: Mapping[Arena, int]) -> Launch:
+def resolve(
+    step: Step, function: Any, built: BuiltKernel, bases: Mapping[Arena, int], bindings: Any | None = None
+) -> Launch:
     """The prepared launch of a step. Raises KernelError for arguments or a block that the kernel cannot take."""
     name = step_name(step)
-    formats = ["P" if isinstance(argument, Pointer) else argument.kind for argument in step.arguments]
-    check_signature(name, formats, built.signature)
     grid, block = _plain(step.grid), _plain(step.block)
     _check_shape(name, grid, block, built.max_threads)
-    values = tuple(_value(name, argument, bases) for argument in step.arguments)
-    function.prepare(formats)
-    return Launch(name, function, grid, block, values, int(step.shared))
+    values = [_value(name, argument, bases, bindings) for argument in step.arguments]
+    arguments: tuple[int | float | bytes, ...]
+    if built.signature is None:
+        function.prepare([_format(name, argument) for argument in step.arguments])
+        arguments = tuple(values)
+    else:
+        packed = [_packed(argument, value) for argument, value in zip(step.arguments, values, strict=True)]
+        buffer = pack(name, packed, built.signature)
+        function.prepare([f"{len(buffer)}s"] if buffer else [])
+        arguments = (buffer,) if buffer else ()
+    return Launch(name, function, grid, block, arguments, int(step.shared), step.early)
 
 
-def check_signature(name: str, formats: Sequence[str], signature: Signature | None) -> None:
-    """Compare a format ("P", "i", "f") with what a kernel takes, as far as known: a prepared call trusts its format.
-
-    Raises KernelError if they differ in number, size or place.
-    """
-    if signature is None:
-        return
-    places: list[tuple[int, int]] = []
-    end = 0
-    for kind in formats:
-        nbytes = _PARAMETER_NBYTES[kind]
-        offset = -(-end // nbytes) * nbytes  # each aligned to its own size, as C does and PyCUDA packs
-        places.append((offset, nbytes))
-        end = offset + nbytes
-    if tuple(places) != signature:
+def pack(name: str, arguments: Sequence[bytes], signature: Signature) -> bytes:
+    """The argument buffer of a kernel: each argument at its place. Raises KernelError if they are not the kernel's."""
+    if [len(argument) for argument in arguments] != [nbytes for _, nbytes in signature]:
         raise KernelError(
-            f"{name}: the step has {len(places)} arguments ({_sizes(places)} bytes), "
-            f"the kernel takes {len(signature)} ({_sizes(signature)} bytes)"
+            f"{name}: the step has {len(arguments)} arguments ({_sizes(map(len, arguments))} bytes), "
+            f"the kernel takes {len(signature)} ({_sizes(nbytes for _, nbytes in signature)} bytes)"
         )
+    buffer = bytearray(max((offset + nbytes for offset, nbytes in signature), default=0))
+    for argument, (offset, nbytes) in zip(arguments, signature, strict=True):
+        buffer[offset : offset + nbytes] = argument
+    return bytes(buffer)
+
+
+def _packed(argument: Argument, value: int | float | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return struct.pack("<Q" if isinstance(argument, Pointer) else "<" + _kind(argument), value)
+
+
+def _kind(argument: Argument) -> str:
+    return argument.kind if isinstance(argument, Scalar) else "P"
+
+
+def _format(name: str, argument: Argument) -> str:
+    if isinstance(argument, TensorMap):
+        raise KernelError(f"{name}: tensor maps need cuda-bindings and a driver of CUDA 12.4; install or update them")
+    return _kind(argument)
 
 
 def _check_shape(name: str, grid: tuple[int, ...], block: tuple[int, ...], max_threads: int) -> None:
@@ -123,8 +144,8 @@ def _check_shape(name: str, grid: tuple[int, ...], block: tuple[int, ...], max_t
         raise KernelError(f"{name}: a block of {threads} threads; this kernel runs with {max_threads} at most")
 
 
-def _sizes(places: Iterable[tuple[int, int]]) -> str:
-    return " ".join(str(nbytes) for _, nbytes in places) or "0"
+def _sizes(sizes: Iterable[int]) -> str:
+    return " ".join(map(str, sizes)) or "0"
 
 
 def _plain(dimensions: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -132,13 +153,19 @@ def _plain(dimensions: tuple[int, int, int]) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _value(name: str, argument: Pointer | Scalar, bases: Mapping[Arena, int]) -> int | float:
+def _value(name: str, argument: Argument, bases: Mapping[Arena, int], bindings: Any | None) -> int | float | bytes:
+    if isinstance(argument, TensorMap):
+        return encode(bindings, name, argument, _address(name, argument.pointer, bases)) if bindings else b""
     if isinstance(argument, Pointer):
-        if argument.arena not in bases:
-            raise KernelError(f"{name}: it uses the arena '{argument.arena.value}', which has no address")
-        return int(bases[argument.arena] + argument.offset)
+        return _address(name, argument, bases)
     if argument.kind == "f":
         return float(argument.value)
     if not -(2**31) <= argument.value < 2**31 or argument.value != int(argument.value):
         raise KernelError(f"{name}: the argument {argument.value} is not an int of 32 bits")
     return int(argument.value)
+
+
+def _address(name: str, pointer: Pointer, bases: Mapping[Arena, int]) -> int:
+    if pointer.arena not in bases:
+        raise KernelError(f"{name}: it uses the arena '{pointer.arena.value}', which has no address")
+    return int(bases[pointer.arena] + pointer.offset)

@@ -15,18 +15,19 @@ from vgg16gpu.ops.base import Lowering
 
 
 @cache
-def _lowerings() -> dict[type[Op], Lowering]:
-    found: dict[type[Op], Lowering] = {}
+def _lowerings() -> dict[type[Op], tuple[Lowering, ...]]:
+    found: dict[type[Op], tuple[Lowering, ...]] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         one: tuple[Lowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
-        found |= {lowering.op_type: lowering for lowering in (*one, *getattr(module, "LOWERINGS", ()))}
+        for lowering in (*one, *getattr(module, "LOWERINGS", ())):
+            found[lowering.op_type] = (*found.get(lowering.op_type, ()), lowering)
     return found
 
 
-def lowering(op: Op) -> Lowering:
-    """How ops of this type become steps. Raises ModelError for a type that no module lowers."""
-    found = _lowerings().get(type(op))
-    if found is None:
+def lowerings(op: Op) -> tuple[Lowering, ...]:
+    """The ways in which ops of this type become steps, by module name. Raises ModelError where there is none."""
+    found = _lowerings().get(type(op), ())
+    if not found:
         raise ModelError(f"{type(op).__name__} '{op.y}': there is no kernel for this operator")
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,8 @@ import numpy.typing as npt
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Op, Shape
 from vgg16gpu.memory import aligned
-from vgg16gpu.program import Arena, Dim3, Pointer, Scalar, Step, Upload, Value, padded_channels
+from vgg16gpu.program import Arena, Control, Dim3, Element, Pointer, Scalar, Step, Upload, Value
+from vgg16gpu.quantise import QuantisedOp
 
 BLOCK = 256  # threads of the simple kernels, as in their sources
 
@@ -24,6 +25,14 @@ class WeightArena:
         self.uploads: list[Upload] = []
         self.nbytes = 0
         self.staging_nbytes = 0
+        self.finish: list[Step] = []  # work of the build that needs calibrated scales
+        self._shared: dict[Hashable, Pointer] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Pointer]) -> Pointer:
+        """What `make` puts into the arena, the first time that this key is asked for; then the same again."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def reserve(self, nbytes: int) -> Pointer:
         """Room for `nbytes` in the arena."""
@@ -37,9 +46,15 @@ class WeightArena:
         self.uploads.append(Upload(array, pointer))
         return pointer
 
-    def add_channels(self, vector: npt.NDArray[np.float32] | None, channels: int) -> Pointer:
-        """A value per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
-        stored = np.zeros(padded_channels(channels), np.float32)
+    def add_zeros(self, words: int) -> Pointer:
+        """Words of 32 bits, zero at first, that steps of the build write."""
+        return self.add(np.zeros(words, np.float32))
+
+    def add_channels(
+        self, vector: npt.NDArray[np.float32] | None, channels: int, element: Element = Element.F32
+    ) -> Pointer:
+        """A float per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
+        stored = np.zeros(element.padded(channels), np.float32)
         if vector is not None:
             stored[:channels] = vector
         return self.add(stored)
@@ -50,19 +65,79 @@ class WeightArena:
         self.uploads.append(Upload(array, Pointer(Arena.STAGING, 0), pack))
 
 
+Constants: TypeAlias = tuple[Pointer, ...]  # where the weights of an op lie, in an order that its lowering knows
+FLOAT: Final = (Element.F32,)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scales of a value in float16 pairs: vectors of floats, one per stored channel, written by the build."""
+
+    scale: Pointer  # powers of two
+    observed: Pointer  # largest magnitude on the samples
+    level: Pointer  # what the weights of its producer make of typical inputs
+    channels: int  # stored
+    uniform: bool  # one scale for all channels: a fully connected layer reads it
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An op where it stands: everything that a lowering decides by."""
+
+    op: Any  # an Op of the lowering's type
+    x_shape: Shape
+    facts: DeviceFacts
+    precision: str = "fp32"
+    number: int = 1  # counts the ops of the graph; what a wait that ran out reports
+    reads_input: bool = False  # x is the run-time input, which nobody else reads
+    x_scaling: Scaling | None = None  # fp32 on tensor cores
+    y_scaling: Scaling | None = None
+    quantised: QuantisedOp | None = None  # int8
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the steps of an op use beside values and weights."""
+
+    workspace: Pointer
+    control: Control
+    counters: Pointer
+    maxima: Pointer  # where the largest magnitudes of a float16 y go, a word per image
+
+
 @dataclass(frozen=True)
 class Lowering:
     """How the planner turns ops of one type into steps.
 
-    weights(op, x_shape, arena) -> pointers: puts the constants of the op into the weight arena.
-    steps(op, x, y, weights, workspace, facts) -> steps: the launches that compute y from x.
-    workspace_nbytes(op, x_shape, facts) -> bytes of scratch memory that these steps use.
+    steps(layer, x, y, constants, places): the launches that compute y from x.
+    weights(layer, arena): puts the constants of the op into the weight arena; must not depend on the batch.
+    workspace_nbytes(layer): scratch memory that these steps use. counters(layer): words of it that are zero at first.
+    family: "ffma", "mma" (tensor cores of any card) or "wgmma" (of Hopper).
+    supports(layer): whether it can compute this op; must not depend on the batch.
+    takes(layer): elements of x that the steps can read, the best first.
+    gives(layer, wanted): the element of y; `wanted` is what its reader takes.
+    reads_input: the steps take the run-time input as the host left it; x is a Source, not a Value.
     """
 
     op_type: type[Op]
-    steps: Callable[[Any, Value, Value, Sequence[Pointer], Pointer, DeviceFacts], tuple[Step, ...]]
-    weights: Callable[[Any, Shape, WeightArena], tuple[Pointer, ...]] = lambda *_: ()
-    workspace_nbytes: Callable[[Any, Shape, DeviceFacts], int] = lambda *_: 0
+    steps: Callable[[Layer, Any, Value, Constants, Places], tuple[Step, ...]]
+    weights: Callable[[Layer, WeightArena], Constants] = lambda *_: ()
+    workspace_nbytes: Callable[[Layer], int] = lambda *_: 0
+    counters: Callable[[Layer], int] = lambda *_: 0
+    family: str = "ffma"
+    supports: Callable[[Layer], bool] = lambda *_: True
+    takes: Callable[[Layer], tuple[Element, ...]] = lambda *_: FLOAT
+    gives: Callable[[Layer, tuple[Element, ...]], Element] = lambda *_: Element.F32
+    reads_input: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """The run-time input as the host left it: float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)."""
+
+    pointer: Pointer
+    element_type: str
+    normalisation: tuple[Pointer, Pointer] | None = None  # uint8: scale and shift of each channel
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import MAX_POOL_2X2, Conv, Shape
-from vgg16gpu.ops.base import Lowering, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
 from vgg16gpu.ops.pack import pack_conv
 from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value, padded_channels
 
@@ -164,15 +163,15 @@ def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
         )
 
 
-def weights(op: Conv, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
+def weights(layer: Layer, arena: WeightArena) -> Constants:
     """Weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
-    del x_shape
+    op: Conv = layer.op
     return pack_conv(op.weight, GROUP_ALIGNMENT, arena), arena.add_channels(op.bias, op.weight.shape[0])
 
 
-def workspace_nbytes(op: Conv, x_shape: Shape, facts: DeviceFacts) -> int:
+def workspace_nbytes(layer: Layer) -> int:
     """Room for the group sums of a split reduction."""
-    shape = geometry(op, x_shape, facts)
+    shape = geometry(layer.op, layer.x_shape, layer.facts)
     return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
 
 
@@ -188,12 +187,12 @@ def label(op: Conv) -> str:
     return kernel + " + relu" * op.relu + " + pool" * op.pool
 
 
-def steps(
-    op: Conv, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch, or two when the reduction is split."""
-    weight, bias = pointers
-    shape = geometry(op, x.shape, facts)
+    op: Conv = layer.op
+    weight, bias = constants
+    workspace = places.workspace
+    shape = geometry(op, x.shape, layer.facts)
     tile, window = shape.tile, op.window
     out_h, out_w = window.output_size(x.shape[2], x.shape[3])
     if op.pool:

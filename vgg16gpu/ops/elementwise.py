@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import BatchNorm, Relu, Shape
-from vgg16gpu.ops.base import Lowering, WeightArena, linear, scalars
-from vgg16gpu.program import Kernel, Pointer, Step, Value
+from vgg16gpu.graph import BatchNorm, Relu
+from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
+from vgg16gpu.program import Kernel, Step, Value
 
 SOURCE = "elementwise.cu"
 
 
-def relu_steps(
-    op: Relu, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def relu_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del pointers, workspace, facts
+    del constants, places
     vectors = math.prod(y.stored_shape) // 4
     grid, block = linear(vectors)
     return (
@@ -30,26 +26,23 @@ def relu_steps(
             arguments=(y.pointer, x.pointer, *scalars(vectors)),
             flop=math.prod(y.shape),
             nbytes=x.nbytes + y.nbytes,
-            names=op.names,
+            names=layer.op.names,
             label="relu",
         ),
     )
 
 
-def batch_norm_weights(op: BatchNorm, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
+def batch_norm_weights(layer: Layer, arena: WeightArena) -> Constants:
     """Per channel scale / sqrt(variance + epsilon), and the shift that goes with it."""
+    op: BatchNorm = layer.op
     scale = op.scale.astype(np.float64) / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
     shift = op.shift - op.mean * scale
-    channels = x_shape[1]
-    stored = [arena.add_channels(vector.astype(np.float32), channels) for vector in (scale, shift)]
-    return stored[0], stored[1]
+    return tuple(arena.add_channels(vector.astype(np.float32), vector.size) for vector in (scale, shift))
 
 
-def batch_norm_steps(
-    op: BatchNorm, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def batch_norm_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del workspace, facts
+    del places
     vectors = math.prod(y.stored_shape) // 4
     grid, block = linear(vectors)
     return (
@@ -57,10 +50,10 @@ def batch_norm_steps(
             kernel=Kernel(SOURCE, "scale_shift_f32"),
             grid=grid,
             block=block,
-            arguments=(y.pointer, x.pointer, *pointers, *scalars(vectors, x.pitch)),
+            arguments=(y.pointer, x.pointer, *constants, *scalars(vectors, x.pitch)),
             flop=2 * math.prod(y.shape),
             nbytes=x.nbytes + y.nbytes,
-            names=op.names,
+            names=layer.op.names,
             label="batch norm",
         ),
     )

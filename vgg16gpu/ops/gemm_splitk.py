@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Gemm, Shape
-from vgg16gpu.ops.base import BLOCK, Lowering, WeightArena, ceil_div, scalars
+from vgg16gpu.graph import Gemm
+from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.pack import gemm_input, pack_gemm
-from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value, padded_channels
+from vgg16gpu.program import Dim3, Kernel, Step, Value, padded_channels
 
 SOURCE = "gemm_splitk.cu"
 
@@ -30,18 +27,18 @@ def choose_tile(batch: int) -> tuple[int, int, int]:
     return next((tile for tile in TILES if batch <= tile[1]), TILES[-1])
 
 
-def weights(op: Gemm, x_shape: Shape, arena: WeightArena) -> tuple[Pointer, ...]:
+def weights(layer: Layer, arena: WeightArena) -> Constants:
     """Weights as (OUT, stored features of x), bias as (padded OUT,)."""
-    channels, pixels = gemm_input(x_shape, op.flattens)
+    op: Gemm = layer.op
+    channels, pixels = gemm_input(layer.x_shape, op.flattens)
     return pack_gemm(op.weight, channels, pixels, arena), arena.add_channels(op.bias, op.weight.shape[0])
 
 
-def steps(
-    op: Gemm, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del workspace, facts
-    weight, bias = pointers
+    del places
+    op: Gemm = layer.op
+    weight, bias = constants
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)
     tile = choose_tile(batch)

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Flatten, Identity, Op
-from vgg16gpu.ops.base import BLOCK, Lowering, ceil_div, scalars
+from vgg16gpu.graph import Flatten, Identity, Shape
+from vgg16gpu.ops import preprocess
+from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, Source, ceil_div, scalars
 from vgg16gpu.program import Dim3, Kernel, Layout, Pointer, Step, Value
 
 SOURCE = "layout.cu"
-MAX_INPUT_BLOCKS = 64  # per image; each leaves one status word
+MAX_INPUT_BLOCKS = 64  # per image
 
 
-def input_blocks(shape: Sequence[int]) -> int:
-    """Blocks per image of the kernels that take an input in; the number of its status words."""
+def input_blocks(shape: Shape) -> int:
+    """Blocks per image of the kernels that take an input in."""
     return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), BLOCK))
 
 
-def to_nhwc(source: Pointer, y: Value, status: Pointer) -> Step:
-    """The input as the model says, at `source`, into the device layout at `y`; NaN and Inf are reported in `status`."""
+def take_in(source: Source, y: Value, status: Pointer) -> Step:
+    """The input as the host left it into float32 NHWC; NaN and Inf are reported in the status words."""
+    if source.normalisation:
+        return preprocess.from_bytes(source.pointer, y, source.normalisation, input_blocks(y.shape))
     batch, channels, *spatial = y.shape
     return Step(
         kernel=Kernel(SOURCE, "nchw_to_nhwc_f32"),
         grid=Dim3(input_blocks(y.shape), batch),
         block=Dim3(BLOCK),
-        arguments=(y.pointer, source, status, *scalars(math.prod(spatial), channels, y.pitch)),
+        arguments=(y.pointer, source.pointer, status, *scalars(math.prod(spatial), channels, y.pitch)),
         nbytes=4 * math.prod(y.shape) + y.nbytes,
         names=(y.name,),
         label="input to NHWC",
@@ -48,21 +49,17 @@ def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
     )
 
 
-def flatten_steps(
-    op: Op, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def flatten_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del pointers, workspace, facts
-    return (from_nhwc(x, y, op.names, "flatten"),)
+    del constants, places
+    return (from_nhwc(x, y, layer.op.names, "flatten"),)
 
 
-def identity_steps(
-    op: Op, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def identity_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch: a copy, left only where somebody asks for both names of a value."""
-    del pointers, workspace, facts
+    del constants, places
     flat = Value(x.name, (1, math.prod(x.stored_shape)), Layout.PLAIN, x.pointer)
-    return (from_nhwc(flat, Value(y.name, flat.shape, Layout.PLAIN, y.pointer), op.names, "copy"),)
+    return (from_nhwc(flat, Value(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)
 
 
 LOWERINGS = (Lowering(Flatten, flatten_steps), Lowering(Identity, identity_steps))

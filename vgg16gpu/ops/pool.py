@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Pool
-from vgg16gpu.ops.base import Lowering, linear, scalars
-from vgg16gpu.program import Kernel, Pointer, Step, Value
+from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.program import Kernel, Step, Value
 
 SOURCE = "pool.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
-def steps(
-    op: Pool, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del pointers, workspace, facts
+    del constants, places
+    op: Pool = layer.op
     batch, height, width, channels = y.stored_shape
     window = op.window
     grid, block = linear(math.prod(y.stored_shape) // 4)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vgg16gpu.graph import Array
 from vgg16gpu.ops.base import BLOCK, WeightArena, scalars
-from vgg16gpu.ops.layout import input_blocks
 from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value
 
 
@@ -40,14 +38,14 @@ def weights(normalisation: Normalisation, arena: WeightArena) -> tuple[Pointer, 
     return arena.add_channels(scale, scale.size), arena.add_channels(shift, shift.size)
 
 
-def from_bytes(source: Pointer, y: Value, status: Pointer, pointers: Sequence[Pointer]) -> Step:
-    """(N, H, W, C) bytes at `source` into normalised values at `y`."""
+def from_bytes(source: Pointer, y: Value, normalisation: tuple[Pointer, Pointer], blocks: int) -> Step:
+    """(N, H, W, C) bytes at `source` into normalised values at `y`, by `blocks` blocks for each image."""
     batch, channels, *spatial = y.shape
     return Step(
         kernel=Kernel("preprocess.cu", "preprocess_u8"),
-        grid=Dim3(input_blocks(y.shape), batch),
+        grid=Dim3(blocks, batch),
         block=Dim3(BLOCK),
-        arguments=(y.pointer, source, status, *pointers, *scalars(math.prod(spatial), channels, y.pitch)),
+        arguments=(y.pointer, source, *normalisation, *scalars(math.prod(spatial), channels, y.pitch)),
         flop=2 * math.prod(y.shape),
         nbytes=math.prod(y.shape) + y.nbytes,
         names=(y.name,),

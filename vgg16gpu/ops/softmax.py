@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Softmax
-from vgg16gpu.ops.base import BLOCK, Lowering, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value
+from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, scalars
+from vgg16gpu.program import Dim3, Kernel, Step, Value
 
 
-def steps(
-    op: Softmax, x: Value, y: Value, pointers: Sequence[Pointer], workspace: Pointer, facts: DeviceFacts
-) -> tuple[Step, ...]:
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del pointers, workspace, facts
+    del constants, places
     batch, features = x.shape
     return (
         Step(
@@ -25,7 +21,7 @@ def steps(
             arguments=(y.pointer, x.pointer, *scalars(features, x.pitch, y.pitch)),
             flop=50 * math.prod(x.shape),
             nbytes=x.nbytes + y.nbytes,
-            names=op.names,
+            names=layer.op.names,
             label="softmax",
         ),
     )

@@ -6,7 +6,7 @@ network answers nearly the same to every noise image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ Plane: TypeAlias = npt.NDArray[np.int64]
 
 CALIBRATION_SEED = 1  # the pictures that centre a generated model's scores
 TESTBENCH_SEED = 2  # the pictures it is asked about
+SCALES_SEED = 3  # the pictures that fix the scales of fp32 on tensor cores
 
 _UNIT = 1024  # side of a picture in the units of the patterns, whatever its size in pixels
 
@@ -102,6 +103,18 @@ def structured_images(count: int, size: int, seed: int) -> Pixels:
     come at every size.
     """
     return np.stack([_picture(size, seed, index) for index in range(count)])
+
+
+def typical_inputs(
+    count: int, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float], seed: int
+) -> npt.NDArray[np.float32]:
+    """Structured pictures as normalised float32 (count, C, H, W) for a sample's `shape` (C, H, W).
+
+    A model of another depth than RGB gets the three planes again and again.
+    """
+    channels, height, width = shape
+    pictures = structured_images(count, max(height, width), seed)
+    return normalise(pictures[:, :height, :width, np.arange(channels) % 3], mean, std)
 
 
 def write_sample_text(path: str | Path, size: int) -> None:

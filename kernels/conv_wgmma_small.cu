@@ -1,0 +1,400 @@
+// conv_wgmma_small: out[n,y,x,oc] = [pool2x2]([relu](bias[oc] + dequant[oc] * sum over kh, kw, c of
+//                   inp[n,y+kh-1,x+kw-1,c] * weight[kh,kw,oc,c])), finished and stored as wgmma_tile.cuh says
+// Layouts:  inp (N,H,W,CP), its map's box {block, 10, WARPGROUPS*TILE_ROWS+2, 1}, where a block is BLOCK_BYTES of
+//           channels; weight (CP/block, tap, plane, OCP, block) as {block, OCP, the rest}, box {block, 64,
+//           TAPS_PER_STAGE*planes}; out (N,OH,OW,OCP), box {64, 8, STORE_ROWS, 1}, with POOL {64, 4, STORE_ROWS/2, 1}.
+//           F16_PAIR: 2N images, first all hi. The swizzles match the boxes' rows. bias, dequant, out_scale: OCP
+//           floats. height, width: H, W.
+// Mapping:  block: 64 output channels x WARPGROUPS*TILE_ROWS rows of 8 pixels x one of SPLITS shares of the channel
+//           blocks; blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warp copies,
+//           each warpgroup of 4 warps sums TILE_ROWS rows.
+// Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), WARPGROUPS (1), SPLITS (1), EXCHANGE (0): 1 a cluster of
+//           two, 2 the workspace; POOL (0), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1)
+// Shared:   SHARED_BYTES below, dynamic; 128*WARPGROUPS + 32 threads. EXCHANGE 2, each warpgroup of each tile: SPLITS *
+//           SPLITS * SLICE_ROWS * 2048 bytes of workspace, and a counter that the host zeroes before a run.
+// Cost:     2*N*H*W*OC*9*C FLOP; a block reads its weights once, its pixels 1.25 * (1 + 2/rows) times, mostly from L2.
+// Sums:     a share in the order of blocks, taps, channels, then the shares in theirs: a matter of SPLITS alone.
+// Edges:    any N, H, W; SPLITS <= CP/block; with HALO_STAGES 1 (unless F16_PAIR) SPLITS = CP/block. EXCHANGE 2 waits
+//           for other blocks, so all must be resident: gridDim.x <= multiprocessors * BLOCKS_PER_SM.
+// Why:      one image has few tiles, so they are small, and deep layers split the sum. A thread can start a copy each
+//           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
+#include "split_exchange.cuh"
+#include "wgmma_tile.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT 1
+#endif
+#ifndef BLOCK_BYTES
+#define BLOCK_BYTES 128
+#endif
+#ifndef TILE_ROWS
+#define TILE_ROWS 14
+#endif
+#ifndef WARPGROUPS
+#define WARPGROUPS 1
+#endif
+#ifndef SPLITS
+#define SPLITS 1
+#endif
+#ifndef EXCHANGE
+#define EXCHANGE 0
+#endif
+#ifndef POOL
+#define POOL 0
+#endif
+#ifndef HALO_STAGES
+#define HALO_STAGES 2
+#endif
+#ifndef TAPS_PER_STAGE
+#define TAPS_PER_STAGE 3
+#endif
+#ifndef WEIGHT_STAGES
+#define WEIGHT_STAGES 6
+#endif
+#ifndef BLOCKS_PER_SM
+#define BLOCKS_PER_SM 1
+#endif
+
+typedef Stored<ELEMENT> E;
+typedef E::Sum Sum;
+
+constexpr int round_up(int value, int unit) { return (value + unit - 1) / unit * unit; }
+constexpr bool PAIR = E::PLANES == 2;
+constexpr int CONSUMERS = WARPGROUPS * 128;
+constexpr int THREADS = CONSUMERS + 32;
+constexpr int ALL_CONSUMERS = WARPGROUPS + 1;  // the number of their barrier; a warpgroup has its own, from 1 on
+constexpr int SUMS = TILE_ROWS * 4;            // of a thread: two channels x two pixels of each row
+constexpr int BLOCK_CHANNELS = BLOCK_BYTES / E::BYTES;
+constexpr Swizzle SWIZZLE = BLOCK_BYTES == 128 ? SWIZZLE_128B : SWIZZLE_64B;
+
+constexpr int HALO_W = 10;
+constexpr int HALO_BYTES = HALO_W * (WARPGROUPS * TILE_ROWS + 2) * BLOCK_BYTES;
+constexpr int HALO_PLANE = round_up(HALO_BYTES, 1024);  // the swizzle pattern starts at multiples of 1024
+constexpr int HALO_STAGE = E::PLANES * HALO_PLANE;
+constexpr int WEIGHT_PLANE = 64 * BLOCK_BYTES;
+constexpr int WEIGHT_TAP = E::PLANES * WEIGHT_PLANE;
+constexpr int WEIGHT_STAGE = TAPS_PER_STAGE * WEIGHT_TAP;
+constexpr int STAGES_PER_BLOCK = 9 / TAPS_PER_STAGE;
+
+// Each share of a split finishes a slice of the tile's rows (the last may have fewer rows, or none).
+constexpr int SLICE_ROWS = round_up((TILE_ROWS + SPLITS - 1) / SPLITS, POOL ? 2 : 1);
+constexpr int SLICE_BYTES = SLICE_ROWS * 2048;  // its sums: 64 channels x 8 pixels of 4 bytes a row
+constexpr int STORE_ROWS = TILE_ROWS % SLICE_ROWS == 0 ? SLICE_ROWS : POOL ? 2 : 1;  // no store may leave the tile
+typedef StagedTile<ELEMENT, SLICE_ROWS, POOL> Staged;
+
+// The epilogue uses the memory of the pipeline again.
+constexpr int RECEIVED_BYTES = EXCHANGE == 1 ? WARPGROUPS * SLICE_BYTES : 0;
+constexpr int EPILOGUE_BYTES = round_up(RECEIVED_BYTES + WARPGROUPS * Staged::BYTES, 1024);
+constexpr int LOADED_BYTES = HALO_STAGES * HALO_STAGE + WEIGHT_STAGES * WEIGHT_STAGE;
+constexpr int PIPELINE_BYTES = LOADED_BYTES > EPILOGUE_BYTES ? LOADED_BYTES : EPILOGUE_BYTES;
+constexpr int SHARED_BYTES = PIPELINE_BYTES + 2048;  // barriers, and up to 1023 bytes before the first multiple of 1024
+
+static_assert(BLOCK_BYTES == 128 || (BLOCK_BYTES == 64 && E::BYTES == 1),
+              "a channel block is 128 bytes, of bytes also 64");
+static_assert(TILE_ROWS % 2 == 0 && TILE_ROWS <= 32, "wgmma kernels have widths of 16 to 256 pixels in steps of 16");
+static_assert(9 % TAPS_PER_STAGE == 0, "the taps fill whole weight stages");
+static_assert(EXCHANGE == 0 ? SPLITS == 1 : EXCHANGE == 1 ? SPLITS == 2 : SPLITS > 1, "who exchanges has someone to");
+static_assert(WEIGHT_STAGES > 1 || (TAPS_PER_STAGE == 9 && HALO_STAGES == 1), "a stage is given back a tap late");
+static_assert(16 * (HALO_STAGES + WEIGHT_STAGES) <= 1024, "the barriers have 1024 bytes");
+static_assert((SHARED_BYTES + 1024) * BLOCKS_PER_SM <= 228 * 1024, "shared memory of a multiprocessor");
+
+// The compiler counts warps in fours, the hardware does not: three blocks of 5 warps fit with 128 registers.
+constexpr int BOUND_THREADS = BLOCKS_PER_SM == 3 ? 256 : THREADS;
+constexpr int BOUND_BLOCKS = BLOCKS_PER_SM == 3 ? 2 : BLOCKS_PER_SM;
+
+// What this block computes.
+struct Work {
+  int x, y, n, oc;   // first pixel (of the convolution), image, first output channel
+  int tile, rank;    // which tile, which share of it
+  int first, count;  // its channel blocks
+};
+
+DEVICE Work work_of(int block, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y) {
+  Work work;
+  work.tile = block / SPLITS;
+  work.rank = block % SPLITS;
+  work.oc = work.tile % oc_tiles * 64;
+  const int spatial = work.tile / oc_tiles;
+  work.x = spatial % tiles_x * 8;
+  work.y = spatial / tiles_x % tiles_y * (WARPGROUPS * TILE_ROWS);
+  work.n = spatial / tiles_x / tiles_y;
+  work.first = work.rank * channel_blocks / SPLITS;
+  work.count = (work.rank + 1) * channel_blocks / SPLITS - work.first;
+  return work;
+}
+
+// Shared memory: the stages, then two barriers for each, which tell that it is full and that it is free again.
+struct Pipeline {
+  uint32_t start;
+
+  DEVICE uint32_t halo(int stage) const { return start + stage * HALO_STAGE; }
+  DEVICE uint32_t weights(int stage) const { return start + HALO_STAGES * HALO_STAGE + stage * WEIGHT_STAGE; }
+  DEVICE uint32_t halo_full(int stage) const { return start + PIPELINE_BYTES + 16 * stage; }
+  DEVICE uint32_t halo_free(int stage) const { return halo_full(stage) + 8; }
+  DEVICE uint32_t weights_full(int stage) const { return halo_full(HALO_STAGES + stage); }
+  DEVICE uint32_t weights_free(int stage) const { return weights_full(stage) + 8; }
+
+  DEVICE void init() const {
+    for (int i = 0; i < HALO_STAGES + WEIGHT_STAGES; i++) {
+      barrier_init(halo_full(i), 1);
+      barrier_init(halo_free(i), 4 * WARPGROUPS);  // one arrival a warp
+    }
+    barrier_init_fence();
+  }
+};
+
+// The stage to use next, and the parity of the barrier phase to wait for.
+template <int STAGES>
+struct Ring {
+  uint32_t parity;
+  int stage = 0;
+
+  DEVICE void advance() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// ---- The producer: one thread starts every copy.
+
+DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, const CUtensorMap* weight,
+                      int images, const Watch& watch) {
+  Ring<HALO_STAGES> halo{1};  // the first wait for a free stage returns at once
+  Ring<WEIGHT_STAGES> stage{1};
+  int halos = 0, stages = 0;
+  const int all_stages = work.count * STAGES_PER_BLOCK;
+  auto load_weights = [&] {
+    const uint32_t full = pipeline.weights_full(stage.stage);
+    barrier_wait(pipeline.weights_free(stage.stage), stage.parity, watch);
+    barrier_arrive_expect(full, WEIGHT_STAGE);
+    const int tap = work.first * 9 + stages * TAPS_PER_STAGE;
+    load_box(pipeline.weights(stage.stage), weight, full, 0, work.oc, tap * E::PLANES);
+    stages++;
+    stage.advance();
+  };
+  auto load_halo = [&] {
+    const uint32_t full = pipeline.halo_full(halo.stage);
+    barrier_wait(pipeline.halo_free(halo.stage), halo.parity, watch);
+    barrier_arrive_expect(full, E::PLANES * HALO_BYTES);
+    UNROLL
+    for (int plane = 0; plane < E::PLANES; plane++)
+      load_box(pipeline.halo(halo.stage) + plane * HALO_PLANE, inp, full, (work.first + halos) * BLOCK_CHANNELS,
+               work.x - 1, work.y - 1, work.n + plane * images);
+    halos++;
+    halo.advance();
+  };
+  while (stages < WEIGHT_STAGES && stages < all_stages) load_weights();  // weights do not depend on another kernel
+  wait_for_previous_kernel();
+  while (halos < HALO_STAGES && halos < work.count) load_halo();
+  while (stages < all_stages) {
+    load_weights();
+    // A halo's stage is free when the products of its last user are done, which the weights after those make known.
+    if (halos < work.count && stages >= (halos - HALO_STAGES + 1) * STAGES_PER_BLOCK + 1) load_halo();
+  }
+  while (halos < work.count) load_halo();
+}
+
+// ---- The consumers: each warpgroup sums 64 channels x TILE_ROWS rows of 8 pixels.
+
+// One tap of one channel block. F16_PAIR: hi * hi into `sum`, afresh every third tap, and hi * lo + lo * hi into `low`.
+template <int LOW>
+DEVICE void multiply_tap(Sum (&sum)[SUMS], Sum (&low)[LOW], uint64_t weights, uint64_t pixels, int tap, bool first) {
+  typedef Wgmma<E::Operands, 8 * TILE_ROWS> Multiply;
+  UNROLL
+  for (int k = 0; k < BLOCK_BYTES / 32; k++) {
+    const uint64_t w = weights + descriptor_step(32 * k), x = pixels + descriptor_step(32 * k);
+    const bool accumulate = !first || k != 0;
+    if constexpr (PAIR) {
+      Multiply::multiply(low, w + descriptor_step(WEIGHT_PLANE), x, accumulate);
+      Multiply::multiply(low, w, x + descriptor_step(HALO_PLANE), 1);
+      Multiply::multiply(sum, w, x, tap % 3 != 0 || k != 0);
+    } else {
+      Multiply::multiply(sum, w, x, accumulate);
+    }
+  }
+}
+
+template <int LENGTH, int SUM_LENGTH>
+DEVICE void add_to(Sum (&target)[LENGTH], Sum (&sum)[SUM_LENGTH]) {
+  pin(sum);
+  UNROLL
+  for (int i = 0; i < LENGTH; i++) target[i] += sum[i];
+}
+
+// The sums over this block's share of the channels. A stage is given back one tap late, when its products are surely
+// done: waiting for them at once would leave the tensor cores idle. F16_PAIR does wait, every third tap, to add the
+// tensor cores' sum of 192 products, which they cut short, to one in registers.
+DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgroup, int count, const Watch& watch) {
+  // One halo stage, given back a tap late, is enough for one channel block only. To know the count saves registers.
+  const int blocks = HALO_STAGES == 1 && !PAIR ? 1 : count;
+  const bool speaker = threadIdx.x % 32 == 0;
+  Sum low[PAIR ? SUMS : 1], promoted[PAIR ? SUMS : 1] = {};
+  Ring<HALO_STAGES> halo{0};
+  Ring<WEIGHT_STAGES> stage{0};
+  int used_weights = -1, used_halo = -1;
+  for (int block = 0; block < blocks; block++) {
+    barrier_wait(pipeline.halo_full(halo.stage), halo.parity, watch);
+    const uint64_t corner = matrix_descriptor(pipeline.halo(halo.stage) + warpgroup * TILE_ROWS * HALO_W * BLOCK_BYTES,
+                                              HALO_W * BLOCK_BYTES, SWIZZLE);
+    UNROLL
+    for (int tap = 0; tap < 9; tap++) {
+      const bool promote = PAIR && tap % 3 == 2;
+      if (tap % TAPS_PER_STAGE == 0) barrier_wait(pipeline.weights_full(stage.stage), stage.parity, watch);
+      const uint64_t weights = matrix_descriptor(pipeline.weights(stage.stage) + tap % TAPS_PER_STAGE * WEIGHT_TAP,
+                                                 8 * BLOCK_BYTES, SWIZZLE);
+      products_begin();
+      multiply_tap(sum, low, weights, corner + descriptor_step((tap / 3 * HALO_W + tap % 3) * BLOCK_BYTES), tap,
+                   block == 0 && tap == 0);
+      products_commit();
+      if (promote)
+        products_wait<0>();
+      else
+        products_wait<1>();
+      if (speaker && used_weights >= 0) barrier_arrive(pipeline.weights_free(used_weights));
+      if (speaker && tap == 0 && used_halo >= 0) barrier_arrive(pipeline.halo_free(used_halo));
+      used_weights = -1;
+      if (tap % TAPS_PER_STAGE == TAPS_PER_STAGE - 1) {
+        if (promote && speaker) barrier_arrive(pipeline.weights_free(stage.stage));
+        if (!promote) used_weights = stage.stage;
+        stage.advance();
+      }
+      if constexpr (PAIR) {
+        if (promote) add_to(promoted, sum);
+      }
+    }
+    if (PAIR && speaker) barrier_arrive(pipeline.halo_free(halo.stage));
+    if (!PAIR) used_halo = halo.stage;
+    halo.advance();
+  }
+  products_wait<0>();
+  pin(sum);
+  if constexpr (PAIR) {
+    add_to(promoted, low);
+    UNROLL
+    for (int i = 0; i < SUMS; i++) sum[i] = promoted[i];
+  }
+}
+
+// ---- The end: finish a slice of rows, pool, store.
+
+// What a warpgroup finishes: the first pixel, and how many rows.
+struct Slice {
+  int x, y, rows;
+};
+
+// What of the staged values is stored: float16 beyond the map's edge do not count as magnitudes.
+struct Inside {
+  int rows;
+  uint32_t halves;  // MAGNITUDES without the pixels right of the map
+
+  DEVICE Inside(const Slice& place, int height, int width) {
+    const int lane = threadIdx.x % 4, columns = width - place.x;
+    rows = min(place.rows, height - place.y);
+    if (POOL) {
+      rows /= 2;
+      halves = lane < columns / 2 ? MAGNITUDES : 0;
+    } else {
+      halves = 2 * lane + 1 < columns ? MAGNITUDES : 2 * lane < columns ? MAGNITUDES & 0xffff : 0;
+    }
+  }
+
+  DEVICE uint32_t mask(int column) const {
+    if (!POOL) return column < rows ? halves : 0;
+    return halves & (2 * column + 1 < rows ? MAGNITUDES : 2 * column < rows ? MAGNITUDES & 0xffff : 0);
+  }
+};
+
+DEVICE void store_slice(const CUtensorMap* out, uint32_t staging, const Slice& place, const Work& work, int images) {
+  constexpr int SCALE = POOL ? 2 : 1, ROW_BYTES = 8 / SCALE * E::ROW_BYTES / SCALE;  // staged bytes of a row of sums
+  UNROLL
+  for (int row = 0; row < SLICE_ROWS; row += STORE_ROWS) {
+    if (row >= place.rows) break;
+    UNROLL
+    for (int plane = 0; plane < E::PLANES; plane++)
+      store_box(out, staging + plane * Staged::PLANE_BYTES + row * ROW_BYTES, work.oc, place.x / SCALE,
+                (place.y + row) / SCALE, work.n + plane * images);
+  }
+  store_commit();
+  store_wait_read<0>();  // before the block ends and its shared memory with it
+}
+
+DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>& finish, uint32_t staging, int barrier,
+                         const CUtensorMap* out, const Slice& place, const Work& work, const Inside& inside, int images,
+                         unsigned* maximum) {
+  uint32_t largest = 0;
+  stage_tile<ELEMENT, SLICE_ROWS, POOL>(sum, finish, staging, [&](int column, uint32_t items) {
+    largest = larger_magnitudes(largest, items, inside.mask(column));
+  });
+  shared_writes_to_async();
+  named_barrier(barrier, 128);  // the whole slice is staged
+  if (threadIdx.x % 128 == 0) store_slice(out, staging, place, work, images);
+  __syncwarp();
+  if constexpr (E::RECORDED) record_largest(largest, maximum);
+}
+
+extern "C" __global__ void
+#if EXCHANGE == 1
+__cluster_dims__(2, 1, 1)
+#endif
+    __launch_bounds__(BOUND_THREADS, BOUND_BLOCKS)
+    conv_wgmma_small(const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight,
+                     const __grid_constant__ CUtensorMap out, const float* bias, const float* dequant,
+                     const float* out_scale, float4* workspace, unsigned* counters, unsigned* maxima, int* error,
+                     int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y, int height,
+                     int width, int maxima_stride, int apply_relu) {
+  DYNAMIC_SHARED(unsigned char, dynamic);
+  unsigned char* const memory = dynamic + (-shared_address(dynamic) & 1023);
+  const Pipeline pipeline{shared_address(memory)};
+  const Work work = work_of(blockIdx.x, channel_blocks, oc_tiles, tiles_x, tiles_y);
+  const Watch watch{error, step};
+  const int warpgroup = threadIdx.x / 128;
+  let_next_kernel_start();
+  if (threadIdx.x == CONSUMERS) {
+    prefetch_map(&inp);
+    prefetch_map(&weight);
+    prefetch_map(&out);
+    pipeline.init();
+  }
+  __syncthreads();  // the barriers are initialised
+
+  if (warpgroup == WARPGROUPS) {
+    if (threadIdx.x == CONSUMERS) load_tile(pipeline, work, &inp, &weight, images, watch);
+    __syncwarp();
+    UNROLL
+    for (int i = 0; i < (EXCHANGE == 1 ? 2 : 0); i++) {  // every thread of the cluster arrives
+      cluster_arrive();
+      cluster_wait();
+    }
+    return;
+  }
+
+  const Finish<ELEMENT> finish(bias + work.oc, dequant + work.oc, out_scale + work.oc, apply_relu != 0);
+  Sum sum[SUMS];
+  sum_products(sum, pipeline, warpgroup, work.count, watch);
+  wait_for_previous_kernel();
+  if (EXCHANGE == 1) {  // all products (of the cluster) have read their operands: the memory can be used again
+    cluster_arrive();
+    cluster_wait();
+  } else {
+    named_barrier(ALL_CONSUMERS, CONSUMERS);
+  }
+  const int first_row = work.rank * SLICE_ROWS;
+  const Slice place{work.x, work.y + warpgroup * TILE_ROWS + first_row, min(SLICE_ROWS, TILE_ROWS - first_row)};
+  const Inside inside(place, height, width);
+  const uint32_t staging = shared_address(memory) + RECEIVED_BYTES + warpgroup * Staged::BYTES;
+  unsigned* const maximum = maxima + static_cast<long long>(work.n) * maxima_stride;
+  Sum slice[SLICE_ROWS * 4];
+  if constexpr (EXCHANGE == 0) {
+    UNROLL
+    for (int i = 0; i < SUMS; i++) slice[i] = sum[i];
+  } else if constexpr (EXCHANGE == 1) {
+    exchange_in_cluster<SLICE_ROWS>(sum, slice, memory + warpgroup * SLICE_BYTES, work.rank);
+  } else {
+    const long long meeting = static_cast<long long>(work.tile) * WARPGROUPS + warpgroup;
+    float4* const parts = workspace + meeting * (SPLITS * SPLITS * SLICE_BYTES / sizeof(float4));
+    exchange_in_workspace<SPLITS, SLICE_ROWS>(sum, slice, parts, counters + meeting, work.rank, warpgroup + 1, watch);
+  }
+  if (place.rows > 0) finish_slice(slice, finish, staging, warpgroup + 1, &out, place, work, inside, images, maximum);
+}

@@ -1,0 +1,134 @@
+// What becomes of the sums of an mma.sync kernel: bias and ReLU, rounding to the stored element, vectors of them in memory,
+// the largest magnitude of an image. From equal sums come equal bits, on a GPU and on the CPU.
+#pragma once
+
+#include "common.cuh"
+#ifndef __CUDACC__
+#include "cpu/half.h"
+#endif
+
+// What a stored value is: the macros ELEMENT and OUT_ELEMENT.
+enum : int { F32 = 0, F16 = 1, BF16 = 2, U8 = 4, S8 = 5 };
+
+// Bytes of a stored value.
+__device__ __forceinline__ constexpr int element_nbytes(int element) {
+  return element == F32 ? 4 : element == F16 || element == BF16 ? 2 : 1;
+}
+
+// The nearest float16 (ties to even) of two values, `low` in the low half.
+__device__ __forceinline__ unsigned pack2_f16(float low, float high) {
+#ifdef __CUDACC__
+  unsigned packed;
+  asm("{ .reg .b16 low, high;\n"
+      "  cvt.rn.f16.f32 low, %1;\n"
+      "  cvt.rn.f16.f32 high, %2;\n"
+      "  mov.b32 %0, {low, high}; }"
+      : "=r"(packed)
+      : "f"(low), "f"(high));
+  return packed;
+#else
+  return cpu::f16_bits(low) | static_cast<unsigned>(cpu::f16_bits(high)) << 16;
+#endif
+}
+
+// The nearest bfloat16 (ties to even); its bits are the upper half of a float's. There is an instruction from Ampere on.
+__device__ __forceinline__ unsigned bf16_bits(float v) {
+  const unsigned bits = __float_as_uint(v);
+  return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+__device__ __forceinline__ unsigned pack2_bf16(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+#else
+  return bf16_bits(low) | bf16_bits(high) << 16;
+#endif
+}
+
+// The value of v's nearest float16.
+__device__ __forceinline__ float round_to_f16(float v) {
+#ifdef __CUDACC__
+  float rounded;
+  asm("{ .reg .b16 half;\n"
+      "  cvt.rn.f16.f32 half, %1;\n"
+      "  cvt.f32.f16 %0, half; }"
+      : "=f"(rounded)
+      : "f"(v));
+  return rounded;
+#else
+  return cpu::f16_value(cpu::f16_bits(v));
+#endif
+}
+
+// The nearest integer (ties to even) that the element holds; 0 for NaN.
+template <int ELEMENT_>
+__device__ __forceinline__ int quantise(float v) {
+  constexpr float LEAST = ELEMENT_ == U8 ? 0.0f : -128.0f, MOST = ELEMENT_ == U8 ? 255.0f : 127.0f;
+  return v != v ? 0 : static_cast<int>(rintf(fminf(fmaxf(v, LEAST), MOST)));
+}
+
+// `LENGTH` (4 or 8) values of an element in 32-bit words, in order.
+template <int ELEMENT_, int LENGTH>
+struct PackedValues {
+  static constexpr int WORDS = LENGTH * element_nbytes(ELEMENT_) / 4;
+  unsigned word[WORDS];
+
+  // scale[] matters to the quantised elements alone: stored = value * scale.
+  __device__ __forceinline__ PackedValues(const float* value, const float* scale) {
+    UNROLL
+    for (int w = 0; w < WORDS; w++) {
+      if constexpr (ELEMENT_ == F32) {
+        word[w] = __float_as_uint(value[w]);
+      } else if constexpr (ELEMENT_ == F16) {
+        word[w] = pack2_f16(value[2 * w], value[2 * w + 1]);
+      } else if constexpr (ELEMENT_ == BF16) {
+        word[w] = pack2_bf16(value[2 * w], value[2 * w + 1]);
+      } else {
+        word[w] = 0;
+        UNROLL
+        for (int i = 0; i < 4; i++)
+          word[w] |= (quantise<ELEMENT_>(value[4 * w + i] * scale[4 * w + i]) & 0xffu) << 8 * i;
+      }
+    }
+  }
+
+  // To element number `index` of a map, a multiple of LENGTH; only the first `room` values, a multiple of 4.
+  __device__ __forceinline__ void store(void* map, long long index, int room) const {
+    constexpr int WIDTH = WORDS < 4 ? WORDS : 4;  // words that go out at once
+    unsigned* target = static_cast<unsigned*>(map) + index * element_nbytes(ELEMENT_) / 4;
+    UNROLL
+    for (int w = 0; w < WORDS; w += WIDTH) {
+      if (w * 4 / element_nbytes(ELEMENT_) >= room) break;
+      if constexpr (WIDTH == 4)
+        *reinterpret_cast<uint4*>(target + w) = make_uint4(word[w], word[w + 1], word[w + 2], word[w + 3]);
+      else if constexpr (WIDTH == 2)
+        *reinterpret_cast<uint2*>(target + w) = make_uint2(word[w], word[w + 1]);
+      else
+        target[w] = word[w];
+    }
+  }
+};
+
+// The bits of |v|: magnitudes order like these integers, NaN above infinity.
+__device__ __forceinline__ int magnitude_bits(float v) { return __float_as_int(v) & 0x7fffffff; }
+
+// Raise *maximum, the bits of a float, to the largest magnitude that any lane of the warp has, as float16 stores it.
+__device__ __forceinline__ void record_f16_magnitude(int* maximum, int bits) {
+  UNROLL
+  for (int distance = 16; distance > 0; distance /= 2) bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, distance));
+  if (threadIdx.x % 32 == 0) atomicMax(maximum, __float_as_int(round_to_f16(__int_as_float(bits))));
+}
+
+// What becomes of a sum: a quantised one gets its scale, then bias and ReLU. Padded channels are zero even where
+// infinity met a padded weight.
+__device__ __forceinline__ float finish(float sum, float, float bias, bool real_channel, int apply_relu) {
+  const float v = sum + bias;
+  return real_channel ? (apply_relu ? relu(v) : v) : 0.0f;
+}
+
+__device__ __forceinline__ float finish(int sum, float dequant, float bias, bool real_channel, int apply_relu) {
+  const float v = fmaf(static_cast<float>(sum), dequant, bias);
+  return real_channel ? (apply_relu ? relu(v) : v) : 0.0f;
+}

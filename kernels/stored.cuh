@@ -1,0 +1,91 @@
+// What stored values are made of, read and written one at a time: for the kernels beside the main path.
+#pragma once
+
+#include "mma_epilogue.cuh"
+
+enum : int { F16_PAIR = 3 };  // beside the others of mma_epilogue.cuh: the numbers of program.Element
+
+// The value of the float16 with these bits.
+__device__ __forceinline__ float f16_value(unsigned short bits) {
+#ifdef __CUDACC__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
+  return cpu::f16_value(bits);
+#endif
+}
+
+// load: element `index` as a float, a pair's halves being added. store: the nearest element, ties to even; returns the
+// magnitude of what was stored (a pair's high half). `plane` is the distance from hi to lo, in elements.
+template <int ELEMENT_>
+struct StoredElement;
+
+template <>
+struct StoredElement<F32> {
+  static __device__ __forceinline__ float load(const void* values, long long index, long long) {
+    return static_cast<const float*>(values)[index];
+  }
+  static __device__ __forceinline__ float store(void* values, long long index, long long, float v) {
+    static_cast<float*>(values)[index] = v;
+    return fabsf(v);
+  }
+};
+
+template <>
+struct StoredElement<F16> {
+  static __device__ __forceinline__ float load(const void* values, long long index, long long) {
+    return f16_value(static_cast<const unsigned short*>(values)[index]);
+  }
+  static __device__ __forceinline__ float store(void* values, long long index, long long, float v) {
+    static_cast<unsigned short*>(values)[index] = static_cast<unsigned short>(pack2_f16(v, 0.0f));
+    return fabsf(round_to_f16(v));
+  }
+};
+
+template <>
+struct StoredElement<BF16> {
+  static __device__ __forceinline__ float load(const void* values, long long index, long long) {
+    return __uint_as_float(static_cast<unsigned>(static_cast<const unsigned short*>(values)[index]) << 16);
+  }
+  static __device__ __forceinline__ float store(void* values, long long index, long long, float v) {
+    const unsigned bits = bf16_bits(v);
+    static_cast<unsigned short*>(values)[index] = static_cast<unsigned short>(bits);
+    return fabsf(__uint_as_float(bits << 16));
+  }
+};
+
+template <>
+struct StoredElement<F16_PAIR> {
+  static __device__ __forceinline__ float load(const void* values, long long index, long long plane) {
+    return StoredElement<F16>::load(values, index, 0) + StoredElement<F16>::load(values, index + plane, 0);
+  }
+  static __device__ __forceinline__ float store(void* values, long long index, long long plane, float v) {
+    StoredElement<F16>::store(values, index + plane, 0, v - round_to_f16(v));
+    return StoredElement<F16>::store(values, index, 0, v);
+  }
+};
+
+template <>
+struct StoredElement<U8> {
+  static __device__ __forceinline__ float load(const void* values, long long index, long long) {
+    return static_cast<float>(static_cast<const unsigned char*>(values)[index]);
+  }
+  static __device__ __forceinline__ float store(void* values, long long index, long long, float v) {
+    const int q = quantise<U8>(v);
+    static_cast<unsigned char*>(values)[index] = static_cast<unsigned char>(q);
+    return static_cast<float>(q);
+  }
+};
+
+template <>
+struct StoredElement<S8> {
+  static __device__ __forceinline__ float load(const void* values, long long index, long long) {
+    return static_cast<float>(static_cast<const signed char*>(values)[index]);
+  }
+  static __device__ __forceinline__ float store(void* values, long long index, long long, float v) {
+    const int q = quantise<S8>(v);
+    static_cast<signed char*>(values)[index] = static_cast<signed char>(q);
+    return fabsf(static_cast<float>(q));
+  }
+};

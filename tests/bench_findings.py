@@ -1,0 +1,79 @@
+"""Made-up findings of a benchmark: every regime, a peer that is checked and one that is not, no engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgg16gpu.bench.ceilings import Ceilings
+from vgg16gpu.bench.findings import BatchResult, Entry, Findings, Measured
+from vgg16gpu.bench.layers import LayerTime
+from vgg16gpu.bench.ours import NAME
+from vgg16gpu.bench.readings import GpuState
+from vgg16gpu.bench.report import content
+from vgg16gpu.bench.timing import Method, Regime, Summary
+
+MODEL = {"path": "models/vgg16.onnx", "sha256": "0" * 64, "input_shape": [3, 224, 224]}
+LOADED = GpuState(sm_mhz=1725.0, memory_mhz=3201.0, power_w=690.0, temperature_c=60.0, readings=4)
+
+
+def summary(milliseconds: float) -> Summary:
+    return Summary(1e-3 * milliseconds, 1.1e-3 * milliseconds, 0.9e-3 * milliseconds, 5, 3)
+
+
+def entry(name: str, ms: float, *, variant: str = "", loaded: bool = False, unchecked: str = "") -> Entry:
+    """Back to back `ms`, host to host one more; under load a tenth more."""
+    times = [
+        Measured(Regime.COOL, Method.BACK_TO_BACK, summary(ms)),
+        Measured(Regime.COOL, Method.HOST_TO_HOST, summary(ms + 1)),
+    ]
+    if loaded:
+        times.append(Measured(Regime.SUSTAINED, Method.BACK_TO_BACK, summary(1.1 * ms), LOADED))
+    return Entry(name, variant, None if unchecked else 1e-6, unchecked, tuple(times))
+
+
+def batch_result(precision: str, batch: int, ours_ms: float, *others: Entry) -> BatchResult:
+    layers = (
+        LayerTime("input", "to_nhwc", ("input",), 1e-5, 5, 0, 10**6, 2.5e-7),
+        LayerTime("conv 3x3 3->64 + relu", "conv", ("a", "b"), 1e-4, 5, 10**9, 10**6, 2e-5),
+    )
+    ours = entry(NAME, ours_ms, variant=f"cuda, {precision}", loaded=batch >= 32)
+    return BatchResult(precision, batch, (ours, *others), layers, 10**9, [{"index": "0", "clocks.sm": "1980"}])
+
+
+def findings(*results: BatchResult, kind: str = "cuda") -> Findings:
+    environment = {
+        "date": "2026-11-21T12:00:00+00:00",
+        "cpu": "a CPU",
+        "cores": 16,
+        "device": {"name": "NVIDIA H200", "kind": kind},
+        "cuda": {"driver": "580", "cuda": "13.0"},
+        "versions": {"vgg16gpu": "0.1.0", "torch": "2.11.0", "jax": "0.11.2", "pycuda": "2026.1"},
+        "commit": {"hash": "a" * 40, "dirty": False},
+    }
+    ceilings = Ceilings(4e12, 6e13, 1 << 20, "a copy", {"fp16": 9e14, "int8": 1.8e15})
+    return Findings((3, 224, 224), f"{kind}: as asked", environment, kind, ceilings, 3.0, batches=list(results))
+
+
+def result(kind: str = "cuda") -> dict[str, Any]:
+    """Two precisions and two batch sizes as JSON content. In int8 JAX is not checked."""
+    random = "random data"
+    return content(
+        findings(
+            batch_result(
+                "fp16",
+                1,
+                0.16,
+                entry("torch", 0.45, variant="NCHW, eager"),
+                entry("torch", 0.43, variant="NHWC"),
+                entry("jax", 0.30),
+            ),
+            batch_result(
+                "fp16", 32, 1.4, entry("torch", 3.9, variant="NHWC", loaded=True), entry("jax", 1.9, loaded=True)
+            ),
+            batch_result("int8", 1, 0.11, entry("jax", 0.29, variant=random, unchecked=random)),
+            batch_result("int8", 32, 0.9, entry("jax", 1.5, variant=random, unchecked=random, loaded=True)),
+            kind=kind,
+        ),
+        MODEL,
+        None,
+    )

@@ -1,0 +1,88 @@
+"""What a benchmark is asked for, and what it finds, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vgg16gpu.bench.ceilings import Ceilings
+from vgg16gpu.bench.layers import LayerTime
+from vgg16gpu.bench.readings import GpuState
+from vgg16gpu.bench.timing import Method, Regime, Summary
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure. None stands for the default of the kind of device."""
+
+    path: Path
+    device: str = "auto"
+    precisions: tuple[str, ...] = ("fp32",)
+    size: tuple[int, int] | None = None
+    batches: tuple[int, ...] = ()  # empty: the model's own, else 1
+    iterations: tuple[int, ...] = ()
+    repeats: int | None = None
+    seconds: float | None = None  # of load for each number
+    sustained: float | None = None  # seconds of load before the sustained numbers; 0: none of those
+    against: tuple[str, ...] = ()
+    compiled: bool = False  # torch.compile too
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number: how it was taken, and what it is. `gpu` is known of the sustained regime."""
+
+    regime: Regime
+    method: Method
+    summary: Summary
+    gpu: GpuState | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way to run one batch size. `error` is against onnxruntime for ours, else against ours; None: unknown.
+
+    `unchecked` says why the scores of this one mean nothing, where it is there for its time alone.
+    """
+
+    name: str
+    variant: str
+    error: float | None
+    unchecked: str
+    times: tuple[Measured, ...]
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """Everything measured with one precision and batch size; ours is the first entry."""
+
+    precision: str
+    batch: int
+    entries: tuple[Entry, ...]
+    layers: tuple[LayerTime, ...]
+    flop: int
+    readings: Sequence[Mapping[str, str]]  # of the cards, right after the cool regime
+
+
+@dataclass
+class Findings:
+    """What a benchmark found. `failures` are what of ours went wrong and was not timed for it."""
+
+    input_shape: tuple[int, ...]  # of one sample
+    device_choice: str
+    environment: Mapping[str, Any]
+    kind: str
+    ceilings: Ceilings
+    sustained_s: float
+    batches: list[BatchResult] = field(default_factory=list)
+    iterations: list[tuple[str, int, float, Summary]] = field(default_factory=list)  # precision, count, mean, summary
+    notes: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    readings_before: Sequence[Mapping[str, str]] = ()
+
+    def note(self, text: str) -> None:
+        """Remember a remark, once."""
+        if text not in self.notes:
+            self.notes.append(text)

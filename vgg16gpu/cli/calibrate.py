@@ -1,0 +1,141 @@
+"""`calibrate`: images in, the scales of int8 beside the model out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgg16gpu.calibration import Calibration, calibrate
+from vgg16gpu.cli.options import device_option, find_model, json_option, model_notes, parse_floats, size_option
+from vgg16gpu.cli.show import add_row, console, print_json, progress, table
+from vgg16gpu.engine import Engine
+from vgg16gpu.files import check_writable
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.histogram import METHOD
+from vgg16gpu.inputs import InputSpec, expand_paths, read_inputs
+from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.scale_file import scales_path, write_scales
+
+_MEAN_HELP = "Mean of pixels / 255, one number a channel. Default: the model's own, else ImageNet's."
+_STD_HELP = "Their standard deviation, likewise."
+_LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model: str
+    images: Path
+    limit: int
+    device: str
+    size: tuple[int, int] | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    as_json: bool
+
+
+@click.command("calibrate")
+@click.argument("model")
+@click.option("--images", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of images.")
+@click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
+@device_option
+@size_option
+@click.option("--mean", callback=parse_floats, metavar="NUMBERS", help=_MEAN_HELP)
+@click.option("--std", callback=parse_floats, metavar="NUMBERS", help=_STD_HELP)
+@json_option
+def calibrate_command(**values: Any) -> None:
+    """Choose the scales of `--precision int8` for MODEL, and write them to MODEL.int8.json.
+
+    MODEL is an ONNX file, or 'digits'. DIR holds a few hundred images like those that the model will see; a .npy, .npz
+    or .txt file of them will do, too. They are taken in as `infer` does, and run in fp32. Each value gets the step that
+    rounds it with the least mean squared error.
+    """
+    options = Options(**values)
+    path = find_model(options.model)
+    graph = load_graph(Request(path))
+    check_writable(scales_path(path), "the file of scales")
+    shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
+    notes = model_notes(path, shape[1], options.mean, options.std, None)
+    files = _spread(expand_paths([options.images]), options.limit)
+    inputs = read_inputs(files, InputSpec(shape[1:], open_size=graph.input.shape[2:] == (None, None)))
+    first = next(inputs)  # read before the engine is built, so that a wrong folder costs no compilation
+    inputs = itertools.islice(itertools.chain([first], inputs), options.limit)
+    with (
+        Engine(
+            path,
+            device=options.device,
+            batch=shape[0],
+            size=options.size,
+            mean=notes.mean,
+            std=notes.std,
+            keep_values=True,
+        ) as engine,
+        progress(quiet=options.as_json) as bar,
+    ):
+        calibration = calibrate(engine, bar.track(inputs, total=len(files), description="images"))
+        device = engine.device_choice
+    written = write_scales(
+        path,
+        graph,
+        calibration.scales,
+        method=METHOD,
+        images=calibration.images,
+        images_digest=calibration.images_digest,
+    )
+    report = _report(calibration, written, device)
+    print_json(report) if options.as_json else _print(report)
+
+
+def _spread(files: Sequence[str], limit: int) -> list[str]:
+    """At most `limit` of the files, at equal distances: a sorted folder begins with a single class."""
+    if len(files) <= limit:
+        return list(files)
+    return [files[i * len(files) // limit] for i in range(limit)]
+
+
+def _report(calibration: Calibration, written: Path, device: str) -> dict[str, Any]:
+    return {
+        "path": str(written),
+        "method": METHOD,
+        "images": calibration.images,
+        "images_sha256": calibration.images_digest,
+        "device_choice": device,
+        "values": [
+            {
+                "name": name,
+                "type": value.scale.element,
+                "step": value.scale.step,
+                "signed": value.scale.signed,
+                "range": value.scale.step * value.scale.limits[1],
+                "largest": value.largest,
+                "clipped": value.clipped,
+            }
+            for name, value in calibration.values.items()
+        ],
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    screen = console()
+    columns = ["value", "type", "step", "range", "largest seen", "clipped"]
+    result = table(columns, right=columns[2:])
+    for value in report["values"]:
+        low = f"{-value['range']:.4g} to " if value["signed"] else "0 to "
+        add_row(
+            result,
+            value["name"],
+            value["type"],
+            f"{value['step']:.5g}",
+            f"{low}{value['range']:.4g}",
+            f"{value['largest']:.4g}",
+            f"{value['clipped']:.4%}",
+        )
+    screen.print(result)
+    screen.print(f"Device: {report['device_choice']}", markup=False)
+    screen.print(f"Scales from {report['images']} images: {report['path']}", markup=False, soft_wrap=True)

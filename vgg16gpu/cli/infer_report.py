@@ -1,0 +1,75 @@
+"""What `infer` found, on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.scores import holds_all_outputs
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Table, remarks and times, on stdout."""
+    screen = console()
+    if len(report["output_shape"]) == 1:
+        heading(screen, f"{report['model']} (probability: {report['probabilities']})")
+        screen.print(_table(report))
+    else:
+        screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
+    if len(report["outputs"]) > 1:
+        screen.print(_outputs_line(report), style="bold yellow", markup=False)
+    if report["note"]:
+        screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
+    times = report["timings"]
+    build = times["compile_s"] + times["upload_s"]
+    screen.print(f"Device: {report['device_choice']}", markup=False)
+    screen.print(
+        f"Times: load {seconds(times['load_s'])}, build {seconds(build)} "
+        f"(kernels {seconds(times['compile_s'])}, weights {seconds(times['upload_s'])}), "
+        f"first run {seconds(times['first_run_s'])}, steady run {seconds(times['steady_run_s'])}, "
+        f"batch {report['batch']}"
+    )
+    if len(report["inputs"]) > 1 and report["rates"]["decode_images_per_s"]:
+        screen.print(_rates_line(report))
+    if "output" in report:
+        screen.print(f"Scores of {len(report['inputs'])} inputs: {report['output']}", markup=False)
+
+
+def _rates_line(report: dict[str, Any]) -> str:
+    rates = report["rates"]
+    where = f"{rates['decode_processes']} processes" if rates["decode_processes"] else "this process"
+    return (
+        f"Rates: decoding {rates['decode_images_per_s']:,.0f} images/s ({where}), "
+        f"engine {rates['engine_images_per_s']:,.0f} images/s (batch {report['batch']}, host to host)"
+    )
+
+
+def _outputs_line(report: dict[str, Any]) -> str:
+    first, *others = report["outputs"]
+    line = f"Outputs: shown is '{first}', the first of {len(others) + 1}; the model also gives {', '.join(others)}"
+    if "output" in report and holds_all_outputs(Path(report["output"])):
+        return f"{line}: all are in {report['output']}"
+    return f"{line}: --output FILE.npz takes all" + (", this file the first alone" if "output" in report else "")
+
+
+def _table(report: dict[str, Any]) -> Any:
+    result = table(
+        ["input", "rank", "class", "name", "score", "probability"],
+        right=["rank", "class", "score", "probability"],
+    )
+    for item in report["inputs"]:
+        if item["problem"]:
+            add_row(result, item["name"], "", "", item["problem"], "", "", style="red")
+        for place, line in enumerate(item["top"], start=1):
+            add_row(
+                result,
+                item["name"] if place == 1 else "",
+                place,
+                line["index"],
+                line["label"],
+                f"{line['score']:.4f}",
+                f"{line['probability']:.2%}",
+                end_section=place == len(item["top"]) > 1,
+            )
+    return result

@@ -1,0 +1,122 @@
+"""The first convolution of a network on Hopper's tensor cores: the Python side of kernels/conv_first.cu.
+
+It reads the run-time input as the user gives it, so that the input is stored in no other form.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.graph import Conv
+from vgg16gpu.ops import conv_wgmma, scales
+from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.ops.conv_igemm import flop, label
+from vgg16gpu.ops.conv_wgmma import TAPS
+from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, feature_map, finish_bytes, pack_pairs, pack_raw, y_element
+from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+SOURCE = "conv_first.cu"
+MAX_CHANNELS = 4
+MAX_TILE_WIDTH = 128  # pixels; wider tiles leave room for fewer blocks
+MIN_ROWS, MAX_ROWS = 2, 7  # of a block: more read less of the input twice, fewer keep all multiprocessors busy
+BLOCKS_PER_SM = 5
+THREADS = 128
+
+
+def supports(layer: Layer) -> bool:
+    """What conv_wgmma supports, on the run-time input, with up to four channels and no pool behind it."""
+    op: Conv = layer.op
+    few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
+    return few and layer.reads_input and conv_wgmma.supports(layer)
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """(plane, OCP, K) weights in the order (kh, kw, c); bias, dequant and output scale; the scale of the input."""
+    op: Conv = layer.op
+    element = y_element(layer)
+    outputs, channels = op.weight.shape[:2]
+    reduction = TAPS * channels
+    block = ceil_div(reduction * element.nbytes, 32) * 32 // element.nbytes
+    rows = Rows(outputs, reduction, 1, (reduction, 1, 0))
+    if layer.quantised is not None:
+        packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
+        in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
+        return packed, *finish_bytes(layer, arena).arguments, in_scale
+    flat = _flat(op.weight)
+    bias = arena.add_channels(op.bias, outputs, element)
+    if element is not Element.F16_PAIR:
+        return pack_raw(flat, rows, element, block, arena), bias, bias, bias, bias
+    assert layer.x_scaling is not None and layer.y_scaling is not None  # pairs have scales
+    source = arena.add(flat)
+    known = scales.Rows(source, outputs, reduction, 1, *rows.strides)
+    row_scales = scales.scale_rows(
+        known, element.padded(outputs), layer.x_scaling, layer.y_scaling.level, arena, folds=True
+    )
+    packed = pack_pairs(source, rows, block, row_scales.scale, layer.x_scaling, arena)
+    return packed, bias, row_scales.dequant, layer.y_scaling.scale, layer.x_scaling.scale
+
+
+def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    """(OC, C, 3, 3) as (OC, 9 C) in the order (kh, kw, c)."""
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
+
+
+def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    op: Conv = layer.op
+    batch, channels, height, width = layer.x_shape
+    strips = ceil_div(width, MAX_TILE_WIDTH)
+    tile_width = ceil_div(ceil_div(width, strips), 16) * 16
+    strips = ceil_div(width, tile_width) * (y.pitch // TILE_CHANNELS)
+    rows = ceil_div(height * strips * batch, BLOCKS_PER_SM * layer.facts.multiprocessors)
+    rows = min(max(rows, MIN_ROWS), MAX_ROWS)
+    macros = {
+        "ELEMENT": y.element.number,
+        "SOURCE": int(x.element_type == "uint8"),
+        "IN_CHANNELS": channels,
+        "TILE_W": tile_width,
+    }
+    weight, bias, dequant, out_scale, in_scale = constants
+    normalisation = x.normalisation or (bias, bias)
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "conv_first", tuple(macros.items())),
+            grid=Dim3(strips, ceil_div(height, rows), batch),
+            block=Dim3(THREADS),
+            arguments=(
+                feature_map(y, (TILE_CHANNELS, tile_width, 1, 1)),
+                *(x.pointer, weight, bias, dequant, out_scale, in_scale, *normalisation, places.maxima),
+                *scalars(1),
+                places.control.status,
+                *scalars(batch, height, width, y.pitch, rows, int(op.relu)),
+            ),
+            shared=shared_nbytes(y.element, tile_width),
+            flop=flop(op, layer.x_shape),
+            nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
+            names=op.names,
+            label=label(op),
+        ),
+    )
+
+
+def shared_nbytes(element: Element, tile_width: int) -> int:
+    """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per plane."""
+    staged = element.planes * (ceil_div(tile_width * TILE_CHANNELS * element.nbytes, 1024) * 1024)
+    weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16
+    return 1024 + 2 * staged + element.planes * (weight_nbytes + 4 * row_nbytes)
+
+
+LOWERING = Lowering(
+    Conv,
+    steps,
+    weights,
+    family="wgmma",
+    supports=supports,
+    gives=lambda layer, _: y_element(layer),
+    reads_input=True,
+)

@@ -1,0 +1,108 @@
+"""Which kernels compute a graph: one lowering for each op, chosen by what the device can do, not by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from vgg16gpu.errors import ModelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import Graph, Op, Shape
+from vgg16gpu.ops import lowerings
+from vgg16gpu.ops.base import Layer, Lowering, Scaling
+from vgg16gpu.quantise import QuantisedOp
+
+if TYPE_CHECKING:
+    from vgg16gpu.plan import Wish
+
+FAMILIES: Final = ("wgmma", "mma", "ffma")  # the best first
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """A graph with a lowering for each op. `shapes` are those of the smallest batch."""
+
+    graph: Graph
+    facts: DeviceFacts
+    shapes: Mapping[str, Shape]
+    precision: str
+    lowerings: Mapping[str, Lowering]  # by the name of the op's result
+    scalings: Mapping[str, Scaling] = field(default_factory=dict)
+    quantised: Mapping[str, QuantisedOp] = field(default_factory=dict)
+
+    @property
+    def splits_float32(self) -> bool:
+        """Whether float32 is computed from float16 pairs, and so depends on scales."""
+        return self.precision == "fp32" and any(lowering.family != "ffma" for lowering in self.lowerings.values())
+
+    def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer]:
+        """The ops where they stand, for a run with these shapes."""
+        for number, op in enumerate(self.graph.ops, start=1):
+            yield Layer(
+                op=op,
+                x_shape=shapes[op.x],
+                facts=self.facts,
+                precision=self.precision,
+                number=number,
+                reads_input=self._reads_input(op),
+                x_scaling=self.scalings.get(op.x),
+                y_scaling=self.scalings.get(op.y),
+                quantised=self.quantised.get(op.y),
+            )
+
+    def _reads_input(self, op: Op) -> bool:
+        """Whether `op` alone reads the run-time input, which nobody wants back either."""
+        name = self.graph.input.name
+        return [other for other in self.graph.ops if other.x == name] == [op] and name not in self.graph.outputs
+
+    def step_of(self, name: str) -> float:
+        """The step of a value that an op reads or writes as integers; 1 for any other."""
+        for op in self.graph.ops:
+            quantised = self.quantised.get(op.y)
+            scale = quantised and (quantised.x if op.x == name else quantised.y if op.y == name else None)
+            if scale:
+                return scale.step
+        return 1.0
+
+    def with_scalings(self, scalings: Mapping[str, Scaling]) -> Path:
+        """The same with room for scales."""
+        return replace(self, scalings=scalings)
+
+    def on_ffma(self) -> Path:
+        """The same graph on float32 arithmetic."""
+        return replace(self, precision="fp32", scalings={}, quantised={}).choosing(("ffma",))
+
+    def choosing(self, families: tuple[str, ...]) -> Path:
+        """The same with the best lowering of each op, from the first of these families that has one.
+
+        Raises ModelError for an op that has none.
+        """
+        return replace(self, lowerings={layer.op.y: _best(layer, families) for layer in self.layers(self.shapes)})
+
+
+def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], wish: Wish) -> Path:
+    """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
+    families = FAMILIES if wish.kernels == "auto" else tuple(dict.fromkeys((wish.kernels, "ffma")))
+    path = Path(graph, facts, shapes, wish.precision, {}, quantised=wish.quantised or {})
+    path = path.choosing(families)
+    if wish.precision == "int8" and all(lowering.family == "ffma" for lowering in path.lowerings.values()):
+        raise ModelError(
+            f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"
+        )
+    used = {lowering.family for lowering in path.lowerings.values()}
+    if wish.kernels not in ("auto", *used):
+        raise ModelError(
+            f"kernels {wish.kernels!r}: none of them computes an op of this model in {wish.precision} on {facts.name}; "
+            f"accepted: auto, {', '.join(FAMILIES)}"
+        )
+    return path
+
+
+def _best(layer: Layer, families: tuple[str, ...]) -> Lowering:
+    found = lowerings(layer.op)
+    for family in families:
+        for lowering in found:
+            if lowering.family == family and lowering.supports(layer):
+                return lowering
+    raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
