@@ -82,7 +82,7 @@ constexpr int RING_AT = WEIGHTS_AT + E::PLANES * WEIGHT_BYTES;
 constexpr int SHARED_BYTES = 1024 + RING_AT + E::PLANES * RING * ROW_BYTES;
 constexpr int FIT = 227 * 1024 / (SHARED_BYTES + 1024);  // blocks on a multiprocessor, as far as memory goes
 static_assert(FIT >= 1, "the tile is too wide for shared memory");
-constexpr int MOST = TILE_W <= 128 ? 5 : 3;  // as far as registers go
+constexpr int MOST = E::PLANES == 2 ? 2 : TILE_W <= 128 ? 5 : 3;  // as far as registers go
 constexpr int BLOCKS = FIT < MOST ? FIT : MOST;
 
 // Where the source keeps a value, and what a read value means. The loads are spelled out: left to the compiler they
@@ -253,22 +253,50 @@ DEVICE void load_weights(unsigned char* target, const void* weight, int OCP, int
   }
 }
 
-// Start summing the products of an output row, whose first input row is in place `first` of the ring.
-DEVICE void multiply(Product::Sum (&sum)[TILE_W / 2], uint32_t weights, uint32_t ring, int first) {
-  constexpr int PRODUCTS = E::PLANES == 2 ? 3 : 1;  // of the planes of weights and pixels: hi * lo, lo * hi, hi * hi
-  products_begin();
-  UNROLL
-  for (int p = PRODUCTS - 1; p >= 0; p--) {
-    UNROLL
-    for (int kh = 0; kh < 3; kh++) {
-      const uint32_t a = weights + (p == 1 ? WEIGHT_BYTES : 0) + kh * 2 * PIECE;
-      const uint32_t b = ring + ((p == 2 ? RING : 0) + (first + kh) % RING) * ROW_BYTES;
-      Product::multiply(sum, matrix_descriptor(a, 8 * ENTRY, SWIZZLE_NONE, PIECE),
-                        matrix_descriptor(b, 8 * ENTRY, SWIZZLE_NONE, 2 * ENTRY), p < PRODUCTS - 1 || kh > 0);
+// The sums of an output row. Of pairs, hi * hi of each kernel row is summed apart, and the small products of all in
+// `low`: the tensor cores cut what they add at the size of the sum, always towards zero; the additions here round.
+template <bool PAIR>
+struct Sums {
+  Product::Sum sum[TILE_W / 2], second[PAIR ? TILE_W / 2 : 1], third[PAIR ? TILE_W / 2 : 1], low[PAIR ? TILE_W / 2 : 1];
+
+  // Start the products of the output row whose first input row is in place `first` of the ring.
+  DEVICE void multiply(uint32_t weights, uint32_t ring, int first) {
+    const auto row = [&](int kh, int weight_plane, int pixel_plane, auto& target, bool accumulate) {
+      const uint32_t a = weights + weight_plane * WEIGHT_BYTES + kh * 2 * PIECE;
+      const uint32_t b = ring + (pixel_plane * RING + (first + kh) % RING) * ROW_BYTES;
+      Product::multiply(target, matrix_descriptor(a, 8 * ENTRY, SWIZZLE_NONE, PIECE),
+                        matrix_descriptor(b, 8 * ENTRY, SWIZZLE_NONE, 2 * ENTRY), accumulate);
+    };
+    products_begin();
+    if constexpr (PAIR) {
+      UNROLL
+      for (int kh = 0; kh < 3; kh++) {
+        row(kh, 1, 1, low, kh > 0);
+        row(kh, 1, 0, low, true);
+        row(kh, 0, 1, low, true);
+      }
+      row(0, 0, 0, sum, false);
+      row(1, 0, 0, second, false);
+      row(2, 0, 0, third, false);
+    } else {
+      UNROLL
+      for (int kh = 0; kh < 3; kh++) row(kh, 0, 0, sum, kh > 0);
+    }
+    products_commit();
+  }
+
+  DEVICE void finish() {
+    products_wait<0>();
+    pin(sum);
+    if constexpr (PAIR) {
+      pin(second);
+      pin(third);
+      pin(low);
+      UNROLL
+      for (int i = 0; i < TILE_W / 2; i++) sum[i] = (sum[i] + second[i]) + (third[i] + low[i]);
     }
   }
-  products_commit();
-}
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     const __grid_constant__ CUtensorMap out, const void* __restrict__ source, const void* __restrict__ weight,
@@ -306,14 +334,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
   const int valid = W - x0 - tid % 4 * 2;  // this thread's pixels 8 * column and + 1 are stored below it
   uint32_t largest = 0;
   for (int y = y0, step = 0; y < y1; y++, step++) {
-    Product::Sum sum[TILE_W / 2];
-    multiply(sum, shared_address(shared + WEIGHTS_AT), shared_address(ring), step);
+    Sums<E::PLANES == 2> sums;
+    sums.multiply(shared_address(shared + WEIGHTS_AT), shared_address(ring), step);
     input.put(raw[RING - 1], ring + (step + RING - 1) % RING * ROW_BYTES);
     input.fetch(raw[RING - 1], y + RING - 1, end);
-    products_wait<0>();
-    pin(sum);
+    sums.finish();
     const uint32_t staging = shared_address(shared) + step % STAGES * Tile::BYTES;
-    stage_tile<ELEMENT, TILE_W / 8, false>(sum, finish, staging, [&](int column, uint32_t items) {
+    stage_tile<ELEMENT, TILE_W / 8, false>(sums.sum, finish, staging, [&](int column, uint32_t items) {
       const uint32_t mask = 8 * column + 1 < valid ? MAGNITUDES : 8 * column < valid ? MAGNITUDES & 0xffff : 0;
       largest = larger_magnitudes(largest, items, mask);
     });

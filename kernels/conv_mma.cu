@@ -1,22 +1,23 @@
-// conv_mma: out[n,oh,ow,oc] = stored([pool2x2]([relu](dequant[oc] * (sum over kh, kw, c of
-//           inp[n, oh*SH-PT+kh, ow*SW-PL+kw, c] * weight[oc,kh,kw,c]) + bias[oc])))
-// Layouts:  inp (N,H,W,CP) of ELEMENT, CP * element bytes a multiple of 16; weight (OC,KH,KW,CP) of ELEMENT (int8 for U8
-//           and S8); bias, dequant, out_scale float, OC rounded up to 64 of each; out (N,OH,OW,pitch) of OUT_ELEMENT;
-//           maxima: an int (bits of a float) per image, maxima_stride apart.
+// conv_mma: out[n,oh,ow,oc] = stored([pool2x2]([relu](dequant[oc] * (sum over kh, kw, c of inp[n, oh*SH-PT+kh,
+//           ow*SW-PL+kw, c] * weight[oc,kh,kw,c]) + bias[oc])))
+// Layouts:  inp (N,H,W,CP) of ELEMENT, CP * element bytes a multiple of 16; weight (OC,KH,KW,CP) of ELEMENT (int8 for
+//           U8 and S8); bias, dequant, out_scale float, OC rounded up to 64 of each; out (N,OH,OW,pitch) of
+//           OUT_ELEMENT; maxima: an int (bits of a float) per image, maxima_stride apart.
 // Mapping:  implicit GEMM. Rows are output channels, columns output pixels, k runs over (kh, kw, c). Block: TILE_OC x
 //           TILE_PX, neighbours share pixels. Warp: WARP_OC x WARP_PX through mma.sync (mma.cuh). With POOL four
 //           consecutive columns are one 2x2 pooling window, and a thread has all four.
-// Tiles:    TILE_OC (128), TILE_PX (128), WARP_OC (64): 32 or 64, WARP_PX (64): a multiple of 16; K_NBYTES (128): 64 or
-//           128 bytes of k in a stage; STAGES (3), MIN_BLOCKS on a multiprocessor (2), POOL (0); ELEMENT (1): 1 float16,
-//           2 bfloat16, 4 uint8, 5 int8; OUT_ELEMENT (1): the same or 0 float32.
+// Tiles:    TILE_OC (128), TILE_PX (128), WARP_OC (64): 32 or 64, WARP_PX (64): a multiple of 16; K_NBYTES (128): 64
+//           or 128 bytes of k in a stage; STAGES (3), MIN_BLOCKS on a multiprocessor (2), POOL (0); ELEMENT (1): 1
+//           float16, 2 bfloat16, 4 uint8, 5 int8; OUT_ELEMENT (1): the same or 0 float32.
 // Shared:   STAGES*(TILE_OC+TILE_PX)*K_NBYTES bytes, dynamic; 32*(TILE_OC/WARP_OC)*(TILE_PX/WARP_PX) threads.
-// Cost:     2*N*OH*OW*OC*KH*KW*C FLOP. Global reads: (1/TILE_OC + 1/TILE_PX)*KH*KW*CP elements per output. A warp of 64x64
-//           reads 4 KB of shared memory for 32 products.
+// Cost:     2*N*OH*OW*OC*KH*KW*C FLOP. Global reads: (1/TILE_OC + 1/TILE_PX)*KH*KW*CP elements per output. A warp of
+//           64x64 reads 4 KB of shared memory for 32 products.
 // Sums:     one chain of products per output in the order of k: the same bits for every tile, batch and position.
-// Edges:    any KH, KW, stride, padding; what lies beyond the tensors is loaded as zero and not stored; channels from OC up to
-//           pitch are stored as zero. dequant is read for 8-bit ELEMENT alone, out_scale for 8-bit OUT_ELEMENT, maxima
-//           written for OUT_ELEMENT 1: else any pointer will do. uint8 and int8: rint(v * out_scale), saturated.
-// Why:      the tensor-core convolution of every card since Turing, and what the CPU tests: one kernel for every layer.
+// Edges:    any KH, KW, stride, padding; what lies beyond the tensors is loaded as zero and not stored; channels from
+//           OC up to pitch are stored as zero. dequant is read for 8-bit ELEMENT alone, out_scale for 8-bit
+//           OUT_ELEMENT, maxima written for OUT_ELEMENT 1: else any pointer will do. uint8 and int8: rint(v *
+//           out_scale), saturated.
+// Why:      the tensor-core convolution of every card since Turing, for every layer, and of the CPU.
 #include "mma.cuh"
 
 #ifndef TILE_OC
@@ -98,14 +99,14 @@ __device__ __forceinline__ void column_to_pixel(const Shape& s, int column, int&
   }
 }
 
-// Column of the product, counted from the block's first, in row r of the pixel tile. A thread's sums are of rows 2t, 2t + 1
-// of each eight: with POOL two eights are dealt so that these are a whole window.
+// Column of the product, counted from the block's first, in row r of the pixel tile. A thread's sums are of rows 2t, 2t
+// + 1 of each eight: with POOL two eights are dealt so that these are a whole window.
 __device__ __forceinline__ int column_of_row(int r) {
   return POOL ? r / 16 * 16 + r % 8 / 2 * 4 + r % 16 / 8 * 2 + r % 2 : r;
 }
 
-// What one thread fetches of the pixel tile: 16 bytes at one place of k of LOADS pixels. All that does not change from stage
-// to stage is computed once.
+// What one thread fetches of the pixel tile: 16 bytes at one place of k of LOADS pixels. All that does not change from
+// stage to stage is computed once.
 struct PixelFetcher {
   const char* first_image;  // of the block's columns
   int pixel_offset[LOADS];  // bytes from there to tap (0, 0), channel 0; may lie outside, then it is not read

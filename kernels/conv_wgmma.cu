@@ -18,11 +18,12 @@
 //           tiles = oc_tiles * tiles_x * tiles_y * images.
 // Tiles:    ELEMENT 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0), POOL (0;
 //           not flat), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0), HALO_STAGES (2), WEIGHT_STAGES (5),
-//           STAGE_UNITS (1: tap planes a weight stage), HEAD_START (0: taps that warpgroup 1 is ahead of 2 at first).
+//           STAGE_UNITS (1: tap planes a weight stage), HEAD_START (0: taps that warpgroup 1 is ahead of 2 at first),
+//           PROMOTE_TAPS (3).
 // Shared:   SHARED_BYTES: both rings, a staging tile for each consumer, barriers; 384 threads, 24 and 240 registers.
 // Cost:     2*N*OC*H*W*C*9 FLOP, three times that for F16_PAIR; a halo is read once per tile and its channel tiles.
-// Sums:     float32 over channel blocks, then taps; F16_PAIR: hi*lo + lo*hi apart, hi*hi added to registers every 3
-//           taps (192 products), since the tensor cores keep too few bits below; int32, exact, for bytes. Fixed by the
+// Sums:     float32 over channel blocks, then taps; F16_PAIR: hi*lo + lo*hi apart, hi*hi added to registers every
+//           PROMOTE_TAPS taps, since the tensor cores keep too few bits below; int32, exact, for bytes. Fixed by the
 //           shape alone.
 // Edges:    any N, H, W: TMA fills with zero what it reads outside and clips what it stores. OCP % 128 == 0 unless
 //           PAIR_TILES.
@@ -49,6 +50,9 @@
 #endif
 #ifndef BLOCK_BYTES
 #define BLOCK_BYTES 128
+#endif
+#ifndef PROMOTE_TAPS
+#define PROMOTE_TAPS 3
 #endif
 #ifndef HALO_STAGES
 #define HALO_STAGES 2
@@ -184,11 +188,13 @@ struct Sums {
   DEVICE void finish() { pin(sum); }
 };
 
-// Two planes: the small products in `low`, the large ones in `high`, which goes to `sum` every PROMOTE taps.
+// With PROMOTE_TAPS 2, the last tap of a block is promoted alone.
+DEVICE constexpr bool promotes(int tap) { return tap % PROMOTE_TAPS == PROMOTE_TAPS - 1 || tap == 8; }
+
+// Two planes: the small products in `low`, the large ones in `high`, which goes to `sum` every PROMOTE_TAPS taps.
 template <class Operands>
 struct Sums<Operands, 2> {
   typedef Wgmma<Operands, PIXELS> Product;
-  static constexpr int PROMOTE = 3;
   float sum[PIXELS / 2], high[PIXELS / 2], low[PIXELS / 2];
 
   DEVICE void clear() {
@@ -201,11 +207,11 @@ struct Sums<Operands, 2> {
       const uint64_t hi = x + descriptor_step(k), lo = hi + descriptor_step(HALO_PLANE);
       Product::multiply(low, w[1] + descriptor_step(k), hi, !first || k != 0);
       Product::multiply(low, w[0] + descriptor_step(k), lo, 1);
-      Product::multiply(high, w[0] + descriptor_step(k), hi, tap % PROMOTE != 0 || k != 0);
+      Product::multiply(high, w[0] + descriptor_step(k), hi, tap % PROMOTE_TAPS != 0 || k != 0);
     }
   }
   DEVICE void wait(int tap) {
-    if (tap % PROMOTE != PROMOTE - 1) return products_wait<1>();
+    if (!promotes(tap)) return products_wait<1>();
     products_wait<0>();
     pin(high);
     UNROLL

@@ -9,7 +9,8 @@
 //           blocks; blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warp copies,
 //           each warpgroup of 4 warps sums TILE_ROWS rows.
 // Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), WARPGROUPS (1), SPLITS (1), EXCHANGE (0): 1 a cluster of
-//           two, 2 the workspace; POOL (0), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1)
+//           two, 2 the workspace; POOL (0), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1),
+//           PROMOTE_TAPS (3)
 // Shared:   SHARED_BYTES below, dynamic; 128*WARPGROUPS + 32 threads. EXCHANGE 2, each warpgroup of each tile: SPLITS *
 //           SPLITS * SLICE_ROWS * 2048 bytes of workspace, and a counter that the host zeroes before a run.
 // Cost:     2*N*H*W*OC*9*C FLOP; a block reads its weights once, its pixels 1.25 * (1 + 2/rows) times, mostly from L2.
@@ -20,7 +21,6 @@
 //           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
 #include "split_exchange.cuh"
 #include "wgmma_tile.cuh"
-
 #ifndef ELEMENT
 #define ELEMENT 1
 #endif
@@ -41,6 +41,9 @@
 #endif
 #ifndef POOL
 #define POOL 0
+#endif
+#ifndef PROMOTE_TAPS
+#define PROMOTE_TAPS 3
 #endif
 #ifndef HALO_STAGES
 #define HALO_STAGES 2
@@ -89,8 +92,7 @@ constexpr int LOADED_BYTES = HALO_STAGES * HALO_STAGE + WEIGHT_STAGES * WEIGHT_S
 constexpr int PIPELINE_BYTES = LOADED_BYTES > EPILOGUE_BYTES ? LOADED_BYTES : EPILOGUE_BYTES;
 constexpr int SHARED_BYTES = PIPELINE_BYTES + 2048;  // barriers, and up to 1023 bytes before the first multiple of 1024
 
-static_assert(BLOCK_BYTES == 128 || (BLOCK_BYTES == 64 && E::BYTES == 1),
-              "a channel block is 128 bytes, of bytes also 64");
+static_assert(BLOCK_BYTES == 128 || (BLOCK_BYTES == 64 && E::BYTES == 1), "64 channels are 128 bytes, or 64");
 static_assert(TILE_ROWS % 2 == 0 && TILE_ROWS <= 32, "wgmma kernels have widths of 16 to 256 pixels in steps of 16");
 static_assert(9 % TAPS_PER_STAGE == 0, "the taps fill whole weight stages");
 static_assert(EXCHANGE == 0 ? SPLITS == 1 : EXCHANGE == 1 ? SPLITS == 2 : SPLITS > 1, "who exchanges has someone to");
@@ -209,7 +211,7 @@ DEVICE void multiply_tap(Sum (&sum)[SUMS], Sum (&low)[LOW], uint64_t weights, ui
     if constexpr (PAIR) {
       Multiply::multiply(low, w + descriptor_step(WEIGHT_PLANE), x, accumulate);
       Multiply::multiply(low, w, x + descriptor_step(HALO_PLANE), 1);
-      Multiply::multiply(sum, w, x, tap % 3 != 0 || k != 0);
+      Multiply::multiply(sum, w, x, tap % PROMOTE_TAPS != 0 || k != 0);
     } else {
       Multiply::multiply(sum, w, x, accumulate);
     }
@@ -224,8 +226,8 @@ DEVICE void add_to(Sum (&target)[LENGTH], Sum (&sum)[SUM_LENGTH]) {
 }
 
 // The sums over this block's share of the channels. A stage is given back one tap late, when its products are surely
-// done: waiting for them at once would leave the tensor cores idle. F16_PAIR does wait, every third tap, to add the
-// tensor cores' sum of 192 products, which they cut short, to one in registers.
+// done: waiting for them at once would leave the tensor cores idle. F16_PAIR does wait, every PROMOTE_TAPS taps, to add
+// the tensor cores' sum, which they cut short, to one in registers.
 DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgroup, int count, const Watch& watch) {
   // One halo stage, given back a tap late, is enough for one channel block only. To know the count saves registers.
   const int blocks = HALO_STAGES == 1 && !PAIR ? 1 : count;
@@ -240,7 +242,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
                                               HALO_W * BLOCK_BYTES, SWIZZLE);
     UNROLL
     for (int tap = 0; tap < 9; tap++) {
-      const bool promote = PAIR && tap % 3 == 2;
+      const bool promote = PAIR && (tap % PROMOTE_TAPS == PROMOTE_TAPS - 1 || tap == 8);
       if (tap % TAPS_PER_STAGE == 0) barrier_wait(pipeline.weights_full(stage.stage), stage.parity, watch);
       const uint64_t weights = matrix_descriptor(pipeline.weights(stage.stage) + tap % TAPS_PER_STAGE * WEIGHT_TAP,
                                                  8 * BLOCK_BYTES, SWIZZLE);
@@ -248,10 +250,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
       multiply_tap(sum, low, weights, corner + descriptor_step((tap / 3 * HALO_W + tap % 3) * BLOCK_BYTES), tap,
                    block == 0 && tap == 0);
       products_commit();
-      if (promote)
-        products_wait<0>();
-      else
-        products_wait<1>();
+      promote ? products_wait<0>() : products_wait<1>();
       if (speaker && used_weights >= 0) barrier_arrive(pipeline.weights_free(used_weights));
       if (speaker && tap == 0 && used_halo >= 0) barrier_arrive(pipeline.halo_free(used_halo));
       used_weights = -1;
@@ -279,38 +278,34 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
 
 // ---- The end: finish a slice of rows, pool, store.
 
-// What a warpgroup finishes: the first pixel, and how many rows.
-struct Slice {
+constexpr int SCALE = POOL ? 2 : 1;
+struct Slice {  // what a warpgroup finishes
   int x, y, rows;
 };
+
+// Of a register of two float16, at `first` and the next place, those before `count`.
+DEVICE uint32_t halves_before(int count, int first) {
+  return first + 1 < count ? MAGNITUDES : first < count ? MAGNITUDES & 0xffff : 0;
+}
 
 // What of the staged values is stored: float16 beyond the map's edge do not count as magnitudes.
 struct Inside {
   int rows;
-  uint32_t halves;  // MAGNITUDES without the pixels right of the map
+  uint32_t halves;  // the pixels left of the map's right edge
 
   DEVICE Inside(const Slice& place, int height, int width) {
-    const int lane = threadIdx.x % 4, columns = width - place.x;
-    rows = min(place.rows, height - place.y);
-    if (POOL) {
-      rows /= 2;
-      halves = lane < columns / 2 ? MAGNITUDES : 0;
-    } else {
-      halves = 2 * lane + 1 < columns ? MAGNITUDES : 2 * lane < columns ? MAGNITUDES & 0xffff : 0;
-    }
+    const int lane = threadIdx.x % 4, columns = (width - place.x) / SCALE;
+    rows = min(place.rows, height - place.y) / SCALE;
+    halves = POOL ? (lane < columns ? MAGNITUDES : 0) : halves_before(columns, 2 * lane);
   }
-
   DEVICE uint32_t mask(int column) const {
-    if (!POOL) return column < rows ? halves : 0;
-    return halves & (2 * column + 1 < rows ? MAGNITUDES : 2 * column < rows ? MAGNITUDES & 0xffff : 0);
+    return POOL ? halves & halves_before(rows, 2 * column) : column < rows ? halves : 0;
   }
 };
 
 DEVICE void store_slice(const CUtensorMap* out, uint32_t staging, const Slice& place, const Work& work, int images) {
-  constexpr int SCALE = POOL ? 2 : 1, ROW_BYTES = 8 / SCALE * E::ROW_BYTES / SCALE;  // staged bytes of a row of sums
-  UNROLL
-  for (int row = 0; row < SLICE_ROWS; row += STORE_ROWS) {
-    if (row >= place.rows) break;
+  constexpr int ROW_BYTES = 8 / SCALE * E::ROW_BYTES / SCALE;  // staged bytes of a row of sums
+  for (int row = 0; row < place.rows; row += STORE_ROWS) {
     UNROLL
     for (int plane = 0; plane < E::PLANES; plane++)
       store_box(out, staging + plane * Staged::PLANE_BYTES + row * ROW_BYTES, work.oc, place.x / SCALE,
@@ -369,12 +364,17 @@ __cluster_dims__(2, 1, 1)
     }
     return;
   }
-
-  const Finish<ELEMENT> finish(bias + work.oc, dequant + work.oc, out_scale + work.oc, apply_relu != 0);
+  int oc = work.oc;  // F16_PAIR has no registers for these while it multiplies: it reads them early, into L1, and again
+  Finish<ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
+  UNROLL
+  for (int h = 0; PAIR && h < 2; h++)  // without this the compiler would keep the first
+    asm volatile("" : "+r"(oc) : "f"(finish.bias[h]), "f"(finish.dequant[h]), "f"(finish.scale[h]));
   Sum sum[SUMS];
   sum_products(sum, pipeline, warpgroup, work.count, watch);
+  if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
   wait_for_previous_kernel();
-  if (EXCHANGE == 1) {  // all products (of the cluster) have read their operands: the memory can be used again
+  // All products (of the cluster) have read their operands: the memory can be used again.
+  if constexpr (EXCHANGE == 1) {
     cluster_arrive();
     cluster_wait();
   } else {

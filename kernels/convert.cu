@@ -1,12 +1,13 @@
 // convert: out[n,p,c] = inp[n,p,c] in another element, zero in the padding
-// Layouts:  inp (N,HW,inp_pitch), out (N,HW,out_pitch), of the elements INPUT and OUTPUT; pairs lie as two such planes, all of
-//           hi before all of lo. inp_scale, out_scale: a float per stored channel for pairs; else not read.
+// Layouts:  inp (N,HW,inp_pitch), out (N,HW,out_pitch), of the elements INPUT and OUTPUT; pairs lie as two such planes,
+//           all of hi before all of lo. inp_scale, out_scale: a float per stored channel for pairs; else not read.
 // Mapping:  grid (chunks, N); one thread per element of out.
-// Tiles:    INPUT, OUTPUT: 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8.
+// Tiles:    INPUT (0), OUTPUT (3): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8.
 // Shared:   none; 256 threads.
 // Cost:     no FLOP; reads and writes each element once.
-// Edges:    any C and HW. Quantised values are number * step, rounded to even and saturated, NaN to 0. Pairs and float16 note
-//           the largest magnitude stored of each image in maxima[n] (bits of a float; NaN is the largest).
+// Edges:    any C and HW. A quantised value is number * inp_step, a number rint(value * out_inverse), saturated, 0 for NaN.
+//           Pairs and float16 raise maxima[n] to the largest magnitude stored of image n (bits of a float; NaN is the
+//           largest).
 // Why:      where an operator has no kernel on tensor cores, values meet the float32 kernels here; never inside a VGG.
 #include "stored.cuh"
 
@@ -19,23 +20,25 @@
 
 constexpr int THREADS = 256;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-convert(void* __restrict__ out, const void* __restrict__ inp, const float* __restrict__ out_scale,
-        const float* __restrict__ inp_scale, unsigned* __restrict__ maxima, int HW, int C, int inp_pitch, int out_pitch,
-        float inp_step, float out_step) {
+extern "C" __global__ void __launch_bounds__(THREADS) convert(void* __restrict__ out, const void* __restrict__ inp,
+                                                              const float* __restrict__ out_scale,
+                                                              const float* __restrict__ inp_scale,
+                                                              unsigned* __restrict__ maxima, int HW, int C,
+                                                              int inp_pitch, int out_pitch, float inp_step,
+                                                              float out_inverse) {
   const int n = blockIdx.y;
   const long long inp_plane = (long long)gridDim.y * HW * inp_pitch, out_plane = (long long)gridDim.y * HW * out_pitch;
   float largest = 0.f;
-  for (int i = blockIdx.x * THREADS + threadIdx.x; i < HW * out_pitch; i += gridDim.x * THREADS) {
-    const int c = i % out_pitch, p = i / out_pitch;
+  for (long long i = blockIdx.x * THREADS + threadIdx.x; i < (long long)HW * out_pitch; i += gridDim.x * THREADS) {
+    const int c = static_cast<int>(i % out_pitch), p = static_cast<int>(i / out_pitch);
     const long long at = ((long long)n * HW + p) * inp_pitch + c;
     float v = c < C ? StoredElement<INPUT>::load(inp, at, inp_plane) : 0.f;
     if (c < C && INPUT == F16_PAIR) v /= inp_scale[c];
     if (INPUT == U8 || INPUT == S8) v *= inp_step;
     if (c < C && OUTPUT == F16_PAIR) v *= out_scale[c];
-    if (OUTPUT == U8 || OUTPUT == S8) v /= out_step;
+    if (OUTPUT == U8 || OUTPUT == S8) v *= out_inverse;
     const float magnitude = StoredElement<OUTPUT>::store(out, ((long long)n * HW + p) * out_pitch + c, out_plane, v);
-    largest = magnitude > largest || magnitude != magnitude ? magnitude : largest;
+    largest = max_nan(largest, magnitude);
   }
   if (OUTPUT == F16 || OUTPUT == F16_PAIR) atomicMax(maxima + n, __float_as_uint(largest));
 }

@@ -1,7 +1,7 @@
 // CUDA's language for a C++ compiler: keywords, vector types, built-in variables, warp functions, atomics, and the export
 // of each kernel to Python. How blocks and threads run is in cpu/scheduler.h.
 //
-// Rules for a kernel that runs in both worlds: it includes common.cuh only; `extern "C" __global__ void name(...)` with
+// Rules for a kernel that runs in both worlds: it includes common.cuh only (or mma.cuh, which builds on it); `extern "C" __global__ void name(...)` with
 // pointers, 32-bit integers and floats as arguments; shared arrays inside functions; dynamic shared memory through
 // DYNAMIC_SHARED; no assumption of zeroed shared memory or of warps in lockstep; every thread of a block reaches every
 // __syncthreads (none returns before); local arrays below 8 KB; PTX only in helpers with a host twin.

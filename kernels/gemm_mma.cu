@@ -1,21 +1,22 @@
-// gemm_mma: out[n,o] = stored([relu](dequant[o] * (sum over k of inp[n,k] * weight[o,k]) + bias[o])); gemm_mma sums parts
-//           of k, gemm_mma_finish adds them and does the rest
-// Layouts:  inp (N,KP) of ELEMENT, weight (OUT,KP) of ELEMENT (int8 for U8 and S8), KP * element bytes a multiple of 16;
-//           partial (parts,N,OUTP) of float or int32, OUTP = OUT rounded up to 64; bias, dequant, out_scale (OUTP) float;
-//           out (N,pitch) of OUT_ELEMENT; maxima: an int (bits of a float) per image, maxima_stride apart.
-// Mapping:  gemm_mma: block: TILE_OUT outputs x TILE_N images x one part of k (blockIdx.y), blocks with the same weights are
-//           neighbours; warp: WARP_OUT x WARP_N through mma.sync (mma.cuh). gemm_mma_finish: thread: 4 outputs of an image.
-// Tiles:    TILE_OUT (64), TILE_N (8), WARP_OUT (32): 32 or 64, WARP_N (8): 8 or a multiple of 16; K_NBYTES (128): 64 or
-//           128 bytes of k in a stage; STAGES (4), MIN_BLOCKS on a multiprocessor (4); ELEMENT (1): 1 float16, 2 bfloat16,
-//           4 uint8, 5 int8; OUT_ELEMENT (1): the same or 0 float32.
+// gemm_mma: out[n,o] = stored([relu](dequant[o] * (sum over k of inp[n,k] * weight[o,k]) + bias[o])); gemm_mma sums
+//           parts of k, gemm_mma_finish adds them and does the rest
+// Layouts:  inp (N,KP) of ELEMENT, weight (OUT,KP) of ELEMENT (int8 for U8 and S8), KP * element bytes a multiple of
+//           16; partial (parts,N,OUTP) of float or int32, OUTP = OUT rounded up to 64; bias, dequant, out_scale (OUTP)
+//           float; out (N,pitch) of OUT_ELEMENT; maxima: an int (bits of a float) per image, maxima_stride apart.
+// Mapping:  gemm_mma: block: TILE_OUT outputs x TILE_N images x one part of k (blockIdx.y), blocks with the same
+//           weights are neighbours; warp: WARP_OUT x WARP_N through mma.sync (mma.cuh). gemm_mma_finish: thread: 4
+//           outputs of an image.
+// Tiles:    TILE_OUT (64), TILE_N (8), WARP_OUT (32): 32 or 64, WARP_N (8): 8 or a multiple of 16; K_NBYTES (128): 64
+//           or 128 bytes of k in a stage; STAGES (4), MIN_BLOCKS on a multiprocessor (4); ELEMENT (1): 1 float16, 2
+//           bfloat16, 4 uint8, 5 int8; OUT_ELEMENT (1): the same or 0 float32.
 // Shared:   STAGES*(TILE_OUT+TILE_N)*K_NBYTES bytes, dynamic; 32*(TILE_OUT/WARP_OUT)*(TILE_N/WARP_N) threads, 256 in
 //           gemm_mma_finish.
-// Cost:     2*N*OUT*K FLOP; weights are read ceil(N/TILE_N) times, inputs ceil(OUT/TILE_OUT) times; 8*parts*N*OUT bytes of
-//           partial sums, which stay in the L2 cache.
-// Sums:     a part is one chain of products in the order of k, parts are added in order: the same bits for every tile, batch
-//           and position, as long as part_nbytes is a function of K.
-// Edges:    any N, OUT; outputs OUT..pitch-1 of out are stored as zero. dequant is read for 8-bit ELEMENT alone, out_scale
-//           for 8-bit OUT_ELEMENT, maxima written for OUT_ELEMENT 1: else any pointer will do.
+// Cost:     2*N*OUT*K FLOP; weights are read ceil(N/TILE_N) times, inputs ceil(OUT/TILE_OUT) times; 8*parts*N*OUT
+//           bytes of partial sums, which stay in the L2 cache.
+// Sums:     a part is one chain of products in the order of k, parts are added in order: the same bits for every tile,
+//           batch and position, as long as part_nbytes is a function of K.
+// Edges:    any N, OUT; outputs OUT..pitch-1 of out are stored as zero. dequant is read for 8-bit ELEMENT alone,
+//           out_scale for 8-bit OUT_ELEMENT, maxima written for OUT_ELEMENT 1: else any pointer will do.
 // Why:      fully connected layers at batch 2 and up: each weight is read once for up to 128 images.
 #include "mma.cuh"
 

@@ -52,6 +52,9 @@ constexpr int PARTS_AT_ONCE = 128 / TILE_N;  // 32 loads of a thread are under w
 typedef Stored<INPUT>::Operands Operands;
 typedef Stored<INPUT>::Sum Sum;
 
+// As far as registers go: hi*hi leaves the tensor cores after each 16 products instead of after each stage.
+constexpr bool FINE = TILE_N <= 32;
+constexpr int GROUP_STAGES = 8;
 static_assert(WEIGHT == (INPUT == F16_PAIR ? F32 : INPUT == U8 ? S8 : INPUT), "products that the tensor cores know");
 static_assert(TILE_K * BYTES<INPUT> % BOX_ROW == 0, "a stage holds whole boxes");
 static_assert(STAGES >= 2, "a stage is given back when the next one is under way");
@@ -163,12 +166,31 @@ struct Fragment {
   }
 };
 
-// Float32 weights through registers. While one fragment is multiplied the next is made in other registers.
+// Adds the sums of finished products; the compiler may not read them before.
+DEVICE void promote(float (&sum)[TILE_N / 2], float (&products)[TILE_N / 2]) {
+  pin(products);
+  UNROLL
+  for (int i = 0; i < TILE_N / 2; i++) sum[i] += products[i];
+}
+
+// Adds one level of sums to the next and clears it.
+DEVICE void carry(float (&sum)[TILE_N / 2], float (&part)[TILE_N / 2]) {
+  UNROLL
+  for (int i = 0; i < TILE_N / 2; i++) {
+    sum[i] += part[i];
+    part[i] = 0.0f;
+  }
+}
+
+// Float32 weights through registers. While one fragment is multiplied the next is made in other registers. The tensor cores
+// cut what they add at the largest term, always towards zero: hi*hi leaves them after 16 products, or a stage,
+// and is added here, stage by stage, group of stages by group: no chain of additions is long.
 DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, const float (&scale)[2],
                            const Watch& watch) {
   const int row = threadIdx.x / 128 * ROWS + row_of_sum(), column = threadIdx.x % 4;
   const int row_at = row * BOX_ROW + column % 2 * 8, turn = column / 2 ^ row % 8;
-  float low[TILE_N / 2] = {}, high[TILE_N / 2] = {};
+  constexpr int COUNT = TILE_K / 16, BUFFERS = FINE ? 2 : 1;
+  float low[TILE_N / 2] = {}, stage[TILE_N / 2] = {}, group[TILE_N / 2] = {}, high[BUFFERS][TILE_N / 2];
   Slot slot;
   for (int step = 0; step < steps; step++) {
     barrier_wait(ring.full + 8 * slot.i, slot.parity, watch);
@@ -176,32 +198,36 @@ DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, 
     const uint64_t inputs = matrix_descriptor(ring.stage(slot.i) + INPUTS_AT, 8 * BOX_ROW, SWIZZLE_128B);
     Fragment fragment[2];
     UNROLL
-    for (int q = 0; q < TILE_K / 16; q++) {
+    for (int q = 0; q < COUNT; q++) {
       Fragment& now = fragment[q % 2];
       now.load(weights, q, turn, scale);
       const uint64_t x_hi = inputs + descriptor_step(q / 4 * INPUT_BOX + q % 4 * 32);
       const uint64_t x_lo = x_hi + descriptor_step(TILE_N * BOX_ROW);
       products_begin();
+      WgmmaFromRegisters<TILE_N>::multiply(low, now.lo, x_lo, 1);
       WgmmaFromRegisters<TILE_N>::multiply(low, now.lo, x_hi, 1);
       WgmmaFromRegisters<TILE_N>::multiply(low, now.hi, x_lo, 1);
-      WgmmaFromRegisters<TILE_N>::multiply(high, now.hi, x_hi, q > 0);
+      WgmmaFromRegisters<TILE_N>::multiply(high[q % BUFFERS], now.hi, x_hi, FINE ? 0 : q > 0);
       products_commit();
-      if (q + 1 < TILE_K / 16)
+      if (q + 1 < COUNT)
         products_wait<1>();
       else
         products_wait<0>();
-      if (q > 0) fragment[(q - 1) % 2].keep();
+      if (q > 0) {
+        fragment[(q - 1) % 2].keep();
+        if constexpr (FINE) promote(stage, high[(q - 1) % BUFFERS]);
+      }
     }
-    fragment[(TILE_K / 16 - 1) % 2].keep();
-    pin(high);
+    fragment[(COUNT - 1) % 2].keep();
+    promote(FINE ? stage : sum, high[(COUNT - 1) % BUFFERS]);
     if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + 8 * slot.i);
-    UNROLL
-    for (int i = 0; i < TILE_N / 2; i++) sum[i] += high[i];
+    if constexpr (FINE) {
+      carry(group, stage);
+      if (step % GROUP_STAGES == GROUP_STAGES - 1 || step == steps - 1) carry(sum, group);
+    }
     slot.next();
   }
-  pin(low);
-  UNROLL
-  for (int i = 0; i < TILE_N / 2; i++) sum[i] += low[i];
+  promote(sum, low);
 }
 
 DEVICE void store_pair(float* target, float a, float b) {

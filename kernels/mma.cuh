@@ -1,9 +1,10 @@
-// Tensor cores through mma.sync: every card from compute capability 7.5 on, and the CPU, where a warp's threads meet and
-// one of them does the arithmetic. A product is 16 rows of `a` (weights) x 8 rows of `b` (activations) x 32 bytes of the
-// reduction k, added to float or int sums. Both operands lie in shared memory with k innermost, in rows of ROW_NBYTES.
+// Tensor cores through mma.sync: every card from compute capability 7.5 on, and the CPU, where a warp's threads meet
+// and one of them does the arithmetic. A product is 16 rows of `a` (weights) x 8 rows of `b` (activations) x 32 bytes
+// of the reduction k, added to float or int sums. Both operands lie in shared memory with k innermost, in rows of
+// ROW_NBYTES.
 //
-// Fragments: PTX ISA, "Warp-level matrix instructions: mma.m16n8k16, .m16n8k32". Lane = 4 * g + t: its sums 0, 1 are row g
-// of a and rows 2t, 2t + 1 of b, its sums 2, 3 the same of row g + 8.
+// Fragments: PTX ISA, "Warp-level matrix instructions: mma.m16n8k16, .m16n8k32". Lane = 4 * g + t: its sums 0, 1 are
+// row g of a and rows 2t, 2t + 1 of b, its sums 2, 3 the same of row g + 8.
 #pragma once
 
 #include "mma_epilogue.cuh"
@@ -50,8 +51,8 @@ constexpr int PRODUCT_NBYTES = 32;  // of the reduction that one product takes
 
 #ifdef __CUDACC__
 
-// COUNT (2 or 4) matrices of 8 rows x 16 bytes: lane 8i + r names row r of matrix i, and gets of each matrix the four bytes
-// at 4t of row g. PTX ISA, "Warp-level matrix instructions: ldmatrix".
+// COUNT (2 or 4) matrices of 8 rows x 16 bytes: lane 8i + r names row r of matrix i, and gets of each matrix the four
+// bytes at 4t of row g. PTX ISA, "Warp-level matrix instructions: ldmatrix".
 template <int COUNT>
 __device__ __forceinline__ void load_matrices(unsigned (&m)[COUNT], const void* row) {
   static_assert(COUNT == 2 || COUNT == 4, "lanes address 16 or 32 rows");
@@ -147,8 +148,9 @@ __device__ __forceinline__ int tile_offset(int row, int piece) {
   return row * ROW_NBYTES + (piece ^ (ROW_NBYTES == 128 ? row % 8 : row / 2 % 4)) * 16;
 }
 
-// The output channels of a warp's MT * 16 rows of weights are dealt so that the sums of a thread are 2 * MT neighbouring
-// channels, which it stores at once: row 16i + 8h + g is channel 2 * MT * g + 2i + h. Adds up over disjoint bits.
+// The output channels of a warp's MT * 16 rows of weights are dealt so that the sums of a thread are 2 * MT
+// neighbouring channels, which it stores at once: row 16i + 8h + g is channel 2 * MT * g + 2i + h. Adds up over
+// disjoint bits.
 template <int MT>
 __device__ __forceinline__ constexpr int channel_of_row(int row) {
   constexpr int ROWS = 16 * MT;
@@ -212,8 +214,9 @@ struct WarpProduct {
   }
 };
 
-// Brings ROWS rows of a matrix in memory, `pitch` bytes apart, to a tile in shared memory, ROW_NBYTES of k a call. MT > 0: the
-// rows are weights and go where channel_of_row<MT> wants them. Rows from `rows` and k from `k_nbytes` on are zero.
+// Brings ROWS rows of a matrix in memory, `pitch` bytes apart, to a tile in shared memory, ROW_NBYTES of k a call. MT >
+// 0: the rows are weights and go where channel_of_row<MT> wants them. Rows from `rows` and k from `k_nbytes` on are
+// zero.
 template <int ROWS, int ROW_NBYTES, int THREADS, int MT>
 struct RowFetcher {
   static constexpr int PIECES = ROW_NBYTES / 16;
@@ -259,8 +262,8 @@ struct RowFetcher {
   }
 };
 
-// The main loop: `tiles` stages of k. fetcher.fetch(stage) starts filling WEIGHT_NBYTES of weights, then the activations;
-// add_stage(stage) multiplies. One barrier a stage.
+// The main loop: `tiles` stages of k. fetcher.fetch(stage) starts filling WEIGHT_NBYTES of weights, then the
+// activations; add_stage(stage) multiplies. One barrier a stage.
 template <int DEPTH, int STAGE_SIZE, class Fetcher, class AddStage>
 __device__ __forceinline__ void for_each_stage(char* shared, int tiles, Fetcher& fetcher, AddStage add_stage) {
   static_assert(DEPTH >= 2, "one stage is filled while another is read");

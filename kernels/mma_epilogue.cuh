@@ -1,5 +1,5 @@
-// What becomes of the sums of an mma.sync kernel: bias and ReLU, rounding to the stored element, vectors of them in memory,
-// the largest magnitude of an image. From equal sums come equal bits, on a GPU and on the CPU.
+// What becomes of the sums of an mma.sync kernel: bias and ReLU, rounding to the stored element, vectors of them in
+// memory, the largest magnitude of an image. From equal sums come equal bits, on a GPU and on the CPU.
 #pragma once
 
 #include "common.cuh"
@@ -31,7 +31,8 @@ __device__ __forceinline__ unsigned pack2_f16(float low, float high) {
 #endif
 }
 
-// The nearest bfloat16 (ties to even); its bits are the upper half of a float's. There is an instruction from Ampere on.
+// The nearest bfloat16 (ties to even); its bits are the upper half of a float's. There is an instruction from Ampere
+// on.
 __device__ __forceinline__ unsigned bf16_bits(float v) {
   const unsigned bits = __float_as_uint(v);
   return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;

@@ -27,10 +27,11 @@ __device__ __forceinline__ int output_of_row(int row) {
   return IS_BYTE ? row / 16 * 16 + row % 8 * 2 + row % 16 / 8 : row;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-pack_blocks(void* __restrict__ out, const void* __restrict__ w, const float* __restrict__ row_scale,
-            const float* __restrict__ inp_scale, int OC, int OCP, int C, int blocks, int TAPS, int oc_stride, int c_stride,
-            int tap_stride) {
+extern "C" __global__ void __launch_bounds__(THREADS) pack_blocks(void* __restrict__ out, const void* __restrict__ w,
+                                                                  const float* __restrict__ row_scale,
+                                                                  const float* __restrict__ inp_scale, int OC, int OCP,
+                                                                  int C, int blocks, int TAPS, int oc_stride,
+                                                                  int c_stride, int tap_stride) {
   const long long index = (long long)blockIdx.x * THREADS + threadIdx.x;
   const int plane = OCP * BLOCK;
   if (index >= (long long)blocks * TAPS * plane) return;
@@ -39,14 +40,15 @@ pack_blocks(void* __restrict__ out, const void* __restrict__ w, const float* __r
   const int c = slab / TAPS * BLOCK + index % BLOCK, tap = slab % TAPS;
   float v = 0.f;
   if (oc < OC && c < C) {
-    v = StoredElement<RAW>::load(w, (long long)oc * oc_stride + (long long)c * c_stride + (long long)tap * tap_stride, 0);
+    v = StoredElement<RAW>::load(w, (long long)oc * oc_stride + (long long)c * c_stride + (long long)tap * tap_stride,
+                                 0);
     if (IS_PAIR) v *= row_scale[oc] / inp_scale[c];
   }
   StoredElement<IS_BYTE ? S8 : ELEMENT>::store(out, index + (IS_PAIR ? slab * plane : 0), plane, v);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-pack_rows(void* __restrict__ out, const void* __restrict__ w, int rows, int C, int CP, int HW) {
+extern "C" __global__ void __launch_bounds__(THREADS) pack_rows(void* __restrict__ out, const void* __restrict__ w,
+                                                                int rows, int C, int CP, int HW) {
   const long long index = (long long)blockIdx.x * THREADS + threadIdx.x;
   if (index >= (long long)rows * HW * CP) return;
   const int c = index % CP;

@@ -1,9 +1,9 @@
-// observe_f32:      observed[c] = max(observed[c], max over pixels of |inp[p,c]|)
-// row_scale_f32:    scale[r] = 2^(14 - e), e the exponent of the largest |w|/inp_scale of the row: what it scales lies below 2^15
-//                   dequant[r] = 1 over what a product is scaled by, plain[r] the same where weights are not scaled;
-//                   level[r] = 2^10 * the row's Euclidean length
-// choose_scale_f32: scale[c] = 2^(10 - e), e the exponent of max(observed[c], level[c]); dead channels take the largest
-//                   e of all, and with `uniform` all channels do
+// observe_f32: out[c] = max(out[c], max over pixels of |inp[p,c]|)
+//              row_scale_f32: scale[r] = 2^(14 - e), e the exponent of the row's largest |w| / inp_scale, which it brings
+//              below 2^15; dequant[r] = 1 over what a product is scaled by, plain[r] the same where weights are not
+//              scaled; level[r] = 2^10 * Euclidean length of the row over inp_scale. choose_scale_f32: scale[c] = 2^(10 -
+//              e), e the exponent of max(observed[c], level[c]); dead channels take the largest e of all, and with
+//              `uniform` all channels do.
 // Layouts:  inp (pixels,CP) float; weights w at row * row_stride + c * c_stride + tap * tap_stride; vectors of floats per
 //           channel (CP) or row (rows).
 // Mapping:  observe: thread owns a channel and every 4th pixel of a chunk. row_scale: a block a row. choose_scale: one
@@ -38,20 +38,20 @@ __device__ __forceinline__ float block_max(float v, float* shared) {
   return shared[0];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-observe_f32(float* __restrict__ observed, const float* __restrict__ inp, int pixels, int CP) {
+extern "C" __global__ void __launch_bounds__(THREADS) observe_f32(float* __restrict__ out,
+                                                                  const float* __restrict__ inp, int pixels, int CP) {
   const int c = blockIdx.x * 64 + threadIdx.x % 64;
   if (c >= CP) return;
   float largest = 0.f;
   for (int p = blockIdx.y * 4 + threadIdx.x / 64; p < pixels; p += gridDim.y * 4)
     largest = fmaxf(largest, fabsf(inp[(long long)p * CP + c]));
-  atomicMax(reinterpret_cast<int*>(observed + c), __float_as_int(largest));  // floats >= 0 order like integers
+  atomicMax(reinterpret_cast<int*>(out + c), __float_as_int(largest));  // floats >= 0 order like integers
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-row_scale_f32(float* __restrict__ scale, float* __restrict__ dequant, float* __restrict__ plain, float* __restrict__ level,
-              const float* __restrict__ w, const float* __restrict__ inp_scale, int C,
-              int TAPS, int row_stride, int c_stride, int tap_stride, int per_channel) {
+extern "C" __global__ void __launch_bounds__(THREADS) row_scale_f32(
+    float* __restrict__ scale, float* __restrict__ dequant, float* __restrict__ plain, float* __restrict__ level,
+    const float* __restrict__ w, const float* __restrict__ inp_scale, int C, int TAPS, int row_stride, int c_stride,
+    int tap_stride, int per_channel) {
   __shared__ float shared[THREADS];
   const int row = blockIdx.x;
   const float unit = 1.f / inp_scale[0];
@@ -59,7 +59,8 @@ row_scale_f32(float* __restrict__ scale, float* __restrict__ dequant, float* __r
   for (int i = threadIdx.x; i < C * TAPS; i += THREADS) {
     const int c = i % C, tap = i / C;
     const float inverse = per_channel ? 1.f / inp_scale[c] : unit;
-    const float v = fabsf(w[(long long)row * row_stride + (long long)c * c_stride + (long long)tap * tap_stride]) * inverse;
+    const float v =
+        fabsf(w[(long long)row * row_stride + (long long)c * c_stride + (long long)tap * tap_stride]) * inverse;
     largest = fmaxf(largest, v);
     squares = fmaf(v, v, squares);
   }
@@ -80,9 +81,10 @@ row_scale_f32(float* __restrict__ scale, float* __restrict__ dequant, float* __r
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-choose_scale_f32(float* __restrict__ scale, const float* __restrict__ observed, const float* __restrict__ level, int CP,
-                 int uniform) {
+extern "C" __global__ void __launch_bounds__(THREADS) choose_scale_f32(float* __restrict__ scale,
+                                                                       const float* __restrict__ observed,
+                                                                       const float* __restrict__ level, int CP,
+                                                                       int uniform) {
   __shared__ float shared[THREADS];
   float largest = 0.f;
   for (int c = threadIdx.x; c < CP; c += THREADS) largest = fmaxf(largest, fmaxf(observed[c], level[c]));

@@ -63,3 +63,15 @@ def gpu() -> Iterator[CudaDevice]:
     opened = CudaDevice()
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
+    """The first GPU, if it has the tensor cores of compute capability 9.0; kernels of all selected cases compiled."""
+    from tests.wgmma_harness import build_together
+    from vgg16gpu.ops.wgmma import has_wgmma
+
+    if not has_wgmma(gpu.facts):
+        pytest.skip(f"{gpu.facts.name} has no wgmma, or cuda-bindings is missing")
+    build_together(gpu, request.session.items)
+    return gpu

@@ -20,22 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.reference import apply
-from vgg16gpu import memory, plan
+from vgg16gpu import memory, schedule
 from vgg16gpu.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, BatchNorm, Conv, Gemm, Graph, GraphInput, Identity, Op, Pool, Shape, Softmax
 from vgg16gpu.memory import Lifetime
 from vgg16gpu.ops import base, conv_igemm, gemm_splitk
 from vgg16gpu.ops.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.program import Arena, Layout, Plan, Pointer, Step, padded_channels
-from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.program import Arena, Element, Layout, Plan, Pointer, Program, Step
+from vgg16gpu.resident import ResidentPlan, decoded
 
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN
 ROUNDING = 2 * FLOAT32_EPSILON  # relative: the last addition and the store
 SMALLEST = 2.0**-149  # the spacing of denormal numbers
 LOWEST_EXPONENT = 104.0  # exp of minus that is 0
+FFMA = Wish(kernels="ffma")  # float32 arithmetic, on every device
 
 Extents: TypeAlias = dict[Arena, list[tuple[int, int]]]  # (offset, bytes) of the buffers of an arena
 
@@ -70,34 +71,44 @@ class Result:
     nonfinite: npt.NDArray[np.bool_]  # the images that the status words accuse
     arenas: Mapping[Arena, npt.NDArray[np.uint8]]
 
+    @property
+    def program(self) -> Program:
+        """What ran."""
+        return self.plan.programs[0]
+
+    @property
+    def status(self) -> npt.NDArray[np.int32]:
+        """The status word of each image."""
+        return self.at(self.program.control.status, (self.program.batch,), np.int32)
+
     def at(self, pointer: Pointer, shape: Sequence[int], dtype: type[np.generic] = np.float32) -> npt.NDArray[Any]:
         """An array as it lies on the device."""
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         return self.arenas[pointer.arena][pointer.offset : pointer.offset + nbytes].view(dtype).reshape(shape)
 
     def value(self, name: str) -> Array:
-        """A value in its ONNX shape, once the padding of its channels has been found to be zero."""
-        value = next(value for value in self.plan.programs[0].values if value.name == name)
-        stored = self.at(value.pointer, value.stored_shape)
+        """A value in its ONNX shape, as float32, once the padding of its channels has been found to be zero."""
+        value = next(value for value in self.program.values if value.name == name)
+        stored = decoded(value, self.at(value.pointer, (value.nbytes,), np.uint8))
         if value.layout is Layout.PLAIN:
             return stored
+        if value.scale is not None:
+            stored = stored / self.at(value.scale, (value.pitch,))
         channels = value.shape[1]
         assert not np.any(stored[..., channels:]), f"{name}: channels {channels} and up are not zero"
         return np.moveaxis(stored, -1, 1)[:, :channels]
 
 
-def run_graph(
-    device: Device, graph: Graph, x: npt.NDArray[Any], *, normalisation: Normalisation | None = None
-) -> Result:
+def run_graph(device: Device, graph: Graph, x: npt.NDArray[Any], wish: Wish = FFMA) -> Result:
     """Run `graph` once on the images `x`; raises AssertionError where a byte beside a buffer has changed."""
     batch = len(x)
     shape = x.shape if x.dtype == np.float32 else (batch, x.shape[3], *x.shape[1:3])
-    plan_, extents = spaced_plan(graph, device, shape, normalisation)
+    plan_, extents = spaced_plan(graph, device, shape, wish)
     device.build(plan_.kernels)
     guarded = GuardedDevice(device, extents)
     resident = ResidentPlan(plan_, guarded)
     try:
-        outputs, nonfinite = resident.run(batch, x)
+        outputs, nonfinite, _ = resident.run(batch, x)
         return Result(plan_, outputs, nonfinite, {arena: guarded.check(arena) for arena in guarded.arenas})
     finally:
         resident.close()
@@ -157,24 +168,34 @@ def assert_same_bits(actual: Array, expected: Array, label: str = "") -> None:
 # ---- Plans with room between the buffers
 
 
-def spaced_plan(
-    graph: Graph, device: Device, shape: Shape, normalisation: Normalisation | None = None
-) -> tuple[Plan, Extents]:
+def spaced_plan(graph: Graph, device: Device, shape: Shape, wish: Wish) -> tuple[Plan, Extents]:
     """The plan for runs on `shape` in which no buffer touches another and none is used twice; where each lies."""
     extents: Extents = {Arena.WEIGHTS: [], Arena.ACTIVATIONS: [], Arena.STAGING: []}
-    with mock.patch.object(plan, "assign_offsets", _spaced_offsets(extents)), _spaced_weights(extents):
-        made = plan.make_plan(graph, device.facts, [shape], normalisation=normalisation, keep_values=True)
+    with _spaced_activations(extents), _spaced_weights(extents):
+        made = make_plan(graph, device.facts, [shape], replace(wish, keep_values=True))
     extents[Arena.STAGING] = [(0, made.weights.staging_nbytes)]
     return made, extents
 
 
-def _spaced_offsets(extents: Extents) -> Callable[[Sequence[Lifetime]], tuple[tuple[int, ...], int]]:
-    def assign(lives: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
-        offsets, size = memory.assign_offsets([replace(life, nbytes=life.nbytes + GUARD) for life in lives])
-        extents[Arena.ACTIVATIONS] += [(offset, life.nbytes) for offset, life in zip(offsets, lives, strict=True)]
-        return offsets, size
+@contextmanager
+def _spaced_activations(extents: Extents) -> Iterator[None]:
+    assign = schedule._Schedule._assign
 
-    return assign
+    def spaced(made: schedule._Schedule, block_nbytes: int) -> tuple[dict[Any, Pointer], int]:
+        lives: list[Lifetime] = []
+
+        def offsets(given: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+            lives.extend(given)
+            return memory.assign_offsets([replace(life, nbytes=life.nbytes + GUARD) for life in given])
+
+        with mock.patch.object(schedule, "assign_offsets", offsets):
+            places, size = assign(made, block_nbytes)
+        buffers = zip(places.values(), lives, strict=True)
+        extents[Arena.ACTIVATIONS] += [(pointer.offset, life.nbytes) for pointer, life in buffers]
+        return places, size
+
+    with mock.patch.object(schedule._Schedule, "_assign", spaced):
+        yield
 
 
 @contextmanager
@@ -270,7 +291,7 @@ class GuardedDevice:
         for offset, nbytes in [*sorted(self._extents[arena]), (self._nbytes[address] + GUARD, 0)]:
             if offset > end:
                 yield address + end, offset - end
-            end = offset + nbytes
+            end = max(end, offset + nbytes)
 
 
 def _address_sanitizer() -> Callable[[bool, int, int], None] | None:
@@ -284,6 +305,54 @@ def _address_sanitizer() -> Callable[[bool, int, int], None] | None:
         process[name](ctypes.c_void_p(address), ctypes.c_size_t(nbytes))
 
     return poison
+
+
+# ---- Steps on their own
+
+
+class Bench:
+    """Device memory for a few steps: arrays are put down with poison between them, steps run, arrays are read back."""
+
+    def __init__(self, device: Device, arena: Arena = Arena.WEIGHTS) -> None:
+        self._device, self._arena = device, arena
+        self._memory = np.full(GUARD, POISON, np.uint8)
+        self._buffers: list[tuple[int, int]] = []  # (offset, bytes)
+
+    def put(self, array: npt.NDArray[Any]) -> Pointer:
+        """A place that holds this array at first."""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        offset = self._memory.size
+        room = np.full(memory.aligned(raw.size) + GUARD, POISON, np.uint8)
+        room[: raw.size] = raw
+        self._memory = np.concatenate([self._memory, room])
+        self._buffers.append((offset, raw.size))
+        return Pointer(self._arena, offset)
+
+    def room(self, nbytes: int) -> Pointer:
+        """A place that holds poison at first."""
+        return self.put(np.full(nbytes, POISON, np.uint8))
+
+    def run(self, *steps: Step) -> None:
+        """Run them in order. Raises AssertionError where a byte beside the arrays has changed."""
+        self._device.build([step.kernel for step in steps])
+        address = self._device.allocate(self._memory.size)
+        try:
+            self._device.copy_in(address, self._memory)
+            self._device.bind(steps, {self._arena: address})()
+            self._device.copy_out(self._memory, address)
+            self._device.synchronize()
+        finally:
+            self._device.free(address)
+        free = np.ones(self._memory.size, np.bool_)
+        for offset, nbytes in self._buffers:
+            free[offset : offset + nbytes] = False
+        written = np.flatnonzero(free & (self._memory != POISON))
+        assert not written.size, f"{written.size} bytes beside the arrays were written, the first at {written[0]}"
+
+    def get(self, pointer: Pointer, shape: Sequence[int], dtype: Any = np.float32) -> npt.NDArray[Any]:
+        """An array as it lies there now."""
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self._memory[pointer.offset : pointer.offset + nbytes].copy().view(dtype).reshape(shape)
 
 
 # ---- Choices that the planner leaves to the device
@@ -307,8 +376,8 @@ def gemm_as(tile: tuple[int, int, int]) -> Iterator[None]:
         yield
 
 
-def stored(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(N, C, ...) as the device keeps it: channels last, rounded up with zeros."""
+def stored(array: npt.NDArray[Any], element: Element = Element.F32) -> npt.NDArray[Any]:
+    """(N, C, ...) in the order of the device: channels last, rounded up with zeros."""
     last = np.moveaxis(array, 1, -1)
     channels = last.shape[-1]
-    return np.pad(last, [(0, 0)] * (last.ndim - 1) + [(0, padded_channels(channels) - channels)])
+    return np.pad(last, [(0, 0)] * (last.ndim - 1) + [(0, element.padded(channels) - channels)])

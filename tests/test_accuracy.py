@@ -5,8 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from vgg16gpu.accuracy import assert_close, compare, layer_error, rms, score_error, tolerance, top_classes
+from vgg16gpu.accuracy import (
+    SCORE_TOLERANCE,
+    SCORE_TOLERANCES,
+    assert_close,
+    compare,
+    layer_error,
+    rms,
+    score_error,
+    tolerance,
+    top_classes,
+)
 from vgg16gpu.errors import InputError
+from vgg16gpu.prepare import PRECISIONS
 
 
 def test_score_error_is_per_row_and_norm_wise():
@@ -116,3 +127,9 @@ def test_top_classes_are_stable():
     scores = np.array([[1.0, 3.0, 3.0, 2.0], [0.0, -1.0, 5.0, 5.0]])
     assert top_classes(scores, 3).tolist() == [[1, 2, 3], [2, 3, 0]]
     assert top_classes(scores, 10).shape == (2, 4)
+
+
+def test_every_precision_has_a_bound_and_fp32_the_tightest():
+    assert set(SCORE_TOLERANCES) == set(PRECISIONS)
+    assert SCORE_TOLERANCES["fp32"] == SCORE_TOLERANCE
+    assert list(SCORE_TOLERANCES.values()) == sorted(SCORE_TOLERANCES.values())

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from vgg16gpu.bench.findings import Wanted
 from vgg16gpu.bench.layers import LayerEffort, LayerTime, floors, measure_layers
 from vgg16gpu.bench.ours import NAME, EngineContender
 from vgg16gpu.bench.record import SCHEMA, read, select
-from vgg16gpu.bench.timing import Method, Regime
+from vgg16gpu.bench.timing import Method, Regime, Summary, summarise
 from vgg16gpu.cli import cli
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error, KernelError
@@ -195,7 +196,7 @@ def test_tables_name_what_they_show(model: Path) -> None:
         "iterations",
     ):
         assert text in result.stdout
-    assert "Checked: error" in result.stdout
+    assert "Checked, fp32: error" in result.stdout
     assert "conv 3x3 3->8" in result.stdout
 
 
@@ -243,12 +244,11 @@ def test_wrong_scores_are_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_what_is_wrong_is_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    checked = session._Bench._checked
+    def fails_at_two(scores: np.ndarray, references: np.ndarray, *rest: str) -> float:
+        return checked(scores * (1 + (len(scores) == 2)), references, *rest)
 
-    def fails_at_two(bench: Any, scores: np.ndarray, which: np.ndarray, what: str) -> float | None:
-        return checked(bench, scores * (1 + (len(which) == 2)), which, what)
-
-    monkeypatch.setattr(session._Bench, "_checked", fails_at_two)
+    checked = session.checked
+    monkeypatch.setattr(session, "checked", fails_at_two)
     output = tmp_path / "result.json"
     result = bench(model, "--batch", "1,2,3", "--repeats", 1, "--output", output)
     assert result.exit_code == 1
@@ -383,9 +383,29 @@ def test_the_first_precision_that_fails_is_an_error(model: Path, engines: list[s
     assert engines == ["bf16"]
 
 
+def test_the_fastest_variant_on_the_device_runs_under_load() -> None:
+    def contender(name: str, *methods: Method) -> Any:
+        return SimpleNamespace(name=name, methods=methods)
+
+    def took(seconds: float, *methods: Method) -> dict[Method, Summary]:
+        return {method: summarise([seconds]) for method in methods}
+
+    isolated, queued, host = Method
+    contenders = [contender(NAME, *Method), contender("a", isolated, queued), contender("a", isolated, queued)]
+    contenders += [contender("b", isolated, host), contender("c", host)]
+    cool = [took(1.0, *Method), took(3.0, isolated, queued), took(2.0, isolated, queued), took(1.0, isolated, host)]
+    assert session._fastest(contenders, [*cool, took(0.1, host)]) == [0, 2, 3]
+
+
+def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.EngineContender, "repeats", lambda *_: False)
+    found = json.loads(bench(model, "--repeats", 1, "--json").stdout)
+    assert any("fp32, batch 1: runs repeated on the device" in note for note in found["notes"])
+
+
 def test_large_batches_are_measured_under_load_too(model: Path, tmp_path: Path) -> None:
     output = tmp_path / "result.json"
-    result = bench(model, "--batch", "1,32", "--repeats", 1, "--sustained", 0.1, "--output", output)
+    result = bench(model, "--batch", "1,32", "--seconds", 0.1, "--sustained", 0.1, "--output", output)
     assert result.exit_code == 0, result.stderr
     assert "fp32, batch 32: sustained" in result.stderr
     loaded = select(read(output), regime=Regime.SUSTAINED)

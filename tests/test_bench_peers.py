@@ -113,13 +113,13 @@ def test_every_peer_has_an_opener_and_precisions() -> None:
 
 
 def test_peers_are_sorted_by_what_they_can(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "tensorrt")
+    without(monkeypatch, "torch", "tensorrt")
     fake = FakePeer(np.zeros(1))
     monkeypatch.setattr(peers, "open_peer", lambda name, where: fake if name == "jax" else open_peer(name, where))
     found, notes, missing = open_peers(PEERS, setting(model, "bf16"))
     assert found == [fake]
     assert notes == ["onnxruntime has no bf16 for a whole model here: not compared in it", "a remark"]
-    assert "tensorrt is not installed (pip install tensorrt): not compared" in missing
+    assert missing == [f"{name} is not installed (pip install {name}): not compared" for name in ("torch", "tensorrt")]
 
 
 def test_onnxruntime_computes_fp16_on_the_gpu_alone(model: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_peer_that_computes_something_else_is_not_timed(
     assert names(found["records"]) == [NAME]
     (note,) = found["notes"]
     assert "not compared" in note
-    assert ("out of memory" if fault == "raises" else "differs") in note
+    assert ("out of memory" if fault == "raises" else "scores differ") in note
     assert "\n" not in note
 
 

@@ -169,7 +169,7 @@ def test_under_load_there_is_no_pause_and_load_before_every_sample(monkeypatch: 
     assert waits is not None
     assert (ours.method, ours.summary.median_s, ours.summary.runs, ours.gpu) == (QUEUED, 0.01, 10, None)
     assert (waits.method, waits.summary.runs) == (ISOLATED, 1)
-    # After the warm-up: 3 s of load, then twice both with 1 s of their own and 0.3 s of samples, all in chunks of 0.1 s.
+    # 3 s of load, then twice both with 1 s of their own and 0.3 s of samples, all in chunks of 0.1 s.
     load = [entry for entry in log if entry[2] in (5, 10) and entry[1] is not HOST]
     turns = [(name, len(list(group))) for name, group in itertools.groupby(name for name, *_ in load)]
     assert turns[:1] == [("ours", pytest.approx(30 + 13, abs=3))]
@@ -203,7 +203,8 @@ def test_gpu_readings_come_from_nvidia_smi(nvidia_smi: Path) -> None:
     assert gpu_readings("cuda") == []
 
 
-def test_the_watch_reads_while_the_block_runs(nvidia_smi: Path) -> None:
+@pytest.mark.usefixtures("nvidia_smi")
+def test_the_watch_reads_while_the_block_runs() -> None:
     start = time.monotonic()
     with Watch("cuda") as watch:
         time.sleep(0.3)

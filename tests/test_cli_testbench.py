@@ -7,10 +7,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from tests.quantised_reference import evaluate
 from vgg16gpu.cli import cli, testbench_case
 from vgg16gpu.cli import testbench as command
 from vgg16gpu.engine import Engine
-from vgg16gpu.zoo.digits import heldout
+from vgg16gpu.normalise import normalise
+from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.scale_file import read_scales
+from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digits_model, heldout
 from vgg16gpu.zoo.generate import make_vgg
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -156,6 +160,66 @@ def test_the_shipped_net_on_held_out_digits(device):
     assert code == 0, report["failures"]
     assert report["accuracy"] >= 0.98
     assert report["inputs_passed"] == len(report["inputs"]) == len(heldout()[0])
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", pytest.param("int8", marks=pytest.mark.gpu)])
+def test_the_shipped_net_in_other_precisions(precision):
+    report, code = bench("--model", "digits", "--precision", precision, device="auto")
+    assert code == 0, report["failures"]
+    assert report["precision"] == precision
+    assert report["tolerance"] == {"fp16": 1e-2, "bf16": 8e-2}.get(precision)
+    assert report["agreement"] >= 0.99
+    assert (report["quantised"] is not None) == (precision == "int8")
+
+
+class Integers(Engine):
+    """An engine that computes in fp32, and answers as int8 kernels must; `shift`: what one score is off by."""
+
+    shift = 0.0
+
+    def __init__(self, model, *, precision, **options):
+        assert precision == "int8"
+        super().__init__(model, **options)
+        self.integers = load_graph(Request(model))
+        self.scales = read_scales(model, self.integers)
+
+    def run(self, x):
+        normalised = normalise(x, DIGITS_MEAN, DIGITS_STD)
+        scores = evaluate(self.integers, self.scales, normalised).stored[self.integers.outputs[0]]
+        return scores + np.float32(self.shift) * np.eye(1, scores.shape[1], dtype=np.float32)
+
+
+def test_int8_is_judged_by_onnxruntimes_quantised_form(monkeypatch):
+    monkeypatch.setattr(command, "Engine", Integers)
+    report, code = bench("--model", "digits", "--precision", "int8")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == len(report["inputs"])
+    assert report["accuracy"] >= 0.98
+    assert 0.9 < report["quantised"]["ratio"] <= report["quantised"]["limit"] == 1.1
+    assert report["quantised"]["mean_error"] == pytest.approx(report["mean_error"])
+    result = text("--model", "digits", "--precision", "int8")
+    assert "judged by their mean" in result.stdout
+    assert "times that of onnxruntime's quantised form (at most 1.1)" in " ".join(result.stdout.split())
+    monkeypatch.setattr(Integers, "shift", 0.2)
+    report, code = bench("--model", "digits", "--precision", "int8")
+    assert code == 1
+    assert report["quantised"]["ratio"] > 1.1
+    assert any("onnxruntime's quantised form" in reason for reason in report["failures"])
+
+
+def test_int8_needs_scales(narrow):
+    result = text("--model", narrow, "--precision", "int8")
+    assert result.exit_code == 2
+    assert "calibrate" in result.stderr
+
+
+def test_kernels_that_the_device_lacks_are_refused(narrow):
+    result = text("--model", narrow, "--kernels", "wgmma")
+    assert result.exit_code == 2
+    assert "kernels 'wgmma'" in result.stderr
+    report, code = bench("--model", narrow, "--kernels", "ffma")
+    assert code == 0, report["failures"]
+    assert report["kernels"] == "ffma"
 
 
 def test_folders_of_labelled_images(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_context import import_problem, pick_card
-from vgg16gpu.devices.cuda_launch import BuiltKernel, check_signature, resolve
+from vgg16gpu.devices.cuda_launch import BuiltKernel, pack, resolve
+from vgg16gpu.devices.cuda_tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.program import Arena, Dim3, Element, Kernel, Pointer, Scalar, Step, TensorMap
 
 KERNEL = Kernel("tiny.cu", "tiny_f32", (("TILE", 4),))
 SIGNATURE = ((0, 8), (8, 4), (16, 8), (24, 4))
@@ -35,12 +37,36 @@ def step(arguments=ARGUMENTS, block=BLOCK, label="conv1"):
 
 
 def test_a_step_is_resolved():
+    """Into one buffer, each argument at the place that the kernel's signature names."""
     function = FakeFunction()
     launch = resolve(step(), function, built(), BASES)
+    assert function.formats == ["28s"]
+    assert launch.arguments == (struct.pack("<Qi4xQf", 0x10100, 7, 0x20000, 0.5),)
+    assert (launch.grid, launch.block, launch.shared, launch.early) == ((5, 1, 1), (32, 2, 1), 16, False)
+    assert launch.name == "conv1 (tiny_f32<4>)"
+
+
+def test_without_a_signature_pycuda_packs():
+    function = FakeFunction()
+    launch = resolve(step(), function, built(None), BASES)
     assert function.formats == ["P", "i", "P", "f"]
     assert launch.arguments == (0x10100, 7, 0x20000, 0.5)
-    assert (launch.grid, launch.block, launch.shared) == ((5, 1, 1), (32, 2, 1), 16)
-    assert launch.name == "conv1 (tiny_f32<4>)"
+
+
+def test_a_kernel_without_arguments():
+    function = FakeFunction()
+    launch = resolve(step(()), function, built(()), BASES)
+    assert (function.formats, launch.arguments) == ([], ())
+
+
+def test_a_step_may_start_early():
+    early = Step(KERNEL, Dim3(5), BLOCK, ARGUMENTS, early=True)
+    assert resolve(early, FakeFunction(), built(), BASES).early
+
+
+def test_arguments_lie_where_the_compiler_wants_them():
+    assert pack("k", [b"abcd", b"12345678"], ((0, 4), (8, 8))) == b"abcd\0\0\0\x0012345678"
+    assert pack("k", [b"12345678", b"abcd"], ((8, 8), (0, 4))) == b"abcd\0\0\0\x0012345678"
 
 
 @pytest.mark.parametrize(
@@ -54,8 +80,83 @@ def test_other_parameters_are_refused(signature):
         resolve(step(), FakeFunction(), built(signature), BASES)
 
 
-def test_an_unknown_signature_is_not_checked():
-    check_signature("tiny", ["P", "i", "f"], None)
+# ---- Tensor maps
+
+MAP = TensorMap(Pointer(Arena.ACTIVATIONS, 512), Element.F16, (64, 14, 14, 2), (128, 1792, 25088), (64, 10, 16, 1))
+
+
+class FakeBindings:
+    """What cuda-bindings offers for tensor maps: it notes what it is asked for."""
+
+    def __init__(self, error=0):
+        self.error = error
+        self.asked = None
+
+    def __getattr__(self, name):
+        if name.startswith("cuuint"):
+            return int
+        return SimpleNamespace(CUDA_SUCCESS=0) if name == "CUresult" else Names()
+
+    def cuTensorMapEncodeTiled(self, *asked):  # noqa: N802
+        self.asked = asked
+        return self.error, SimpleNamespace(opaque=range(16))
+
+
+class Names:
+    def __getattr__(self, name):
+        return name
+
+
+def test_a_tensor_map_is_an_argument_of_128_bytes():
+    signature = ((0, 8), (64, 128))
+    arguments = (Pointer(Arena.WEIGHTS, 0), MAP)
+    launch = resolve(step(arguments), FakeFunction(), built(signature), BASES, FakeBindings())
+    (buffer,) = launch.arguments
+    assert len(buffer) == 192
+    assert buffer[64:] == b"".join(word.to_bytes(8, "little") for word in range(16))
+
+
+def test_what_the_driver_is_asked_for():
+    bindings = FakeBindings()
+    assert len(encode(bindings, "conv1", MAP, 0x10200)) == 128
+    data_type, rank, address, dimensions, strides, box, steps, *modes = bindings.asked
+    assert data_type == "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+    assert (rank, address) == (4, 0x10200)
+    assert (tuple(dimensions), tuple(strides), tuple(box), steps) == (MAP.dimensions, MAP.strides, MAP.box, [1] * 4)
+    assert "CU_TENSOR_MAP_SWIZZLE_128B" in modes
+
+
+@pytest.mark.parametrize(
+    ("element", "channels", "data_type", "swizzle"),
+    [
+        (Element.F32, 32, "FLOAT32", "128B"),
+        (Element.F16_PAIR, 64, "FLOAT16", "128B"),
+        (Element.BF16, 64, "BFLOAT16", "128B"),
+        (Element.U8, 64, "UINT8", "64B"),
+        (Element.S8, 128, "UINT8", "128B"),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_elements_and_swizzles(element, channels, data_type, swizzle):
+    bindings = FakeBindings()
+    encode(bindings, "conv1", TensorMap(MAP.pointer, element, (channels, 8), (channels,), (channels, 8)), 0)
+    assert bindings.asked[0] == f"CU_TENSOR_MAP_DATA_TYPE_{data_type}"
+    assert f"CU_TENSOR_MAP_SWIZZLE_{swizzle}" in bindings.asked
+
+
+def test_a_map_that_cannot_be():
+    with pytest.raises(
+        KernelError, match=r"conv1 .*: no tensor map of .* in boxes of \(64, 10, 16, 1\)"
+    ):
+        resolve(step((MAP,)), FakeFunction(), built(((0, 128),)), BASES, FakeBindings(error=1))
+
+
+def test_a_map_needs_a_signature():
+    with pytest.raises(KernelError, match=r"conv1 .*: tensor maps need cuda-bindings and a driver of CUDA 12.4"):
+        resolve(step((MAP,)), FakeFunction(), built(None), BASES, None)
+
+
+# ---- What is refused
 
 
 @pytest.mark.parametrize("grid", [Dim3(0), Dim3(2**31), Dim3(1, 65536), Dim3(1, 1, 65536)])

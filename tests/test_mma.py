@@ -23,6 +23,7 @@ from vgg16gpu.ops.mma_geometry import CONV_TILES, GEMM_TILES, LARGE_48K, OPERAND
 from vgg16gpu.program import Element
 
 POISON = 0xA5
+GUARD = 256  # outputs
 Float: TypeAlias = npt.NDArray[np.float64]
 
 
@@ -54,9 +55,9 @@ def stored(x: Array, element: Element) -> Array:
             case Element.BF16:
                 return bf16_bits(x.astype(np.float32))
             case Element.U8:
-                return np.nan_to_num(np.clip(np.rint(x), 0, 255), nan=0).astype(np.uint8)
+                return np.clip(np.where(np.isnan(x), 0, np.rint(x)), 0, 255).astype(np.uint8)
             case _:
-                return np.nan_to_num(np.clip(np.rint(x), -128, 127), nan=0).astype(np.int8)
+                return np.clip(np.where(np.isnan(x), 0, np.rint(x)), -128, 127).astype(np.int8)
 
 
 def values(bits: Array, element: Element) -> Float:
@@ -82,8 +83,8 @@ def random_values(random: np.random.Generator, element: Element, *shape: int, we
 
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 65519.99, 65520.0, -65520.0, 2.0**-14, 2.0**-24, 2.0**-25]
-SPECIAL += [2.0**-25 * 1.01, -(2.0**-15) * 1.0007, 0.5, 1.5, 2.5, -0.5, 126.5, 127.5, 128.5, 254.5, 255.5, -128.5, -129.0]
-SPECIAL += [1e-40, 3.4e38, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8]
+SPECIAL += [2.0**-25 * 1.01, -(2.0**-15) * 1.0007, 0.5, 1.5, 2.5, -0.5, 126.5, 127.5, 128.5, 254.5, 255.5, -128.5]
+SPECIAL += [-129.0, 1e-40, 3.4e38, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8]
 
 
 @pytest.mark.sanitize
@@ -204,22 +205,16 @@ class Problem:
     out_scale: Array
     exact: Float  # (N,OH,OW,OC) before it is rounded, in steps of the output
 
-    @property
-    def out_channels(self) -> int:
-        return self.case.filters
-
 
 def padded(array: Array, channels: int) -> Array:
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, channels - array.shape[-1])])
 
 
-def make(case: Case, x_scale: float = 1.0) -> Problem:
+def make(case: Case) -> Problem:
     """Random inputs and weights; exact results in float64."""
     random = seeded(str(case))
     n, c, h, w = case.shape
     x = random_values(random, case.element, n, h, w, c)
-    if x_scale != 1.0:
-        x = stored(values(x, case.element) * x_scale, case.element)
     weight = random_values(random, case.element, case.filters, *case.kernel, c, weights=True)
     channels = math.ceil(case.filters / 64) * 64
     bias = padded(random.standard_normal(case.filters).astype(np.float32), channels)
@@ -242,11 +237,18 @@ def reference(case: Case, x: Array, weight: Array, dequant: Array, bias: Array, 
     return y * out_scale[channels].astype(np.float64) if case.output.nbytes == 1 else y
 
 
-def bits_array(element: Element, *shape: int) -> Array:
+def guarded(element: Element, pixels: int, pitch: int) -> Array:
+    """Room for `pixels` outputs, and for as many behind them as a careless tile could write."""
     kind = {1: np.uint8, 2: np.uint16, 4: np.float32}[element.nbytes]
-    array = np.empty(shape, kind if element is not Element.S8 else np.int8)
+    array = np.empty((pixels + GUARD, pitch), np.int8 if element is Element.S8 else kind)
     array.view(np.uint8)[...] = POISON
     return array
+
+
+def unguarded(array: Array) -> Array:
+    """The outputs, once nothing has been found to be written behind them."""
+    assert (array[-GUARD:].view(np.uint8) == POISON).all(), "written beyond the last output"
+    return array[:-GUARD]
 
 
 def run_conv(device: CpuDevice, problem: Problem, tile: MmaTile) -> tuple[Array, Array]:
@@ -258,7 +260,7 @@ def run_conv(device: CpuDevice, problem: Problem, tile: MmaTile) -> tuple[Array,
         out_h, out_w = out_h // 2 * 2, out_w // 2 * 2
     rows, pool = n * out_h * out_w, 2 if case.pool else 1
     pitch = case.output.padded(case.filters)
-    out = bits_array(case.output, n, out_h // pool, out_w // pool, pitch)
+    out = guarded(case.output, rows // pool**2, pitch)
     maxima = np.zeros((n, 3), np.float32)
     launch(
         device,
@@ -274,7 +276,7 @@ def run_conv(device: CpuDevice, problem: Problem, tile: MmaTile) -> tuple[Array,
         shared=tile.shared,
     )
     assert not maxima[:, 1:].any()
-    return out, maxima[:, 0]
+    return unguarded(out).reshape(n, out_h // pool, out_w // pool, pitch), maxima[:, 0]
 
 
 def check_output(out: Array, exact: Float, element: Element, length: int, exact_sums: bool) -> None:
@@ -390,8 +392,18 @@ def test_what_is_not_finite_is_kept_and_recorded(device: CpuDevice, bad: float, 
     assert not np.isfinite(values(out[1], Element.F16)).all()
 
 
+def test_nan_reaches_the_outputs_whose_window_holds_it(device: CpuDevice) -> None:
+    """No others: what fills up the last stage of the reduction is zero, whatever the pixels hold."""
+    problem = make(Case((1, 3, 9, 8), 64, image=True))
+    problem.x[0, 4, 3] = stored(np.full(3, np.nan), Element.F16)
+    out, _ = run_conv(device, problem, mma_geometry.SMALL)
+    reached = np.zeros((9, 8), np.bool_)
+    reached[3:6, 2:5] = True
+    np.testing.assert_array_equal(np.isnan(values(out[0], Element.F16)), np.repeat(reached[..., None], 64, axis=2))
+
+
 def test_int32_sums_are_exact(device: CpuDevice) -> None:
-    """Weights and activations at the ends of their ranges, far more products than float16 or float32 sums would stand."""
+    """Weights and activations at the ends of their ranges: only the conversion to float rounds."""
     case = Case((1, 320, 5, 5), 64, element=Element.U8, out_element=Element.F32, relu=False)
     problem = make(case)
     problem.x[...] = 255 - (problem.x % 2)
@@ -405,9 +417,7 @@ def test_int32_sums_are_exact(device: CpuDevice) -> None:
 # ---- Fully connected layers
 
 
-def run_gemm(
-    device: CpuDevice, x: Array, weight: Array, problem: Problem, tile: MmaTile
-) -> tuple[Array, Array]:
+def run_gemm(device: CpuDevice, x: Array, weight: Array, problem: Problem, tile: MmaTile) -> tuple[Array, Array]:
     """(what is stored, recorded magnitudes) of x (N,KP) times weight (OUT,KP)."""
     case = problem.case
     batch, features = x.shape
@@ -415,8 +425,10 @@ def run_gemm(
     k_nbytes = features * case.element.nbytes
     parts, part_nbytes = mma_geometry.gemm_parts(k_nbytes)
     pitch = case.output.padded(outputs)
-    partial = np.full(mma_geometry.gemm_workspace_nbytes(batch, outputs, k_nbytes) // 4, np.nan, np.float32)
-    out, maxima = bits_array(case.output, batch, pitch), np.zeros(batch, np.float32)
+    out_stored = math.ceil(outputs / 64) * 64
+    assert mma_geometry.gemm_workspace_nbytes(batch, outputs, k_nbytes) == 4 * parts * batch * out_stored
+    partial = guarded(Element.F32, parts * batch, out_stored)
+    out, maxima = guarded(case.output, batch, pitch), np.zeros(batch, np.float32)
     gemm, finish = tile.gemm_kernels(case.element, case.output)
     launch(
         device,
@@ -426,6 +438,7 @@ def run_gemm(
         block=(tile.threads,),
         shared=tile.shared,
     )
+    unguarded(partial)
     launch(
         device,
         finish,
@@ -436,7 +449,7 @@ def run_gemm(
         grid=mma_geometry.finish_grid(batch, pitch),
         block=(mma_geometry.FINISH_THREADS,),
     )
-    return out, maxima
+    return unguarded(out), maxima
 
 
 def gemm_case(batch: int, features: int, outputs: int, element: Element, out_element: Element) -> Case:
@@ -456,7 +469,7 @@ def check_gemm(device: CpuDevice, case: Case, tile: MmaTile) -> Array:
     return out
 
 
-@pytest.mark.parametrize("tile", (*GEMM_TILES, LARGE_48K), ids=tile_id)
+@pytest.mark.parametrize("tile", [*GEMM_TILES, LARGE_48K], ids=tile_id)
 def test_every_gemm_tile_gives_the_same_bits(device: CpuDevice, tile: MmaTile) -> None:
     case = gemm_case(19, 1500, 130, Element.F16, Element.F16)
     out = check_gemm(device, case, tile)

@@ -14,8 +14,9 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Op, Pads, Shape, Window
 from vgg16gpu.memory import aligned
 from vgg16gpu.ops import conv_igemm, gemm_splitk
-from vgg16gpu.ops.base import WeightArena, ceil_div, linear
-from vgg16gpu.program import Arena, Layout, Pointer, Scalar, Step, Value
+from vgg16gpu.ops.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
+from vgg16gpu.path import FAMILIES
+from vgg16gpu.program import Arena, Control, Element, Layout, Pointer, Scalar, Step, Value
 
 MB = 2**20
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
@@ -51,14 +52,39 @@ def convolution(channels: int, filters: int, pool: bool = False) -> Conv:
 def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[Step, ...]:
     x = Value("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
     y = Value("y", graph.output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
-    pointers = [Pointer(Arena.WEIGHTS, 0)] * 2
-    return ops.lowering(op).steps(op, x, y, pointers, Pointer(Arena.ACTIVATIONS, 2 * x.nbytes), facts)
+    constants = (Pointer(Arena.WEIGHTS, 0),) * 2
+    words = Pointer(Arena.ACTIVATIONS, 2 * x.nbytes)
+    places = Places(words, Control(words, words, x_shape[0]), words, words)
+    return ffma(op).steps(Layer(op, x_shape, facts), x, y, constants, places)
 
 
-def test_every_op_of_the_graph_has_a_lowering() -> None:
-    for op_type in Op.__subclasses__():
-        op = object.__new__(op_type)
-        assert ops.lowering(op).op_type is op_type
+def ffma(op: Op) -> Lowering:
+    (found,) = (lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
+    return found
+
+
+@pytest.mark.parametrize("op_type", Op.__subclasses__(), ids=lambda op_type: op_type.__name__)
+def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
+    """On every device, from float32 to float32: what other kernels lack is always there."""
+    op = object.__new__(op_type)
+    found = ops.lowerings(op)
+    assert {lowering.op_type for lowering in found} == {op_type}
+    assert {lowering.family for lowering in found} <= {*FAMILIES}
+    layer = Layer(op, (1, 3, 8, 8), CPU)
+    lowering = ffma(op)
+    assert lowering.supports(layer)
+    assert lowering.takes(layer) == (Element.F32,)
+    assert lowering.gives(layer, (Element.F16,)) is Element.F32
+    assert lowering.counters(layer) == 0
+    assert not lowering.reads_input
+
+
+def test_an_op_without_a_kernel_is_refused() -> None:
+    class Unknown(Op):
+        pass
+
+    with pytest.raises(ModelError, match="Unknown 'y': there is no kernel for this operator"):
+        ops.lowerings(Unknown("x", "y", ("y",)))
 
 
 # ---- Convolution
@@ -83,7 +109,7 @@ def test_convolution_on_every_device(layer: tuple[int, int, int, bool], device: 
     assert main.grid.z == geometry.splits
     assert main.block.x == tile.threads <= 256
     assert main.flop == 2 * batch * size * size * channels * filters * 9
-    workspace = conv_igemm.workspace_nbytes(op, shape, facts)
+    workspace = conv_igemm.workspace_nbytes(Layer(op, shape, facts))
     assert bool(rest) == bool(workspace) == (geometry.splits > 1)
     assert workspace <= 64 * MB * batch
     if rest:
@@ -179,15 +205,23 @@ def test_weight_arena() -> None:
     first = arena.add(np.ones(3, np.float32))
     second = arena.add_channels(np.array([1, 2, 3], np.float32), 3)
     third = arena.add_channels(None, 5)
-    assert (first.offset, second.offset, third.offset, arena.nbytes) == (0, 256, 512, 768)
+    fourth = arena.add_channels(np.array([4], np.float32), 1, Element.F16)
+    assert (first.offset, second.offset, third.offset, fourth.offset, arena.nbytes) == (0, 256, 512, 768, 1024)
     arrays = [upload.array.tolist() for upload in arena.uploads]
-    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8]
+    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8, [4] + [0] * 63]
     assert arena.staging_nbytes == 0
     step = Step(*[None] * 4)  # type: ignore[arg-type]
     arena.add_packed(np.ones(100, np.float32), step)
     arena.add_packed(np.ones(10, np.float32), step)
     assert arena.staging_nbytes == aligned(400)
-    assert arena.nbytes == 768
+    assert arena.nbytes == 1024
+
+
+def test_what_is_shared_is_made_once() -> None:
+    arena = WeightArena()
+    places = [arena.once(key, lambda: arena.add_zeros(64)) for key in ("a", "b", "a")]
+    assert [place.offset for place in places] == [0, 256, 0]
+    assert len(arena.uploads) == 2
 
 
 @pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (256, 1), (257, 2), (1000, 4)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from tests.kernel_harness import assert_same_bits, normal, one_op, run_graph, se
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Pads, Shape, Window
 from vgg16gpu.ops import pack
+from vgg16gpu.ops.base import WeightArena
 from vgg16gpu.ops.conv_igemm import GROUP_ALIGNMENT
-from vgg16gpu.program import padded_channels
+from vgg16gpu.program import Element, Pointer, padded_channels
 
 
 def packed_conv(device: Device, weight: Array) -> Array:
@@ -71,6 +74,24 @@ def test_slabs(device: Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> No
     packed, uploads = packed_gemm(device, weight, (1, 5, 3, 3))
     assert uploads == -(-10 // rows)
     assert_same_bits(packed, stored(weight.reshape(10, 5, 3, 3)).reshape(10, -1))
+
+
+def test_weights_that_lie_there_are_not_packed_again() -> None:
+    arena = WeightArena()
+    conv, gemm = normal(seeded("conv"), 4, 8, 3, 3), normal(seeded("gemm"), 5, 40)
+    packings: list[Callable[[], Pointer]] = [
+        lambda: pack.pack_conv(conv, GROUP_ALIGNMENT, arena),
+        lambda: pack.pack_gemm(gemm, 8, 5, arena),
+        lambda: pack.pack_gemm(gemm, 5, 8, arena),  # the same weights behind another map
+        lambda: pack.pack_gemm(gemm, 40, 1, arena),
+        lambda: pack.pack_gemm(gemm, 8, 5, arena, Element.F16, 64),
+        lambda: pack.pack_gemm(gemm, 8, 5, arena, Element.F32, 64),
+    ]
+    places = [make() for make in packings]
+    nbytes = arena.nbytes
+    assert len({place.offset for place in places}) == len(places) == len(arena.uploads)
+    assert [make() for make in packings] == places
+    assert (arena.nbytes, len(arena.uploads)) == (nbytes, len(places))
 
 
 @pytest.mark.sanitize

@@ -49,8 +49,10 @@ def test_normalisation_is_one_finite_number_a_channel(wanted):
 
 
 def test_other_precisions_models_and_outputs_are_refused():
-    with pytest.raises(ModelError, match="'int4' is not supported; accepted: fp32"):
+    with pytest.raises(ModelError, match="'int4' is not supported; accepted: fp32, fp16, bf16"):
         plan(precision="int4")
+    with pytest.raises(ModelError, match="kernels 'cublas' are not known; accepted: auto, wgmma, mma, ffma"):
+        plan(kernels="cublas")
     with pytest.raises(InputError, match="outputs \\[3\\]: give names"):
         plan(outputs=[3])
     with pytest.raises(InputError, match="model None is not the path"):

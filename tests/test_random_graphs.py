@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kernel_harness import CONV_TILES, assert_same_bits, bounds, conv_as, largest, normal, run_graph, seeded
+from tests.kernel_harness import CONV_TILES, FFMA, assert_same_bits, bounds, conv_as, largest, normal, run_graph, seeded
 from tests.random_graphs import graphs
 from tests.reference import apply
 from vgg16gpu.accuracy import assert_close
@@ -45,7 +45,7 @@ def test_every_value_of_a_random_graph(device: Device, case: tuple[Graph, Shape]
 
 def in_production(device: Device, graph: Graph, x: Array) -> tuple[Array, ...]:
     """The outputs when memory is used again and again, as it is without `keep_values`."""
-    plan = make_plan(graph, device.facts, [x.shape])
+    plan = make_plan(graph, device.facts, [x.shape], FFMA)
     device.build(plan.kernels)
     resident = ResidentPlan(plan, device)
     try:

@@ -20,9 +20,9 @@ from vgg16gpu.devices.base import Counters, Device, Lane
 from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from vgg16gpu.pipeline import DEPTH, Pipeline, Port, Span
-from vgg16gpu.resident import Results
+from vgg16gpu.results import Results
 from vgg16gpu.staging import MIN_NBYTES, THREADS, Stager
-from vgg16gpu.stream import Item, Outcome, cut, flow
+from vgg16gpu.stream import Item, cut, flow
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.samples import structured_images
 
@@ -282,10 +282,10 @@ def test_batches_are_full_and_items_come_back_whole_and_in_order(size: int) -> N
         sent.append(np.concatenate(parts))
         return sent[-1]
 
-    def receive(batch: Any) -> Outcome:
+    def receive(batch: Any) -> Results:
         nonlocal under_way
         under_way -= 1
-        return Outcome((10 * batch,), batch % 5 == 0)
+        return Results((10 * batch,), batch % 5 == 0, batch % 3 == 0)
 
     numbered = (Item(number, part) for number, part in enumerate(items(rows)))
     done = list(flow(cut(numbered, size), send, receive))
@@ -293,8 +293,9 @@ def test_batches_are_full_and_items_come_back_whole_and_in_order(size: int) -> N
     assert np.array_equal(np.concatenate(sent), rows)
     assert [item.number for item in done] == list(range(len(PARTS)))
     for item, part in zip(done, items(rows), strict=True):
-        assert np.array_equal(np.concatenate([outcome.outputs[0] for outcome in item.outcomes]), 10 * part)
-        assert np.array_equal(np.concatenate([outcome.nonfinite for outcome in item.outcomes]), part % 5 == 0)
+        assert np.array_equal(np.concatenate([results.outputs[0] for results in item.results]), 10 * part)
+        assert np.array_equal(np.concatenate([results.nonfinite for results in item.results]), part % 5 == 0)
+        assert np.array_equal(np.concatenate([results.out_of_range for results in item.results]), part % 3 == 0)
 
 
 # ---- Staging

@@ -9,6 +9,7 @@ from PIL import Image
 from vgg16gpu.errors import InputError
 from vgg16gpu.testbench import (
     MIN_DISTINCT,
+    Quantised,
     Report,
     judge,
     judge_steps,
@@ -70,6 +71,47 @@ def test_a_close_score_with_another_best_class_fails():
     (verdict,) = judge(["a"], references[:, [1, 0, 2, 3]], references)
     assert verdict.error <= 1e-5
     assert not verdict.passed
+
+
+def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
+    references = np.zeros((1, 4), np.float32)
+    references[0, :2] = (1.0, 0.999)
+    (verdict,) = judge(["a"], references[:, [1, 0, 2, 3]], references, 1e-2, same_best=False)
+    assert verdict.passed
+    assert verdict.top1 != verdict.reference_top1
+    assert not judge(["a"], references[:, [2, 3, 0, 1]], references, 1e-2, same_best=False)[0].passed
+    assert Report((verdict,)).agreement == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_without_a_tolerance_a_non_finite_score_still_fails(bad):
+    scores = REFERENCES * 3
+    scores[4, 1] = bad
+    verdicts = judge(NAMES, scores, REFERENCES, math.inf, same_best=False)
+    assert [verdict.passed for verdict in verdicts] == [i != 4 for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "passed"),
+    [(0.011, 0.01, True), (0.0111, 0.01, False), (0.0, 0.0, True), (1e-9, 0.0, False), (math.nan, 0.01, False)],
+)
+def test_int8_may_err_a_tenth_more_than_onnxruntime(ours, theirs, passed):
+    result = Report(judge(NAMES, REFERENCES, REFERENCES), quantised=Quantised(ours, theirs))
+    assert result.passed == passed
+    assert any("onnxruntime's quantised form, 1.1 are allowed" in reason for reason in result.failures) != passed
+
+
+def test_the_report_in_numbers():
+    scores = REFERENCES.copy()
+    largest = np.abs(REFERENCES).max(axis=1)
+    scores[0, REFERENCES[0].argmin()] += 0.5 * largest[0]
+    scores[1, REFERENCES[1].argmin()] += 0.25 * largest[1]
+    scores[2, REFERENCES[2].argmin()] += 100 * largest[2]
+    result = Report(judge(NAMES, scores, REFERENCES, 1.0))
+    assert result.worst_error == pytest.approx(100)
+    assert result.mean_error == pytest.approx(10.075)
+    assert result.agreement == 0.9
+    assert Report(()).worst_error is Report(()).mean_error is Report(()).agreement is None
 
 
 def test_a_blind_bench_fails():

@@ -22,10 +22,9 @@ from vgg16gpu.graph import Array
 from vgg16gpu.pipeline import Pipeline, Sent
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Program
-from vgg16gpu.resident import ResidentPlan, Results, check_memory
-from vgg16gpu.resident_port import image_shape, pinned_input, ports, run_once
-from vgg16gpu.staging import Stager
-from vgg16gpu.stream import Outcome, Source, cut, flow, item_name
+from vgg16gpu.resident import ResidentPlan, check_memory, image_shape
+from vgg16gpu.results import Results
+from vgg16gpu.stream import Source, cut, flow, item_name
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -84,7 +83,6 @@ class Engine:
         self.device, self.device_choice = open_device(device)
         self._resident: ResidentPlan | None = None
         self._lock = threading.Lock()
-        self._stager = Stager()
         self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
         self._allow_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
@@ -92,11 +90,12 @@ class Engine:
         try:
             self.plan = plan_graph(self.graph, request, self.device.facts)
             check_memory(self.plan, self.device)
+            slot = self.program.input
+            self._accepted = {np.dtype(name): image_shape(slot.shape, name)[1:] for name in slot.entries}
             planned = time.perf_counter()
             self.device.build(self.plan.kernels)
             compiled = time.perf_counter()
             self._resident = ResidentPlan(self.plan, self.device)
-            self._ports = ports(self._resident)
         except BaseException:
             self.close()
             raise
@@ -114,6 +113,11 @@ class Engine:
         return self.device.counters.since(self._at_build)
 
     @property
+    def second_passes(self) -> int:
+        """How many images were computed again on exact kernels: values had left the range of pairs of float16."""
+        return self.resident.second_passes
+
+    @property
     def resident(self) -> ResidentPlan:
         """The plan on the device, for measurements. Raises InputError once the engine is closed."""
         return self._require_open()
@@ -123,16 +127,17 @@ class Engine:
 
         `x` may be a dict from the input's name. Returns one array, or a tuple for several outputs, with N rows each.
         Bits do not depend on how N splits into batches, on the position in a batch or on the neighbours.
-        Raises InputError for a wrong shape or type, and for NaN or Inf unless they are allowed.
+        Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
+        whose values leave the range of float16 inside the network.
         """
         images = self._checked(x)
-        outcomes = []
+        parts = []
         with self._lock:
+            resident = self._require_open()
             for first, batch in self._batches(len(images)):
-                rows = images[first : first + batch]
                 self._last_batch = batch
-                outcomes.append(self._settled(rows, run_once(self.resident, batch, rows)))
-        return self._joined(outcomes)
+                parts.append(resident.run(batch, images[first : first + batch]))
+        return self._joined(parts)
 
     def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
         """What `run` returns for each item, bit for bit and in order, while the device computes without a pause.
@@ -140,7 +145,8 @@ class Engine:
         Items are what `run` takes, of any N each; the rows of all are put together to batches of size `batch`, one of
         the engine's, the largest if not given. A batch that is not full runs when the iterable ends or the element type
         changes; two batches are read ahead. uint8 needs a quarter of the copying of float32. The first use allocates
-        two pinned buffers each way on the host and one buffer each way on the device.
+        two pinned buffers each way on the host and one buffer each way on the device, as large as the inputs and
+        outputs of a batch, which `vgg16gpu info` does not count.
         The engine may be used meanwhile, by other streams and threads too, and after leaving a stream at any point.
         What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
         does, naming the item (counted from 0), and for a batch size that is not the engine's.
@@ -158,10 +164,10 @@ class Engine:
         other thread runs the engine. Raises InputError for a type that the model does not take, and once closed.
         """
         with self._lock:
-            resident, accepted = self.resident, self._accepted
+            resident, accepted = self._require_open(), self.program.input.entries
             if element_type not in accepted:
                 raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
-            return pinned_input(resident, element_type)
+            return resident.input(element_type)
 
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
         """Every value of the last batch that ran, with the ONNX names that its step computed (the last is the value's).
@@ -188,7 +194,6 @@ class Engine:
         with self._lock:
             resident, self._resident = self._resident, None
             self._pipelines.clear()
-            self._stager.close()
             try:
                 if resident:
                     resident.close()
@@ -213,7 +218,7 @@ class Engine:
             pipeline = self._idle_pipeline(element_type, size)
             try:
                 for item in flow(cut(items, size), partial(self._send, pipeline), partial(self._receive, pipeline)):
-                    yield self._joined(item.outcomes, f"{item_name(item.number)}: ")
+                    yield self._joined(item.results, f"{item_name(item.number)}: ")
             finally:
                 self._pipelines.setdefault((element_type, size), []).append(pipeline)
         if source.failure:
@@ -221,11 +226,10 @@ class Engine:
 
     def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
         with self._lock:
-            self._require_open()
+            resident = self._require_open()
             if idle := self._pipelines.get((element_type, size)):
                 return idle.pop()
-            usable = {b: port for (b, type_), port in self._ports.items() if type_ == element_type and b <= size}
-            return Pipeline(self.device, self._stager, usable)
+            return resident.pipeline(element_type, size)
 
     def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
         _, batch = next(self._batches(sum(map(len, rows))))
@@ -234,29 +238,26 @@ class Engine:
             self._last_batch = batch
             return pipeline.send(batch, rows)
 
-    def _receive(self, pipeline: Pipeline, sent: Sent) -> Outcome:
+    def _receive(self, pipeline: Pipeline, sent: Sent) -> Results:
         with self._lock:
-            self._require_open()
-            return self._settled(*pipeline.receive(sent))
+            resident = self._require_open()
+            return resident.finished(*pipeline.receive(sent))
 
-    def _settled(self, images: Images, results: Results) -> Outcome:
-        """The last word on a batch that has run, once or, where `results` say so, twice."""
-        if results.out_of_range.any():
-            images = images.copy()  # they may lie where the second pass sends from
-        return Outcome(self.resident.finished(images, results), results.nonfinite)
-
-    def _joined(self, outcomes: Sequence[Outcome], where: str = "") -> Outputs:
-        """What the caller gets for inputs that were run in parts. Raises InputError for NaN and Inf among them."""
-        nonfinite = np.concatenate([outcome.nonfinite for outcome in outcomes])
-        bad = np.flatnonzero(nonfinite)
-        if bad.size and not self._allow_nonfinite:
-            which = ", ".join(map(str, bad[:8])) + " ..." * (len(bad) > 8)
+    def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
+        """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
+        nonfinite = np.concatenate([part.nonfinite for part in parts])
+        lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
+        if nonfinite.any() and not self._allow_nonfinite:
             raise InputError(
-                f"{where}input {which} of {len(nonfinite)} (counted from 0) "
-                "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
+                f"{where}{_named(nonfinite)} holds NaN or Inf; clean the data, or allow them "
+                "(allow_nonfinite=True, --allow-nonfinite)"
             )
-        arrays = zip(*(outcome.outputs for outcome in outcomes), strict=True)
-        outputs = tuple(np.concatenate(parts) for parts in arrays)
+        if lost.any():
+            raise InputError(
+                f"{where}{_named(lost)}: values leave the range of float16 inside the network; "
+                "use precision bf16 or fp32"
+            )
+        outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
@@ -268,12 +269,6 @@ class Engine:
             yield first, batch
             first += batch
 
-    @property
-    def _accepted(self) -> dict[str, tuple[int, ...]]:
-        """The shape of one input by element type."""
-        slot = self.program.input
-        return {element_type: image_shape(slot.shape, element_type)[1:] for element_type in slot.entries}
-
     def _checked(self, x: Input) -> Images:
         slot = self.program.input
         if isinstance(x, Mapping):
@@ -282,12 +277,19 @@ class Engine:
             x = x[slot.name]
         images = _as_array(x)
         expected = self._accepted
-        if images.shape[1:] != expected.get(images.dtype.name) or images.ndim == 0 or len(images) == 0:
+        if images.shape[1:] != expected.get(images.dtype) or images.ndim == 0 or len(images) == 0:
             accepted = " or ".join(f"{name} (N, {', '.join(map(str, shape))})" for name, shape in expected.items())
             found = f"{images.dtype} {images.shape}"
-            remedy = "" if images.dtype.name in expected else "; convert it with x.astype(np.float32)"
+            remedy = "" if images.dtype in expected else "; convert it with x.astype(np.float32)"
             raise InputError(f"input '{slot.name}' is {found}; this model takes {accepted}, N >= 1{remedy}")
         return images
+
+
+def _named(chosen: npt.NDArray[np.bool_]) -> str:
+    """How messages call the inputs that are marked, the first ones at least."""
+    found = np.flatnonzero(chosen)
+    which = ", ".join(map(str, found[:8])) + " ..." * (len(found) > 8)
+    return f"input {which} of {len(chosen)} (counted from 0)"
 
 
 def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:

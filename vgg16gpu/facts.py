@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Entry: TypeAlias = Mapping[str, int | str]  # the tile of a problem, as a table holds it
+Tiles: TypeAlias = Mapping[str, Entry]  # by the name of the problem
 
 
 @dataclass(frozen=True)
@@ -17,3 +22,4 @@ class DeviceFacts:
     memory_total: int  # bytes
     memory_free: int  # bytes
     tensor_maps: bool = False  # whether the bulk copy engine of compute capability 9.0 can be used
+    tuned: Tiles = field(default_factory=dict, compare=False, repr=False)  # the tiles that were measured to be fastest

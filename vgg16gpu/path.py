@@ -83,7 +83,9 @@ class Path:
 
 def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], wish: Wish) -> Path:
     """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
-    families = FAMILIES if wish.kernels == "auto" else tuple(dict.fromkeys((wish.kernels, "ffma")))
+    families = tuple(dict.fromkeys((wish.kernels, "ffma")))
+    if wish.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
+        families = FAMILIES if facts.kind == "cuda" or wish.precision == "int8" else ("ffma",)
     path = Path(graph, facts, shapes, wish.precision, {}, quantised=wish.quantised or {})
     path = path.choosing(families)
     if wish.precision == "int8" and all(lowering.family == "ffma" for lowering in path.lowerings.values()):

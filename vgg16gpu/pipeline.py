@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vgg16gpu.devices.base import Bytes, Device, Event, Lane
-from vgg16gpu.resident import Results
+from vgg16gpu.results import Results
 from vgg16gpu.staging import Rows, Stager
 
 DEPTH = 2  # batches under way: one is computed, the next is there when it ends
@@ -40,7 +40,7 @@ class Port:
 
     shape: tuple[int, ...]  # of the images
     element_type: str
-    input: Span  # begins with the images; the host leaves the rest of it zero
+    input: Span  # begins with the images; the host sends zeros as the rest of it
     output: Span
     launch: Callable[[], None]
     results: Callable[[Bytes, int], Results]  # what a copy of `output` says of the first images, so many
@@ -49,6 +49,10 @@ class Port:
         """The part of a host buffer that holds the images, as an array."""
         dtype = np.dtype(self.element_type)
         return buffer[: math.prod(self.shape) * dtype.itemsize].view(dtype).reshape(self.shape)
+
+    def rest(self, buffer: Bytes) -> Bytes:
+        """What lies behind the images in a host buffer."""
+        return buffer[self.images(buffer).nbytes : self.input.nbytes]
 
 
 @dataclass(eq=False)
@@ -96,9 +100,8 @@ class Pipeline:
         if slot.under_way:
             self._device.wait(slot.downloaded)
         port = self._ports[batch]
-        images = port.images(slot.source)
-        self._stager.fill(images, parts)
-        slot.source[images.nbytes : port.input.nbytes] = 0
+        self._stager.fill(port.images(slot.source), parts)
+        port.rest(slot.source).fill(0)
         slot.under_way = True
         self._enqueue(slot, port)
         return Sent(slot, port, sum(len(part) for part in parts))

@@ -58,7 +58,9 @@ class Element(Enum):
         self.channel_alignment = channel_alignment
 
     def padded(self, channels: int) -> int:
-        """Channels, or features, as stored."""
+        """Channels, or features, as stored. Few channels, an image's say, are padded to 16 bytes alone."""
+        if channels * self.nbytes <= 16:
+            return 16 // self.nbytes
         return -(-channels // self.channel_alignment) * self.channel_alignment
 
 

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
-from vgg16gpu.graph import Array
+from vgg16gpu.devices.base import Bytes, Device, Transfer
+from vgg16gpu.errors import DeviceError, Error
+from vgg16gpu.graph import Array, Shape
+from vgg16gpu.pipeline import Pipeline, Port, Span
 from vgg16gpu.program import Arena, Calibration, Element, Layout, Plan, Pointer, Program, Step, Value
-
-LARGEST_FLOAT16 = 65504.0
+from vgg16gpu.results import ResultBlock, Results, read_results
+from vgg16gpu.staging import Rows, Stager
 
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """A program at its place: one launcher per accepted element type."""
+    """A program at its place, for one element type. Host memory is pinned, and shared by all programs."""
 
-    program: Program
-    launchers: Mapping[str, Callable[[], None]]
-
-
-@dataclass(frozen=True, eq=False)
-class Results:
-    """What a run brought back: one row, or flag, for each image."""
-
-    outputs: tuple[Array, ...]
-    nonfinite: npt.NDArray[np.bool_]  # the image holds NaN or Inf
-    out_of_range: npt.NDArray[np.bool_]  # a value left the range that its element is good for
+    port: Port
+    images: Rows
+    rest: Bytes  # behind the images, sent as zeros
+    round_trip: Callable[[], None]
+    block: ResultBlock
 
 
 class ResidentPlan:
@@ -41,67 +37,77 @@ class ResidentPlan:
         self.plan = plan
         self.device = device
         self.second_passes = 0  # images that were run again
+        self._stager = Stager()
         self._bases: dict[Arena, int] = {}
         try:
             self._pinned_in = device.pinned(max(_block_nbytes(program) for program in plan.all_programs))
             self._pinned_out = device.pinned(max(_returned_nbytes(program) for program in plan.all_programs))
             self._allocate_and_upload()
-            self._bound = {program.batch: self._bind(program) for program in plan.programs}
-            self._second_pass = self._bind(plan.second_pass) if plan.second_pass else None
+            self._bound = {
+                (program.batch, dtype): bound
+                for program in plan.programs
+                for dtype, bound in self._bind(program).items()
+            }
+            self._exact = self._bind(plan.second_pass) if plan.second_pass else {}
         except BaseException:
             self.close()
             raise
 
-    def run(self, batch: int, images: npt.NDArray[np.generic]) -> tuple[tuple[Array, ...], npt.NDArray[np.bool_]]:
-        """Outputs of the program of size `batch` on up to that many images, and which images hold NaN or Inf.
+    def run(self, batch: int, images: Rows) -> Results:
+        """What the program of size `batch` makes of up to that many images.
 
         One copy in, the launches, one copy out, one synchronisation; then the same for every image whose values left
-        the range of the fast kernels, on the exact ones. Raises KernelError for a kernel that gave up waiting, and
-        InputError for an image beyond the range of float16 where there is no exact path.
+        the range of the fast kernels, on the exact ones if the plan has them. Raises KernelError for a kernel that gave
+        up waiting.
         """
-        results = self._run(self._bound[batch], images)
-        return self.finished(images, results), results.nonfinite
+        bound = self._bound[batch, images.dtype]
+        results = self._pass(bound, images)
+        return self.finished(bound.images[: len(images)], results)
 
-    def finished(self, images: npt.NDArray[np.generic], results: Results) -> tuple[Array, ...]:
-        """The outputs of these images once the second pass has been made where it is needed."""
+    def finished(self, images: Rows, results: Results) -> Results:
+        """The results of these images once the second pass has been made where it is needed.
+
+        An image is still marked as out of range if the plan has no exact kernels for it.
+        """
+        if not self._exact or not results.out_of_range.any():
+            return results
         again = np.flatnonzero(results.out_of_range)
-        if self._second_pass is None:
-            lost = [int(i) for i in again if not results.nonfinite[i]]
-            if lost:
-                raise InputError(
-                    f"image {lost[0]} of {len(images)} (counted from 0): values leave the range of float16 inside the "
-                    "network; use precision bf16 or fp32"
-                )
-            return results.outputs
-        for i in again:
-            exact = self._run(self._second_pass, images[i : i + 1])
+        copies = images[again]  # the images may lie where the second pass sends from
+        for i, image in zip(again, copies, strict=True):
+            exact = self._pass(self._exact[images.dtype], image[None])
             for output, row in zip(results.outputs, exact.outputs, strict=True):
                 output[i] = row[0]
+            results.out_of_range[i] = exact.out_of_range[0]
             self.second_passes += 1
-        return results.outputs
+        return results
 
-    def _run(self, bound: _Bound, images: npt.NDArray[np.generic]) -> Results:
-        program, count, device = bound.program, images.shape[0], self.device
-        entry = program.input.entries[images.dtype.name]
-        end = program.control.end - entry.pointer.offset
-        source = self._pinned_in[:end]
-        filled = source[: entry.nbytes].view(images.dtype).reshape(program.batch, *images.shape[1:])
-        filled[:count] = images
-        filled[count:] = 0
-        source[entry.nbytes :] = 0
-        device.copy_in(self._address(entry.pointer.arena, entry.pointer.offset), source)
-        bound.launchers[images.dtype.name]()
-        out = self._pinned_out[: _returned_nbytes(program)]
-        device.copy_out(out, self._address(program.control.error.arena, program.control.error.offset))
-        device.synchronize()
-        return read_results(program, out, count)
+    def _pass(self, bound: _Bound, images: Rows) -> Results:
+        self._stager.fill(bound.images, (images,))
+        bound.rest.fill(0)
+        bound.round_trip()
+        return bound.block.read(len(images))
+
+    def input(self, element_type: str) -> Rows:
+        """The pinned memory that `run` sends from, as images of the largest batch: what lies there is not copied."""
+        return self._bound[self.plan.programs[-1].batch, np.dtype(element_type)].images
+
+    def pipeline(self, element_type: str, largest: int) -> Pipeline:
+        """Room for a stream of batches of any size up to `largest`. Raises DeviceError when memory runs out."""
+        ports = {
+            batch: bound.port
+            for (batch, dtype), bound in self._bound.items()
+            if dtype == element_type and batch <= largest
+        }
+        return Pipeline(self.device, self._stager, ports)
 
     def launcher(self, batch: int, element_type: str = "float32") -> Callable[[], None]:
         """Everything a run of `batch` launches, without the copies: for timing.
 
-        Later values may lie where the input was, so that a second launch computes from other numbers.
+        It takes the device as the last run left it, which must have been one of this batch size: programs share their
+        memory, and counters in the control words of one are numbers of another. Later values may lie where the input
+        was, so that a second launch computes from other numbers.
         """
-        return self._bound[batch].launchers[element_type]
+        return self._bound[batch, np.dtype(element_type)].port.launch
 
     def bind(self, steps: Sequence[Step]) -> Callable[[], None]:
         """A launcher of some steps of a program, in this order: for timing them one by one."""
@@ -111,7 +117,7 @@ class ResidentPlan:
         """A value in its ONNX shape and layout, as float32, as it lies on the device now."""
         stored = decoded(value, self._copy(value.pointer, value.nbytes))
         if value.scale is not None:
-            stored = stored / self._copy(value.scale, 4 * value.pitch).view(np.float32)
+            stored /= self._copy(value.scale, 4 * value.pitch).view(np.float32)
         if value.layout is Layout.PLAIN:
             return stored
         return np.ascontiguousarray(np.moveaxis(stored, -1, 1)[:, : value.shape[1]])
@@ -125,6 +131,7 @@ class ResidentPlan:
     def close(self) -> None:
         """Free the device memory. Safe to call twice. Raises what freeing raises, once all has been tried."""
         failure: Error | None = None
+        self._stager.close()
         while self._bases:
             try:
                 self.device.free(self._bases.popitem()[1])
@@ -155,45 +162,50 @@ class ResidentPlan:
         device.free(self._bases.pop(Arena.STAGING))
 
     def _calibrate(self, calibration: Calibration) -> None:
-        bound = self._bind(calibration.program)
+        bound = self._bind(calibration.program)[calibration.samples.dtype]
         for sample in calibration.samples:
-            self._run(bound, sample[None])
+            self._pass(bound, sample[None])
         self.device.bind(calibration.finish, self._bases)()
 
-    def _bind(self, program: Program) -> _Bound:
-        types = program.input.entries
-        return _Bound(program, {name: self.device.bind(program.all_steps(name), self._bases) for name in types})
+    def _bind(self, program: Program) -> dict[npt.DTypeLike, _Bound]:
+        return {np.dtype(name): self._bind_entry(program, name) for name in program.input.entries}
 
+    def _bind_entry(self, program: Program, element_type: str) -> _Bound:
+        port = self._port(program, element_type)
+        source, target = self._pinned_in[: port.input.nbytes], self._pinned_out[: port.output.nbytes]
+        upload, download = Transfer(source, port.input.address), Transfer(target, port.output.address)
+        round_trip = self.device.round_trip(upload, port.launch, download)
+        return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
 
-def read_results(program: Program, out: Bytes, count: int) -> Results:
-    """What the block that a run brings back says of its first `count` images. Raises KernelError where a wait ran out."""
-    control, start = program.control, program.control.error.offset
-    words = out[: 4 * control.returned_words].view(np.int32)
-    if words[0]:
-        raise KernelError(
-            f"a kernel of the network's operator {words[0]} waited in vain for data and gave up: the results are wrong. "
-            "Run again; if that fails too, the GPU is overloaded beyond measure or there is a fault in the kernel"
+    def _port(self, program: Program, element_type: str) -> Port:
+        first, error = program.input.entries[element_type].pointer, program.control.error
+        return Port(
+            shape=image_shape(program.input.shape, element_type),
+            element_type=element_type,
+            input=Span(self._address(first.arena, first.offset), program.control.end - first.offset),
+            output=Span(self._address(error.arena, error.offset), _returned_nbytes(program)),
+            launch=self.bind(program.all_steps(element_type)),
+            results=partial(read_results, program),
         )
-    status = words[1 : 1 + program.batch]
-    maxima = words[1 + program.batch :].view(np.float32).reshape(len(control.watched), program.batch)
-    in_range = (maxima >= control.lowest) & (maxima <= LARGEST_FLOAT16)
-    outputs = []
-    for value in program.outputs:
-        first = value.pointer.offset - start
-        outputs.append(out[first : first + value.nbytes].view(np.float32).reshape(value.shape)[:count].copy())
-    return Results(tuple(outputs), status[:count] != 0, ~in_range.all(axis=0)[:count])
+
+
+def image_shape(shape: Shape, element_type: str) -> Shape:
+    """How images of a shape (N, C, H, W) lie on the host: bytes have the channels last."""
+    return (shape[0], *shape[2:], shape[1]) if element_type == "uint8" else shape
 
 
 def decoded(value: Value, stored: Bytes) -> Array:
     """The numbers in the memory of a value, in its stored shape, as float32; scales of pairs are left in."""
     planes = stored.reshape(value.element.planes, -1)
+    numbers: Array
     match value.element:
         case Element.F32:
             numbers = planes[0].view(np.float32)
         case Element.BF16:
             numbers = (planes[0].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         case Element.F16 | Element.F16_PAIR:
-            numbers = planes.view(np.float16).astype(np.float32).sum(axis=0)
+            with np.errstate(invalid="ignore"):  # halves of what float16 cannot hold: infinities of both signs
+                numbers = planes.view(np.float16).astype(np.float32).sum(axis=0)
         case Element.U8:
             numbers = planes[0].astype(np.float32) * np.float32(value.step)
         case Element.S8:
@@ -211,7 +223,10 @@ def _returned_nbytes(program: Program) -> int:
 
 
 def check_memory(plan: Plan, device: Device) -> None:
-    """Raise DeviceError, before anything is compiled or allocated, when the plan needs more memory than is free."""
+    """Raise DeviceError, before anything is compiled or allocated, when the plan needs more memory than is free.
+
+    What streams will take beside it, should there be any, is not counted: see `Pipeline`.
+    """
     need, free = plan.device_nbytes + plan.weights.staging_nbytes, device.facts.memory_free
     if need > free:
         raise DeviceError(

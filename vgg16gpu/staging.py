@@ -31,7 +31,7 @@ class Stager:
 
     def fill(self, target: Rows, parts: Sequence[Rows]) -> None:
         """Copy the rows of all `parts`, one after the other, to the first rows of `target`; the others become zero."""
-        count = sum(len(part) for part in parts)
+        count = sum(map(len, parts))
         shares = min(THREADS, count, sum(part.nbytes for part in parts) // MIN_NBYTES)
         if shares < 2:
             _copy_rows(target, parts, 0, count)
@@ -40,7 +40,8 @@ class Stager:
             bounds = [count * share // shares for share in range(shares + 1)]
             work = partial(_copy_rows, target, apart)
             list(self._threads().map(work, bounds[:-1], bounds[1:]))  # waits, and raises what a thread raised
-        target[count:] = 0
+        if count < len(target):
+            target[count:] = 0
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""

@@ -7,40 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array
 from vgg16gpu.pipeline import DEPTH
+from vgg16gpu.results import Results
 from vgg16gpu.staging import Rows
 
 Ticket = TypeVar("Ticket")  # what `send` gives for a batch
 
 
-class Outcome(NamedTuple):
-    """What came of some images: every output, with a row for each, and which of them hold NaN or Inf."""
-
-    outputs: tuple[Array, ...]
-    nonfinite: npt.NDArray[np.bool_]
-
-    def rows(self, first: int, last: int) -> Outcome:
-        """That of some of the images."""
-        return Outcome(tuple(array[first:last] for array in self.outputs), self.nonfinite[first:last])
-
-
 @dataclass(eq=False)
 class Item:
-    """One input of a stream, and the outcomes of its rows so far."""
+    """One input of a stream, and the results of its rows so far."""
 
     number: int
     images: Rows
-    outcomes: list[Outcome] = field(default_factory=list)
+    results: list[Results] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
         """Whether every row has come back."""
-        return sum(len(outcome.nonfinite) for outcome in self.outcomes) == len(self.images)
+        return sum(len(part.nonfinite) for part in self.results) == len(self.images)
 
 
 class Source:
@@ -100,7 +86,7 @@ def cut(items: Iterable[Item], size: int) -> Iterator[list[Share]]:
 
 
 def flow(
-    batches: Iterable[list[Share]], send: Callable[[Sequence[Rows]], Ticket], receive: Callable[[Ticket], Outcome]
+    batches: Iterable[list[Share]], send: Callable[[Sequence[Rows]], Ticket], receive: Callable[[Ticket], Results]
 ) -> Iterator[Item]:
     """The items, each once all of it has come back, while `DEPTH` batches at most are sent and not received."""
     under_way: deque[tuple[list[Share], Ticket]] = deque()
@@ -113,11 +99,11 @@ def flow(
         yield from _handed_out(shares, receive(sent))
 
 
-def _handed_out(shares: Iterable[Share], outcome: Outcome) -> Iterator[Item]:
+def _handed_out(shares: Iterable[Share], results: Results) -> Iterator[Item]:
     """Give every item its rows; the items that are complete by that."""
     first = 0
     for item, rows in shares:
-        item.outcomes.append(outcome.rows(first, first + len(rows)))
+        item.results.append(results.rows(first, first + len(rows)))
         first += len(rows)
         if item.is_complete:
             yield item

@@ -19,8 +19,8 @@ static inline uint32_t bits_of(float v) {
   return bits;
 }
 
-// No branches: the loops that call it run in vector lanes. Exponent 31 comes out as 2^16 or more and stands for infinity
-// and NaN; denormal numbers are normalised by the product.
+// No branches: the loops that call it run in vector lanes. Exponent 31 comes out as 2^16 or more and stands for
+// infinity and NaN; denormal numbers are normalised by the product.
 static inline float f16_value(uint16_t half) {
   const float magnitude = float_of(static_cast<uint32_t>(half & 0x7fff) << 13) * 0x1p112f;
   const uint32_t special = magnitude >= 65536.0f ? 0x7f800000u : 0;

@@ -1,6 +1,6 @@
-// Warp-wide matrix operations for the CPU: 32 lanes meet, each with its registers as the hardware wants them, and the last
-// to come does the work of all. Sums are added in the order of k, each rounded: the same bits in every run, not the last
-// bits of a tensor core, whose order and rounding are its own. Integers are exact.
+// Warp-wide matrix operations for the CPU: 32 lanes meet, each with its registers as the hardware wants them, and the
+// last to come does the work of all. Sums are added in the order of k, each rounded: the same bits in every run, not
+// the last bits of a tensor core, whose order and rounding are its own. Integers are exact.
 #pragma once
 
 #ifndef CPU_SHIM_LIST_KERNELS

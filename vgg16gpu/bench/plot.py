@@ -105,6 +105,7 @@ def _draw_bars(axes: Any, content: Content, precision: str, method: Method) -> N
     if relative:
         axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":", zorder=0)
     axes.set_xticks(range(len(batches(content))), _batch_names(content, precision, method))
+    axes.set_xlim(-0.5, len(batches(content)) - 0.5)  # also where a batch size has fewer bars
     axes.set_xlabel("batch size")
     what = "time / best peer's" if relative else "ms per image (median)"
     axes.set_ylabel(what + (", log scale" if axes.get_yscale() == "log" else ""))

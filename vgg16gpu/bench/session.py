@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from vgg16gpu.accuracy import score_error
+from vgg16gpu.bench.admission import WrongScoresError, admit, checked
 from vgg16gpu.bench.ceilings import measure_ceilings
 from vgg16gpu.bench.environment import environment, gpu_readings, worker_threads
 from vgg16gpu.bench.findings import BatchResult, Entry, Findings, Measured, Wanted
 from vgg16gpu.bench.layers import LayerEffort, floors, measure_layers
 from vgg16gpu.bench.ours import EngineContender
 from vgg16gpu.bench.peers import Peer, PeerError, Setting, open_peers
-from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
 from vgg16gpu.bench.readings import Watch
 from vgg16gpu.bench.sustained import FROM_BATCH, Sustained, device_method, measure_sustained
 from vgg16gpu.bench.timing import (
@@ -40,19 +39,15 @@ from vgg16gpu.reference import Oracle
 from vgg16gpu.testbench import STANDARD_INPUTS, standard_inputs
 
 SUSTAINED_SECONDS = {"cuda": 3.0, "cpu": 0.0}  # of load, by default
-_LAYER_SHARE = 0.2  # of the seconds for a number, for one step; there are some twenty
+_LAYER_SHARE = 0.1  # of the seconds for a number, for one step; there are some twenty
 
 Say = Callable[[str], None]
 
 NOT_VERIFIED = "not verified: onnxruntime, which computes the references, is not installed (pip install onnxruntime)"
 OTHER_NUMBERS = (
-    "isolated and back to back, runs of {precision} after the first compute from what the one before left in the place "
-    "of its input"
+    "{what}: runs repeated on the device without a new input give other scores than a call; isolated and back to back "
+    "times are of other numbers"
 )
-
-
-class WrongScoresError(Error):
-    """Our scores are not the reference's: their times would mean nothing."""
 
 
 def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], None] = lambda _: None) -> Findings:
@@ -68,11 +63,13 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
     inputs = sample_inputs(shape[1:])
     references = _references(wanted, inputs[: max(wanted.batches)], say)
     size = None if len(shape) != 4 or graph.input.shape[2:] == shape[2:] else (shape[2], shape[3])
-    model = _Model(graph, shape, size, inputs, references)
+    model = _Model(graph, shape, inputs, references)
     findings: Findings | None = None
     for precision in wanted.precisions:
+        say(f"{precision}: building the engine")
+        options: dict[str, Any] = {"device": wanted.device, "batch": wanted.batches, "size": size}
         try:
-            with _engine(wanted, model, precision, say) as engine:
+            with Engine(wanted.path, precision=precision, **options) as engine:
                 if findings is None:
                     before_timing(engine)
                     findings = _begin(wanted, model, engine, say)
@@ -99,7 +96,6 @@ class _Model:
 
     graph: Graph  # simplified
     shape: tuple[int, ...]  # of the first batch
-    size: tuple[int, int] | None  # for a model that leaves it open
     inputs: Array
     references: Array | None
 
@@ -110,15 +106,6 @@ def _references(wanted: Wanted, inputs: Array, say: Say) -> Array | None:
         return None
     say("references from onnxruntime")
     return Oracle(wanted.path).scores(inputs)
-
-
-@contextmanager
-def _engine(wanted: Wanted, model: _Model, precision: str, say: Say) -> Iterator[Engine]:
-    say(f"{precision}: building the engine")
-    with Engine(
-        wanted.path, device=wanted.device, precision=precision, batch=wanted.batches, size=model.size
-    ) as engine:
-        yield engine
 
 
 def _begin(wanted: Wanted, model: _Model, engine: Engine, say: Say) -> Findings:
@@ -199,13 +186,14 @@ class _Bench:
         self.say(f"{what}: checking")
         ours = EngineContender(self.engine, x, self.precision)
         scores = ours.scores()
-        error = self._checked(scores, which, what)
+        references = self.model.references
+        error = None if references is None else checked(scores, references[which], self.precision, what)
         if not ours.repeats(scores):
-            self.findings.note(OTHER_NUMBERS.format(precision=self.precision))
+            self.findings.note(OTHER_NUMBERS.format(what=what))
         with ExitStack() as stack:
             admitted: list[tuple[Contender, float | None]] = [(ours, error)]
             for peer in self.peers:
-                admitted += self._admitted(peer, x, scores, stack)
+                admitted += admit(peer, x, scores, self.precision, stack, self.findings.note)
             entries, readings = self._time(admitted, batch, what)
             admitted.clear()
         self.say(f"{what}: layers")
@@ -235,41 +223,6 @@ class _Bench:
             for i, (c, error) in enumerate(admitted)
         )
         return entries, readings
-
-    def _checked(self, scores: Array, which: npt.NDArray[np.intp], what: str) -> float | None:
-        """The error of our scores; None without references. Raises WrongScoresError when it is too large."""
-        if self.model.references is None:
-            return None
-        error = float(score_error(scores, self.model.references[which]).max())
-        bound = SCORE_TOLERANCES[self.precision]
-        if not error <= bound:
-            raise WrongScoresError(
-                f"{what}: the scores differ from onnxruntime's by {error:.2e} of their maximum, at most "
-                f"{bound:g} is right; nothing is timed (`python -m vgg16gpu testbench --layers` shows where)"
-            )
-        return error
-
-    def _admitted(self, peer: Peer, x: Array, scores: Array, stack: ExitStack) -> list[tuple[Contender, float | None]]:
-        """The contenders of a peer that compute what we do, and their errors; a note for each that does not."""
-        admitted: list[tuple[Contender, float | None]] = []
-        try:
-            for contender in stack.enter_context(peer.contenders(x)):
-                if contender.unchecked:
-                    admitted.append((contender, None))
-                    continue
-                error = float(score_error(contender.scores().reshape(scores.shape), scores).max())
-                if error <= PEER_TOLERANCES[self.precision]:
-                    admitted.append((contender, error))
-                else:
-                    self.findings.note(
-                        f"{contender.name} ({contender.variant}) at batch {len(x)} differs from ours by {error:.2e}, "
-                        f"more than {PEER_TOLERANCES[self.precision]:g}: not compared"
-                    )
-        except Exception as error:  # a framework raises what it likes, out of memory for one
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            name = type(peer).__name__.removesuffix("Peer").lower()
-            self.findings.note(f"{name}, {self.precision}, batch {len(x)}: {reason}: not compared")
-        return admitted
 
 
 def _fastest(contenders: Sequence[Contender], cool: Sequence[Times]) -> list[int]:

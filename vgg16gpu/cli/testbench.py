@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from vgg16gpu.accuracy import SCORE_TOLERANCE
+from vgg16gpu.accuracy import SCORE_TOLERANCES
 from vgg16gpu.bench.environment import environment
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import (
@@ -21,29 +22,28 @@ from vgg16gpu.cli.options import (
     size_option,
 )
 from vgg16gpu.cli.show import print_json, progress
-from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, prepare
+from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench_report import content_of, print_report
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import atomic_writer, check_writable
 from vgg16gpu.graph import Array
+from vgg16gpu.prepare import KERNELS, PRECISIONS
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scores import finite_or_none, write_text
-from vgg16gpu.testbench import (
-    Report,
-    StepVerdict,
-    judge,
-    judge_steps,
-    mean_times,
-    worst_steps,
-)
+from vgg16gpu.testbench import StepVerdict, judge_steps, mean_times, worst_steps
 
+_TOLERANCE_HELP = "Largest error to pass. Default: " + ", ".join(
+    f"{bound:g} in {precision}" for precision, bound in SCORE_TOLERANCES.items() if math.isfinite(bound)
+)
 _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 
 
 @click.command("testbench")
 @click.option("--model", metavar="FILE", help="ONNX file, or 'digits'. Default: models/vgg16-244.onnx.")
 @device_option
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
+@click.option("--kernels", type=click.Choice(KERNELS), default="auto", show_default=True, help="Family to be used.")
 @size_option
 @click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Your inputs: .txt, .npy or .npz.")
 @click.option("--references", type=click.Path(path_type=Path), metavar="FILE", help="Their scores: .txt or .npy.")
@@ -51,9 +51,7 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 @click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write input.txt and output.txt there.")
 @click.option("--layers", is_flag=True, help="Also compare what every step stores, on up to ten inputs.")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times, as 1,5,500.")
-@click.option(
-    "--tolerance", type=click.FloatRange(0), default=SCORE_TOLERANCE, show_default=True, help="Largest error to pass."
-)
+@click.option("--tolerance", type=click.FloatRange(0), help=f"{_TOLERANCE_HELP}.")
 @click.option(
     "--min-accuracy", type=click.FloatRange(0, 1), help="Share of labelled images that must be right, 0 to 1."
 )
@@ -64,22 +62,17 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     """Check scores against onnxruntime: ten structured pictures, or your inputs, or labelled images.
 
-    An input passes when max|y - r| / max|r| of its scores is within the tolerance and the best class is the
-    reference's. Without --references onnxruntime computes them. Without --model it takes a VGG16 of 244 pixels, else
-    the one that infer takes. `--model digits` checks the shipped net on the
-    handwritten digits that it was not trained on. Exit code 1 when anything fails.
+    An input passes when max|y - r| / max|r| of its scores is within the tolerance and, in fp32, the best class is the
+    reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
+    scales. Without --references onnxruntime computes them. Without --model it takes a VGG16 of 244 pixels, else the one
+    that infer takes. `--model digits` checks the shipped net on the handwritten digits that it was not trained on.
+    Exit code 1 when anything fails.
     """
     request = Options(**options)
     _check_options(request)
     bench = prepare(request)
     outcome = _run(bench, request)
-    report = Report(
-        judge(bench.names, outcome.scores, outcome.references, request.tolerance, bench.labels),
-        outcome.steps,
-        request.tolerance,
-        bench.min_distinct,
-        bench.min_accuracy,
-    )
+    report = judged(bench, outcome, request.bound)
     content = content_of(bench, outcome, report)
     if request.output:
         with atomic_writer(request.output) as file:
@@ -104,18 +97,18 @@ def _run(bench: Bench, options: Options) -> Outcome:
         # References first, and their session gone before the engine's weights come: half the memory.
         references = bench.references
         if references is None:
-            oracle = Oracle(bench.path)
-            each = bar.track(bench.inputs, description="onnxruntime")
-            references = np.concatenate([oracle.scores(bench.numbers(item)) for item in each])
-            del oracle
+            references = bench.exact(bar.track(bench.inputs, description="onnxruntime"))
+        quantised = None
+        if options.precision == "int8":
+            quantised = bench.quantised(bar.track(bench.inputs, description="onnxruntime, int8"))
         if options.save:
             _save(options.save, bench, references)
         with _engine(bench, options) as engine:
             each = bar.track(bench.inputs, description=engine.device.facts.kind)
-            scores = np.concatenate([_first(engine.run(item.array[None])) for item in each])
-            outcome = Outcome(scores, references)
+            scores = np.concatenate([first_output(engine.run(item.array[None])) for item in each])
+            outcome = Outcome(options.precision, options.kernels, scores, references, quantised)
             if options.layers:
-                outcome.steps = _steps(engine, bench, options.tolerance)
+                outcome.steps = _steps(engine, bench, options.bound)
             outcome.times = mean_times(engine.run, [item.array for item in bench.inputs], options.iterations)
             outcome.facts = {"device_choice": engine.device_choice, **environment(engine.device)}
     return outcome
@@ -125,16 +118,14 @@ def _engine(bench: Bench, options: Options) -> Engine:
     return Engine(
         bench.path,
         device=options.device,
+        precision=options.precision,
+        kernels=options.kernels,
         batch=bench.batch,
         size=options.size,
         mean=bench.notes.mean if len(bench.shape) == 3 else None,
         std=bench.notes.std if len(bench.shape) == 3 else None,
         keep_values=options.layers,
     )
-
-
-def _first(outputs: Array | tuple[Array, ...]) -> Array:
-    return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
 def _steps(engine: Engine, bench: Bench, tolerance: float) -> tuple[StepVerdict, ...]:

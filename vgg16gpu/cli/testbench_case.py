@@ -1,8 +1,8 @@
-"""What a testbench asks of a model: its inputs, their labels, and the references where the user has them."""
+"""What a testbench asks of a model: its inputs, their labels, the references, and what an answer has to be like."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,24 @@ from typing import Any
 import click
 import numpy as np
 
+from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, is_digits, model_notes
+from vgg16gpu.engine import Outputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, infer_shapes
 from vgg16gpu.inputs import InputSpec, NamedInput, read_inputs
 from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.quantised_reference import QuantisedOracle
+from vgg16gpu.reference import Oracle
+from vgg16gpu.scale_file import read_scales
 from vgg16gpu.testbench import (
     MIN_DISTINCT,
+    Quantised,
+    Report,
     StepVerdict,
+    judge,
     labelled_images,
     load_labelled,
     read_references,
@@ -36,22 +44,29 @@ DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it 
 class Options:
     """The command line, as it is."""
 
-    model: str | None
-    device: str
-    size: tuple[int, int] | None
-    inputs: Path | None
-    references: Path | None
-    images: Path | None
-    save: Path | None
-    layers: bool
-    iterations: tuple[int, ...]
-    tolerance: float
-    min_accuracy: float | None
-    output: Path | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    labels: Path | None
-    as_json: bool
+    model: str | None = None
+    device: str = "auto"
+    precision: str = "fp32"
+    kernels: str = "auto"
+    size: tuple[int, int] | None = None
+    inputs: Path | None = None
+    references: Path | None = None
+    images: Path | None = None
+    save: Path | None = None
+    layers: bool = False
+    iterations: tuple[int, ...] = ()
+    tolerance: float | None = None
+    min_accuracy: float | None = None
+    output: Path | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    labels: Path | None = None
+    as_json: bool = False
+
+    @property
+    def bound(self) -> float:
+        """The largest error that passes."""
+        return SCORE_TOLERANCES[self.precision] if self.tolerance is None else self.tolerance
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +99,26 @@ class Bench:
             return normalise(item.array.astype(np.uint8), self.notes.mean, self.notes.std)[None]
         return item.array.astype(np.float32)[None]
 
+    def exact(self, inputs: Iterable[NamedInput]) -> Array:
+        """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
+        oracle = Oracle(self.path)
+        return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+
+    def quantised(self, inputs: Iterable[NamedInput]) -> Array:
+        """The scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales."""
+        oracle = QuantisedOracle(self.graph, read_scales(self.path, self.graph))
+        return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+
 
 @dataclass
 class Outcome:
     """What was measured."""
 
+    precision: str
+    kernels: str
     scores: Array
     references: Array
+    quantised: Array | None = None  # the scores of onnxruntime's quantised form, for int8
     steps: tuple[StepVerdict, ...] = ()
     times: dict[int, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -121,6 +149,28 @@ def prepare(options: Options) -> Bench:
         return Bench(path, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
     inputs = standard_inputs(sample, notes.mean, notes.std)
     return Bench(path, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+
+
+def first_output(outputs: Outputs) -> Array:
+    """The scores of a run: the first of the model's outputs."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
+    """The verdict on what was measured."""
+    verdicts = judge(
+        bench.names,
+        outcome.scores,
+        outcome.references,
+        tolerance,
+        bench.labels,
+        same_best=outcome.precision == "fp32",
+    )
+    quantised = None
+    if outcome.quantised is not None:
+        means = (score_error(y, outcome.references).mean() for y in (outcome.scores, outcome.quantised))
+        quantised = Quantised(*map(float, means))
+    return Report(verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised)
 
 
 def _find(name: str | None) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
 from vgg16gpu.cli.testbench_case import Bench, Outcome
-from vgg16gpu.testbench import Report, nan_last
+from vgg16gpu.testbench import Report
 
 _SHOWN = 20  # rows of the table of inputs; failing ones are always shown
 
@@ -18,11 +19,12 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
         "failures": list(report.failures),
         "model": bench.path.name,
         "note": bench.notes.note,
-        "tolerance": report.tolerance,
-        "worst_error": max((verdict.error for verdict in report.verdicts), key=nan_last, default=None),
+        "precision": outcome.precision,
+        "kernels": outcome.kernels,
+        "tolerance": report.tolerance,  # None: int8 has none
+        **summary(report),
         "inputs_passed": sum(verdict.passed for verdict in report.verdicts),
         "distinct_answers": report.distinct,
-        "accuracy": report.accuracy,
         "min_accuracy": report.min_accuracy or None,  # None: not judged
         "inputs": [vars(verdict) for verdict in report.verdicts],
         "steps": [vars(step) for step in report.steps],
@@ -31,10 +33,23 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
     }
 
 
+def summary(report: Report) -> dict[str, Any]:
+    """What was found in a few numbers."""
+    quantised = report.quantised
+    return {
+        "worst_error": report.worst_error,
+        "mean_error": report.mean_error,
+        "agreement": report.agreement,  # share of inputs with the reference's best class
+        "accuracy": report.accuracy,
+        "quantised": quantised and {**vars(quantised), "ratio": quantised.ratio},
+    }
+
+
 def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
     """Tables and verdict on stdout."""
     screen = console()
-    heading(screen, f"{bench.path}: errors are max|y - r| / max|r|, tolerance {report.tolerance:g}")
+    judged = f"tolerance {report.tolerance:g}" if math.isfinite(report.tolerance) else "judged by their mean"
+    heading(screen, f"{bench.path}, {outcome.precision}: errors are max|y - r| / max|r|, {judged}")
     screen.print(_input_table(report))
     if report.steps:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")
@@ -44,6 +59,11 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
     if report.accuracy is not None:
         judged = "" if report.min_accuracy else " (not judged without --min-accuracy)"
         screen.print(f"Accuracy: {report.accuracy:.2%} of {len(report.verdicts)} labelled inputs{judged}")
+    if report.quantised:
+        screen.print(
+            f"Mean error: {report.quantised.mean_error:.2e}, {report.quantised.ratio:.3f} times that of onnxruntime's "
+            f"quantised form (at most {report.quantised.limit:g})"
+        )
     screen.print(f"Device: {outcome.facts['device_choice']}", markup=False)
     if bench.notes.note:
         screen.print(f"Note: {bench.notes.note}", markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,13 @@ class Lane(Enum):
     COMPUTE = "compute"  # launches, and every copy that is not told otherwise
     UPLOAD = "upload"
     DOWNLOAD = "download"
+
+
+class Transfer(NamedTuple):
+    """A copy that every run makes: `host` is, or lies in, a buffer from `Device.pinned`."""
+
+    host: Bytes
+    address: int  # of its counterpart on the device
 
 
 @dataclass
@@ -86,6 +93,12 @@ class Device(Protocol):
     def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built."""
 
+    def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
+        """Prepare a run: `upload` to the device, what `bind` returned, `download` to the host, and wait for it.
+
+        The result does it all and counts each part. Raises KernelError if a launch failed.
+        """
+
     def synchronize(self) -> None:
         """Wait for everything enqueued on the compute lane. Raises KernelError if a launch failed."""
 
@@ -97,6 +110,20 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
+
+
+def step_by_step(
+    device: Device, upload: Transfer, launch: Callable[[], None], download: Transfer
+) -> Callable[[], None]:
+    """A round trip of four calls, for devices that have no shorter way."""
+
+    def run() -> None:
+        device.copy_in(upload.address, upload.host)
+        launch()
+        device.copy_out(download.host, download.address)
+        device.synchronize()
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices import cpu_compiler, cpu_memory
-from vgg16gpu.devices.base import Bytes, Counters, Event, Lane
+from vgg16gpu.devices.base import Bytes, Counters, Event, Lane, Transfer, step_by_step
 from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.errors import DeviceError, KernelError
@@ -146,6 +146,11 @@ class CpuDevice:
                     launch(memory, self._os_threads, self._order, self._seed)
 
         return run
+
+    def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
+        """Prepare a run: `upload`, what `bind` returned, `download`; each is done before the next begins."""
+        self._require_open()
+        return step_by_step(self, upload, launch, download)
 
     def event(self) -> Event:
         """An event; here each is always reached, so that one is as good as another."""

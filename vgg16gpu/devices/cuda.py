@@ -8,14 +8,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.base import Bytes, Counters, Event, KernelResources, Lane
+from vgg16gpu.devices.base import Bytes, Counters, Event, KernelResources, Lane, Transfer, step_by_step
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, find_nvcc
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES, Activation, Held, load_pycuda, pick_card, read_facts
-from vgg16gpu.devices.cuda_graph import Graph, kernel_signature, load_bindings
+from vgg16gpu.devices.cuda_graph import kernel_signature, load_bindings
 from vgg16gpu.devices.cuda_launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
 from vgg16gpu.devices.cuda_versions import cuda_versions
 from vgg16gpu.errors import DeviceError, Error, KernelError
@@ -49,7 +50,7 @@ class CudaDevice:
 
     @property
     def uses_graphs(self) -> bool:
-        """Whether `bind` makes CUDA graphs: cuda-bindings is installed and goes with the driver."""
+        """Whether `bind` and `round_trip` make CUDA graphs: cuda-bindings is installed and goes with the driver."""
         return self._bindings is not None
 
     # Kernels
@@ -74,20 +75,43 @@ class CudaDevice:
         Two steps or more become one CUDA graph where `uses_graphs`. Raises KernelError, naming the step, for a kernel
         that is not built, arguments that are not the kernel's, or a launch that the GPU refuses.
         """
-        held, count = self._held, len(steps)
+        held = self._held
         with self._active(KernelError):
             sequence = LaunchSequence(held.driver, held.stream, [self._resolve(step, bases) for step in steps])
-            if self._bindings is not None and count > 1:
-                early = [launch.early for launch in sequence.launches]
-                sequence.graph = Graph(self._bindings, held.stream.handle, sequence.enqueue, early)
+            if self._bindings is not None and len(steps) > 1:
+                sequence.make_graph(self._bindings)
             held.sequences.append(sequence)
+        return _Launcher(self, sequence, len(steps))
 
-        def launch() -> None:
+    def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
+        """Prepare a run: `upload` to the device, what `bind` returned, `download` to the host, and wait for it.
+
+        The result does it all and counts each part; where `uses_graphs` the copies and launches are one CUDA graph.
+        Raises DeviceError for host memory that is not pinned; KernelError, at once or later, as `bind` and
+        `synchronize` do.
+        """
+        held, bindings = self._held, self._bindings
+        with self._active(KernelError):
+            if not (held.is_pinned(upload.host) and held.is_pinned(download.host)):
+                raise DeviceError("a round trip needs host memory from `pinned`")
+            if bindings is None or not isinstance(launch, _Launcher):
+                return step_by_step(self, upload, launch, download)
+            launches = list(launch.sequence.launches)
+            sequence = LaunchSequence(held.driver, held.stream, launches, upload, download)
+            sequence.make_graph(bindings)
+            held.sequences.append(sequence)
+        count = launch.count
+
+        def run() -> None:
+            counters = self.counters
             with self._active(KernelError):
                 sequence.launch()
-            self.counters.launches += count
+                counters.copies_in += 1
+                counters.launches += count
+                counters.copies_out += 1
+                self._wait()
 
-        return launch
+        return run
 
     # Memory
 
@@ -269,6 +293,20 @@ class CudaDevice:
         stop.record(self._held.stream)
         self._wait()
         return float(start.time_till(stop)) * 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class _Launcher:
+    """What `bind` returns."""
+
+    device: CudaDevice
+    sequence: LaunchSequence
+    count: int
+
+    def __call__(self) -> None:
+        with self.device._active(KernelError):
+            self.sequence.launch()
+        self.device.counters.launches += self.count
 
 
 def _as_bytes(array: npt.NDArray[np.generic]) -> Bytes:

@@ -28,13 +28,13 @@ def load_bindings() -> Any | None:
 
 
 class Graph:
-    """A captured sequence of launches, replayed by one call. Its context must be current in every method."""
+    """A captured sequence of launches and copies, replayed by one call. Its context must be current in every method."""
 
     def __init__(self, bindings: Any, stream: int, enqueue: Callable[[], None], early: Sequence[bool] = ()) -> None:
         """Capture what `enqueue` puts into `stream`; nothing is executed.
 
-        `early` says of each launch whether it may start before the one before it has ended (programmatic dependent
-        launch): its kernel then waits itself. Raises KernelError.
+        `early` says of each launch whether it may start before a launch right before it has ended (programmatic
+        dependent launch): its kernel then waits itself. Raises KernelError.
         """
         self._bindings = bindings
         self._stream = bindings.CUstream(stream)
@@ -80,21 +80,34 @@ class Graph:
 
 
 def _start_early(bindings: Any, graph: Any, early: Sequence[bool]) -> None:
-    """Turn the edge into each launch that may start early into a programmatic one.
+    """Turn the edge from a launch to one that may start early into a programmatic one; edges to copies stay.
 
-    CUDA programming guide, "Programmatic Dependent Launch and Synchronization", use in CUDA graphs.
+    `graph` is a chain. CUDA programming guide, "Programmatic Dependent Launch and Synchronization", use in CUDA graphs.
     """
-    following = {int(tail): (tail, head, data) for tail, head, data in _edges(bindings, graph)}
-    node = _call(bindings, "cuGraphGetRootNodes", graph, 1)[0][0]
-    for may_start in early[1:]:
-        tail, head, data = following[int(node)]
-        if may_start:
-            programmatic = bindings.CUgraphEdgeData()
-            programmatic.from_port = int(bindings.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
-            programmatic.type = int(bindings.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
-            _with_edge_data(bindings, "cuGraphRemoveDependencies", graph, [tail], [head], [data])
-            _with_edge_data(bindings, "cuGraphAddDependencies", graph, [tail], [head], [programmatic])
-        node = head
+    may_start = iter(early)
+    after_launch = False
+    for node, edge in _chain(bindings, graph):
+        is_launch = _call(bindings, "cuGraphNodeGetType", node) == bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+        if is_launch and next(may_start) and after_launch:
+            _make_programmatic(bindings, graph, *edge)
+        after_launch = is_launch
+
+
+def _chain(bindings: Any, graph: Any) -> list[tuple[Any, Any]]:
+    """The nodes of a chain in order, each with the edge (tail, head, data) that leads to it; None for the first."""
+    following = {int(edge[0]): edge for edge in _edges(bindings, graph)}
+    chain: list[tuple[Any, Any]] = [(_call(bindings, "cuGraphGetRootNodes", graph, 1)[0][0], None)]
+    while edge := following.get(int(chain[-1][0])):
+        chain.append((edge[1], edge))
+    return chain
+
+
+def _make_programmatic(bindings: Any, graph: Any, tail: Any, head: Any, data: Any) -> None:
+    programmatic = bindings.CUgraphEdgeData()
+    programmatic.from_port = int(bindings.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+    programmatic.type = int(bindings.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+    _with_edge_data(bindings, "cuGraphRemoveDependencies", graph, [tail], [head], [data])
+    _with_edge_data(bindings, "cuGraphAddDependencies", graph, [tail], [head], [programmatic])
 
 
 def _with_edge_data(bindings: Any, name: str, graph: Any, tails: list[Any], heads: list[Any], data: list[Any]) -> None:
@@ -133,7 +146,10 @@ def kernel_signature(bindings: Any, cubin: bytes, name: str) -> Signature | None
 
 
 def _call(bindings: Any, name: str, *arguments: Any) -> Any:
-    """Call a driver function; its result, a tuple if it has several, None if none. Raises KernelError with the driver's text."""
+    """Call a driver function; its result, a tuple if it has several, None if none.
+
+    Raises KernelError with the driver's text.
+    """
     try:
         error, *results = getattr(bindings, name)(*arguments)
     except RuntimeError as problem:

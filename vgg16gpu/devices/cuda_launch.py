@@ -1,7 +1,8 @@
 """Steps, resolved for PyCUDA: addresses filled in, arguments checked against the kernel's own signature.
 
-A prepared call of PyCUDA trusts its format and knows no tensor maps, whose place in the argument buffer is the compiler's
-choice (nvcc 13 puts the first one at byte 112). So where the driver tells a kernel's signature, the buffer is packed here.
+A prepared call of PyCUDA trusts its format and knows no tensor maps, whose place in the argument buffer is the
+compiler's choice (nvcc 13 puts the first one at byte 112). So where the driver tells a kernel's signature, the buffer
+is packed here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vgg16gpu.devices.base import KernelResources
+from vgg16gpu.devices.base import KernelResources, Transfer
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_graph import Graph, Signature
 from vgg16gpu.devices.cuda_tensor_map import encode
@@ -48,22 +49,35 @@ class Launch:
 
 @dataclass
 class LaunchSequence:
-    """Launches in order, one by one or as one graph."""
+    """Launches in order, one by one or as one graph, with a copy in before and a copy out behind them if wanted."""
 
     driver: Any  # pycuda.driver
     stream: Any  # pycuda.driver.Stream
     launches: list[Launch]
+    upload: Transfer | None = None
+    download: Transfer | None = None
     graph: Graph | None = None
 
+    def make_graph(self, bindings: Any) -> None:
+        """From now on `launch` is one call. Raises KernelError, naming the step that the driver refuses."""
+        early = [launch.early for launch in self.launches]
+        self.graph = Graph(bindings, self.stream.handle, self._enqueue, early)
+
     def launch(self) -> None:
-        """Enqueue all of them. Raises KernelError."""
+        """Enqueue all of it. Raises KernelError."""
         if self.graph is not None:
             self.graph.launch()
         else:
-            self.enqueue()
+            self._enqueue()
 
-    def enqueue(self) -> None:
-        """Enqueue them one by one. Raises KernelError, naming the step."""
+    def _enqueue(self) -> None:
+        if self.upload:
+            self.driver.memcpy_htod_async(self.upload.address, self.upload.host, self.stream)
+        self._enqueue_launches()
+        if self.download:
+            self.driver.memcpy_dtoh_async(self.download.host, self.download.address, self.stream)
+
+    def _enqueue_launches(self) -> None:
         for launch in self.launches:
             try:
                 launch.function.prepared_async_call(
@@ -77,7 +91,7 @@ class LaunchSequence:
         if self.graph is not None:
             self.graph.destroy()
         self.launches.clear()
-        self.stream = None
+        self.stream = self.upload = self.download = None
 
 
 def step_name(step: Step) -> str:

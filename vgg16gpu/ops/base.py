@@ -54,9 +54,13 @@ class WeightArena:
         self, vector: npt.NDArray[np.float32] | None, channels: int, element: Element = Element.F32
     ) -> Pointer:
         """A float per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
-        stored = np.zeros(element.padded(channels), np.float32)
+        return self.add_vector(vector, channels, element.padded(channels))
+
+    def add_vector(self, vector: npt.NDArray[np.float32] | None, length: int, alignment: int) -> Pointer:
+        """`length` floats (zeros for None), padded with zeros to a multiple of `alignment`."""
+        stored = np.zeros(ceil_div(length, alignment) * alignment, np.float32)
         if vector is not None:
-            stored[:channels] = vector
+            stored[:length] = vector
         return self.add(stored)
 
     def add_packed(self, array: npt.NDArray[np.generic], pack: Step) -> None:

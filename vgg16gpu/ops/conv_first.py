@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.graph import Conv
-from vgg16gpu.ops import conv_wgmma, scales
+from vgg16gpu.ops import scales
 from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.conv_igemm import flop, label
-from vgg16gpu.ops.conv_wgmma import TAPS
+from vgg16gpu.ops.conv_wgmma import TAPS, computes_3x3
 from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, feature_map, finish_bytes, pack_pairs, pack_raw, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
 
@@ -23,16 +23,17 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 SOURCE = "conv_first.cu"
 MAX_CHANNELS = 4
 MAX_TILE_WIDTH = 128  # pixels; wider tiles leave room for fewer blocks
+MAX_PAIR_WIDTH = 80  # a thread holds four sums of each of its values
 MIN_ROWS, MAX_ROWS = 2, 7  # of a block: more read less of the input twice, fewer keep all multiprocessors busy
 BLOCKS_PER_SM = 5
 THREADS = 128
 
 
 def supports(layer: Layer) -> bool:
-    """What conv_wgmma supports, on the run-time input, with up to four channels and no pool behind it."""
+    """3x3 convolutions of the run-time input, with up to four channels and no pool behind it."""
     op: Conv = layer.op
     few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
-    return few and layer.reads_input and conv_wgmma.supports(layer)
+    return few and layer.reads_input and computes_3x3(layer)
 
 
 def weights(layer: Layer, arena: WeightArena) -> Constants:
@@ -70,7 +71,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
     """One launch."""
     op: Conv = layer.op
     batch, channels, height, width = layer.x_shape
-    strips = ceil_div(width, MAX_TILE_WIDTH)
+    strips = ceil_div(width, MAX_PAIR_WIDTH if y.element is Element.F16_PAIR else MAX_TILE_WIDTH)
     tile_width = ceil_div(ceil_div(width, strips), 16) * 16
     strips = ceil_div(width, tile_width) * (y.pitch // TILE_CHANNELS)
     rows = ceil_div(height * strips * batch, BLOCKS_PER_SM * layer.facts.multiprocessors)

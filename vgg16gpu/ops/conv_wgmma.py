@@ -1,22 +1,23 @@
 """3x3 convolution on Hopper's tensor cores: the Python side of kernels/conv_wgmma.cu and conv_wgmma_small.cu.
 
 The large kernel walks a list of tiles with one block on each multiprocessor; the small one has a block for each of many
-small tiles and can split the sum. Which of them, and how it is cut, is a question of time alone: `choose` estimates it,
-tables of measured times (`tuned`) know better.
+small tiles and can split the sum. Which of them, and how it is cut, is a question of time alone: the table of the device
+knows it, else it is estimated.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from functools import cached_property, lru_cache
+from typing import Final, TypeAlias
 
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import MAX_POOL_2X2, Conv, Pads
-from vgg16gpu.ops import scales
+from vgg16gpu.ops import scales, tuning
 from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.conv_igemm import GROUP_ALIGNMENT, flop, label
 from vgg16gpu.ops.pack import pack_conv
+from vgg16gpu.ops.tuning import EARLY_BATCH, Choice
 from vgg16gpu.ops.wgmma import (
     MIN_SHARED,
     TILE_CHANNELS,
@@ -26,6 +27,7 @@ from vgg16gpu.ops.wgmma import (
     computes,
     feature_map,
     finish_bytes,
+    is_wide,
     pack_pairs,
     pack_raw,
     x_element,
@@ -36,7 +38,11 @@ from vgg16gpu.program import Dim3, Element, Kernel, Step, TensorMap, Value
 TAPS: Final = 9
 COLUMN: Final = 8  # pixels that a product takes in a row
 MAX_SHARED: Final = 227 << 10
-EARLY_BATCH: Final = 8  # up to which starting early was measured to pay
+MAX_SHORT_SUM: Final = 1152  # products
+LARGE_ROWS: Final = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+SMALL_ROWS: Final = LARGE_ROWS[:7]
+MAX_FLAT_WIDTH: Final = 63
+EXCHANGES: Final = ((1, 0), (2, 1), (2, 2), (4, 2), (8, 2))  # (splits, how their sums meet)
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,11 @@ class Problem:
     pool: bool
 
     @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tuning.key("conv_wgmma", self)
+
+    @property
     def block_nbytes(self) -> int:
         """Bytes of a channel block."""
         return block_nbytes(self.element, self.channels)
@@ -66,6 +77,14 @@ class Problem:
     def rows_and_columns(self) -> tuple[int, int]:
         """The part of the output map that matters: a 2x2 pool drops an odd last row or column."""
         return (self.height // 2 * 2, self.width // 2 * 2) if self.pool else (self.height, self.width)
+
+    @property
+    def promote_taps(self) -> int:
+        """Taps of a channel block that the tensor cores sum, of pairs, before it is added in registers.
+
+        128 products, or 192 where the sum is so long that float32 arithmetic itself loses more.
+        """
+        return 2 if self.channels * TAPS <= MAX_SHORT_SUM else 3
 
     @property
     def products(self) -> int:
@@ -150,8 +169,10 @@ class LargeTile:
         across = 1 if self.flat_pitch else ceil_div(width, COLUMN)
         return problem.out_channels // self.out_channels, across, ceil_div(height, self.block_rows)
 
-    def fits(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem, _: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
+        if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
+            return False
         sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
         flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 and not problem.pool)
         whole = problem.out_channels % self.out_channels == 0
@@ -222,8 +243,17 @@ class SmallTile:
             return 0
         return self.blocks(problem) * self.splits * self.slice_rows(problem.pool) * 2048
 
+    @staticmethod
+    def stage_taps(element: Element) -> tuple[int, ...]:
+        """Taps that a weight stage may hold."""
+        return (1, 3) if element is Element.F16_PAIR else (3, 9)
+
     def fits(self, problem: Problem, multiprocessors: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
+        known = self.rows in SMALL_ROWS and (self.splits, self.exchange) in EXCHANGES
+        known &= self.blocks_per_sm in (1, 2, 3) and self.halo_stages in (1, 2)
+        if not known or self.taps not in self.stage_taps(problem.element):
+            return False
         deep = problem.channel_blocks >= self.splits and problem.element is problem.out_element
         sums = 4 * self.rows * (3 if problem.element is Element.F16_PAIR else 1)
         if sums > (168, 84, 64)[self.blocks_per_sm - 1]:  # registers of a thread
@@ -251,7 +281,8 @@ TILE_EPILOGUE_CYCLES: Final = 1200
 BLOCK_CYCLES: Final = 3500  # setup, the first halo, the epilogue
 EXCHANGE_CYCLES: Final = (0, 2400, 4200)
 
-Tile = LargeTile | SmallTile
+Tile: TypeAlias = LargeTile | SmallTile
+KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (LargeTile, SmallTile)}
 
 
 @dataclass(frozen=True)
@@ -261,6 +292,7 @@ class Cut:
     problem: Problem
     tile: Tile
     multiprocessors: int
+    early: bool  # the launch may start before the one before it has ended
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -269,6 +301,8 @@ class Cut:
         macros: dict[str, int] = {"ELEMENT": problem.element.number, "POOL": int(problem.pool)}
         macros |= {"BLOCK_BYTES": problem.block_nbytes, "TILE_ROWS": tile.rows, "HALO_STAGES": tile.halo_stages}
         macros["WEIGHT_STAGES"] = tile.weight_stages(problem)
+        if problem.element is Element.F16_PAIR:
+            macros["PROMOTE_TAPS"] = problem.promote_taps
         if isinstance(tile, LargeTile):
             macros |= {"OUT_ELEMENT": problem.out_element.number, "STAGE_UNITS": tile.taps(problem)}
             macros |= {"FLAT_PITCH": tile.flat_pitch, "PAIR_TILES": int(tile.pair_tiles)}
@@ -285,32 +319,31 @@ class Cut:
         return max(needed, MIN_SHARED) if alone else needed
 
 
-def candidates(problem: Problem, facts: DeviceFacts) -> list[Tile]:
-    """Every tile that is worth a try."""
-    rows = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32)
-    flat = [(count, problem.width + 1) for count in range(1, problem.height + 1) if problem.width < 64]
-    larges = [LargeTile(*cut, pair) for cut in [*((count, 0) for count in rows), *flat] for pair in (False, True)]
-    exchanges = ((1, 0), (2, 1), (2, 2), (4, 2), (8, 2))
+@lru_cache(maxsize=1024)
+def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+    """Every tile that is worth a try, the one with the least estimated time first."""
+    flat = [(count, problem.width + 1) for count in range(1, problem.height + 1) if problem.width <= MAX_FLAT_WIDTH]
+    larges = [LargeTile(*cut, pair) for cut in [*((count, 0) for count in LARGE_ROWS), *flat] for pair in (False, True)]
     smalls = [
         SmallTile(count, splits, exchange, blocks, halos, taps)
-        for count in rows[:7]
-        for splits, exchange in exchanges
+        for count in SMALL_ROWS
+        for splits, exchange in EXCHANGES
         for blocks in (1, 2, 3)
         for halos in (1, 2)
-        for taps in ((1, 3) if problem.element is Element.F16_PAIR else (3, 9))
+        for taps in SmallTile.stage_taps(problem.element)
     ]
-    sms = facts.multiprocessors
-    return [
-        *(tile for tile in larges if tile.fits(problem)),
-        *(tile for tile in smalls if tile.fits(problem, sms)),
-    ]
+    tiles: list[Tile] = [tile for tile in (*larges, *smalls) if tile.fits(problem, multiprocessors)]
+    tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
+    return tuple(Choice(tile, early=problem.batch <= EARLY_BATCH) for tile in tiles)
 
 
 def choose(problem: Problem, facts: DeviceFacts) -> Cut:
-    """The cut with the least estimated time."""
+    """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
-    best = min(candidates(problem, facts), key=lambda tile: tile.cycles(problem, sms))
-    return Cut(problem, best, sms)
+    choice = tuning.found(facts, problem.key, KINDS)
+    if choice is None or not choice.tile.fits(problem, sms):
+        choice = candidates(problem, sms)[0]
+    return Cut(problem, choice.tile, sms, choice.early)
 
 
 def problem_of(layer: Layer) -> Problem:
@@ -328,6 +361,11 @@ def is_same_3x3(op: Conv) -> bool:
 
 
 def supports(layer: Layer) -> bool:
+    """Same-size 3x3 convolutions of more than a few channels."""
+    return computes_3x3(layer) and is_wide(layer, layer.x_shape[1])
+
+
+def computes_3x3(layer: Layer) -> bool:
     """Same-size 3x3 convolutions; quantised ones whose result is wanted as integers."""
     return is_same_3x3(layer.op) and computes(layer) and y_element(layer) is not Element.F32
 
@@ -401,7 +439,7 @@ def _step(layer: Layer, cut: Cut, x: Value, y: Value, grid: int, threads: int, a
         nbytes=x.nbytes + y.nbytes + x.element.nbytes * x.element.planes * op.weight.size,
         names=op.names,
         label=label(op),
-        early=cut.problem.batch <= EARLY_BATCH,
+        early=cut.early,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from vgg16gpu.ops.base import BLOCK, ceil_div, scalars
 from vgg16gpu.program import Dim3, Element, Kernel, Pointer, Scalar, Step, Value
 
@@ -27,7 +29,7 @@ def convert(x: Value, y: Value, maxima: Pointer) -> Step:
     batch, *spatial, _ = x.stored_shape
     pixels = math.prod(spatial)
     numbers = (pixels, x.shape[1], x.pitch, y.pitch)
-    steps = (Scalar(x.step, "f"), Scalar(y.step, "f"))
+    factors = Scalar(x.step, "f"), Scalar(float(np.float32(1) / np.float32(y.step)), "f")
     return Step(
         kernel=Kernel(SOURCE, "convert", (("INPUT", x.element.number), ("OUTPUT", y.element.number))),
         grid=Dim3(min(MAX_CHUNKS, ceil_div(pixels * y.pitch, BLOCK)), batch),
@@ -35,7 +37,7 @@ def convert(x: Value, y: Value, maxima: Pointer) -> Step:
         arguments=(
             *(y.pointer, x.pointer, y.scale or y.pointer, x.scale or x.pointer, maxima),
             *scalars(*numbers),
-            *steps,
+            *factors,
         ),
         nbytes=x.nbytes + y.nbytes,
         names=(y.name,),

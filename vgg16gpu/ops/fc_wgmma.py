@@ -13,7 +13,7 @@ from vgg16gpu.graph import Gemm
 from vgg16gpu.ops import scales
 from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.pack import gemm_input, pack_gemm
-from vgg16gpu.ops.wgmma import computes, finish_bytes, x_element, y_element
+from vgg16gpu.ops.wgmma import computes, finish_bytes, is_wide, x_element, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, TensorMap, Value
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
@@ -27,8 +27,8 @@ MAX_STAGES = 12
 
 
 def supports(layer: Layer) -> bool:
-    """Any fully connected layer on a device with wgmma."""
-    return computes(layer)
+    """Fully connected layers of more than a few features and outputs."""
+    return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 
 def takes(layer: Layer) -> tuple[Element, ...]:

@@ -16,8 +16,8 @@ PIECE_NBYTES = 16  # a pixel's channels, and a row of a matrix, are a whole numb
 OPERANDS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # what these kernels read
 OUTPUTS: Final = (Element.F32, *OPERANDS)  # and write
 
-# A part of a fully connected layer's reduction: at least so many bytes, at most so many parts. A function of the reduction
-# alone, so that the bits never change.
+# The reduction of a fully connected layer is cut into parts of at least so many bytes, at most so many: a function of
+# the reduction alone, so that the bits never change.
 MIN_PART_NBYTES = 1024
 MAX_PARTS = 8
 PART_ALIGNMENT = 128  # bytes; whole stages of every tile

@@ -45,7 +45,7 @@ def pack_gemm(
     Kernels that want the same form share one copy.
     """
     padded = ceil_div(channels, alignment) * alignment
-    key = "gemm", id(weight), padded, element
+    key = "gemm", id(weight), channels, padded, pixels, element
     return arena.once(key, lambda: _pack_gemm(weight, channels, padded, pixels, element, arena))
 
 

@@ -50,8 +50,14 @@ def y_element(layer: Layer) -> Element:
 
 
 def computes(layer: Layer) -> bool:
-    """Whether the precision can be had on the device of the layer."""
-    return has_wgmma(layer.facts) and (layer.precision in _ELEMENTS or layer.quantised is not None)
+    """Whether the precision can be had on the device of the layer, for outputs that are padded to whole tiles."""
+    known = layer.precision in _ELEMENTS or layer.quantised is not None
+    return has_wgmma(layer.facts) and known and is_wide(layer, layer.op.weight.shape[0])
+
+
+def is_wide(layer: Layer, channels: int) -> bool:
+    """Whether so many channels are stored in whole tiles of 64; few are padded to 16 bytes alone."""
+    return x_element(layer).padded(channels) % TILE_CHANNELS == 0
 
 
 def has_wgmma(facts: DeviceFacts) -> bool:

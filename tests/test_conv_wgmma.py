@@ -1,0 +1,133 @@
+"""kernels/conv_wgmma.cu against float64 and integer numpy, and its bits: every element, kind of tile and edge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.kernel_harness import seeded
+from tests.wgmma_harness import (
+    PRECISIONS,
+    ConvCase,
+    Trial,
+    check_conv,
+    check_fault,
+    check_layers,
+    check_nan,
+    check_positions,
+    check_replays,
+    convolution,
+    parameters,
+    resident,
+)
+from vgg16gpu.devices.cuda import CudaDevice
+from vgg16gpu.graph import Graph, GraphInput
+from vgg16gpu.ops.conv_wgmma import LargeTile
+
+pytestmark = pytest.mark.gpu
+
+HALVES = LargeTile(14)  # 8 pixels wide, two halves of 128 output channels
+TALL = LargeTile(28)  # not for pairs, whose sums would not fit
+PAIR = LargeTile(12, pair_tiles=True)  # two tiles of pixels, 64 output channels
+FLAT = LargeTile(7, flat_pitch=15)  # whole rows of a map 14 wide
+FLAT_PAIR = LargeTile(7, flat_pitch=15, pair_tiles=True)
+
+SHAPES = (
+    ConvCase("", (2, 64, 15, 13), 128, HALVES),
+    ConvCase("", (3, 65, 17, 9), 65, HALVES, relu=False, bias=False),
+    ConvCase("", (2, 64, 15, 15), 70, HALVES, pool=True),
+    ConvCase("", (1, 100, 30, 30), 320, PAIR),
+    ConvCase("", (2, 3, 31, 30), 64, PAIR, pool=True),
+    ConvCase("", (3, 320, 1, 1), 5, PAIR, relu=False),
+    ConvCase("", (2, 320, 14, 14), 128, FLAT),
+    ConvCase("", (2, 64, 14, 14), 64, FLAT_PAIR, relu=False),
+)
+BYTES = (  # 64 channels are blocks of 64 bytes, 128 of 128 bytes; S8 without a ReLU, else U8
+    ConvCase("int8", (2, 64, 15, 13), 128, HALVES),
+    ConvCase("int8", (3, 65, 17, 9), 65, HALVES, relu=False, bias=False),
+    ConvCase("int8", (2, 100, 15, 15), 70, HALVES, pool=True, behind_relu=True),
+    ConvCase("int8", (1, 100, 30, 30), 320, PAIR, behind_relu=True),
+    ConvCase("int8", (2, 3, 31, 30), 64, PAIR, pool=True),
+    ConvCase("int8", (3, 320, 1, 1), 5, PAIR, relu=False, behind_relu=True),
+    ConvCase("int8", (2, 128, 14, 14), 128, FLAT, relu=False),
+    ConvCase("int8", (2, 64, 14, 14), 64, FLAT_PAIR, behind_relu=True),
+)
+CASES = (
+    *(replace(case, precision=precision) for precision in ("fp32", "fp16") for case in SHAPES),
+    *(replace(SHAPES[i], precision="bf16") for i in (2, 3, 7)),
+    *BYTES,
+    *(replace(case, tile=TALL) for case in (replace(SHAPES[0], precision="fp16"), BYTES[3])),
+)
+SANITIZED = (
+    *(ConvCase(precision, (2, 65, 5, 9), 70, HALVES, pool=True) for precision in PRECISIONS),
+    ConvCase("fp32", (1, 65, 5, 9), 10, PAIR),
+    ConvCase("int8", (1, 130, 14, 14), 10, FLAT, relu=False),
+)
+
+
+@pytest.mark.parametrize("case", parameters(CASES))
+def test_shapes_and_tiles(hopper: CudaDevice, case: ConvCase) -> None:
+    check_conv(hopper, case, "conv_wgmma")
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("case", parameters(SANITIZED))
+def test_small_shapes(hopper: CudaDevice, case: ConvCase) -> None:
+    check_conv(hopper, case, "conv_wgmma")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_planner_finds_a_tile_of_its_own(hopper: CudaDevice, precision: str) -> None:
+    """A batch with a tile for every multiprocessor."""
+    case = ConvCase(precision, (24, 64, 28, 28), 128)
+    check_conv(hopper, case, "conv_wgmma")
+
+
+# ---- Bits
+
+
+@pytest.mark.parametrize("tile", [HALVES, PAIR], ids=["halves", "pair"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_image_has_the_same_bits_at_any_place(hopper: CudaDevice, precision: str, tile: LargeTile) -> None:
+    check_positions(hopper, ConvCase(precision, (5, 64, 15, 15), 128, tile, pool=True).trial())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_thousand_replays(hopper: CudaDevice, precision: str) -> None:
+    check_replays(hopper, ConvCase(precision, (2, 64, 15, 15), 128, HALVES, pool=True).trial())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("tile", [PAIR, FLAT], ids=["columns", "flat"])
+def test_nan_stays_where_it_belongs(hopper: CudaDevice, precision: str, tile: LargeTile) -> None:
+    trial = ConvCase(precision, (3, 64, 14, 14), 128, tile).trial()
+    reached = np.zeros((14, 14), np.bool_)
+    reached[2:5, 3:6] = True
+    check_nan(hopper, trial, None if precision == "int8" else reached)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[:3])
+def test_several_batch_sizes_in_one_engine(hopper: CudaDevice, precision: str) -> None:
+    """They share the weights; each cuts the work as suits it."""
+    random = seeded("batch sizes")
+    ops = convolution(random, "x", "a", 70, 100, relu=True, pool=True), convolution(random, "a", "y", 100, 64)
+    x = random.standard_normal((20, 70, 20, 22)).astype(np.float32)
+    trial = Trial(Graph(GraphInput("x", (None, 70, 20, 22)), ops, ("y",)), x, precision)
+    with resident(hopper, trial, 1, 3, 20, keep_values=True) as plan:
+        for program in plan.plan.programs:
+            images = replace(trial, x=x[: program.batch])
+            plan.run(program.batch, images.x)
+            values = {value.name: plan.read(value) for value in program.values}
+            check_layers(images, program, values.__getitem__)
+        assert plan.second_passes == 0
+
+
+# ---- A wait that runs out
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_wait_that_runs_out_is_reported_and_does_no_harm(hopper: CudaDevice, precision: str) -> None:
+    trial = ConvCase(precision, (2, 64, 15, 15), 128, HALVES, pool=True).trial()
+    check_fault(hopper, trial, "conv_wgmma", operator=1)

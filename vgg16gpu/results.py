@@ -1,0 +1,74 @@
+"""What comes back from a run: control words and outputs, read from the block that a program copies to the host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.devices.base import Bytes
+from vgg16gpu.errors import KernelError
+from vgg16gpu.graph import Array
+from vgg16gpu.program import Program
+
+LARGEST_FLOAT16 = 65504.0
+
+
+class Results(NamedTuple):
+    """One row of every output, and one of each flag, for each image."""
+
+    outputs: tuple[Array, ...]
+    nonfinite: npt.NDArray[np.bool_]  # the image holds NaN or Inf
+    out_of_range: npt.NDArray[np.bool_]  # a value left the range that its element is good for
+
+    def rows(self, first: int, last: int) -> Results:
+        """Those of some of the images."""
+        return Results(
+            tuple(array[first:last] for array in self.outputs),
+            self.nonfinite[first:last],
+            self.out_of_range[first:last],
+        )
+
+
+class ResultBlock:
+    """A host buffer as the place that runs of a program copy their block to."""
+
+    def __init__(self, program: Program, buffer: Bytes) -> None:
+        control = program.control
+        words = buffer[: 4 * control.returned_words].view(np.int32)
+        self._program = program
+        self._lowest = control.lowest
+        self._words = words
+        self._status = words[1 : 1 + program.batch]
+        self._maxima = words[1 + program.batch :].view(np.float32).reshape(len(control.watched), program.batch)
+        self._outputs = [
+            buffer[value.pointer.offset - control.error.offset :][: value.nbytes].view(np.float32).reshape(value.shape)
+            for value in program.outputs
+        ]
+
+    def read(self, count: int) -> Results:
+        """A copy of what the last run left here of its first `count` images.
+
+        Raises KernelError, naming the operator, where a kernel gave up waiting.
+        """
+        if self._words[0]:
+            raise self._gave_up()
+        maxima = self._maxima[:, :count]
+        in_range = np.all((maxima >= self._lowest) & (maxima <= LARGEST_FLOAT16), axis=0)  # false for NaN
+        outputs = tuple(output[:count].copy() for output in self._outputs)
+        return Results(outputs, self._status[:count] != 0, np.logical_not(in_range))
+
+    def _gave_up(self) -> KernelError:
+        number = int(self._words[0])
+        names = [value.name for value in self._program.values if value.name != self._program.input.name]
+        name = f" '{names[number - 1]}'" if 1 <= number <= len(names) else ""
+        return KernelError(
+            f"operator {number}{name}: a kernel waited in vain for data and gave up, so the results are wrong. "
+            "Run again; if that fails too, the GPU is overloaded beyond measure or there is a fault in the kernel"
+        )
+
+
+def read_results(program: Program, buffer: Bytes, count: int) -> Results:
+    """What a block that came back says of its first `count` images. Raises KernelError where a kernel gave up."""
+    return ResultBlock(program, buffer).read(count)
