@@ -12,9 +12,9 @@
 //           WEIGHT 0; STAGES (6): of the ring.
 // Shared:   1024 + STAGES*TILE_K*(128*weight + TILE_N*planes*input bytes), dynamic; 384 threads.
 // Cost:     2*N*OUT*K FLOP, three times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128 times.
-// Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo; lo*hi and hi*lo are one sum, hi*hi
-//           another, added in fp32 every TILE_K; parts of at most 8192 products keep the error under 3e-7 (emulated).
-//           8 bit: int32, exact for K <= 65536. The bits depend on K, TILE_K and gridDim.z alone.
+// Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo; hi*hi is one sum, the rest another;
+//           parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact for K <= 65536. The bits
+//           depend on K, TILE_N, TILE_K and gridDim.z alone.
 // Edges:    any N and OUT: TMA reads zeros outside of the tensors and writes nothing there.
 // Why:      few images use each weight once: the ring keeps memory busy, the parts of K keep every multiprocessor busy.
 #include "wgmma_tile.cuh"
@@ -167,19 +167,18 @@ struct Fragment {
 };
 
 // Adds the sums of finished products; the compiler may not read them before.
-DEVICE void promote(float (&sum)[TILE_N / 2], float (&products)[TILE_N / 2]) {
+template <class T>
+DEVICE void promote(T (&sum)[TILE_N / 2], float (&products)[TILE_N / 2]) {
   pin(products);
   UNROLL
   for (int i = 0; i < TILE_N / 2; i++) sum[i] += products[i];
 }
 
 // Adds one level of sums to the next and clears it.
-DEVICE void carry(float (&sum)[TILE_N / 2], float (&part)[TILE_N / 2]) {
+template <class T>
+DEVICE void carry(T (&sum)[TILE_N / 2], float (&part)[TILE_N / 2]) {
   UNROLL
-  for (int i = 0; i < TILE_N / 2; i++) {
-    sum[i] += part[i];
-    part[i] = 0.0f;
-  }
+  for (int i = 0; i < TILE_N / 2; i++) sum[i] += part[i], part[i] = 0.0f;
 }
 
 // Float32 weights through registers. While one fragment is multiplied the next is made in other registers. The tensor cores
@@ -219,7 +218,10 @@ DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, 
       }
     }
     fragment[(COUNT - 1) % 2].keep();
-    promote(FINE ? stage : sum, high[(COUNT - 1) % BUFFERS]);
+    if constexpr (FINE)
+      promote(stage, high[(COUNT - 1) % BUFFERS]);
+    else
+      promote(sum, high[0]);
     if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + 8 * slot.i);
     if constexpr (FINE) {
       carry(group, stage);

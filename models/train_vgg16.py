@@ -1,15 +1,15 @@
 """Train VGG16 itself, 138 million weights, on scikit-learn's handwritten digits enlarged to 224x224.
 
     pip install torch scikit-learn onnx pillow
-    python models/train_vgg16.py --output FOLDER
+    python models/train_vgg16.py
 
 Two and a half minutes on an H200. Random weights are a poor judge of precision: their scores are small differences of
 large sums. This net has learned something, and 450 images that it never saw show what an arithmetic does to it.
 
-The net is torchvision's: 1000 outputs, of which the first ten stand for the digits. Written are vgg16-digits.onnx,
-heldout/LABEL/*.png (for `testbench --images`), calibration/*.png (training images, for `calibrate --images`) and
-training.json. The images are plain: white digits on black. In training they are moved, turned, scaled, coloured,
-inverted and noisy. Another machine gives other weights, as it does another number of steps.
+The net is torchvision's: 1000 outputs, of which the first ten stand for the digits. build/vgg16-digits (or --output)
+gets vgg16-digits.onnx, heldout/LABEL/*.png (for `testbench --images`), calibration/*.png (training images, for
+`calibrate --images`) and training.json. The images are plain: white digits on black. In training they are moved,
+turned, scaled, coloured, inverted and noisy. Another machine gives other weights, as does another number of steps.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _try(
     model: nn.Module, pictures: torch.Tensor, labels: torch.Tensor, rate: float, settings: Settings, started: float
 ) -> tuple[int, float]:
     """Train until steps or seconds are used up: how many steps, 0 if the loss does not fall, and the last mean loss."""
-    optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=WEIGHT_DECAY, fused=True)
     begun = time.perf_counter() - started
     losses: list[torch.Tensor] = []
     mean = math.nan
@@ -318,7 +318,9 @@ def _write_image(levels: Pixels, size: int, path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, report the held-out accuracy, write model, images and record; 1 if the net is not good enough."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=Path(__file__).resolve().parent)
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).resolve().parent.parent / "build" / "vgg16-digits"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=150.0, help="Training ends after so many at the latest.")
     parser.add_argument("--steps", type=int, default=2000)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests import reference
-from vgg16gpu.graph import MAX_POOL_2X2, Conv, Gemm, Graph, Pads, Pool, Window
+from vgg16gpu.graph import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Pads, Pool, Window
 from vgg16gpu.quantise import QuantisedOp, Scale, Scales, quantise, stored_scales
 
 Stored: TypeAlias = npt.NDArray[Any]  # uint8, int8 or float32
@@ -29,8 +29,7 @@ class Evaluation:
 
 def evaluate(graph: Graph, scales: Scales, x: npt.NDArray[np.float32]) -> Evaluation:
     """Run a quantised graph on (N, C, H, W) or (N, F) float32."""
-    ops, scale = quantise(graph, scales), stored_scales(graph, scales)
-    first = scale[graph.input.name]
+    ops, first = quantise(graph, scales), stored_scales(graph, scales)[graph.input.name]
     run = Evaluation({graph.input.name: integers(x, first) if first else x}, {})
     for op in graph.ops:
         value = run.stored[op.x]
@@ -40,7 +39,7 @@ def evaluate(graph: Graph, scales: Scales, x: npt.NDArray[np.float32]) -> Evalua
             run.stored[op.y] = finish(op, ops[op.y], run.sums[op.y])
         elif isinstance(op, Pool) and op.kind == "max":
             run.stored[op.y] = max_pool(value, op.window)
-        elif scale[op.y]:  # Flatten, Identity
+        elif isinstance(op, Flatten | Identity):  # carry integers as they are
             run.stored[op.y] = reference.apply(op, value)
         else:
             run.stored[op.y] = reference.apply(op, value.astype(np.float64)).astype(np.float32)

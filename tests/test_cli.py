@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,7 +91,9 @@ def test_wrong_usage():
     assert "nonsense" in refused("nonsense")
     assert "--nonsense" in refused("infer", "--nonsense", "a.png")
     assert "infer --help" in refused("infer")
-    assert "fp32" in refused("infer", "a.png", "--precision", "fp16")
+    assert "'fp32', 'fp16', 'bf16', 'int8'" in refused("infer", "a.png", "--precision", "int4")
+    for command in (("infer", "a.png"), ("info", "digits"), ("bench", "digits"), ("testbench",)):
+        assert "'auto', 'wgmma', 'mma', 'ffma'" in refused(*command, "--kernels", "cublas")
     assert "not a size" in refused("infer", "a.png", "--size", "big")
     assert "list of numbers" in refused("infer", "a.png", "--mean", "x")
     assert "list of positive" in refused("testbench", "--iterations", "1,0")
@@ -229,6 +232,22 @@ def test_devices_that_are_not_there():
     digits = ("infer", digit_sample(), "--model", "digits")
     assert "tpu" in refused(*digits, "--device", "tpu")
     assert "cuda:99" in refused(*digits, "--device", "cuda:99")
+
+
+def test_kernels_that_can_do_nothing_here():
+    digits = (digit_sample(), "--model", "digits", "--device", "cpu")
+    assert "kernels 'mma': none of them computes an op of this model in fp32" in refused(
+        "infer", *digits, "--kernels", "mma"
+    )
+    assert "accepted: auto, wgmma, mma, ffma" in refused("info", "digits", "--device", "cpu", "--kernels", "wgmma")
+
+
+def test_int8_without_scales_names_the_remedy(tmp_path):
+    shutil.copy(digits_model(), tmp_path / "bare.onnx")
+    for command in (("infer", digit_sample(), "--model"), ("info",)):
+        line = refused(*command, tmp_path / "bare.onnx", "--device", "cpu", "--precision", "int8")
+        assert "bare.onnx.int8.json does not exist" in line
+        assert "calibrate" in line
 
 
 def test_no_compiler(tmp_path):

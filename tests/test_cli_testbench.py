@@ -14,7 +14,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scale_file import read_scales
-from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digits_model, heldout
+from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 from vgg16gpu.zoo.generate import make_vgg
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -162,7 +162,7 @@ def test_the_shipped_net_on_held_out_digits(device):
     assert report["inputs_passed"] == len(report["inputs"]) == len(heldout()[0])
 
 
-@pytest.mark.parametrize("precision", ["fp16", "bf16", pytest.param("int8", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
 def test_the_shipped_net_in_other_precisions(precision):
     report, code = bench("--model", "digits", "--precision", precision, device="auto")
     assert code == 0, report["failures"]

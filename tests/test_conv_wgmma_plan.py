@@ -1,4 +1,4 @@
-"""The planning of the kernels on Hopper's tensor cores: tiles, grids, tensor maps, workspace and weights, without a GPU."""
+"""The planning of the kernels on Hopper's tensor cores: tiles, grids, tensor maps, workspace and weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
 from vgg16gpu.ops import conv_wgmma, fc_wgmma
 from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.ops.conv_wgmma import LargeTile, Problem, SmallTile
+from vgg16gpu.ops.conv_wgmma import Cut, LargeTile, Problem, SmallTile
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.prepare import SAMPLES
 from vgg16gpu.program import Element, Plan, Pointer, Program, Step, TensorMap
@@ -64,8 +64,8 @@ def wish_of(graph: Graph, precision: str) -> Wish:
     if precision == "int8":
         signed = quantised_inputs(graph)
         scales = {name: Scale(0.5, is_signed) for name, is_signed in signed.items()}
-        return Wish(precision, quantised=quantise(graph, scales))
-    return Wish(precision, samples=lambda: hollow(SAMPLES, 3, 224, 224))
+        return Wish(precision, quantised=quantise(graph, scales), keep_values=True)
+    return Wish(precision, samples=lambda: hollow(SAMPLES, 3, 224, 224), keep_values=True)
 
 
 @cache
@@ -74,11 +74,11 @@ def plan_of(precision: str, size: int = 224, width: int = 1, hidden: int = 4096)
     return make_plan(graph, HOPPER, [(batch, 3, size, size) for batch in BATCHES], wish_of(graph, precision))
 
 
-NETS = ((224, 1, 4096), (244, 1, 4096), (48, 8, 50), (61, 6, 64))
+NETS = ((224, 1, 4096), (244, 1, 4096), (48, 2, 100), (61, 3, 96))
 PLANS = [
     pytest.param(precision, *net, id=f"{precision}-{net[0]}-{net[1]}") for net in NETS for precision in PRECISIONS[:3]
 ]
-PLANS += [pytest.param("int8", 48, 8, 50, id="int8-48-8")]
+PLANS += [pytest.param("int8", 48, 2, 100, id="int8-48-2")]
 
 
 def programs(*key: Any) -> Iterator[tuple[Program, Mapping[str, Step]]]:
@@ -113,7 +113,7 @@ def test_vgg16_is_sixteen_launches(precision: str) -> None:
 
 
 def test_an_average_pool_in_between_is_two_conversions() -> None:
-    for program, _ in programs("fp32", 244):
+    for program, _ in programs("fp32", 256):
         sources = [step.kernel.source for step in program.all_steps()]
         into_gemm = ["gemv.cu"] if program.batch == 1 else ["convert.cu", "gemm_wgmma.cu"]
         assert sources[13:-2] == ["convert.cu", "pool.cu", *into_gemm]
@@ -131,15 +131,15 @@ def test_fully_connected_weights_lie_there_once(precision: str, limit: float) ->
     """138.4 million weights; fp32 keeps convolutions as float32 and as pairs, and fully connected layers as float32."""
     plan = plan_of(precision)
     assert plan.weights.weights_nbytes < limit
-    for op in vgg16(224).ops:
+    for op in vgg16(224, 1, 4096).ops:
         if isinstance(op, Gemm):
-            nbytes = [upload.array.nbytes for upload in plan.weights.uploads if upload.array.base is op.weight.base]
-            assert sum(n for n in nbytes if n > 4 * 4096) == op.weight.nbytes
+            uploads = [up.array for up in plan.weights.uploads if np.may_share_memory(up.array, op.weight)]
+            assert sum(array.nbytes for array in uploads) == op.weight.nbytes
 
 
 def test_a_small_classifier_is_packed_for_each_of_its_readers() -> None:
-    """50 features are padded to 64 on tensor cores and to 52 in float32: the rows have to fit the values."""
-    for program, steps in programs("fp32", 48, 8, 50):
+    """100 features are 128 on tensor cores and 100 in float32: the rows of weights have to fit the values."""
+    for program, steps in programs("fp32", 48, 2, 100):
         for name in ("fc6", "fc7", "scores"):
             given = arguments(steps[name])
             x = given["inp"]
@@ -169,7 +169,7 @@ def test_tensor_maps_are_what_the_copy_engine_takes(key: tuple[Any, ...]) -> Non
                 assert tensor.pointer.offset % 16 == 0
                 assert tensor.swizzle_nbytes in (64, 128)
                 row = tensor.dimensions[0] * tensor.element.nbytes
-                assert row % tensor.swizzle_nbytes == 0  # whole boxes along the channels
+                assert row % 64 == 0  # whole blocks of channels; what a box has beyond is zero
     assert seen
 
 
@@ -300,29 +300,39 @@ problems = st.builds(
 ).map(lambda p: Problem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 @given(problems)
-def test_every_problem_has_a_tile_that_the_kernels_accept(problem: Problem) -> None:
+def test_every_tile_is_one_that_the_kernels_accept(problem: Problem) -> None:
     """The static asserts of conv_wgmma.cu and conv_wgmma_small.cu."""
-    cut = conv_wgmma.choose(problem, HOPPER)
-    macros, tile = dict(cut.kernel.defines), cut.tile
-    planes = problem.element.planes
-    assert macros["BLOCK_BYTES"] == 128 or problem.element.nbytes == 1
-    assert cut.shared <= HOPPER.shared_nbytes
-    if isinstance(tile, LargeTile):
-        flat, rows = macros["FLAT_PITCH"], macros["TILE_ROWS"]
-        assert rows % 2 == 0 or flat
-        assert not flat or flat == problem.width + 1 >= 8
-        assert not (flat and macros["POOL"])
-        assert tile.pixels <= 256
-        assert tile.pixels // 2 * (3 if planes == 2 else 1) <= REGISTERS_OF_SUMS
-        assert max(tile.halo) <= WIDEST_BOX
-        assert 9 * planes % macros["STAGE_UNITS"] == 0
-        assert macros["STAGE_UNITS"] == 1 or macros["STAGE_UNITS"] % planes == 0
-        assert macros["HALO_STAGES"] >= 2
-        assert macros["WEIGHT_STAGES"] >= (2 * planes if macros["STAGE_UNITS"] == 1 else 2)
-        assert problem.out_channels % (64 if macros["PAIR_TILES"] else 128) == 0
-        return
+    found = conv_wgmma.candidates(problem, HOPPER.multiprocessors)
+    assert found
+    for choice in found:
+        cut = Cut(problem, choice.tile, HOPPER.multiprocessors, choice.early)
+        macros = dict(cut.kernel.defines)
+        assert macros["BLOCK_BYTES"] == 128 or problem.element.nbytes == 1
+        assert cut.shared <= HOPPER.shared_nbytes
+        if isinstance(choice.tile, LargeTile):
+            check_large(problem, choice.tile, macros)
+        else:
+            check_small(problem, choice.tile, macros, cut.shared)
+
+
+def check_large(problem: Problem, tile: LargeTile, macros: Mapping[str, int]) -> None:
+    flat, planes = macros["FLAT_PITCH"], problem.element.planes
+    assert macros["TILE_ROWS"] % 2 == 0 or flat
+    assert not flat or flat == problem.width + 1 >= 8
+    assert not (flat and macros["POOL"])
+    assert tile.pixels <= 256
+    assert tile.pixels // 2 * (3 if planes == 2 else 1) <= REGISTERS_OF_SUMS
+    assert max(tile.halo) <= WIDEST_BOX
+    assert 9 * planes % macros["STAGE_UNITS"] == 0
+    assert macros["STAGE_UNITS"] == 1 or macros["STAGE_UNITS"] % planes == 0
+    assert macros["HALO_STAGES"] >= 2
+    assert macros["WEIGHT_STAGES"] >= (2 * planes if macros["STAGE_UNITS"] == 1 else 2)
+    assert problem.out_channels % (64 if macros["PAIR_TILES"] else 128) == 0
+
+
+def check_small(problem: Problem, tile: SmallTile, macros: Mapping[str, int], shared: int) -> None:
     splits, exchange = macros["SPLITS"], macros["EXCHANGE"]
     assert macros["TILE_ROWS"] % 2 == 0
     assert macros["TILE_ROWS"] <= 32
@@ -330,13 +340,12 @@ def test_every_problem_has_a_tile_that_the_kernels_accept(problem: Problem) -> N
     assert {0: splits == 1, 1: splits == 2, 2: splits > 1}[exchange]
     assert splits <= problem.channel_blocks
     assert macros["WEIGHT_STAGES"] >= 2
-    assert macros["HALO_STAGES"] > 1 or planes == 2 or splits == problem.channel_blocks
-    assert (cut.shared + 1024) * macros["BLOCKS_PER_SM"] <= MULTIPROCESSOR_SHARED
+    assert macros["HALO_STAGES"] > 1 or problem.element.planes == 2 or splits == problem.channel_blocks
+    assert (shared + 1024) * macros["BLOCKS_PER_SM"] <= MULTIPROCESSOR_SHARED
     if exchange == 2:  # blocks wait for each other
         assert tile.blocks(problem) <= HOPPER.multiprocessors * macros["BLOCKS_PER_SM"]
-        slice_rows = tile.slice_rows(problem.pool)
         tiles = tile.blocks(problem) // splits
-        assert tile.workspace_nbytes(problem) == tiles * splits * splits * slice_rows * 2048
+        assert tile.workspace_nbytes(problem) == tiles * splits * splits * tile.slice_rows(problem.pool) * 2048
     rows = tile.store_rows(problem.pool)
     assert macros["TILE_ROWS"] % rows == 0
     assert rows % (2 if problem.pool else 1) == 0
@@ -344,11 +353,12 @@ def test_every_problem_has_a_tile_that_the_kernels_accept(problem: Problem) -> N
 
 def test_the_fastest_by_the_estimate_is_taken() -> None:
     problem = Problem(1, 14, 14, 512, 512, Element.F16, Element.F16, pool=False)
-    cut = conv_wgmma.choose(problem, HOPPER)
-    estimates = {tile: tile.cycles(problem, HOPPER.multiprocessors) for tile in conv_wgmma.candidates(problem, HOPPER)}
-    assert estimates[cut.tile] == min(estimates.values())
-    assert isinstance(cut.tile, SmallTile)
-    assert cut.tile.splits > 1  # else 16 blocks for 132 multiprocessors
+    tile = conv_wgmma.choose(problem, HOPPER).tile
+    sms = HOPPER.multiprocessors
+    estimates = [choice.tile.cycles(problem, sms) for choice in conv_wgmma.candidates(problem, sms)]
+    assert tile.cycles(problem, sms) == min(estimates)
+    assert isinstance(tile, SmallTile)
+    assert tile.splits > 1  # else 16 blocks for 132 multiprocessors
     many = conv_wgmma.choose(Problem(128, 14, 14, 512, 512, Element.F16, Element.F16, pool=False), HOPPER)
     assert isinstance(many.tile, LargeTile)
 
@@ -357,7 +367,7 @@ def test_the_fastest_by_the_estimate_is_taken() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 16, 17, 64, 128, 129, 1000])
-@pytest.mark.parametrize(("features", "outputs"), [(25088, 4096), (4096, 1000), (64, 1), (1000, 130)])
+@pytest.mark.parametrize(("features", "outputs"), [(25088, 4096), (4096, 1000), (64, 65), (1000, 130)])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: int, batch: int) -> None:
     op = Gemm("x", "y", ("y",), hollow(outputs, features), None)
@@ -394,7 +404,7 @@ def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: 
 
 
 def test_int8_computes_on_bytes() -> None:
-    for program, steps in programs("int8", 48, 8, 50):
+    for program, steps in programs("int8", 48, 2, 100):
         found = {value.name: value.element for value in program.values}
         assert {element for name, element in found.items() if name.startswith("conv")} == {Element.U8}
         assert found["scores"] is Element.F32

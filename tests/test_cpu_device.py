@@ -15,7 +15,7 @@ import pytest
 from cpu_kernels import Array, fixture_kernel, launch
 
 from vgg16gpu.devices import cpu, cpu_compiler
-from vgg16gpu.devices.base import Counters, Device, Lane
+from vgg16gpu.devices.base import Counters, Device, Lane, Transfer
 from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program import Arena, Argument, Dim3, Kernel, Pointer, Scalar, Step
@@ -441,6 +441,26 @@ def test_copies_from_place_to_place(device: CpuDevice) -> None:
     for places in ((target, source + 1), (target + 1, source)):
         with pytest.raises(DeviceError, match="do not lie inside device memory"):
             device.copy_on_device(*places, 256)
+
+
+def test_a_round_trip_copies_launches_copies_and_waits(device: CpuDevice) -> None:
+    kernel = fixture_kernel("scale", FACTOR=3)
+    device.build([kernel])
+    address = device.allocate(4096)
+    pointers = Pointer(Arena.ACTIVATIONS, 2048), Pointer(Arena.ACTIVATIONS, 0)
+    step = Step(kernel, Dim3(1), Dim3(128), (*pointers, Scalar(0.5, "f"), Scalar(100)))
+    source, target = device.pinned(400), device.pinned(400)
+    launch = device.bind([step], {Arena.ACTIVATIONS: address})
+    run = device.round_trip(Transfer(source, address), launch, Transfer(target, address + 2048))
+    before = Counters(**vars(device.counters))
+    for start in (0, 1):
+        source.view(np.float32)[:] = sequence(100) + start
+        run()
+        assert np.array_equal(target.view(np.float32), np.float32(1.5) * (sequence(100) + start))
+    assert device.counters.since(before) == Counters(2, 2, 2, 2, 0)
+    device.close()
+    with pytest.raises(DeviceError, match="closed"):
+        run()
 
 
 def test_events_are_always_reached(device: CpuDevice) -> None:

@@ -9,13 +9,14 @@ import textwrap
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from vgg16gpu.devices import cuda
-from vgg16gpu.devices.base import Counters, Lane
+from vgg16gpu.devices.base import Counters, Lane, Transfer
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
@@ -43,6 +44,16 @@ extern "C" __global__ void axpb_shared_f32(float* out, const float* inp, float a
   if (i < count) buffer[skip + threadIdx.x] = inp[i];
   __syncthreads();
   if (i < count) out[i] = fmaf(a, buffer[skip + threadIdx.x], (float)b);
+}
+
+// The same, also where it may start before the kernel before it has ended.
+extern "C" __global__ void axpb_early_f32(float* out, const float* inp, float a, int b, int count) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  const int i = blockIdx.x * BLOCK + threadIdx.x;
+  if (i < count) out[i] = fmaf(a, inp[i], (float)b);
 }
 
 extern "C" __global__ void fault_f32(float* out) { out[threadIdx.x] = 1.0f; }
@@ -303,6 +314,50 @@ def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
         np.testing.assert_array_equal(result, chained(numbers(), length))
 
 
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 2, 7])
+def test_round_trips(gpu, plain_gpu, source, length, early):
+    """Copy in, launches and copy out: as one graph, and one by one; again and again in the same buffers."""
+    kernel = Kernel(source, "axpb_early_f32" if early else "axpb_f32", (("BLOCK", BLOCK),))
+    steps = [replace(step, early=early and gpu.facts.compute_capability >= (9, 0)) for step in chain(kernel, length)]
+    for device in (gpu, plain_gpu):
+        device.build([kernel])
+        address = device.allocate(8192)
+        launch = device.bind(steps, {Arena.ACTIVATIONS: address})
+        inwards, outwards = device.pinned(4 * COUNT), device.pinned(4 * COUNT + 8)[8:]
+        download = Transfer(outwards, address + length % 2 * 4096)
+        run = device.round_trip(Transfer(inwards, address), launch, download)
+        for start in range(3):
+            inwards.view(np.float32)[:] = numbers() + start
+            outwards.fill(0xFF)
+            before = Counters(**vars(device.counters))
+            run()
+            np.testing.assert_array_equal(outwards.view(np.float32), chained(numbers() + start, length))
+            assert device.counters.since(before) == Counters(1, 1, length, 1, 0)
+        device.free(address)
+
+
+def test_a_round_trip_needs_pinned_memory(gpu):
+    launch = gpu.bind([], {})
+    pinned, ordinary = Transfer(gpu.pinned(16), 0), Transfer(np.zeros(16, np.uint8), 0)
+    for upload, download in ((pinned, ordinary), (ordinary, pinned)):
+        with pytest.raises(DeviceError, match="host memory from `pinned`"):
+            gpu.round_trip(upload, launch, download)
+
+
+def test_a_round_trip_of_anything_that_can_be_called(gpu):
+    """What wraps a launch, to watch it say, is called in every run."""
+    address, calls = gpu.allocate(16), []
+    buffers = gpu.pinned(16), gpu.pinned(16)
+    run = gpu.round_trip(Transfer(buffers[0], address), lambda: calls.append(1), Transfer(buffers[1], address))
+    for value in (1, 2):
+        buffers[0].fill(value)
+        run()
+        assert (buffers[1] == value).all()
+    assert calls == [1, 1]
+    gpu.free(address)
+
+
 def test_graphs_are_used_where_the_bindings_are(gpu):
     pytest.importorskip("cuda.bindings.driver")
     assert gpu.uses_graphs
@@ -437,6 +492,14 @@ def test_counters_against_the_calls_of_the_driver(monkeypatch, request, kernel, 
     count(driver, "mem_alloc", "alloc")
     if graphs:
         count(bindings, "cuGraphLaunch", "graph")
+    buffers = device.pinned(4 * COUNT), device.pinned(4 * COUNT)
+    trip = device.round_trip(Transfer(buffers[0], address), launch, Transfer(buffers[1], address + 4096))
+    calls = dict.fromkeys(calls, 0)  # recording a graph executes nothing
+    trip()
+    once = {"htod": 0, "dtoh": 0, "launch": 0, "graph": 1, "wait": 1, "alloc": 0}
+    one_by_one = {"htod": 1, "dtoh": 1, "launch": 3, "graph": 0, "wait": 1, "alloc": 0}
+    assert calls == (once if graphs else one_by_one)
+    calls = dict.fromkeys(calls, 0)
     before = Counters(**vars(device.counters))
     np.testing.assert_array_equal(run_chain(device, launch, address, numbers(), 3), chained(numbers(), 3))
     assert device.counters.since(before) == Counters(1, 1, 3, 1, 0)
@@ -471,6 +534,9 @@ def one_life(kernel, call=lambda work: work()):
     call(partial(device.record, call(device.event), Lane.DOWNLOAD))
     launch = call(partial(device.bind, chain(kernel, 5), {Arena.ACTIVATIONS: address}))
     result = call(partial(run_chain, device, launch, address, numbers(), 5))
+    buffer = call(partial(device.pinned, 8192))
+    trip = call(partial(device.round_trip, Transfer(buffer, address), launch, Transfer(buffer, address)))
+    call(trip)
     call(partial(device.measure, launch, 2))
     call(device.close)
     np.testing.assert_array_equal(result, chained(numbers(), 5))
@@ -492,13 +558,14 @@ def test_close_with_work_under_way(kernel):
     address = device.allocate(8192)
     launch = device.bind(chain(kernel, 200), {Arena.ACTIVATIONS: address})
     launch()
-    event = device.event()
-    device.copy_in(address, device.pinned(8192), Lane.UPLOAD)
+    event, buffer = device.event(), device.pinned(8192)
+    trip = device.round_trip(Transfer(buffer, address), launch, Transfer(buffer, address))
+    device.copy_in(address, buffer, Lane.UPLOAD)
     device.record(event, Lane.UPLOAD)
     device.close()
     device.close()
     uses = (device.event, partial(device.wait, event), partial(device.follow, Lane.COMPUTE, event))
-    for use in (launch, device.synchronize, partial(device.allocate, 1), partial(device.build, [kernel]), *uses):
+    for use in (launch, trip, device.synchronize, partial(device.allocate, 1), partial(device.build, [kernel]), *uses):
         with pytest.raises(DeviceError, match="closed"):
             use()
 

@@ -145,9 +145,7 @@ def test_elements_and_swizzles(element, channels, data_type, swizzle):
 
 
 def test_a_map_that_cannot_be():
-    with pytest.raises(
-        KernelError, match=r"conv1 .*: no tensor map of .* in boxes of \(64, 10, 16, 1\)"
-    ):
+    with pytest.raises(KernelError, match=r"conv1 .*: no tensor map of .* in boxes of \(64, 10, 16, 1\)"):
         resolve(step((MAP,)), FakeFunction(), built(((0, 128),)), BASES, FakeBindings(error=1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import DeviceError, InputError, ModelError
 from vgg16gpu.graph import Array
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.program import Plan
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.samples import structured_images
 
@@ -218,11 +220,11 @@ class DriverCalls:
     def __init__(self) -> None:
         self.counted = Counters()
 
-    def count(self, patch: pytest.MonkeyPatch, owner: Any, name: str, field: str, times: Any = None) -> None:
+    def count(self, patch: pytest.MonkeyPatch, owner: Any, name: str, field: str) -> None:
         original = getattr(owner, name)
 
         def counting(*arguments: Any, **options: Any) -> Any:
-            setattr(self.counted, field, getattr(self.counted, field) + (times(*arguments) if times else 1))
+            setattr(self.counted, field, getattr(self.counted, field) + 1)
             return original(*arguments, **options)
 
         patch.setattr(owner, name, counting)
@@ -269,7 +271,7 @@ class DriverCalls:
         self.watch_graphs(patch)
 
     def watch_graphs(self, patch: pytest.MonkeyPatch) -> None:
-        """A graph launches the kernels that were recorded into it. Recording them launches nothing."""
+        """A graph does what was recorded into it whenever it is launched. Recording itself does nothing."""
         try:
             from cuda.bindings import driver as bindings  # type: ignore[import-not-found]
         except ImportError:
@@ -277,14 +279,15 @@ class DriverCalls:
         begin, end, instantiate = (
             getattr(bindings, name) for name in ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate")
         )
-        before, recorded, held = [0], [0], {}
+        launch = bindings.cuGraphLaunch
+        before, recorded, held = [Counters()], [Counters()], {}
 
         def begin_capture(*arguments: Any) -> Any:
-            before[0] = self.counted.launches
+            before[0] = Counters(**vars(self.counted))
             return begin(*arguments)
 
         def end_capture(*arguments: Any) -> Any:
-            recorded[0], self.counted.launches = self.counted.launches - before[0], before[0]
+            recorded[0], self.counted = self.counted.since(before[0]), before[0]
             return end(*arguments)
 
         def make_executable(*arguments: Any) -> Any:
@@ -292,10 +295,15 @@ class DriverCalls:
             held[int(results[0])] = recorded[0]
             return error, *results
 
+        def launch_graph(graph: Any, stream: Any) -> Any:
+            for field, number in vars(held[int(graph)]).items():
+                setattr(self.counted, field, getattr(self.counted, field) + number)
+            return launch(graph, stream)
+
         patch.setattr(bindings, "cuStreamBeginCapture", begin_capture)
         patch.setattr(bindings, "cuStreamEndCapture", end_capture)
         patch.setattr(bindings, "cuGraphInstantiate", make_executable)
-        self.count(patch, bindings, "cuGraphLaunch", "launches", lambda graph, _stream: held[int(graph)])
+        patch.setattr(bindings, "cuGraphLaunch", launch_graph)
 
 
 def lies_in(heap: Any, address: int, nbytes: int) -> bool:
@@ -321,6 +329,81 @@ def test_counters_against_the_calls_that_reach_the_driver(
         expected = runs(2, 1 + len(engine.program.steps))
         assert calls.counted.since(built) == expected
         assert engine.counters == expected
+
+
+# ---- Beyond the range of float16
+
+
+def fp16(model: Path, device: Device, **options: Any) -> Engine:
+    """An engine whose values are float16 on every device."""
+    return Engine(model, device=device.facts.kind, precision="fp16", kernels="mma", **options)
+
+
+def overflowing(x: Array, *which: int) -> Array:
+    """The same with values that fit float16 in the input, but not behind a convolution, in some of the images."""
+    x = x.copy()
+    x[list(which)] *= np.float32(3e4)
+    return x
+
+
+def test_images_beyond_float16_are_refused_by_number(device: Device, model: Path) -> None:
+    x = overflowing(images(5), 1, 4)
+    with fp16(model, device, batch=2) as engine:
+        with pytest.raises(
+            InputError, match=r"^input 1, 4 of 5 \(counted from 0\): values leave .* precision bf16 or fp32"
+        ):
+            engine.run(x)
+        assert np.isfinite(run(engine, images(5))).all()
+        assert engine.second_passes == 0
+
+
+def test_nan_is_not_taken_for_an_image_beyond_float16(device: Device, model: Path) -> None:
+    x = images(3)
+    x[1, 0, 5, 5] = np.nan
+    with fp16(model, device, batch=4) as engine, pytest.raises(InputError, match=r"input 1 of 3 .* holds NaN or Inf"):
+        engine.run(x)
+    with fp16(model, device, batch=4, allow_nonfinite=True) as engine:
+        assert_same_bits(run(engine, x)[[0, 2]], run(engine, images(3))[[0, 2]])
+        with pytest.raises(InputError, match=r"input 2 of 3 .* leave the range of float16"):
+            engine.run(overflowing(x, 2))
+
+
+@pytest.fixture
+def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
+    from vgg16gpu import engine
+
+    make = engine.plan_graph
+
+    def made(*arguments: Any) -> Plan:
+        plan = make(*arguments)
+        controls = [replace(program.control, lowest=60000.0) for program in plan.programs]
+        strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]
+        return replace(plan, programs=tuple(strict), second_pass=plan.programs[0])
+
+    monkeypatch.setattr(engine, "plan_graph", made)
+
+
+@pytest.mark.usefixtures("second_passes")
+@pytest.mark.parametrize("first", [None, 0, 1], ids=["ordinary memory", "pinned input", "not at its start"])
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+def test_images_out_of_range_are_run_again(device: Device, model: Path, element_type: str, first: int | None) -> None:
+    x = images(4) if element_type == "float32" else pixels(4)
+    with fp16(model, device, batch=(1, 4)) as engine:
+        expected = [run(engine, image[None])[0] for image in x]
+        assert engine.second_passes == 4
+        before = engine.counters
+        count = 4
+        if first is not None:
+            memory = engine.input(element_type)
+            memory[:] = x
+            x, expected = memory[first:], expected[first:]
+            count -= first
+        assert_same_bits(run(engine, x), np.stack(expected))
+        assert engine.second_passes == 4 + count
+        launches = [len(program.all_steps(element_type)) for program in engine.plan.programs]
+        total = launches[1] + count * launches[0]
+        assert engine.counters.since(before) == Counters(1 + count, 1 + count, total, 1 + count, 0)
 
 
 # ---- The surface

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 
@@ -20,25 +19,31 @@ from tests.wgmma_harness import (
     resident,
 )
 from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.ops import fc_wgmma
+from vgg16gpu.ops.fc_wgmma import GemmTile
 
 pytestmark = pytest.mark.gpu
 
 SHAPES = (
-    FullyCase("", (2, 100), (130, 70, 3)),
-    FullyCase("", (16, 1), (1, 5), bias=False),
+    FullyCase("", (2, 100), (130, 70, 20)),
+    FullyCase("", (16, 17), (17, 33), bias=False),
     FullyCase("", (17, 5000), (33, 129), relu=False),
-    FullyCase("", (33, 5, 7, 7), (300, 10)),
-    FullyCase("", (65, 700), (130, 10)),
-    FullyCase("", (130, 700), (130, 10), relu=False),  # two tiles of images
+    FullyCase("", (33, 20, 7, 7), (300, 20)),
+    FullyCase("", (65, 700), (130, 20)),
+    FullyCase("", (130, 700), (130, 20), relu=False),  # two tiles of images
 )
 CASES = (
     *(replace(case, precision=precision) for precision in ("fp32", "fp16", "int8") for case in SHAPES),
     *(replace(SHAPES[i], precision="bf16") for i in (0, 3, 5)),
-    *(FullyCase(precision, (3, 25088), (140, 10)) for precision in ("fp32", "int8")),  # sums of fp32 stay short
+    *(FullyCase(precision, (3, 25088), (140, 20)) for precision in ("fp32", "int8")),  # sums of fp32 stay short
 )
-SPLITS = (1, 3, 8)
-SANITIZED = tuple(FullyCase(precision, (3, 300), (135, 3), relu=False) for precision in PRECISIONS)
+TILED = tuple(
+    FullyCase(
+        precision, (20, 2600), (1100, 20), GemmTile(images, 128 if precision == "int8" else 64, splits), relu=False
+    )
+    for precision in PRECISIONS
+    for images, splits in ((16, 1), (16, 3), (32, 8))
+)
+SANITIZED = tuple(FullyCase(precision, (3, 300), (135, 20), relu=False) for precision in PRECISIONS)
 
 
 @pytest.mark.parametrize("case", parameters(CASES))
@@ -52,11 +57,9 @@ def test_small_shapes(hopper: CudaDevice, case: FullyCase) -> None:
     check_fully(hopper, case, "gemm_wgmma")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("splits", SPLITS)
-def test_every_split(hopper: CudaDevice, splits: int, precision: str) -> None:
-    with mock.patch.object(fc_wgmma, "splits", return_value=splits):
-        check_fully(hopper, FullyCase(precision, (3, 2600), (1100, 10), relu=False), "gemm_wgmma")
+@pytest.mark.parametrize("case", parameters(TILED))
+def test_tiles_and_splits(hopper: CudaDevice, case: FullyCase) -> None:
+    check_fully(hopper, case, "gemm_wgmma")
 
 
 # ---- Bits
@@ -65,7 +68,7 @@ def test_every_split(hopper: CudaDevice, splits: int, precision: str) -> None:
 @pytest.mark.parametrize("batch", [5, 20])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_image_has_the_same_bits_at_any_place(hopper: CudaDevice, precision: str, batch: int) -> None:
-    check_positions(hopper, FullyCase(precision, (batch, 1500), (200, 9)).trial())
+    check_positions(hopper, FullyCase(precision, (batch, 1500), (200, 19)).trial())
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -89,8 +92,8 @@ def test_a_wait_that_runs_out_is_reported_and_does_no_harm(hopper: CudaDevice, p
 
 def test_several_batch_sizes_in_one_engine(hopper: CudaDevice) -> None:
     """gemv and gemm_wgmma read the same weights, and agree to the last bit where sums are exact."""
-    trial = FullyCase("int8", (40, 700), (130, 10)).trial()
+    trial = FullyCase("int8", (40, 700), (130, 20)).trial()
     with resident(hopper, trial, 1, 5, 40) as plan:
-        (expected,), _ = plan.run(40, trial.x)
+        expected = plan.run(40, trial.x).outputs[0]
         for batch in (1, 5):
-            assert_same_bits(plan.run(batch, trial.x[:batch])[0][0], expected[:batch], f"batch {batch}")
+            assert_same_bits(plan.run(batch, trial.x[:batch]).outputs[0], expected[:batch], f"batch {batch}")

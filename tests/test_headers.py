@@ -1,4 +1,4 @@
-"""Every kernel opens with the same fields, names its macros there, and is one of three files of the same name."""
+"""Every kernel opens with the same fields, names its macros there, and has a Python side and a test."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+from kernel_variants import DRIVERS, driver, included
 
 from vgg16gpu.kernel_source import kernel_dir
 
 ROOT = Path(__file__).resolve().parent.parent
+OPS = ROOT / "vgg16gpu" / "ops"
+SHARED = {"__init__", "base", "mma_geometry", "tuning"}  # modules of several kernels, or of none
 KERNELS = sorted(path.stem for path in kernel_dir().glob("*.cu"))
+HEADERS = sorted(path.name for path in kernel_dir().glob("*.cuh"))
 FIELDS = ("Layouts", "Mapping", "Tiles", "Shared", "Cost", "Edges", "Why")
-MAX_LINES = 25
+MAX_LINES = 30
 
 
 def text_of(kernel: str) -> str:
@@ -71,17 +75,47 @@ def test_every_macro_is_listed_under_tiles_with_its_default(kernel: str) -> None
     defaults = dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)\n#endif", text_of(kernel)))
     assert {*re.findall(r"#define (\w+)", text_of(kernel))} == {*defaults}, "a macro that cannot be set from outside"
     for macro, default in defaults.items():
-        assert re.search(rf"\b{macro}\b[^,;]*\({default}\)", tiles), f"{macro} ({default}) is not in: {tiles}"
-    listed = {*re.findall(r"\b([A-Z][A-Z_0-9]+)\b(?=[^,;]*\(\d+\))", tiles)}
+        assert re.search(rf"\b{macro}\b[^,;]*\({default}[;:)]", tiles), f"{macro} ({default}) is not in: {tiles}"
+    listed = {*re.findall(r"\b([A-Z][A-Z_0-9]+)\b(?=[^,;(]*\((?:\d+|[A-Z_]+)[;:)])", tiles)}
     assert listed == {*defaults}
+
+
+# ---- Which files belong together
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_includes_our_headers_alone(kernel: str) -> None:
+    """System headers come through ours: what is portable then stays so."""
+    includes = re.findall(r"#include (.*)", text_of(kernel))
+    assert includes
+    for name in includes:
+        assert (kernel_dir() / name.strip('"')).is_file(), f"{kernel}.cu includes {name}"
+    assert "common.cuh" in included(kernel_dir() / f"{kernel}.cu")
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_what_only_hopper_has_stays_behind_one_header(header: str) -> None:
+    """Portable headers neither include CUDA's nor spell its newest instructions."""
+    path = kernel_dir() / header
+    text = path.read_text()
+    if header in ("hopper.cuh", "wgmma.cuh") or "hopper.cuh" in included(path):
+        return
+    assert not re.search(r"#include <cuda", text)
+    assert not re.search(r"wgmma\.|cp\.async\.bulk|mbarrier|griddepcontrol", text)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernel_python_side_and_test_have_the_same_name(kernel: str) -> None:
-    assert (ROOT / "vgg16gpu" / "ops" / f"{kernel}.py").is_file()
-    assert (ROOT / "tests" / f"test_{kernel}.py").is_file()
+    """Or, of the Python side, the one that is written down: a module may drive two kernels."""
+    assert f"{kernel}.cu" in (OPS / f"{driver(kernel)}.py").read_text()
+    assert f"{kernel}.cu" in (ROOT / "tests" / f"test_{kernel}.py").read_text()
+
+
+def test_every_exception_is_needed() -> None:
+    assert {*DRIVERS} <= {*KERNELS}
+    assert not [kernel for kernel in DRIVERS if (OPS / f"{kernel}.py").exists()]
 
 
 def test_no_python_side_without_a_kernel() -> None:
-    sides = {path.stem for path in (ROOT / "vgg16gpu" / "ops").glob("*.py")} - {"__init__", "base"}
-    assert sides <= {*KERNELS}
+    sides = {path.stem for path in OPS.glob("*.py")} - SHARED
+    assert sides == {driver(kernel) for kernel in KERNELS}

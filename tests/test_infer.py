@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 from PIL import Image
 
+from vgg16gpu.accuracy import score_error
 from vgg16gpu.cli import cli
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from vgg16gpu.reference import Oracle
@@ -84,6 +85,20 @@ def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_pa
     report = run_json("-", "--model", narrow, input=text)
     assert [item["top"][0]["index"] for item in report["inputs"]] == expected.argmax(axis=1).tolist()
     assert report["inputs"][4]["name"] == "standard input[4]"
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.02), ("int8", 0.2)])
+def test_precision_and_kernels(precision, bound, tmp_path):
+    options = (digit_sample(), "--model", "digits", "--output")
+    exact = run_json(*options, tmp_path / "exact.npy")
+    report = run_json(*options, tmp_path / "scores.npy", "--precision", precision, "--kernels", "mma")
+    assert (exact["precision"], exact["kernels"]) == ("fp32", "auto")
+    assert (report["precision"], report["kernels"]) == (precision, "mma")
+    assert report["inputs"][0]["top"][0]["index"] == exact["inputs"][0]["top"][0]["index"]
+    error = score_error(np.load(tmp_path / "scores.npy")[0], np.load(tmp_path / "exact.npy")[0])
+    assert 0 < error < bound
+    shown = run(digit_sample(), "--model", "digits", "--precision", precision, "--kernels", "mma").stdout
+    assert f"precision {precision}, kernels mma" in shown
 
 
 def test_a_folder_of_images(narrow, tmp_path):

@@ -11,8 +11,20 @@ from onnx import TensorProto, helper
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.info import H200, device_facts
 from vgg16gpu.engine import Engine
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.prepare import PRECISIONS, SAMPLES
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.digits import digits_model
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """`--device cuda` plans for it, whatever GPU there is."""
+
+    def nothing():
+        raise DeviceError("no GPU")
+
+    monkeypatch.setattr("vgg16gpu.cli.info._gpu_facts", nothing)
 
 
 def hollow(path, **options):
@@ -79,11 +91,60 @@ def test_what_info_says_is_what_an_engine_takes():
     assert sum(step["flop"] for step in report["steps"]) >= report["flop"]
 
 
-def test_every_stored_value_has_a_place():
-    report = json.loads(info(digits_model(), "--device", "cpu", "--json"))
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_stored_value_has_a_place(device, precision):
+    report = json.loads(info(digits_model(), "--device", device, "--precision", precision, "--json"))
     for value in report["values"]:
         assert value["offset"] + value["nbytes"] <= report["memory"]["activations_nbytes"]
         assert value["offset"] % 256 == 0
+
+
+STORED = {"fp32": "F16_PAIR", "fp16": "F16", "bf16": "BF16", "int8": "U8"}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.usefixtures("h200")
+def test_what_an_h200_runs_and_stores_in_each_precision(precision):
+    options = ("--device", "cuda", "--precision", precision)
+    report = json.loads(info(digits_model(), *options, "--json"))
+    assert (report["device"], report["precision"], report["kernels"]) == (H200.name, precision, "auto")
+    maps = [value for value in report["values"] if "/features/" in value["name"]]
+    assert {value["element"] for value in maps} == {STORED[precision]}
+    assert maps[-1]["kernels"] == "wgmma"
+    output = report["values"][-1]
+    assert (output["name"], output["element"]) == ("output", "F32")
+    text = info(digits_model(), *options)
+    assert f"Plan for {H200.name}, precision {precision}, kernels auto" in text
+    row = next(line for line in text.splitlines() if maps[-1]["name"] in line and "wgmma" in line)
+    assert STORED[precision] in row
+
+
+@pytest.mark.usefixtures("h200")
+def test_kernels_can_be_chosen():
+    found = {}
+    for kernels in ("wgmma", "mma", "ffma"):
+        report = json.loads(
+            info(digits_model(), "--device", "cuda", "--precision", "fp16", "--kernels", kernels, "--json")
+        )
+        found[kernels] = {value["kernels"] for value in report["values"] if value["kernels"]}
+        assert report["kernels"] == kernels
+    assert found == {"wgmma": {"wgmma"}, "mma": {"mma"}, "ffma": {"ffma"}}
+
+
+@pytest.mark.usefixtures("h200")
+def test_pairs_have_a_second_pass():
+    report = json.loads(info(digits_model(), "--device", "cuda", "--json"))
+    second = report["second_pass"]
+    assert second["samples"] == SAMPLES
+    assert 0 < second["activations_nbytes"] <= report["memory"]["activations_nbytes"]
+    assert 0 < second["calibration_nbytes"] <= report["memory"]["activations_nbytes"]
+    text = info(digits_model(), "--device", "cuda")
+    assert f"fixed on {SAMPLES} typical inputs" in text
+    assert "run again in float32 arithmetic" in text
+    for others in (("--device", "cpu"), ("--device", "cuda", "--precision", "fp16")):
+        assert json.loads(info(digits_model(), *others, "--json"))["second_pass"] is None
+        assert "again" not in info(digits_model(), *others)
 
 
 def test_facts_need_no_gpu():

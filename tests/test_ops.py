@@ -205,10 +205,10 @@ def test_weight_arena() -> None:
     first = arena.add(np.ones(3, np.float32))
     second = arena.add_channels(np.array([1, 2, 3], np.float32), 3)
     third = arena.add_channels(None, 5)
-    fourth = arena.add_channels(np.array([4], np.float32), 1, Element.F16)
+    fourth = arena.add_channels(np.full(9, 4, np.float32), 9, Element.F16)
     assert (first.offset, second.offset, third.offset, fourth.offset, arena.nbytes) == (0, 256, 512, 768, 1024)
     arrays = [upload.array.tolist() for upload in arena.uploads]
-    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8, [4] + [0] * 63]
+    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8, [4] * 9 + [0] * 55]
     assert arena.staging_nbytes == 0
     step = Step(*[None] * 4)  # type: ignore[arg-type]
     arena.add_packed(np.ones(100, np.float32), step)

@@ -137,7 +137,7 @@ def test_fully_connected(
     weight = random_weights(element, outputs, channels * pixels)
     monkeypatch.setattr(pack, "SLAB_NBYTES", 2 * weight[0].nbytes)
     arena = WeightArena()
-    target = pack.pack_gemm(weight, channels, pixels, arena, element, 64)
+    target = pack.pack_gemm(weight, channels, pixels, arena, element, element.padded(channels))
     assert len(arena.uploads) == -(-outputs // 2)
     bench = Bench(device)
     room = bench.room(arena.nbytes)

@@ -35,7 +35,7 @@ def graph_of(*ops: Op, outputs: tuple[str, ...] | None = None, channels: int = 3
 NET = graph_of(
     conv("x", "a", 3, 20),
     conv("a", "b", 20, 70, pool=True),
-    gemm("b", "c", 70 * 16, 10, flattens=True),
+    gemm("b", "c", 70 * 16, 30, flattens=True),
     Softmax("c", "d", ("d",)),
 )
 
@@ -95,16 +95,46 @@ def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) 
     ],
     ids=lambda w: f"{w.kernel}-{w.strides}-{tuple(w.pads)}",
 )
-def test_other_convolutions_run_on_float32(window: Window) -> None:
-    path = path_of(graph_of(conv("x", "a", 3, 8), conv("a", "b", 8, 8, window)))
-    assert families(path) == {"a": "wgmma", "b": "ffma"}
+def test_other_convolutions_run_on_what_every_card_has(window: Window) -> None:
+    graph = graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 20, window))
+    assert families(path_of(graph)) == {"a": "wgmma", "b": "ffma"}
+    assert families(path_of(graph, wish=Wish("fp16"))) == {"a": "wgmma", "b": "mma"}
+
+
+@pytest.mark.parametrize("few", [1, 8])
+def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
+    graph = graph_of(conv("x", "a", 3, few), conv("a", "b", few, 20), conv("b", "c", 20, few))
+    assert families(path_of(graph)) == {"a": "ffma", "b": "ffma", "c": "ffma"}
+    assert families(path_of(graph, wish=Wish("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "family"),
+    [
+        ("fp32", (8, 0), "ffma"),  # float16 alone would lose bits
+        ("fp16", (7, 0), "ffma"),
+        ("fp16", (7, 5), "mma"),
+        ("bf16", (7, 5), "ffma"),
+        ("bf16", (8, 0), "mma"),
+        ("fp16", (12, 0), "mma"),
+    ],
+)
+def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int], family: str) -> None:
+    path = path_of(NET, replace(HOPPER, compute_capability=capability), Wish(precision))
+    assert families(path) == {"a": family, "b": family, "c": family, "d": "ffma"}
+
+
+def test_the_cpu_emulates_tensor_cores_where_they_are_asked_for() -> None:
+    emulated = path_of(NET, CPU, Wish("fp16", kernels="mma"))
+    assert families(emulated) == {"a": "mma", "b": "mma", "c": "mma", "d": "ffma"}
+    assert {*families(path_of(NET, CPU, Wish("fp16"))).values()} == {"ffma"}
 
 
 @pytest.mark.parametrize(
     "op", [Pool("a", "b", ("b",), "max", HALF), Relu("a", "b", ("b",))], ids=lambda op: type(op).__name__
 )
 def test_other_ops_run_on_float32(op: Op) -> None:
-    assert families(path_of(graph_of(conv("x", "a", 3, 8), op)))["b"] == "ffma"
+    assert families(path_of(graph_of(conv("x", "a", 3, 20), op)))["b"] == "ffma"
 
 
 # ---- Who takes the input in
@@ -113,14 +143,14 @@ def test_other_ops_run_on_float32(op: Op) -> None:
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [
-        (graph_of(conv("x", "a", 3, 8)), True),
-        (graph_of(conv("x", "a", 4, 8), channels=4), True),
-        (graph_of(conv("x", "a", 5, 8), channels=5), False),  # more channels than the kernel has slots
-        (graph_of(conv("x", "a", 3, 8, pool=True)), False),
-        (graph_of(conv("x", "a", 3, 8), outputs=("x", "a")), False),  # the input is wanted back
-        (graph_of(conv("x", "a", 3, 8), conv("x", "b", 3, 8), outputs=("a", "b")), False),  # two read it
-        (graph_of(gemm("x", "a", 192, 8, flattens=True)), False),
-        (graph_of(Relu("x", "a", ("a",)), conv("a", "b", 3, 8)), False),
+        (graph_of(conv("x", "a", 3, 20)), True),
+        (graph_of(conv("x", "a", 4, 20), channels=4), True),
+        (graph_of(conv("x", "a", 5, 20), channels=5), False),  # more channels than the kernel has slots
+        (graph_of(conv("x", "a", 3, 20, pool=True)), False),
+        (graph_of(conv("x", "a", 3, 20), outputs=("x", "a")), False),  # the input is wanted back
+        (graph_of(conv("x", "a", 3, 20), conv("x", "b", 3, 20), outputs=("a", "b")), False),  # two read it
+        (graph_of(gemm("x", "a", 192, 20, flattens=True)), False),
+        (graph_of(Relu("x", "a", ("a",)), conv("a", "b", 3, 20)), False),
     ],
     ids=["3", "4", "5", "pooled", "wanted", "read twice", "gemm", "later"],
 )
@@ -162,7 +192,7 @@ def test_layers_say_where_an_op_stands() -> None:
     path = path_of(NET)
     layers = list(path.layers(infer_shapes(NET, (5, 3, 8, 8))))
     assert [layer.number for layer in layers] == [1, 2, 3, 4]
-    assert [layer.x_shape for layer in layers] == [(5, 3, 8, 8), (5, 20, 8, 8), (5, 70, 4, 4), (5, 10)]
+    assert [layer.x_shape for layer in layers] == [(5, 3, 8, 8), (5, 20, 8, 8), (5, 70, 4, 4), (5, 30)]
     assert [layer.reads_input for layer in layers] == [True, False, False, False]
     assert {layer.facts for layer in layers} == {HOPPER}
 

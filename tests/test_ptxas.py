@@ -2,8 +2,14 @@
 
 import shutil
 
+import kernel_variants
 import ptxas
 import pytest
+
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.ops import conv_wgmma
+from vgg16gpu.program import Element
 
 OUTPUT = """\
 ptxas info    : 0 bytes gmem
@@ -71,3 +77,54 @@ def test_real_compilations(tmp_path, capsys, text, code, word):
     source.write_text(text)
     assert ptxas.main([str(source), "--arch", "sm_75"]) == code
     assert word in capsys.readouterr().out
+
+
+# ---- What is compiled
+
+KERNELS = kernel_dir()
+HOPPER_ONLY = {"conv_first", "conv_wgmma", "conv_wgmma_small", "gemm_wgmma", "gemv"}
+
+
+def test_headers_of_headers_count():
+    assert kernel_variants.included(KERNELS / "gemv.cu") == {
+        "wgmma_tile.cuh",
+        "hopper.cuh",
+        "wgmma.cuh",
+        "common.cuh",
+    } | ({"cpu_shim.h"} | {name for name in kernel_variants.included(KERNELS / "pool.cu") if name != "common.cuh"})
+
+
+def test_kernels_of_one_architecture():
+    assert {path.stem for path in KERNELS.glob("*.cu") if kernel_variants.is_hopper_only(path)} == HOPPER_ONLY
+
+
+@pytest.mark.parametrize(
+    ("wanted", "archs"),
+    [(("sm_75", "sm_90", "sm_100"), ("sm_90a",)), (("sm_90a",), ("sm_90a",)), (("sm_75", "sm_120"), ())],
+)
+def test_they_are_compiled_for_that_alone(wanted, archs):
+    assert ptxas.architectures(KERNELS / "gemv.cu", wanted) == archs
+    assert ptxas.architectures(KERNELS / "pool.cu", wanted) == wanted
+
+
+def test_a_file_that_nobody_knows_has_its_defaults(tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("")
+    assert kernel_variants.variants(source) == ((),)
+
+
+@pytest.mark.parametrize("kernel", sorted(HOPPER_ONLY))
+def test_every_precision_is_compiled(kernel):
+    """Under the name that the source gives it."""
+    found = kernel_variants.variants(KERNELS / f"{kernel}.cu")
+    inputs = {number for defines in found for name, number in defines if name in ("ELEMENT", "INPUT")}
+    wanted = {Element.F16.number, Element.BF16.number, Element.F16_PAIR.number, Element.U8.number}
+    assert wanted <= inputs
+    assert len(set(found)) == len(found)
+
+
+def test_what_the_planner_chooses_is_compiled():
+    facts = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
+    problem = conv_wgmma.Problem(32, 56, 56, 256, 256, Element.F16, Element.F16, pool=False)
+    kernel = conv_wgmma.choose(problem, facts).kernel
+    assert kernel.defines in kernel_variants.variants(KERNELS / kernel.source)

@@ -57,7 +57,7 @@ def stored(net):
 
 
 def test_scale():
-    assert Scale(0.5, signed=True).limits == (-127, 127)
+    assert Scale(0.5, signed=True).limits == (-128, 127)
     assert Scale(0.5, signed=False).limits == (0, 255)
     inverse = Scale(float(np.float32(0.1)), signed=False).inverse
     assert inverse == np.float32(1) / np.float32(0.1)

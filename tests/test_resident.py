@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +14,25 @@ import pytest
 
 from tests.kernel_harness import assert_same_bits, normal, seeded
 from tests.reference import evaluate
+from vgg16gpu import ops, path
 from vgg16gpu.accuracy import assert_close
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Pads, Window
+from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Identity, Op, Pads, Window
+from vgg16gpu.ops import convert
+from vgg16gpu.ops.base import Constants, Layer, Lowering, Places
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import Wish, make_plan
-from vgg16gpu.program import Plan
-from vgg16gpu.resident import ResidentPlan, check_memory
+from vgg16gpu.program import (
+    Arena,
+    Element,
+    Layout,
+    Plan,
+    Pointer,
+    Step,
+    Value,
+)
+from vgg16gpu.resident import ResidentPlan, check_memory, decoded
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
@@ -156,3 +169,102 @@ def test_launchers_run_what_lies_on_the_device(device: Device) -> None:
     assert (resident.read(program.values[0]) == -2).all()
     resident.launcher(1, "uint8")()
     resident.close()
+
+
+@pytest.mark.parametrize("element", Element, ids=lambda element: element.name)
+def test_stored_numbers_are_decoded(element: Element) -> None:
+    value = Value("v", (1, 3), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0), element, step=0.5)
+    numbers = np.zeros(value.pitch, np.float32)
+    numbers[:3] = 1, 2.5, 100
+    high = numbers.astype(np.float16)
+    stored = {
+        Element.F32: numbers,
+        Element.F16: high,
+        Element.BF16: (numbers.view(np.uint32) >> 16).astype(np.uint16),
+        Element.F16_PAIR: np.stack([high, high / np.float16(2048)]),
+        Element.U8: (2 * numbers).astype(np.uint8),
+        Element.S8: (-numbers).astype(np.int8),
+    }[element]
+    expected = {Element.F16_PAIR: numbers * np.float32(1 + 2.0**-11), Element.S8: np.trunc(numbers) * -0.5}
+    found = decoded(value, np.ascontiguousarray(stored).reshape(-1).view(np.uint8))
+    np.testing.assert_array_equal(found[0], expected.get(element, numbers))
+
+
+# ---- Scales and second pass, with a copy in the place of a tensor core: it only passes its input through float16
+
+
+def through_float16(element: Element) -> Callable[[Op], tuple[Lowering, ...]]:
+    """Lowerings of which Identity takes `element` and gives float32."""
+
+    def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+        del layer, constants
+        return (convert.convert(x, y, places.maxima),)
+
+    copy = Lowering(Identity, steps, family="mma", takes=lambda _: (element,))
+
+    def lowerings(op: Op) -> tuple[Lowering, ...]:
+        exact = tuple(lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
+        return (copy, *exact) if isinstance(op, Identity) else exact
+
+    return lowerings
+
+
+@contextmanager
+def resident_through(
+    device: Device, element: Element, precision: str, batch: int, samples: Array
+) -> Iterator[tuple[ResidentPlan, ResidentPlan]]:
+    """A convolution, the copy and a fully connected layer; and the same on float32."""
+    conv, gemm = graph().ops
+    net = Graph(graph().input, (conv, Identity("a", "b", ("b",)), replace(gemm, x="b")), ("scores",))
+    shape = [(batch, 3, 6, 6)]
+    with mock.patch.object(path, "lowerings", through_float16(element)):
+        made = make_plan(net, device.facts, shape, Wish(precision, kernels="mma", samples=lambda: samples))
+    exact = make_plan(net, device.facts, shape, Wish(kernels="ffma"))
+    device.build(made.kernels | exact.kernels)
+    with closing(ResidentPlan(made, device)) as first, closing(ResidentPlan(exact, device)) as second:
+        yield first, second
+
+
+def test_values_pass_through_pairs_with_the_scales_of_the_samples(device: Device) -> None:
+    x = images(4)
+    with resident_through(device, Element.F16_PAIR, "fp32", 4, 1e-6 * x) as (made, exact):
+        (scores,), (expected,) = (plan.run(4, 1e-6 * x).outputs for plan in (made, exact))
+        assert made.second_passes == 0
+        assert_close(scores, expected, 2.0**-19 * float(np.abs(expected).max()))
+
+
+def test_images_out_of_range_alone_are_run_again(device: Device) -> None:
+    x = images(5)
+    with resident_through(device, Element.F16_PAIR, "fp32", 5, x) as (made, exact):
+        (clean,) = made.run(5, x).outputs
+        assert made.second_passes == 0
+        x[1], x[4] = 1e6 * x[1], np.nan
+        (scores,), nonfinite, out_of_range = made.run(5, x)
+        (expected,) = exact.run(5, x).outputs
+        assert made.second_passes == 2
+        assert not out_of_range.any()
+        assert nonfinite.tolist() == [False] * 4 + [True]
+        assert_same_bits(scores[1], expected[1])
+        assert np.isnan(scores[4]).all()
+        assert_same_bits(scores[[0, 2, 3]], clean[[0, 2, 3]])  # the neighbours keep their bits
+
+
+def test_a_batch_that_is_not_full_has_no_second_pass_for_what_lacks(device: Device) -> None:
+    x = images(2)
+    with resident_through(device, Element.F16_PAIR, "fp32", 5, x) as (made, _):
+        made.run(5, x)
+        assert made.second_passes == 0
+
+
+def test_what_float16_alone_cannot_hold_is_marked(device: Device) -> None:
+    x = images(3)
+    with resident_through(device, Element.F16, "fp16", 3, x) as (made, exact):
+        (scores,), _, out_of_range = made.run(3, x)
+        (expected,) = exact.run(3, x).outputs
+        assert_close(scores, expected, 2.0**-9 * float(np.abs(expected).max()))
+        assert not out_of_range.any()
+        x[1] *= 1e6
+        _, nonfinite, out_of_range = made.run(3, x)
+        assert out_of_range.tolist() == [False, True, False]
+        assert not nonfinite.any()
+        assert made.second_passes == 0  # there is nothing more exact in this plan

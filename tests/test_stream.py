@@ -178,6 +178,17 @@ def test_nan_is_refused_by_item_and_input(device: Device, model: Path, pixels: A
         assert_same_bits(scores[2][[0, 2, 3, 4, 6]], engine.run(x[[4, 6, 7, 8, 10]]))
 
 
+def test_images_beyond_float16_are_refused_by_item_and_input(device: Device, model: Path, pixels: Any) -> None:
+    x = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    large = x[4:11] * np.where(np.arange(7) == 5, np.float32(3e4), np.float32(1))[:, None, None, None]
+    with Engine(model, device=device.facts.kind, precision="fp16", kernels="mma", batch=4) as engine:
+        stream = engine.stream([x[:4], large])
+        assert_same_bits(next(stream), engine.run(x[:4]))
+        message = r"item 1 of the stream: input 5 of 7 \(counted from 0\): values leave the range of float16"
+        with pytest.raises(InputError, match=message):
+            next(stream)
+
+
 @pytest.mark.parametrize("batch", [0, 2, 8])
 def test_a_batch_size_that_is_not_the_engines_is_refused_at_once(engine: Engine, batch: int) -> None:
     with pytest.raises(InputError, match=f"batch {batch}: the engine is built for 1, 4; give one of these"):

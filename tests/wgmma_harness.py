@@ -7,8 +7,8 @@ tests/quantised_reference.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -25,21 +25,24 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
-from vgg16gpu.ops import conv_wgmma
-from vgg16gpu.ops.conv_wgmma import Cut, Tile
+from vgg16gpu.ops import conv_first, tuning
+from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.ops.fc_wgmma import GemmTile, GemvTile
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Element, Kernel, Plan, Program, Step, TensorMap, Value
 from vgg16gpu.quantise import Scale, Scales, quantise, quantised_inputs
-from vgg16gpu.resident import LARGEST_FLOAT16, ResidentPlan
+from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.results import LARGEST_FLOAT16
 
 Images: TypeAlias = npt.NDArray[Any]  # float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)
 Array64: TypeAlias = npt.NDArray[np.float64]
+Tile: TypeAlias = LargeTile | SmallTile | conv_first.Tile | GemmTile | GemvTile
 
 WINDOW = Window((3, 3), pads=Pads(1, 1, 1, 1))
 ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 PRECISIONS = (*ELEMENTS, "int8")
-CLIPPED = 0.8  # of the largest magnitude: scales of int8 that let some values saturate
+CLIPPED = 0.8  # of the largest magnitude: unsigned bytes that let some values saturate
 
 # Norm-wise over a layer: twice what rounding alone gives for fp16 and bf16; a sum of rounded products left in float32
 # keeps the tensor cores' own error, which grows with its length.
@@ -52,13 +55,14 @@ ROUNDING = {Element.F16_PAIR: 2.0**-21, Element.F16: 2.0**-11, Element.BF16: 2.0
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A graph, images for it, and how it is to be computed. `tile` is forced on all 3x3 convolutions."""
+    """A graph, images for it, and how to compute it. `tile` is forced on all ops whose kernel has such tiles."""
 
     graph: Graph
     x: Images
     precision: str
     tile: Tile | None = None
     samples: Array | None = None  # what fixes the scales of fp32, if not the images themselves, mirrored
+    kernels: str = "wgmma"
 
     @property
     def element(self) -> Element | None:
@@ -89,44 +93,72 @@ class Trial:
     def scales(self) -> Scales:
         """int8: of every value that is read as integers."""
         values = reference.evaluate(self.graph, self.floats)
-        steps = {name: CLIPPED * np.abs(values[name]).max() for name in quantised_inputs(self.graph)}
-        limits = {name: 127 if signed else 255 for name, signed in quantised_inputs(self.graph).items()}
-        signs = quantised_inputs(self.graph)
-        return {name: Scale(float(np.float32(steps[name] / limits[name])), signs[name]) for name in steps}
+        largest = {name: float(np.abs(values[name]).max()) for name in values}
+        return {
+            name: Scale(float(np.float32(largest[name] / 127 if signed else CLIPPED * largest[name] / 255)), signed)
+            for name, signed in quantised_inputs(self.graph).items()
+        }
 
     @property
     def wish(self) -> Wish:
         quantised = quantise(self.graph, self.scales) if self.precision == "int8" else None
         samples = np.ascontiguousarray(self.floats[..., ::-1]) if self.samples is None else self.samples
         return Wish(
-            self.precision, "wgmma", normalisation=self.normalisation, samples=lambda: samples, quantised=quantised
+            self.precision, self.kernels, normalisation=self.normalisation, samples=lambda: samples, quantised=quantised
         )
 
     def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> Plan:
         """The plan for these batch sizes, or for the trial's own."""
         shapes = [(batch, *self.shape[1:]) for batch in batches or (len(self.x),)]
-        with self.choosing():
-            return make_plan(self.graph, facts, shapes, replace(self.wish, keep_values=keep_values))
+        with forced(self.tile):
+            made = make_plan(self.graph, facts, shapes, replace(self.wish, keep_values=keep_values))
+        self._check_tile(made)
+        return made
 
     def run(self, device: Device) -> Result:
         """Once, on guarded memory."""
-        with self.choosing():
-            return run_graph(device, self.graph, self.x, self.wish)
+        with forced(self.tile):
+            result = run_graph(device, self.graph, self.x, self.wish)
+        self._check_tile(result.plan)
+        return result
 
-    def choosing(self) -> Any:
-        """While this lasts, the planner takes the trial's tile."""
-        return nullcontext() if self.tile is None else conv_tile(self.tile)
+    def _check_tile(self, plan: Plan) -> None:
+        """A tile that does not fit would have been passed over."""
+        for program in plan.programs if self.tile else ():
+            found = [step for steps in program.input.entries.values() for step in (*steps.steps, *program.steps)]
+            assert any(has_tile(step, self.tile) for step in found), f"{self.tile} is used nowhere"
 
 
 @contextmanager
-def conv_tile(tile: Tile) -> Iterator[None]:
-    """3x3 convolutions on wgmma run with this tile."""
+def forced(tile: Tile | None) -> Iterator[None]:
+    """The tables of measured tiles name this one, whatever the problem."""
+    found = tuning.found
 
-    def choose(problem: conv_wgmma.Problem, facts: DeviceFacts, *_: object) -> Cut:
-        return Cut(problem, tile, facts.multiprocessors)
+    def always(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Any]]) -> Any:
+        return tuning.Choice(tile, early=True) if type(tile) in kinds.values() else found(facts, name, kinds)
 
-    with mock.patch.object(conv_wgmma, "choose", choose):
+    with mock.patch.object(tuning, "found", always):
         yield
+
+
+def has_tile(step: Step, tile: Tile | None) -> bool:
+    """Whether a step runs with this tile."""
+    match tile:
+        case LargeTile():
+            wanted = {"TILE_ROWS": tile.rows, "FLAT_PITCH": tile.flat_pitch, "PAIR_TILES": int(tile.pair_tiles)}
+        case SmallTile():
+            wanted = {"TILE_ROWS": tile.rows, "SPLITS": tile.splits, "EXCHANGE": tile.exchange}
+            wanted |= {"BLOCKS_PER_SM": tile.blocks_per_sm, "HALO_STAGES": tile.halo_stages}
+            wanted |= {"TAPS_PER_STAGE": tile.taps}
+        case conv_first.Tile():
+            wanted = {"TILE_W": tile.width}
+        case GemvTile():
+            wanted = {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
+        case GemmTile():
+            wanted = {"TILE_N": tile.images, "TILE_K": tile.depth} if step.grid.z == tile.splits else {"": 0}
+        case None:
+            wanted = {}
+    return wanted.items() <= dict(step.kernel.defines).items()
 
 
 @contextmanager
@@ -146,7 +178,7 @@ def build_together(device: Device, items: Iterable[pytest.Item]) -> None:
     cases = [item.callspec.params.get("case") for item in items if hasattr(item, "callspec")]
     kernels: set[Kernel] = set()
     for case in cases:
-        with suppress(Error):  # the test itself will say it
+        with suppress(Error, AssertionError):  # the test itself will say it
             kernels |= case.trial().plan(device.facts).kernels if hasattr(case, "trial") else set()
     with suppress(Error):
         device.build(kernels)
@@ -283,7 +315,7 @@ class ConvCase:
         ops: tuple[Op, ...] = (Relu("x", "r", ("r",)), conv) if self.behind_relu else (conv,)
         if self.precision == "int8":
             side = 2 if self.pool else 1
-            ops = (*ops, fully(random, "y", "z", self.filters * (height // side) * (width // side), 3, flattens=True))
+            ops = (*ops, fully(random, "y", "z", self.filters * (height // side) * (width // side), 20, flattens=True))
         graph = Graph(GraphInput("x", (None, *self.shape[1:])), ops, (ops[-1].y,))
         if self.pixels:
             x: Images = random.integers(0, 256, (batch, height, width, channels), np.uint8)
@@ -314,13 +346,9 @@ def tile_id(tile: Tile | None) -> str:
 
 
 def check_conv(device: Device, case: ConvCase, kernel: str) -> Result:
-    """Judge a case, once its convolution has been found to run on that kernel with the tile that was forced."""
-    trial = case.trial()
-    result = check(device, trial)
-    step = step_of(result.program, "y", "uint8" if case.pixels else "float32")
-    assert step.kernel.name == kernel
-    if case.tile is not None:
-        assert dict(step.kernel.defines)["TILE_ROWS"] == case.tile.rows
+    """Judge a case, once its convolution has been found to run on that kernel."""
+    result = check(device, case.trial())
+    assert step_of(result.program, "y", "uint8" if case.pixels else "float32").kernel.name == kernel
     return result
 
 
@@ -334,11 +362,12 @@ class FullyCase:
     precision: str
     shape: Shape  # (N, F), or (N, C, H, W), which the first layer flattens
     outputs: tuple[int, ...]
+    tile: Tile | None = None
     relu: bool = True
     bias: bool = True
 
     def __str__(self) -> str:
-        flags = "-relu" * self.relu + "-nobias" * (not self.bias)
+        flags = "-relu" * self.relu + "-nobias" * (not self.bias) + tile_id(self.tile)
         return f"{self.precision}-{'x'.join(map(str, self.shape))}-{'-'.join(map(str, self.outputs))}{flags}"
 
     def trial(self) -> Trial:
@@ -351,7 +380,7 @@ class FullyCase:
             op = fully(random, f"v{i}", f"v{i + 1}", lengths[i], outputs, relu=self.relu and not last)
             ops.append(replace(op, flattens=i == 0 and len(self.shape) == 4, bias=op.bias if self.bias else None))
         graph = Graph(GraphInput("v0", (None, *self.shape[1:])), tuple(ops), (ops[-1].y,))
-        return Trial(graph, normal(random, *self.shape), self.precision)
+        return Trial(graph, normal(random, *self.shape), self.precision, self.tile)
 
 
 def check_fully(device: Device, case: FullyCase, kernel: str) -> Result:
@@ -369,38 +398,37 @@ def check_positions(device: Device, trial: Trial) -> None:
     """An image's bits depend neither on its place in the batch nor on its neighbours."""
     x = trial.x
     with resident(device, trial) as plan:
-        outputs, _ = plan.run(len(x), x)
-        backwards, _ = plan.run(len(x), np.ascontiguousarray(x[::-1]))
-        assert_same_bits(backwards[0][::-1], outputs[0], "backwards")
+        y = plan.run(len(x), x).outputs[0]
+        backwards = plan.run(len(x), np.ascontiguousarray(x[::-1])).outputs[0]
+        assert_same_bits(backwards[::-1], y, "backwards")
         for i in range(len(x)):
             among_others = np.roll(x, 1, axis=0)
             among_others[i] = x[i]
-            assert_same_bits(plan.run(len(x), among_others)[0][0][i], outputs[0][i], f"image {i} among others")
-            (alone,), _ = plan.run(len(x), np.ascontiguousarray(x[i : i + 1]))
-            assert_same_bits(alone[0], outputs[0][i], f"image {i} alone in its batch")
+            assert_same_bits(plan.run(len(x), among_others).outputs[0][i], y[i], f"image {i} among others")
+            assert_same_bits(plan.run(len(x), x[i : i + 1]).outputs[0][0], y[i], f"image {i} alone in its batch")
 
 
 def check_replays(device: Device, trial: Trial, count: int = 1000) -> None:
     """The same bits again and again."""
     with resident(device, trial) as plan:
-        first, _ = plan.run(len(trial.x), trial.x)
+        first = plan.run(len(trial.x), trial.x).outputs[0]
         for replay in range(count):
-            again, _ = plan.run(len(trial.x), trial.x)
-            if again[0].tobytes() != first[0].tobytes():
-                assert_same_bits(again[0], first[0], f"replay {replay}")
+            again = plan.run(len(trial.x), trial.x).outputs[0]
+            if again.tobytes() != first.tobytes():
+                assert_same_bits(again, first, f"replay {replay}")
         assert plan.second_passes == 0
 
 
 def check_nan(device: Device, trial: Trial, reached: npt.NDArray[np.bool_] | None = None) -> None:
-    """NaN at row 3, column 4 of image 1 is reported, and stays in that image; `reached`: where it shows in the first output.
+    """NaN at row 3, column 4 of image 1 is reported, and stays in that image; fp32 runs it once more.
 
-    fp32 runs the image once more.
+    `reached`: where in the map of the first output it shows.
     """
     x = trial.x.copy()
     x[(1, 0, 3, 4)[: x.ndim]] = np.nan
     with resident(device, trial) as plan:
-        (clean,), _ = plan.run(len(x), trial.x)
-        (y,), nonfinite = plan.run(len(x), x)
+        clean = plan.run(len(x), trial.x).outputs[0]
+        (y,), nonfinite, _ = plan.run(len(x), x)
         assert plan.second_passes == (1 if trial.precision == "fp32" else 0)
     assert nonfinite.tolist() == [i == 1 for i in range(len(x))]
     others = np.arange(len(x)) != 1
@@ -415,10 +443,12 @@ def check_nan(device: Device, trial: Trial, reached: npt.NDArray[np.bool_] | Non
 
 
 def with_smaller_box(plan: Plan, kernel: str, batch: int) -> Plan:
-    """The same plan; in the program for `batch`, the input boxes of this kernel bring a row less than it waits for."""
+    """The same plan; in the program for `batch`, the first step of this kernel gets a row less than it waits for."""
+    program = next(program for program in plan.programs if program.batch == batch)
+    victim = next(step for step in program.steps if step.kernel.name == kernel)
 
     def broken(step: Step) -> Step:
-        if step.kernel.name != kernel:
+        if step is not victim:
             return step
         maps = [i for i, argument in enumerate(step.arguments) if isinstance(argument, TensorMap)]
         place = maps[1] if kernel == "gemm_wgmma" else maps[0]  # weights come first there
@@ -427,12 +457,8 @@ def with_smaller_box(plan: Plan, kernel: str, batch: int) -> Plan:
         arguments[place] = replace(tensor, box=(*tensor.box[:-2], tensor.box[-2] - 1, tensor.box[-1]))
         return replace(step, arguments=tuple(arguments))
 
-    programs = tuple(
-        replace(program, steps=tuple(map(broken, program.steps))) if program.batch == batch else program
-        for program in plan.programs
-    )
-    assert programs != plan.programs
-    return replace(plan, programs=programs)
+    faulty = replace(program, steps=tuple(map(broken, program.steps)))
+    return replace(plan, programs=tuple(faulty if other is program else other for other in plan.programs))
 
 
 def check_fault(device: Device, trial: Trial, kernel: str, operator: int) -> None:
@@ -442,10 +468,11 @@ def check_fault(device: Device, trial: Trial, kernel: str, operator: int) -> Non
     device.build(plan.kernels)
     resident = ResidentPlan(with_smaller_box(plan, kernel, bad), device)
     try:
-        (expected,), _ = resident.run(good, trial.x)
-        with pytest.raises(KernelError, match=f"operator {operator} waited in vain"):
+        expected = resident.run(good, trial.x).outputs[0]
+        with pytest.raises(
+            KernelError, match=f"operator {operator} '{trial.graph.ops[operator - 1].y}'.*waited in vain"
+        ):
             resident.run(bad, trial.x[:bad])
-        (again,), _ = resident.run(good, trial.x)
-        assert_same_bits(again, expected)
+        assert_same_bits(resident.run(good, trial.x).outputs[0], expected)
     finally:
         resident.close()

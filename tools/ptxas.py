@@ -1,13 +1,12 @@
 """Compile kernels for every architecture that nvcc knows and print what they take; exit 1 if one spills registers.
 
 `python tools/ptxas.py [--arch sm_90] [FILE...]`. Each file is compiled with every macro setting that the planner may
-give a GPU: VARIANTS of its module in vgg16gpu/ops, else the defaults that stand in the file.
+give a GPU: see kernel_variants.py. What only compute capability 9.0 has is compiled for that alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import subprocess
@@ -17,12 +16,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+
+from kernel_variants import HOPPER, Defines, is_hopper_only, variants
 
 from vgg16gpu.cuda_probe import Toolkit, compile_problem, find_toolkits
 from vgg16gpu.kernel_source import kernel_dir
-
-Defines: TypeAlias = tuple[tuple[str, int], ...]
 
 FLAGS = ("-std=c++17", "--fmad=false", "-Xptxas", "-v")
 
@@ -60,12 +58,11 @@ def _parse_block(block: str) -> Usage:
     return Usage(entry[1], entry[2], int(used[1]), shared_nbytes, stack, stores + loads)
 
 
-def variants(source: Path) -> tuple[Defines, ...]:
-    """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
-    if importlib.util.find_spec(f"vgg16gpu.ops.{source.stem}") is None:
-        return ((),)
-    found: tuple[Defines, ...] = getattr(importlib.import_module(f"vgg16gpu.ops.{source.stem}"), "VARIANTS", ((),))
-    return found
+def architectures(source: Path, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Those of `wanted` that a source is compiled for."""
+    if not is_hopper_only(source):
+        return tuple(wanted)
+    return (HOPPER,) if {HOPPER, HOPPER.rstrip("a")} & {*wanted} else ()
 
 
 def compile_file(toolkit: Toolkit, source: Path, defines: Defines, arch: str) -> tuple[str, str]:
@@ -89,8 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("No working nvcc in CUDA_HOME, CUDA_ROOT, PATH or /usr/local/cuda.", file=sys.stderr)
         return 2
     files = options.files or sorted(kernel_dir().glob("*.cu"))
-    sources = [(file, defines) for file in files for defines in variants(file)]
-    tasks = [(toolkit, *source, arch) for source in sources for arch in options.arch or toolkit.archs]
+    tasks = [
+        (toolkit, file, defines, arch)
+        for file in files
+        for arch in architectures(file, options.arch or toolkit.archs)
+        for defines in variants(file)
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda task: compile_file(*task), tasks))
     complaints = [complaint for _, complaint in results if complaint]

@@ -22,10 +22,10 @@ Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 SCORE_TOLERANCE = 1e-5  # largest score_error and layer_error that a float32 run may show against another library
 
-# The same for each precision, against a float32 library. Where all that is stored is rounded, and every sum exact, VGG16
-# with random weights comes to 4.4e-3 in fp16 and 3.2e-2 in bf16: its scores are small differences of large sums. int8 has
-# no bound of its own, as calibration decides how good it can be: its mean score_error over all inputs is judged beside
-# that of onnxruntime's quantised form with the same scales.
+# The same for each precision, against a float32 library. VGG16 with random weights, whose scores are small differences
+# of large sums, comes to 4.4e-3 in fp16 and 3.2e-2 in bf16 with float32 sums of what is stored. int8 has no bound of
+# its own, as calibration decides how good it can be: its mean score_error over all inputs is judged beside that of
+# onnxruntime's quantised form with the same scales.
 SCORE_TOLERANCES: Mapping[str, float] = {"fp32": SCORE_TOLERANCE, "fp16": 1e-2, "bf16": 8e-2, "int8": math.inf}
 INT8_RATIO = 1.1  # largest quotient of those two means
 

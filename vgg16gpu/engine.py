@@ -245,6 +245,13 @@ class Engine:
 
     def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
+        if any(part.nonfinite.any() or part.out_of_range.any() for part in parts):
+            self._refuse(parts, where)
+        outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _refuse(self, parts: Sequence[Results], where: str) -> None:
+        """Raise InputError for NaN and Inf, unless they are allowed, and for overflow that is not due to them."""
         nonfinite = np.concatenate([part.nonfinite for part in parts])
         lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
         if nonfinite.any() and not self._allow_nonfinite:
@@ -257,8 +264,6 @@ class Engine:
                 f"{where}{_named(lost)}: values leave the range of float16 inside the network; "
                 "use precision bf16 or fp32"
             )
-        outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
-        return outputs[0] if len(outputs) == 1 else outputs
 
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
         """(first image, batch size): the largest size while it fits, then the smallest that holds the rest."""

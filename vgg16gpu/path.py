@@ -34,7 +34,12 @@ class Path:
     @property
     def splits_float32(self) -> bool:
         """Whether float32 is computed from float16 pairs, and so depends on scales."""
-        return self.precision == "fp32" and any(lowering.family != "ffma" for lowering in self.lowerings.values())
+        return self.precision == "fp32" and not {*self.families.values()} <= {"ffma"}
+
+    @property
+    def families(self) -> Mapping[str, str]:
+        """The kernels of each op, by the name of its result."""
+        return {name: lowering.family for name, lowering in self.lowerings.items()}
 
     def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer]:
         """The ops where they stand, for a run with these shapes."""
@@ -88,12 +93,11 @@ def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], w
         families = FAMILIES if facts.kind == "cuda" or wish.precision == "int8" else ("ffma",)
     path = Path(graph, facts, shapes, wish.precision, {}, quantised=wish.quantised or {})
     path = path.choosing(families)
-    if wish.precision == "int8" and all(lowering.family == "ffma" for lowering in path.lowerings.values()):
+    if wish.precision == "int8" and {*path.families.values()} <= {"ffma"}:
         raise ModelError(
             f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"
         )
-    used = {lowering.family for lowering in path.lowerings.values()}
-    if wish.kernels not in ("auto", *used):
+    if wish.kernels not in ("auto", *path.families.values()):
         raise ModelError(
             f"kernels {wish.kernels!r}: none of them computes an op of this model in {wish.precision} on {facts.name}; "
             f"accepted: auto, {', '.join(FAMILIES)}"

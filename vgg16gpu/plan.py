@@ -47,7 +47,8 @@ def make_plan(graph: Graph, facts: DeviceFacts, input_shapes: Sequence[Shape], w
     normalise = preprocess.weights(wish.normalisation, arena) if wish.normalisation else None
     if not path.splits_float32:
         scheduler = Scheduler(path, _constants(path, arena), normalise, wish.keep_values)
-        return Plan(_weight_plan(arena), tuple(scheduler.program(shape) for shape in shapes))
+        programs = tuple(scheduler.program(shape) for shape in shapes)
+        return Plan(_weight_plan(arena), programs, families=path.families)
     return _split_plan(path, arena, normalise, shapes, wish)
 
 
@@ -69,7 +70,7 @@ def _split_plan(
             "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
         )
     calibration = Calibration(observing, wish.samples(), tuple(arena.finish))
-    return Plan(_weight_plan(arena), programs, calibration, exact_scheduler.program(single))
+    return Plan(_weight_plan(arena), programs, calibration, exact_scheduler.program(single), path.families)
 
 
 def _weight_plan(arena: WeightArena) -> WeightPlan:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -304,12 +304,14 @@ class Plan:
     """The programs of all batch sizes of an engine, smallest first, and the weights that they share.
 
     With `second_pass`, of batch 1, an image whose watched magnitudes are too small or too large is run again on it.
+    `families`: the kernels that compute each value in `programs`.
     """
 
     weights: WeightPlan
     programs: tuple[Program, ...]
     calibration: Calibration | None = None
     second_pass: Program | None = None
+    families: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_programs(self) -> tuple[Program, ...]:

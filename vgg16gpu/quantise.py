@@ -1,7 +1,7 @@
 """int8: which values of a graph are held as integers, with which scale, and the weights as integers. Pure.
 
 A quantised value is q * step, one step a tensor, no zero point: q is a byte 0..255 where the value comes out of a ReLU,
-else a signed byte -127..127. Weights are signed bytes with one step per output channel, so that
+else a signed byte -128..127. Weights are signed bytes with one step per output channel, so that
 
     x @ w  =  (sum of q_x * q_w) * (step_x * step_w[oc])        the sum in int32, exact
 
@@ -33,7 +33,7 @@ _INT32_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class Scale:
-    """How a value is held in a byte: q * step with q in 0..255, or in -127..127 when `signed`.
+    """How a value is held in a byte: q * step with q in 0..255, or in -128..127 when `signed`.
 
     `step` is a float32 number above zero.
     """
@@ -44,7 +44,7 @@ class Scale:
     @property
     def limits(self) -> tuple[int, int]:
         """The smallest and the largest q."""
-        return (-WEIGHT_LIMIT, WEIGHT_LIMIT) if self.signed else (0, 255)
+        return (-128, 127) if self.signed else (0, 255)
 
     @property
     def inverse(self) -> np.float32:
@@ -102,7 +102,7 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None) -> QuantisedOp:
     if not finite:
         raise ModelError(f"{name}: its weights hold NaN, Inf or huge numbers; repair the model or use fp32")
     weight = weight_integers(op.weight, steps)
-    largest = max(x.limits) * _largest_sum(weight)
+    largest = max(map(abs, x.limits)) * _largest_sum(weight)
     if largest > _INT32_MAX:
         raise ModelError(
             f"{name}: a sum of {weight[0].size:,} products could reach {largest:,}, int32 ends at {_INT32_MAX:,}; "

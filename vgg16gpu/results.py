@@ -55,9 +55,9 @@ class ResultBlock:
         if self._words[0]:
             raise self._gave_up()
         maxima = self._maxima[:, :count]
-        in_range = np.all((maxima >= self._lowest) & (maxima <= LARGEST_FLOAT16), axis=0)  # false for NaN
+        in_range = (maxima >= self._lowest) & (maxima <= LARGEST_FLOAT16)  # false for NaN
         outputs = tuple(output[:count].copy() for output in self._outputs)
-        return Results(outputs, self._status[:count] != 0, np.logical_not(in_range))
+        return Results(outputs, self._status[:count] != 0, np.logical_not(in_range.all(axis=0)))
 
     def _gave_up(self) -> KernelError:
         number = int(self._words[0])

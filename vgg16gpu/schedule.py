@@ -187,8 +187,10 @@ class _Schedule:
         """Whether the op that computes `name` can write the plain output itself: a matrix that nobody else reads."""
         producer = next((op for op in self.graph.ops if op.y == name), None)
         read = any(op.x == name for op in self.graph.ops)
-        plain = isinstance(producer, Gemm | Softmax | Flatten) and self.elements[name] is Element.F32
-        return name in self.graph.outputs and plain and not read
+        if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not Element.F32:
+            return False
+        aligned_rows = self.shapes[name][-1] % self.path.lowerings[name].output_alignment == 0
+        return name in self.graph.outputs and aligned_rows and not read
 
     def _needs_float(self, name: str) -> bool:
         """Whether an output is stored as something else than float32 first."""

@@ -10,16 +10,21 @@ import numpy as np
 
 from tests import (
     test_conv_igemm,
+    test_convert,
     test_elementwise,
     test_gemm_splitk,
     test_layout,
+    test_mma,
     test_pack,
+    test_pack_blocks,
     test_pool,
     test_preprocess,
+    test_scales,
     test_softmax,
 )
 from tests.test_conv_igemm import Case
 from vgg16gpu.devices.base import Device
+from vgg16gpu.program import Element
 
 Check: TypeAlias = Callable[[Device], None]
 
@@ -278,13 +283,16 @@ taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros
 
 EDGES_OF_THE_GRAPH = (
     Mutant(
-        "status left as it was",
+        "another image accused",
         "layout.cu",
-        Edit(
-            "status[n * gridDim.x + blockIdx.x] = result != 0;",
-            "if (result) status[n * gridDim.x + blockIdx.x] = 1;",
-        ),
-        partial(test_layout.test_finite_images_are_not_accused, shape=(3, 3, 17, 15)),
+        Edit("atomicOr(status + n, 1)", "atomicOr(status, 1)"),
+        partial(test_layout.test_only_images_with_a_nonfinite_value_are_accused, shape=(5, 10), bad=np.nan),
+    ),
+    Mutant(
+        "a warp's verdict forgotten",
+        "layout.cu",
+        Edit("result |= warp_bad[i];", "result = warp_bad[i];"),
+        partial(test_layout.test_a_nan_is_found_wherever_it_is, place=0),
     ),
     Mutant(
         "infinity passes",
@@ -314,12 +322,6 @@ EDGES_OF_THE_GRAPH = (
         partial(test_preprocess.test_small_shapes, shape=(2, 17, 16, 3)),
     ),
     Mutant(
-        "status of bytes not written",
-        "preprocess.cu",
-        Edit("if (tid == 0) status", "if (tid == THREADS) status"),
-        partial(test_preprocess.test_small_shapes, shape=(2, 17, 16, 3)),
-    ),
-    Mutant(
         "weights transposed",
         "pack.cu",
         Edit("((long long)oc * C + c) * TAPS + tap", "((long long)c * OC + oc) * TAPS + tap"),
@@ -345,7 +347,124 @@ EDGES_OF_THE_GRAPH = (
     ),
 )
 
-MUTANTS = (*CONVOLUTION, *GEMM, *POOL_AND_SOFTMAX, *EDGES_OF_THE_GRAPH)
+converted = partial(partial, test_convert.test_float32_into_every_element)
+blocks = partial(partial, test_pack_blocks.test_weights_in_channel_blocks)
+rows = partial(partial, test_scales.test_rows)
+
+ELEMENTS = (
+    Mutant(
+        "scales of pairs forgotten",
+        "convert.cu",
+        Edit("if (c < C && OUTPUT == F16_PAIR) v *= out_scale[c];", ""),
+        converted(target=Element.F16_PAIR, shape=(2, 64, 3, 3)),
+    ),
+    Mutant(
+        "channels behind the last not zeroed in another element",
+        "convert.cu",
+        Edit("float v = c < C ? ", "float v = c < inp_pitch ? 1.f + "),
+        converted(target=Element.F16, shape=(3, 70, 1, 1)),
+    ),
+    Mutant(
+        "another image's magnitude",
+        "convert.cu",
+        Edit("atomicMax(maxima + n,", "atomicMax(maxima,"),
+        partial(test_convert.test_the_largest_magnitude_of_each_image_is_noted, target=Element.F16),
+    ),
+    Mutant(
+        "low halves of pairs lost",
+        "stored.cuh",
+        Edit("v - round_to_f16(v)", "0.0f"),
+        converted(target=Element.F16_PAIR, shape=(2, 64, 3, 3)),
+    ),
+    Mutant(
+        "weights of bytes in plain order",
+        "pack_blocks.cu",
+        Edit("IS_BYTE ? row / 16 * 16 + row % 8 * 2 + row % 16 / 8 : row", "row"),
+        test_pack_blocks.test_neighbouring_outputs_of_bytes_lie_eight_rows_apart,
+    ),
+    Mutant(
+        "taps and channel blocks mixed up",
+        "pack_blocks.cu",
+        Edit(
+            "slab / TAPS * BLOCK + index % BLOCK, tap = slab % TAPS",
+            "slab % blocks * BLOCK + index % BLOCK, tap = slab / blocks",
+        ),
+        blocks(element=Element.F16, shape=(16, 70)),
+    ),
+    Mutant(
+        "scale of another input channel",
+        "pack_blocks.cu",
+        Edit("v *= row_scale[oc] / inp_scale[c]", "v *= row_scale[oc] / inp_scale[0]"),
+        partial(test_pack_blocks.test_pairs_are_scaled, shape=(5, 3)),
+    ),
+    Mutant(
+        "largest magnitude of an earlier image lost",
+        "scales.cu",
+        Edit("atomicMax(reinterpret_cast<int*>(out + c), __float_as_int(largest));", "out[c] = largest;"),
+        partial(test_scales.test_the_largest_magnitude_of_each_channel_stays, shape=(1, 4, 7, 9)),
+    ),
+    Mutant(
+        "scale twice as large",
+        "scales.cu",
+        Edit("exact_exp2(TARGET_EXPONENT - exponent_of(size))", "exact_exp2(TARGET_EXPONENT + 1 - exponent_of(size))"),
+        partial(test_scales.test_a_channel_comes_to_the_target, channels=64),
+    ),
+    Mutant(
+        "scale of the input left in the sums",
+        "scales.cu",
+        Edit("per_channel ? chosen : chosen * unit", "chosen"),
+        rows(shape=(7, 1000, 1), folds=False),
+    ),
+    Mutant(
+        "squares added before they are there",
+        "scales.cu",
+        Edit("= squares;\n  __syncthreads();", "= squares;"),
+        rows(shape=(64, 130, 9), folds=True),
+    ),
+)
+
+POOLED_F16, _, STRIDED_F16, _ = (partial(test_mma.test_small_convolutions, case=case) for case in test_mma.SANITIZED)
+
+TENSOR_CORES = (
+    Mutant(
+        "stride of the other axis on tensor cores",
+        "conv_mma.cu",
+        Edit("iw = ow * s.SW - s.PL;", "iw = ow * s.SH - s.PL;"),
+        STRIDED_F16,
+    ),
+    Mutant(
+        "pool window of other columns",
+        "conv_mma.cu",
+        Edit("r % 8 / 2 * 4 + r % 16 / 8 * 2 +", "r % 8 / 2 * 2 + r % 16 / 8 * 8 +"),
+        POOLED_F16,
+    ),
+    Mutant(
+        "magnitude of another image on tensor cores",
+        "conv_mma.cu",
+        Edit("maxima + (long long)n * maxima_stride, largest", "maxima, largest"),
+        POOLED_F16,
+    ),
+    Mutant(
+        "channels behind the last not zeroed on tensor cores",
+        "conv_mma.cu",
+        Edit("v < real, apply_relu", "true, apply_relu"),
+        partial(test_mma.test_what_is_not_finite_is_kept_and_recorded, bad=np.inf, recorded=np.nan, pool=False),
+    ),
+    Mutant(
+        "a part of the reduction dropped",
+        "gemm_mma.cu",
+        Edit("part < parts; part++", "part < parts - 1; part++"),
+        partial(test_mma.test_gemm_to_float32, features=3000, element=Element.F16),
+    ),
+    Mutant(
+        "an image too many stored on tensor cores",
+        "gemm_mma.cu",
+        Edit("if (n >= N || o >= OUTP) continue;", "if (o >= OUTP) continue;"),
+        partial(test_mma.test_gemm_to_float32, features=64, element=Element.U8),
+    ),
+)
+
+MUTANTS = (*CONVOLUTION, *GEMM, *POOL_AND_SOFTMAX, *EDGES_OF_THE_GRAPH, *ELEMENTS, *TENSOR_CORES)
 
 # For the sanitizers. On the CPU they know where each buffer ends, on a GPU only where an allocation does.
 RACE = next(mutant for mutant in CONVOLUTION if mutant.name == "missing barrier")

@@ -20,6 +20,7 @@ class Wanted:
     path: Path
     device: str = "auto"
     precisions: tuple[str, ...] = ("fp32",)
+    kernels: str = "auto"
     size: tuple[int, int] | None = None
     batches: tuple[int, ...] = ()  # empty: the model's own, else 1
     iterations: tuple[int, ...] = ()
@@ -76,6 +77,7 @@ class Findings:
     kind: str
     ceilings: Ceilings
     sustained_s: float
+    kernels: str = "auto"
     batches: list[BatchResult] = field(default_factory=list)
     iterations: list[tuple[str, int, float, Summary]] = field(default_factory=list)  # precision, count, mean, summary
     notes: list[str] = field(default_factory=list)

@@ -23,6 +23,7 @@ def content(findings: Findings, model: Content, cold_start: ColdStart | None) ->
         "model": model,
         "device": {"kind": findings.kind, "name": findings.environment["device"]["name"]},
         "device_choice": findings.device_choice,
+        "kernels": findings.kernels,
         "environment": findings.environment,
         "methods": methods(findings),
         "verification": _verification(findings),

@@ -67,7 +67,12 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
     findings: Findings | None = None
     for precision in wanted.precisions:
         say(f"{precision}: building the engine")
-        options: dict[str, Any] = {"device": wanted.device, "batch": wanted.batches, "size": size}
+        options: dict[str, Any] = {
+            "device": wanted.device,
+            "batch": wanted.batches,
+            "size": size,
+            "kernels": wanted.kernels,
+        }
         try:
             with Engine(wanted.path, precision=precision, **options) as engine:
                 if findings is None:
@@ -115,7 +120,7 @@ def _begin(wanted: Wanted, model: _Model, engine: Engine, say: Say) -> Findings:
     ceilings = measure_ceilings(engine.device)
     sustained = SUSTAINED_SECONDS[kind] if wanted.sustained is None else wanted.sustained
     findings = Findings(
-        model.shape[1:], engine.device_choice, environment(engine.device), kind, ceilings, sustained_s=sustained
+        model.shape[1:], engine.device_choice, environment(engine.device), kind, ceilings, sustained, wanted.kernels
     )
     if model.references is None:
         findings.note(NOT_VERIFIED)

@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": ("bench", "Measure: latency, throughput, per-layer table, peers."),
     "info": ("info", "Describe a model and its plan: layers, cost, memory. Needs no GPU."),
     "calibrate": ("calibrate", "Choose the scales of int8 from images."),
+    "tune": ("tune", "Measure which tiles are fastest on this GPU."),
     "doctor": ("doctor", "Check driver, toolkit, compiler, memory; say what to fix."),
     "cache": ("cache", "Show or clear the compiled kernels."),
     "model": ("model", "Make or fetch a VGG model file."),

@@ -22,7 +22,7 @@ from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.bench.sustained import FROM_BATCH
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench_report import print_comparison, print_result
-from vgg16gpu.cli.options import device_option, find_model, json_option, parse_counts, size_option
+from vgg16gpu.cli.options import device_option, find_model, json_option, kernels_option, parse_counts, size_option
 from vgg16gpu.cli.show import console, print_json
 from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer, check_outputs
@@ -39,6 +39,7 @@ _SUSTAINED_HELP = (
     f"Also measure at batch {FROM_BATCH} and more after so many seconds of load; 0: not. "
     "Default: 3 on a GPU, 0 on a CPU."
 )
+_COLD_START_HELP = "Also time infer, in fp32 on kernels auto, in a process of its own from start to answer."
 _COMPILE_HELP = "Also torch.compile (max-autotune) with --against torch; takes minutes."
 
 
@@ -50,6 +51,7 @@ class Options:
     model: str | None
     device: str
     precision: tuple[str, ...]
+    kernels: str
     size: tuple[int, int] | None
     batch: tuple[int, ...]
     iterations: tuple[int, ...]
@@ -84,6 +86,7 @@ def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Param
 @click.option("--model", hidden=True, metavar="FILE")  # what infer and testbench call it
 @device_option
 @click.option("--precision", callback=parse_names(PRECISIONS), default="fp32", metavar="NAMES", help=_PRECISION_HELP)
+@kernels_option
 @size_option
 @click.option("--batch", callback=parse_counts, metavar="SIZES", help="Batch sizes, as 1,8,32. Default: the model's.")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
@@ -92,7 +95,7 @@ def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Param
 @click.option("--sustained", type=click.FloatRange(0), metavar="SECONDS", help=_SUSTAINED_HELP)
 @click.option("--against", callback=parse_names(PEERS), metavar="NAMES", help=_AGAINST_HELP)
 @click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
-@click.option("--cold-start", is_flag=True, help="Also time infer in a process of its own, from start to answer.")
+@click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
 @click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
@@ -175,6 +178,7 @@ def _wanted(options: Options) -> Wanted:
         path,
         options.device,
         options.precision,
+        options.kernels,
         options.size,
         options.batch,
         options.iterations,

@@ -22,8 +22,10 @@ from vgg16gpu.cli.options import (
     device_option,
     find_model,
     json_option,
+    kernels_option,
     model_notes,
     pixel_options,
+    precision_option,
     size_option,
 )
 from vgg16gpu.cli.show import print_json, progress
@@ -33,7 +35,7 @@ from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape, Softmax
 from vgg16gpu.inputs import InputSpec, NamedInput, batched, expand_paths
-from vgg16gpu.prepare import PRECISIONS, Request, load_graph
+from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reader import HANDFUL, Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
 
@@ -59,6 +61,7 @@ class Options:
     model: str | None
     device: str
     precision: str
+    kernels: str
     batch: int | None
     size: tuple[int, int] | None
     top: int
@@ -107,7 +110,8 @@ class Results:
 @click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
 @click.option("--model", metavar="FILE", help=_MODEL_HELP)
 @device_option
-@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
+@precision_option
+@kernels_option
 @click.option("--batch", type=click.IntRange(1, 65535), help="Images per run. Default: the model's, else 1.")
 @size_option
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Classes to show per input.")
@@ -143,7 +147,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
         with _engine(path, batch, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
             report = _report(engine, results, reader, notes, options.top)
-    report = {"model": str(path), "precision": options.precision, "batch": batch, **report}
+    arithmetic = {"precision": options.precision, "kernels": options.kernels}
+    report = {"model": str(path), **arithmetic, "batch": batch, **report}
     if options.output:
         _write(options.output, results, report)
     print_json(report) if options.as_json else print_report(report)
@@ -176,6 +181,7 @@ def _engine(path: Path, batch: int, notes: ModelNotes, options: Options) -> Engi
         path,
         device=options.device,
         precision=options.precision,
+        kernels=options.kernels,
         batch=batch,
         size=options.size,
         mean=notes.mean,

@@ -23,7 +23,9 @@ def print_report(report: dict[str, Any]) -> None:
         screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
     times = report["timings"]
     build = times["compile_s"] + times["upload_s"]
-    screen.print(f"Device: {report['device_choice']}", markup=False)
+    screen.print(
+        f"Device: {report['device_choice']}; precision {report['precision']}, kernels {report['kernels']}", markup=False
+    )
     screen.print(
         f"Times: load {seconds(times['load_s'])}, build {seconds(build)} "
         f"(kernels {seconds(times['compile_s'])}, weights {seconds(times['upload_s'])}), "

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from vgg16gpu.cli.options import find_model, json_option, parse_size
+from vgg16gpu.cli.options import find_model, json_option, kernels_option, parse_size, precision_option
 from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, table
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
@@ -53,24 +53,38 @@ class Layer:
     show_default=True,
     help="Whom to plan for; cuda without a GPU plans for an H200.",
 )
+@precision_option
+@kernels_option
 @json_option
 def info_command(
-    *, model: str | None, size: tuple[int, int] | None, batch: int | None, device: str, as_json: bool
+    *,
+    model: str | None,
+    size: tuple[int, int] | None,
+    batch: int | None,
+    device: str,
+    precision: str,
+    kernels: str,
+    as_json: bool,
 ) -> None:
-    """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU."""
+    """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU.
+
+    The plan says what is computed on which kernels, and stored as what: F32, F16, BF16, integers of 8 bits (U8, S8), or
+    F16_PAIR, two float16 numbers whose sum is as exact as fp32 needs.
+    """
     path = find_model(model)
     graph = load(path)
     batch = batch or graph.input.shape[0] or 1
-    request = Request(path, batch=batch, size=size)
+    request = Request(path, batch=batch, size=size, precision=precision, kernels=kernels)
     fused = load_graph(request)
     shape = resolve_input_shape(fused, batch, size)
     facts = device_facts(device)
-    report = describe(path, graph, shape, plan_graph(fused, request, facts), facts)
+    report = describe(request, graph, shape, plan_graph(fused, request, facts), facts)
     print_json(report) if as_json else _print(report)
 
 
-def describe(path: Path, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+def describe(request: Request, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
     """Everything `info` says, as plain data; bytes and FLOP are for one run of the batch."""
+    path = Path(request.model)
     rows = layers(graph, shape)
     program = plan.programs[-1]
     return {
@@ -83,14 +97,17 @@ def describe(path: Path, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFa
         "flop": sum(row.flop for row in rows),
         "layers": [vars(row) for row in rows],
         "device": facts.name,
+        "precision": request.precision,
+        "kernels": request.kernels,
         "steps": [_step(step) for step in program.all_steps()],
-        "values": [_value(value) for value in program.values],
+        "values": [_value(value, plan.families.get(value.name, "")) for value in program.values],
         "memory": {
             "weights_nbytes": plan.weights.weights_nbytes,
-            "activations_nbytes": program.activations_nbytes,
+            "activations_nbytes": plan.activations_nbytes,
             "device_nbytes": plan.device_nbytes,
             "staging_nbytes": plan.weights.staging_nbytes,
         },
+        "second_pass": _second_pass(plan),
     }
 
 
@@ -154,9 +171,28 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _value(value: Value) -> dict[str, Any]:
-    place = {"arena": value.pointer.arena.value, "offset": value.pointer.offset, "nbytes": value.nbytes}
-    return {"name": value.name, "shape": list(value.shape), "layout": value.layout.value, **place}
+def _value(value: Value, family: str) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "shape": list(value.shape),
+        "layout": value.layout.value,
+        "element": value.element.name,
+        "kernels": family,
+        "arena": value.pointer.arena.value,
+        "offset": value.pointer.offset,
+        "nbytes": value.nbytes,
+    }
+
+
+def _second_pass(plan: Plan) -> dict[str, Any] | None:
+    """What fp32 on tensor cores has beside it; its memory is in the same arenas."""
+    if plan.second_pass is None or plan.calibration is None:
+        return None
+    return {
+        "activations_nbytes": plan.second_pass.activations_nbytes,
+        "calibration_nbytes": plan.calibration.program.activations_nbytes,
+        "samples": len(plan.calibration.samples),
+    }
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -174,14 +210,22 @@ def _print(report: dict[str, Any]) -> None:
     screen.print(f"Cost of a run: {report['flop'] / 1e9:.2f} GFLOP (2 per multiply-add)")
     heading(screen, "Layers, as in the file")
     screen.print(_layer_table(report))
-    heading(screen, f"Plan for {report['device']}")
+    heading(screen, f"Plan for {report['device']}, precision {report['precision']}, kernels {report['kernels']}")
     screen.print(_step_table(report))
+    heading(screen, "Values, as they are stored")
+    screen.print(_value_table(report))
     memory = report["memory"]
     screen.print(
         f"Device memory: {megabytes(memory['device_nbytes'])} = weights {megabytes(memory['weights_nbytes'])} + "
         f"activation arena {megabytes(memory['activations_nbytes'])}; "
         f"while building also staging {megabytes(memory['staging_nbytes'])}"
     )
+    if second := report["second_pass"]:
+        screen.print(
+            f"Scales are fixed on {second['samples']} typical inputs while building "
+            f"({megabytes(second['calibration_nbytes'])} of the activation arena); an image out of their range is run "
+            f"again in float32 arithmetic ({megabytes(second['activations_nbytes'])} of it)"
+        )
 
 
 def _layer_table(report: dict[str, Any]) -> Table:
@@ -195,9 +239,8 @@ def _layer_table(report: dict[str, Any]) -> Table:
 
 
 def _step_table(report: dict[str, Any]) -> Table:
-    numbers = ["#", "threads", "MFLOP", "MB", "result at"]
-    result = table(["#", "step", "kernel", "grid", "threads", "MFLOP", "MB", "result at"], right=numbers)
-    offsets = {value["name"]: value["offset"] for value in report["values"]}
+    numbers = ["#", "threads", "MFLOP", "MB"]
+    result = table(["#", "step", "kernel", "grid", "threads", "MFLOP", "MB"], right=numbers)
     for index, row in enumerate(report["steps"], start=1):
         add_row(
             result,
@@ -208,7 +251,22 @@ def _step_table(report: dict[str, Any]) -> Table:
             math.prod(row["block"]),
             f"{row['flop'] / 1e6:,.1f}",
             f"{row['nbytes'] / 1e6:,.2f}",
-            offsets.get(row["names"][-1], "") if row["names"] else "",
+        )
+    return result
+
+
+def _value_table(report: dict[str, Any]) -> Table:
+    numbers = ["MB", "at"]
+    result = table(["value", "shape", "kernels", "stored as", "MB", "at"], right=numbers)
+    for row in report["values"]:
+        add_row(
+            result,
+            row["name"],
+            _times(row["shape"]),
+            row["kernels"],
+            row["element"],
+            f"{row['nbytes'] / 1e6:,.2f}",
+            row["offset"],
         )
     return result
 

@@ -13,6 +13,7 @@ import click
 
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.normalise import default_mean, default_std
+from vgg16gpu.prepare import KERNELS, PRECISIONS
 from vgg16gpu.zoo.digits import digits_model
 from vgg16gpu.zoo.labels import load as load_labels
 from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, NOTE_KEY, STD_KEY, model_metadata
@@ -61,6 +62,26 @@ def device_option(function: Function) -> Function:
     """--device."""
     text = "auto (a GPU if one works, else the CPU), cuda, cuda:N or cpu."
     return click.option("--device", default="auto", show_default=True, help=text)(function)
+
+
+def precision_option(function: Function) -> Function:
+    """--precision."""
+    text = (
+        "fp32 is as exact as float32 arithmetic, and stands in for fp16 and bf16 where a device has no tensor cores "
+        "for them; int8 takes the scales that `calibrate` wrote next to the model."
+    )
+    choice = click.Choice(PRECISIONS)
+    return click.option("--precision", type=choice, default=PRECISIONS[0], show_default=True, help=text)(function)
+
+
+def kernels_option(function: Function) -> Function:
+    """--kernels."""
+    text = (
+        "Kernels to use wherever they can be: wgmma (tensor cores of Hopper), mma (since Turing), or ffma (float32 "
+        "arithmetic), which computes the rest. auto: the best that the device has."
+    )
+    choice = click.Choice(KERNELS)
+    return click.option("--kernels", type=choice, default=KERNELS[0], show_default=True, help=text)(function)
 
 
 def size_option(function: Function) -> Function:

@@ -16,8 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from vgg16gpu import tuned
 from vgg16gpu.cuda_probe import DRIVER_LIBRARY
 from vgg16gpu.devices.base import Bytes, Lane
+from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_launch import BuiltKernel, LaunchSequence
 from vgg16gpu.errors import DeviceError, Error, KernelError
@@ -90,6 +92,7 @@ def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
         memory_total=total,
         memory_free=free,
         tensor_maps=tensor_maps,
+        tuned=tuned.table(card.name(), cache_dir()),
     )
 
 

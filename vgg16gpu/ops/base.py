@@ -121,6 +121,7 @@ class Lowering:
     takes(layer): elements of x that the steps can read, the best first.
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
     reads_input: the steps take the run-time input as the host left it; x is a Source, not a Value.
+    output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
     """
 
     op_type: type[Op]
@@ -133,6 +134,7 @@ class Lowering:
     takes: Callable[[Layer], tuple[Element, ...]] = lambda *_: FLOAT
     gives: Callable[[Layer, tuple[Element, ...]], Element] = lambda *_: Element.F32
     reads_input: bool = False
+    output_alignment: int = 1
 
 
 @dataclass(frozen=True)

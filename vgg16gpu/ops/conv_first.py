@@ -5,16 +5,19 @@ It reads the run-time input as the user gives it, so that the input is stored in
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv
-from vgg16gpu.ops import scales
+from vgg16gpu.ops import scales, tuning
 from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.conv_igemm import flop, label
 from vgg16gpu.ops.conv_wgmma import TAPS, computes_3x3
+from vgg16gpu.ops.tuning import Choice
 from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, feature_map, finish_bytes, pack_pairs, pack_raw, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
 
@@ -27,6 +30,78 @@ MAX_PAIR_WIDTH = 80  # a thread holds four sums of each of its values
 MIN_ROWS, MAX_ROWS = 2, 7  # of a block: more read less of the input twice, fewer keep all multiprocessors busy
 BLOCKS_PER_SM = 5
 THREADS = 128
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A first convolution as the kernel sees it."""
+
+    batch: int
+    height: int
+    width: int
+    out_channels: int  # stored
+    element: Element  # of the output
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tuning.key("conv_first", self)
+
+    @property
+    def max_width(self) -> int:
+        """The widest tile that is worth a try."""
+        return MAX_PAIR_WIDTH if self.element is Element.F16_PAIR else MAX_TILE_WIDTH
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes: rows of the map, and so many pixels of each."""
+
+    width: int
+    rows: int
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with this tile for this problem."""
+        return self.width % 16 == 0 and 16 <= self.width <= problem.max_width and 1 <= self.rows <= problem.height
+
+
+KINDS: Final = {Tile.__name__: Tile}
+
+
+def problem_of(layer: Layer) -> Problem:
+    """The convolution of a layer."""
+    batch, _, height, width = layer.x_shape
+    element = y_element(layer)
+    return Problem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
+
+
+def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+    """Every tile that is worth a try, the one without measurements first."""
+    widest = ceil_div(problem.width, problem.max_width)
+    widths = {_even_width(problem.width, strips) for strips in range(widest, widest + 3)}
+    known = [Tile(width, rows) for width in sorted(widths, reverse=True) for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)]
+    best = _usual(problem, multiprocessors)
+    tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
+    return tuple(Choice(tile, early=False) for tile in tiles)
+
+
+def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+    """The tile that the device's table has, where it fits, or the usual one."""
+    choice = tuning.found(facts, problem.key, KINDS)
+    if choice is None or not choice.tile.fits(problem):
+        return Choice(_usual(problem, facts.multiprocessors), early=False)
+    return choice
+
+
+def _usual(problem: Problem, multiprocessors: int) -> Tile:
+    width = _even_width(problem.width, ceil_div(problem.width, problem.max_width))
+    strips = ceil_div(problem.width, width) * (problem.out_channels // TILE_CHANNELS)
+    rows = ceil_div(problem.height * strips * problem.batch, BLOCKS_PER_SM * multiprocessors)
+    return Tile(width, min(max(rows, MIN_ROWS), MAX_ROWS, problem.height))
+
+
+def _even_width(width: int, strips: int) -> int:
+    return ceil_div(ceil_div(width, strips), 16) * 16
 
 
 def supports(layer: Layer) -> bool:
@@ -71,11 +146,9 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
     """One launch."""
     op: Conv = layer.op
     batch, channels, height, width = layer.x_shape
-    strips = ceil_div(width, MAX_PAIR_WIDTH if y.element is Element.F16_PAIR else MAX_TILE_WIDTH)
-    tile_width = ceil_div(ceil_div(width, strips), 16) * 16
+    choice = choose(problem_of(layer), layer.facts)
+    tile_width, rows = choice.tile.width, choice.tile.rows
     strips = ceil_div(width, tile_width) * (y.pitch // TILE_CHANNELS)
-    rows = ceil_div(height * strips * batch, BLOCKS_PER_SM * layer.facts.multiprocessors)
-    rows = min(max(rows, MIN_ROWS), MAX_ROWS)
     macros = {
         "ELEMENT": y.element.number,
         "SOURCE": int(x.element_type == "uint8"),
@@ -101,6 +174,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
             names=op.names,
             label=label(op),
+            early=choice.early,
         ),
     )
 

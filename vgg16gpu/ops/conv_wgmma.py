@@ -1,8 +1,8 @@
 """3x3 convolution on Hopper's tensor cores: the Python side of kernels/conv_wgmma.cu and conv_wgmma_small.cu.
 
 The large kernel walks a list of tiles with one block on each multiprocessor; the small one has a block for each of many
-small tiles and can split the sum. Which of them, and how it is cut, is a question of time alone: the table of the device
-knows it, else it is estimated.
+small tiles and can split the sum. Which of them, and how it is cut, is a question of time alone: the device's table of
+measured tiles knows it, else it is estimated.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class LargeTile:
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
         sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
-        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 and not problem.pool)
+        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and not problem.pool)
         whole = problem.out_channels % self.out_channels == 0
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
 
@@ -273,7 +273,9 @@ class SmallTile:
         return LAUNCH_CYCLES + busy * one + starts * BLOCK_CYCLES + EXCHANGE_CYCLES[self.exchange]
 
 
-# Measured on an H200 inside the kernels, in cycles of 0.55 ns.
+CYCLE_SECONDS: Final = 0.55e-9
+
+# Measured on an H200 inside the kernels, in cycles.
 LAUNCH_CYCLES: Final = 1500
 COPY_CYCLES: Final = 330  # between two copies that one thread starts
 L2_BYTES_PER_CYCLE: Final = 36  # of one multiprocessor, when all read
@@ -332,7 +334,8 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
         for halos in (1, 2)
         for taps in SmallTile.stage_taps(problem.element)
     ]
-    tiles: list[Tile] = [tile for tile in (*larges, *smalls) if tile.fits(problem, multiprocessors)]
+    known: list[Tile] = [*larges, *smalls]
+    tiles = [tile for tile in known if tile.fits(problem, multiprocessors)]
     tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
     return tuple(Choice(tile, early=problem.batch <= EARLY_BATCH) for tile in tiles)
 

@@ -6,13 +6,17 @@ Both read one copy of the weights, (OUT, K) row-major; for fp32 that is the floa
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Gemm
-from vgg16gpu.ops import scales
+from vgg16gpu.ops import scales, tuning
 from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.pack import gemm_input, pack_gemm
+from vgg16gpu.ops.tuning import EARLY_BATCH, Choice
 from vgg16gpu.ops.wgmma import computes, finish_bytes, is_wide, x_element, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, TensorMap, Value
 
@@ -24,6 +28,126 @@ MAX_SPLITS = 8  # the last block to arrive adds the parts alone
 BOX_NBYTES = 128
 SHARED_NBYTES = 220 << 10
 MAX_STAGES = 12
+MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its registers
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A fully connected layer as the kernels see it."""
+
+    batch: int
+    outputs: int
+    length: int  # stored features of an image
+    element: Element
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tuning.key("fc_wgmma", self)
+
+    @property
+    def stored(self) -> Element:
+        """What weights are stored as."""
+        return _stored(self.element)
+
+    @property
+    def least_splits(self) -> int:
+        """Parts of a sum that are no longer than its accuracy allows."""
+        return ceil_div(self.length, MAX_PART)
+
+
+@dataclass(frozen=True)
+class GemvTile:
+    """Tile macros of gemv."""
+
+    rows: int
+    unroll: int
+    split: int
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with these macros for this problem."""
+        known = self.rows in (1, 2, 4, 8) and self.unroll in (1, 2, 4) and self.split in (1, 2, 4, 8)
+        return known and problem.batch == 1 and self.outputs <= 32 and self.rows * self.unroll <= MAX_LOADS
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a block."""
+        return BLOCK // 32 // self.split * self.rows
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Tile macros of gemm_wgmma, and the blocks that share a sum."""
+
+    images: int
+    depth: int  # products of a stage
+    splits: int
+
+    def stage_nbytes(self, problem: Problem) -> int:
+        """Bytes of a stage."""
+        x = problem.element
+        return self.depth * (TILE_OUT * problem.stored.nbytes + self.images * x.planes * x.nbytes)
+
+    def stages(self, problem: Problem) -> int:
+        """As many as fit."""
+        return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with these macros for this problem."""
+        known = self.images in TILES_N and self.depth in depths(problem.element)
+        known &= self.images <= tile_n(problem.batch)
+        whole = problem.least_splits <= self.splits <= min(MAX_SPLITS, ceil_div(problem.length, self.depth))
+        return known and whole and problem.batch > 1 and self.stages(problem) >= 2
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """(along the images, along the outputs)."""
+        return ceil_div(problem.batch, self.images), ceil_div(problem.outputs, TILE_OUT)
+
+
+Tile: TypeAlias = GemvTile | GemmTile
+KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (GemvTile, GemmTile)}
+
+
+def depths(element: Element) -> tuple[int, ...]:
+    """Products of a stage of gemm_wgmma: whole boxes; pairs lose accuracy where they are more."""
+    return {Element.F16_PAIR: (64,), Element.U8: (128, 256), Element.S8: (128, 256)}.get(element, (64, 128))
+
+
+def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+    """Every tile that is worth a try, the one without measurements first."""
+    known: list[Tile] = [
+        GemvTile(rows, unroll, split) for rows in (1, 2, 4, 8) for unroll in (1, 2, 4) for split in (1, 2, 4, 8)
+    ]
+    for depth in depths(problem.element):
+        known += [GemmTile(images, depth, splits) for images in TILES_N for splits in range(1, MAX_SPLITS + 1)]
+    best = _usual(problem, multiprocessors)
+    tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
+    return tuple(Choice(tile, early=problem.batch <= EARLY_BATCH) for tile in tiles)
+
+
+def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+    """The tile that the device's table has, where it fits, or the usual one."""
+    choice = tuning.found(facts, problem.key, KINDS)
+    if choice is None or not choice.tile.fits(problem):
+        return Choice(_usual(problem, facts.multiprocessors), problem.batch <= EARLY_BATCH)
+    return choice
+
+
+def _usual(problem: Problem, multiprocessors: int) -> Tile:
+    """gemm_wgmma: as many parts as keep every multiprocessor busy once, but no longer sums."""
+    if problem.batch == 1:
+        return gemv_tile(problem)
+    images, depth = tile_n(problem.batch), depths(problem.element)[0]
+    tiles = ceil_div(problem.outputs, TILE_OUT) * ceil_div(problem.batch, images)
+    busy = min(multiprocessors // tiles, ceil_div(problem.length, 2 * depth), MAX_SPLITS)
+    return GemmTile(images, depth, max(1, busy, problem.least_splits))
+
+
+def problem_of(layer: Layer) -> Problem:
+    """The product of a layer."""
+    element = x_element(layer)
+    channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
+    return Problem(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
 
 
 def supports(layer: Layer) -> bool:
@@ -34,7 +158,10 @@ def supports(layer: Layer) -> bool:
 def takes(layer: Layer) -> tuple[Element, ...]:
     """One image may also come as float32 where the weights are float32."""
     element = x_element(layer)
-    return (element, Element.F32) if element is Element.F16_PAIR and layer.x_shape[0] == 1 else (element,)
+    channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
+    unpadded = Element.F32.padded(channels) == element.padded(channels)  # as the weights are
+    plain = element is Element.F16_PAIR and layer.x_shape[0] == 1 and unpadded
+    return (element, Element.F32) if plain else (element,)
 
 
 def gives(layer: Layer, wanted: tuple[Element, ...]) -> Element:
@@ -67,19 +194,6 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     return weight, bias, made.dequant, made.plain, ones, layer.y_scaling.scale, made.scale
 
 
-def splits(layer: Layer) -> int:
-    """Blocks of gemm_wgmma that share a sum: as many as keep every multiprocessor busy once, but no longer sums."""
-    outputs, reduction = layer.op.weight.shape
-    tiles = ceil_div(outputs, TILE_OUT) * ceil_div(layer.x_shape[0], tile_n(layer.x_shape[0]))
-    busy = min(layer.facts.multiprocessors // tiles, ceil_div(reduction, 2 * tile_k(layer)), MAX_SPLITS)
-    return max(1, busy, ceil_div(reduction, MAX_PART))
-
-
-def tile_k(layer: Layer) -> int:
-    """Products of a stage of gemm_wgmma: at most 128 bytes of activations, which bytes have to be."""
-    return 128 if layer.quantised is not None else 64
-
-
 def tile_n(batch: int) -> int:
     """Images of a block of gemm_wgmma."""
     return next((tile for tile in TILES_N if batch <= tile), TILES_N[-1])
@@ -87,101 +201,97 @@ def tile_n(batch: int) -> int:
 
 def workspace_nbytes(layer: Layer) -> int:
     """Room for the parts of split sums."""
-    batch = layer.x_shape[0]
-    if batch == 1:
+    problem = problem_of(layer)
+    tile = choose(problem, layer.facts).tile
+    if isinstance(tile, GemvTile):
         return 0
-    tile = tile_n(batch)
-    tiles = ceil_div(layer.op.weight.shape[0], TILE_OUT) * ceil_div(batch, tile)
-    return 4 * tiles * splits(layer) * TILE_OUT * tile
+    return 4 * math.prod(tile.tiles(problem)) * tile.splits * TILE_OUT * tile.images
 
 
 def counters(layer: Layer) -> int:
     """Two words for each tile of gemm_wgmma."""
-    batch = layer.x_shape[0]
-    return 0 if batch == 1 else 2 * ceil_div(layer.op.weight.shape[0], TILE_OUT) * ceil_div(batch, tile_n(batch))
+    problem = problem_of(layer)
+    tile = choose(problem, layer.facts).tile
+    return 0 if isinstance(tile, GemvTile) else 2 * math.prod(tile.tiles(problem))
 
 
 def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    return (_gemv if x.shape[0] == 1 else _gemm)(layer, x, y, constants, places)
+    problem = problem_of(layer)
+    choice = choose(problem, layer.facts)
+    if isinstance(choice.tile, GemvTile):
+        step = _gemv(layer, problem, choice.tile, x, y, constants, places)
+    else:
+        step = _gemm(layer, problem, choice.tile, x, y, constants, places)
+    return (replace(step, early=choice.early),)
 
 
-def _gemv(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
-    op: Gemm = layer.op
+def _gemv(
+    layer: Layer, problem: Problem, tile: GemvTile, x: Value, y: Value, constants: Constants, places: Places
+) -> Step:
     weight, bias, _, plain, ones, out_scale, _ = constants
-    outputs = op.weight.shape[0]
-    stored = _stored(x.element)
-    rows, unroll, split = gemv_tile(stored, outputs, _length(x))
-    macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
-    macros |= {"ROWS": rows, "UNROLL_K": unroll, "SPLIT_K": split}
-    per_block = BLOCK // 32 // split * rows
-    return (
-        _step(
-            layer,
-            Kernel(GEMV, "gemv", tuple(macros.items())),
-            Dim3(ceil_div(max(outputs, y.pitch), per_block)),
-            BLOCK,
-            (
-                *(y.pointer, x.pointer, weight, bias, plain if x.element is Element.F16_PAIR else ones),
-                *(out_scale, places.maxima),
-                *scalars(1, x.shape[0], outputs, _length(x), y.pitch, int(op.relu)),
-            ),
-            0,
-            x,
-            y,
+    macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
+    macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
+    return _step(
+        layer,
+        Kernel(GEMV, "gemv", tuple(macros.items())),
+        Dim3(ceil_div(max(problem.outputs, y.pitch), tile.outputs)),
+        BLOCK,
+        (
+            *(y.pointer, x.pointer, weight, bias, plain if x.element is Element.F16_PAIR else ones),
+            *(out_scale, places.maxima),
+            *scalars(1, problem.batch, problem.outputs, problem.length, y.pitch, int(layer.op.relu)),
         ),
+        0,
+        x,
+        y,
     )
 
 
-def gemv_tile(weight: Element, outputs: int, length: int) -> tuple[int, int, int]:
-    """(ROWS, UNROLL_K, SPLIT_K) with the most bandwidth on an H200 for weights of that size."""
-    large = outputs * length * weight.nbytes > LARGE_NBYTES
-    if weight is Element.F32:
-        return (1, 4, 1) if large else (2, 2, 8)
-    if outputs < SMALL_OUTPUTS:
-        return 2, 2, 8
-    return (4, 1, 8) if large else (4, 1, 4)
+def gemv_tile(problem: Problem) -> GemvTile:
+    """The tile with the most bandwidth on an H200 for weights of that size."""
+    large = problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES
+    if problem.stored is Element.F32:
+        return GemvTile(1, 4, 1) if large else GemvTile(2, 2, 8)
+    if problem.outputs < SMALL_OUTPUTS:
+        return GemvTile(2, 2, 8)
+    return GemvTile(4, 1, 8) if large else GemvTile(4, 1, 4)
 
 
 LARGE_NBYTES = 100 << 20
 SMALL_OUTPUTS = 2048
 
 
-def _gemm(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
-    op: Gemm = layer.op
+def _gemm(
+    layer: Layer, problem: Problem, tile: GemmTile, x: Value, y: Value, constants: Constants, places: Places
+) -> Step:
     weight, bias, dequant, _, _, out_scale, row_scale = constants
-    batch, outputs, length = x.shape[0], op.weight.shape[0], _length(x)
-    stored, tile, parts = _stored(x.element), tile_n(batch), splits(layer)
-    depth = tile_k(layer)
-    stage_nbytes = depth * (TILE_OUT * stored.nbytes + tile * x.element.planes * x.element.nbytes)
-    stages = min(MAX_STAGES, SHARED_NBYTES // stage_nbytes)
+    batch, length, stored, stages = problem.batch, problem.length, problem.stored, tile.stages(problem)
     macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
-    macros |= {"TILE_N": tile, "TILE_K": depth, "STAGES": stages}
+    macros |= {"TILE_N": tile.images, "TILE_K": tile.depth, "STAGES": stages}
     box = BOX_NBYTES // stored.nbytes
-    weight_map = TensorMap(weight, stored, (length, outputs), (length * stored.nbytes,), (box, TILE_OUT))
+    weight_map = TensorMap(weight, stored, (length, problem.outputs), (length * stored.nbytes,), (box, TILE_OUT))
     size = x.element.nbytes
     input_map = TensorMap(
         x.pointer,
         x.element,
         (length, batch, x.element.planes),
         (length * size, length * size * batch),
-        (BOX_NBYTES // size, tile, x.element.planes),
+        (BOX_NBYTES // size, tile.images, x.element.planes),
     )
-    return (
-        _step(
-            layer,
-            Kernel(GEMM, "gemm_wgmma", tuple(macros.items())),
-            Dim3(ceil_div(batch, tile), ceil_div(outputs, TILE_OUT), parts),
-            384,
-            (
-                *(weight_map, input_map, _output_map(y, tile)),
-                *(y.pointer, bias, dequant, out_scale, row_scale, places.workspace, places.counters, places.maxima),
-                *(places.control.error, *scalars(layer.number, batch, length, y.pitch, 1, int(op.relu))),
-            ),
-            1024 + stages * stage_nbytes,
-            x,
-            y,
+    return _step(
+        layer,
+        Kernel(GEMM, "gemm_wgmma", tuple(macros.items())),
+        Dim3(*tile.tiles(problem), tile.splits),
+        384,
+        (
+            *(weight_map, input_map, _output_map(y, tile.images)),
+            *(y.pointer, bias, dequant, out_scale, row_scale, places.workspace, places.counters, places.maxima),
+            *(places.control.error, *scalars(layer.number, batch, length, y.pitch, 1, int(layer.op.relu))),
         ),
+        1024 + stages * tile.stage_nbytes(problem),
+        x,
+        y,
     )
 
 
@@ -200,11 +310,6 @@ def _stored(element: Element) -> Element:
     if element in (Element.F16_PAIR, Element.F32):
         return Element.F32
     return Element.S8 if element is Element.U8 else element
-
-
-def _length(x: Value) -> int:
-    """Stored features of an image."""
-    return math.prod(x.stored_shape[1:])
 
 
 def _step(
@@ -229,7 +334,6 @@ def _step(
         nbytes=x.nbytes + y.nbytes + _stored(x.element).nbytes * op.weight.size + 4 * outputs,
         names=op.names,
         label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
-        early=batch <= 8,
     )
 
 

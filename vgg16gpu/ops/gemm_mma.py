@@ -97,4 +97,5 @@ LOWERING = Lowering(
     supports=supports,
     takes=lambda layer: (x_element(layer),),
     gives=gives,
+    output_alignment=4,
 )

@@ -49,4 +49,4 @@ def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Cho
 
 
 def _text(value: object) -> str:
-    return value.name if isinstance(value, Element) else str(int(value))  # type: ignore[call-overload,no-any-return]
+    return value.name if isinstance(value, Element) else str(int(value))  # type: ignore[call-overload]

@@ -1,0 +1,153 @@
+"""Wrong kernels of the mma family."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests import test_conv_mma, test_gemm_mma, test_mma
+from tests.mutants.table import Edit, Mutant
+from tests.test_conv_igemm import Case as Shapes
+from tests.test_conv_mma import Case
+from tests.wgmma_harness import FullyCase
+
+case = partial(partial, test_conv_mma.test_small_shapes)
+PLAIN = case(case=Case("fp16", Shapes((2, 70, 7, 7), 70)))
+POOLED = case(case=Case("fp16", Shapes((2, 20, 7, 7), 70, pool=True)))
+IMAGES = case(case=Case("fp16", Shapes((3, 20, 5, 5), 9)))  # several in a tile
+FEW_CHANNELS = case(case=Case("fp16", Shapes((1, 3, 9, 8), 20)))
+IN_BFLOAT16 = case(case=Case("bf16", Shapes((2, 20, 7, 7), 70)))
+IN_BYTES = case(case=Case("int8", Shapes((2, 20, 7, 7), 70, pool=True)))
+LAST = case(case=Case("fp16", Shapes((3, 20, 5, 5), 20), last=True))
+NAN = test_mma.test_nan_reaches_the_outputs_whose_window_holds_it
+INFINITY = partial(test_conv_mma.test_padding_channels_stay_zero_beside_an_infinity, precision="fp16", pool=False)
+
+gemm = partial(partial, test_gemm_mma.test_small_shapes)
+FULLY = gemm(case=FullyCase("fp16", (3, 1100), (70, 3)))
+FULLY_IN_PARTS = gemm(case=FullyCase("int8", (3, 3000), (70, 3)))
+
+MMA_MUTANTS = (
+    Mutant(
+        "no barrier between stages",
+        "mma.cuh",
+        Edit("    __syncthreads();  // the stage has landed", "    // the stage has landed"),
+        POOLED,
+        order="7",
+    ),
+    Mutant(
+        "a row of channels in the wrong place",
+        "mma.cuh",
+        Edit("row % 8 * 2 * MT +", "row % 8 * 2 +"),
+        PLAIN,
+    ),
+    Mutant(
+        "k beyond the end is read",
+        "mma.cuh",
+        Edit("k < k_nbytes && row", "row"),
+        FULLY_IN_PARTS,
+    ),
+    Mutant(
+        "matrices of b swapped",
+        "mma.cuh",
+        Edit("lane / 8 % 2)", "lane / 16)"),
+        PLAIN,
+    ),
+    Mutant(
+        "windows dealt wrongly",
+        "conv_mma.cu",
+        Edit("r % 8 / 2 * 4 + r % 16 / 8 * 2", "r % 16 / 2 * 2"),
+        POOLED,
+    ),
+    Mutant(
+        "pixels beyond the tensor stored",
+        "conv_mma.cu",
+        Edit("column < s.rows && channels.first < pitch", "channels.first < pitch"),
+        LAST,
+    ),
+    Mutant(
+        "taps beyond the last",
+        "conv_mma.cu",
+        Edit("kh < s.KH && ", ""),
+        NAN,
+    ),
+    Mutant(
+        "a tap of the row below",
+        "conv_mma.cu",
+        Edit("((kh * s.W + kw) * s.C + c)", "(((kh + 1) * s.W + kw) * s.C + c)"),
+        PLAIN,
+    ),
+    Mutant(
+        "another channel's scale",
+        "conv_mma.cu",
+        Edit("load4(all_dequant + (in_range ? oc + v : 0))", "load4(all_dequant + v)"),
+        IN_BYTES,
+    ),
+    Mutant(
+        "every magnitude is the first image's",
+        "conv_mma.cu",
+        Edit("record_f16_magnitude(maxima + (long long)n * maxima_stride", "record_f16_magnitude(maxima"),
+        IMAGES,
+    ),
+    Mutant(
+        "a neighbour's magnitude",
+        "conv_mma.cu",
+        Edit("if (pixel >= 0 && pixel < hw) largest", "largest"),
+        IMAGES,
+    ),
+    Mutant(
+        "the input of another image",
+        "conv_mma.cu",
+        Edit("(((n - n0) * s.H + ih)", "((n * s.H + ih)"),
+        case(case=Case("fp16", Shapes((40, 8, 2, 2), 4))),
+    ),
+    Mutant(
+        "the bias of the first channels",
+        "conv_mma.cu",
+        Edit("load4(all_bias + (in_range ? oc + v : 0))", "load4(all_bias + v)"),
+        PLAIN,
+    ),
+    Mutant(
+        "padding not zero after a sum of halves",
+        "mma_epilogue.cuh",
+        Edit(
+            "const float v = sum + bias;\n  return real_channel ? (apply_relu ? relu(v) : v) : 0.0f;",
+            "const float v = sum + bias;\n  return apply_relu ? relu(v) : v;",
+        ),
+        INFINITY,
+    ),
+    Mutant(
+        "bfloat16 truncated",
+        "mma_epilogue.cuh",
+        Edit("(bits + 0x7fffu + (bits >> 16 & 1)) >> 16", "bits >> 16"),
+        IN_BFLOAT16,
+    ),
+    Mutant(
+        "integers cut off",
+        "mma_epilogue.cuh",
+        Edit("rintf(fminf(fmaxf(v, LEAST), MOST))", "fminf(fmaxf(v, LEAST), MOST)"),
+        IN_BYTES,
+    ),
+    Mutant(
+        "integers of the next channels",
+        "mma_epilogue.cuh",
+        Edit("<< 8 * i;", "<< 8 * (3 - i);"),
+        IN_BYTES,
+    ),
+    Mutant(
+        "images beyond the batch stored",
+        "gemm_mma.cu",
+        Edit("if (n >= N || o >= OUTP) continue;", "if (o >= OUTP) continue;"),
+        FULLY,
+    ),
+    Mutant(
+        "the last part is too long",
+        "gemm_mma.cu",
+        Edit("k_end = min(pitch, k0 + part_nbytes)", "k_end = pitch"),
+        FULLY_IN_PARTS,
+    ),
+    Mutant(
+        "parts added from the second on",
+        "gemm_mma.cu",
+        Edit("for (int part = 0;", "for (int part = 1;"),
+        FULLY,
+    ),
+)

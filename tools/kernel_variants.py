@@ -1,0 +1,137 @@
+"""What the planner may compile: which module of vgg16gpu/ops drives which kernel, and the macro settings of each.
+
+They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
+in every precision.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from vgg16gpu.devices.cuda_compiler import architecture
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
+from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.ops.preprocess import Normalisation
+from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.program import Kernel
+from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.tuned import TABLES, table
+
+Defines: TypeAlias = tuple[tuple[str, int], ...]
+
+# Kernels that a module of another name drives; every other one has a module of its own name.
+DRIVERS: Final[Mapping[str, str]] = {
+    "conv_wgmma_small": "conv_wgmma",
+    "gemm_wgmma": "fc_wgmma",
+    "gemv": "fc_wgmma",
+    "pack_blocks": "wgmma",
+}
+HOPPER: Final = architecture((9, 0))
+PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8")
+BATCHES: Final = (1, 8, 32, 128)
+CARD: Final = "NVIDIA H200"
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+_SHARED_NBYTES = 227 << 10
+
+
+def driver(kernel: str) -> str:
+    """The module of vgg16gpu/ops that launches the kernels of this file (its name without the suffix)."""
+    return DRIVERS.get(kernel, kernel)
+
+
+def variants(source: Path) -> tuple[Defines, ...]:
+    """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
+    name = f"vgg16gpu.ops.{driver(source.stem)}"
+    if importlib.util.find_spec(name) is None:
+        return ((),)
+    listed: tuple[Defines, ...] = getattr(importlib.import_module(name), "VARIANTS", ())
+    planned = {kernel.defines for kernel in planned_kernels() if kernel.source == source.name}
+    return tuple(dict.fromkeys((*listed, *sorted(planned)))) or ((),)
+
+
+def is_hopper_only(source: Path) -> bool:
+    """Whether a source includes, in the end, what only compute capability 9.0 has."""
+    return "hopper.cuh" in included(source)
+
+
+def included(source: Path) -> set[str]:
+    """The names of all headers of kernels/ that a source includes, directly or not."""
+    found: set[str] = set()
+    waiting = [source]
+    while waiting:
+        for name in _INCLUDE.findall(waiting.pop().read_text(encoding="utf-8")):
+            if name not in found and (kernel_dir() / name).is_file():
+                found.add(name)
+                waiting.append(kernel_dir() / name)
+    return found
+
+
+@cache
+def planned_kernels() -> frozenset[Kernel]:
+    """The kernels of VGG16 on an H200: all precisions and BATCHES, with the shipped table of tiles and without it."""
+    measured = table(CARD, Path(), TABLES)
+    kernels: set[Kernel] = set()
+    for tuned in ({}, measured) if measured else ({},):
+        facts = DeviceFacts("cuda", CARD, 132, (9, 0), _SHARED_NBYTES, 1 << 37, 1 << 37, tensor_maps=True, tuned=tuned)
+        for precision in PRECISIONS:
+            plan = make_plan(vgg16(), facts, [(batch, 3, 224, 224) for batch in BATCHES], _wish(precision))
+            kernels |= plan.kernels
+    return frozenset(kernels)
+
+
+@cache
+def vgg16() -> Graph:
+    """VGG16 with weights of zero, which take no memory."""
+    ops = (*_convolutions(), *_fully_connected())
+    return Graph(GraphInput("x", (None, 3, 224, 224)), ops, (ops[-1].y,))
+
+
+def _convolutions() -> Iterator[Op]:
+    x, channels = "x", 3
+    for block, (count, filters) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), start=1):
+        for number in range(1, count + 1):
+            y = f"conv{block}_{number}"
+            weight, bias = _zeros(filters, channels, 3, 3), _zeros(filters)
+            window = Window((3, 3), pads=Pads(1, 1, 1, 1))
+            yield Conv(x, y, (y,), weight, bias, window, relu=True, pool=number == count)
+            x, channels = y, filters
+
+
+def _fully_connected() -> Iterator[Op]:
+    x, length = "conv5_3", 512 * 7 * 7
+    for number, outputs in ((6, 4096), (7, 4096), (8, 1000)):
+        y = f"fc{number}"
+        flattens, last = number == 6, number == 8
+        yield Gemm(x, y, (y,), _zeros(outputs, length), _zeros(outputs), relu=not last, flattens=flattens)
+        x, length = y, outputs
+
+
+def _wish(precision: str) -> Wish:
+    graph = vgg16()
+    scales = {name: Scale(1.0, signed) for name, signed in quantised_inputs(graph).items()}
+    stored = stored_scales(graph, scales)
+    quantised = {
+        op.y: QuantisedOp(_zeros(*op.weight.shape, dtype=np.int8), _zeros(len(op.weight)), scales[op.x], stored[op.y])
+        for op in graph.ops
+        if isinstance(op, Conv | Gemm)
+    }
+    return Wish(
+        precision,
+        normalisation=Normalisation((0.5,) * 3, (0.25,) * 3),
+        samples=lambda: _zeros(1, 3, 224, 224),
+        quantised=quantised if precision == "int8" else None,
+    )
+
+
+def _zeros(*shape: int, dtype: type[np.generic] = np.float32) -> Any:
+    return np.broadcast_to(dtype(0), shape)

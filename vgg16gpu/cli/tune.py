@@ -1,0 +1,199 @@
+"""`tune`: measure which tile is fastest for each layer on this GPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgg16gpu import tuned
+from vgg16gpu.bench.environment import environment
+from vgg16gpu.cli.options import parse_counts, parse_size
+from vgg16gpu.cli.show import add_row, console, progress, table
+from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.devices.cuda import CudaDevice
+from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
+from vgg16gpu.errors import DeviceError, ModelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.files import atomic_writer, check_outputs
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import Graph
+from vgg16gpu.ops.wgmma import has_wgmma
+from vgg16gpu.prepare import PRECISIONS, Request, load_graph
+from vgg16gpu.program import Kernel
+from vgg16gpu.tune.search import Finding, search, tiles
+from vgg16gpu.tune.tasks import Task, distinct, tasks, vgg_graph
+from vgg16gpu.zoo.architecture import Vgg
+
+DEFAULT_SIZES = (224, 244)
+
+_PRECISION_HELP = "Comma-separated."
+_BATCH_HELP = "Images per run, comma-separated."
+_SIZE_HELP = (
+    "Image size, 244 or 224x320; may be given several times. Default: the models' own; without models 224, 244."
+)
+_OUTPUT_HELP = "Write everything that was measured there, as JSON."
+_TABLE_HELP = "Write the table there instead of into the cache folder, where engines look for it."
+_SECONDS_HELP = "Stop after so long with what there is."
+_TOP_HELP = "Candidates of each convolution."
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    models: tuple[Path, ...]
+    precisions: tuple[str, ...]
+    batches: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...]
+    output: Path | None
+    table: Path | None
+    seconds: float
+    top: int
+
+
+def _parse_precisions(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    for name in names:
+        if name not in PRECISIONS:
+            raise click.BadParameter(f"'{name}' is not supported; accepted: {', '.join(PRECISIONS)}")
+    return names
+
+
+def _parse_sizes(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> tuple[tuple[int, int], ...]:
+    sizes = (parse_size(context, parameter, value) for value in values)
+    return tuple(size for size in sizes if size)
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("tune")
+@click.argument("models", nargs=-1, type=_FILE, metavar="[MODEL...]")
+@click.option(
+    "--precision",
+    "precisions",
+    callback=_parse_precisions,
+    default=",".join(PRECISIONS),
+    show_default=True,
+    metavar="NAMES",
+    help=_PRECISION_HELP,
+)
+@click.option(
+    "--batches", callback=parse_counts, default="1,8,32,128", show_default=True, metavar="NUMBERS", help=_BATCH_HELP
+)
+@click.option("--size", "sizes", multiple=True, callback=_parse_sizes, metavar="SIZE", help=_SIZE_HELP)
+@click.option("--output", type=_FILE, metavar="FILE", help=_OUTPUT_HELP)
+@click.option("--table", type=_FILE, metavar="FILE", help=_TABLE_HELP)
+@click.option("--seconds", type=click.FloatRange(1), default=360, show_default=True, help=_SECONDS_HELP)
+@click.option("--top", type=click.IntRange(1), default=14, show_default=True, help=_TOP_HELP)
+def tune_command(**values: Any) -> None:
+    """Measure which tile is fastest for each layer on this GPU, and keep a table of them for later runs.
+
+    The layers are those of the MODELs, ONNX files; without any, those of VGG16. Each candidate is checked against
+    float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. Needs an NVIDIA GPU of
+    compute capability 9.0; the kernels of other devices have nothing to tune.
+    """
+    options = Options(**values)
+    check_outputs({"--output": options.output, "--table": options.table})
+    deadline = time.monotonic() + options.seconds
+    device = CudaDevice()
+    try:
+        if not has_wgmma(device.facts):
+            raise DeviceError(f"{device.facts.name} has no kernels with tiles to tune; compute capability 9.0 has")
+        todo = distinct(_tasks(options, device.facts))
+        compiler = CubinCompiler(device.facts.compute_capability)
+        with progress() as bar:
+            found = search(device, todo, _compile(compiler), top=options.top, deadline=deadline)
+            findings = list(bar.track(found, total=len(todo), description="layers"))
+        made = environment(device)
+        gpu = device.facts.name
+    finally:
+        device.close()
+    path = options.table or tuned.own_path(gpu, cache_dir())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tuned.write(path, gpu, tiles(findings), made)
+    if options.output:
+        report = json.dumps({"environment": made, "problems": [_record(finding) for finding in findings]}, indent=1)
+        with atomic_writer(options.output) as stream:
+            stream.write(f"{report}\n".encode())
+    _print(findings, len(todo), path)
+
+
+def _tasks(options: Options, facts: DeviceFacts) -> Iterator[Task]:
+    for graph, size in _graphs(options):
+        shapes = [resolve_input_shape(graph, batch, size) for batch in sorted(options.batches)]
+        yield from tasks(graph, facts, options.precisions, shapes)
+
+
+def _graphs(options: Options) -> Iterator[tuple[Graph, tuple[int, int] | None]]:
+    if not options.models:
+        for height, width in options.sizes or [(size, size) for size in DEFAULT_SIZES]:
+            if height != width:
+                raise ModelError(f"--size {height}x{width}: VGG16 without a model file is square; name a model")
+            yield vgg_graph(Vgg(size=height)), (height, width)
+    for model in options.models:
+        graph = load_graph(Request(model))
+        for size in options.sizes or (None,):
+            yield graph, size
+
+
+def _compile(compiler: CubinCompiler) -> Callable[[Kernel], None]:
+    """Into the cache, from where the device takes it."""
+
+    def compile_kernel(kernel: Kernel) -> None:
+        compiler.cubins([Unit(kernel.source, kernel.defines)])
+
+    return compile_kernel
+
+
+def _record(finding: Finding) -> dict[str, Any]:
+    return {
+        "key": finding.key,
+        "label": finding.label,
+        "flop": finding.flop,
+        "usual": finding.usual,
+        "timings": [
+            {"entry": timing.entry, "us": _us(timing.seconds), "estimate_us": _us(timing.estimate)}
+            for timing in finding.timings
+        ],
+        "wrong": [{"entry": entry, "why": why} for entry, why in finding.wrong],
+    }
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e6, 2)
+
+
+def _print(findings: Sequence[Finding], wanted: int, path: Path) -> None:
+    screen = console()
+    columns = ["problem", "fastest tile", "us", "TFLOP/s", "without table us", "gain", "estimate us"]
+    result = table(columns, right=columns[2:])
+    for finding in findings:
+        if not finding.timings:
+            continue
+        best, usual = finding.timings[0], finding.usual_seconds
+        add_row(
+            result,
+            finding.key,
+            " ".join(f"{name[:4]}{value}" if name != "tile" else str(value) for name, value in best.entry.items()),
+            _us(best.seconds),
+            f"{finding.flop / best.seconds / 1e12:.0f}",
+            _us(usual) or "-",
+            f"{usual / best.seconds - 1:.0%}" if usual else "-",
+            _us(best.estimate) or "-",
+        )
+    screen.print(result)
+    for finding in findings:
+        for entry, why in finding.wrong:
+            click.echo(f"vgg16gpu: WRONG, not used: {finding.key}: {dict(entry)}: {why}", err=True)
+    if len(findings) < wanted:
+        click.echo(f"vgg16gpu: time ran out: {len(findings)} of {wanted} layers are tuned", err=True)
+    screen.print(f"{len(tiles(findings))} tiles: {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,211 @@
+"""Numbers for a task: inputs and weights as they are stored, and in float64 what has to come out.
+
+Images repeat: the even ones are alike, and the odd ones. So batches of any size need two images and two answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.graph import Array
+from vgg16gpu.ops import conv_first, conv_wgmma, fc_wgmma
+from vgg16gpu.ops.wgmma import block_nbytes, x_element
+from vgg16gpu.program import Element
+from vgg16gpu.tune.tasks import Task
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Stored: TypeAlias = npt.NDArray[Any]  # planes first, in the element's own type
+
+IMAGES: Final = 2
+PERIOD: Final = 1_000_003  # of the random numbers: prime, so that no tile meets the same ones
+BYTES: Final = (Element.U8, Element.S8)
+TAPS: Final = 9
+ROW_SCALE: Final = 1024.0  # of the weights of a Gemm, brings them into float16's range
+
+# Largest difference / largest magnitude that a kernel may show, by what it multiplies.
+BOUNDS: Final = {
+    Element.F32: 4e-6,
+    Element.F16_PAIR: 4e-6,
+    Element.F16: 1e-3,
+    Element.BF16: 6e-3,
+    Element.U8: 0.0,
+    Element.S8: 0.0,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a task is run on.
+
+    x: (planes, images, ...) as stored. constants: in the order of the op module, the weights first. expected: (images,
+    OH, OW, stored channels) or (images, stored features); a kernel may be wrong by `bound` of its largest magnitude.
+    """
+
+    x: Stored
+    constants: tuple[Stored, ...]
+    expected: Array
+    bound: float
+
+
+def case(task: Task) -> Case:
+    """The numbers of a task; those of the last one again if it differs in nothing but the batch."""
+    kinds: dict[Any, Callable[[Task], Case]] = {conv_wgmma: _conv, conv_first: _first, fc_wgmma: _gemm}
+    elements = getattr(task.x, "element", None), task.y.element
+    name = replace(task.problem, batch=0), *elements
+    if name not in _last:
+        _last.clear()
+        _last[name] = kinds[task.kernels](task)
+    return _last[name]
+
+
+_last: dict[object, Case] = {}  # holds one at most
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    stored: Stored
+    exact: npt.NDArray[Any]  # what `stored` stands for, planes added: float64, or what float32 and bytes are
+
+
+def _noise(shape: tuple[int, ...], deviation: float = 1.0, seed: int = 0) -> npt.NDArray[np.float32]:
+    period = np.random.default_rng(seed).standard_normal(PERIOD, np.float32) * np.float32(deviation)
+    return np.resize(period, math.prod(shape)).reshape(shape)
+
+
+def _store(element: Element, numbers: npt.NDArray[np.float32]) -> _Numbers:
+    """Numbers as an element holds them."""
+    match element:
+        case Element.F16:
+            halves = numbers.astype(np.float16)
+            return _Numbers(halves[None], halves)
+        case Element.F16_PAIR:
+            high = numbers.astype(np.float16)
+            low = (numbers - high).astype(np.float16)
+            return _Numbers(np.stack([high, low]), high.astype(np.float64) + low)
+        case Element.BF16:
+            bits = numbers.view(np.uint32)
+            rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+            return _Numbers(rounded.astype(np.uint16)[None], (rounded << 16).view(np.float32))
+        case Element.U8:
+            bytes_ = np.rint(numbers).clip(0, 255).astype(np.uint8)
+            return _Numbers(bytes_[None], bytes_)
+        case Element.S8:
+            signed = np.rint(numbers).clip(-127, 127).astype(np.int8)
+            return _Numbers(signed[None], signed)
+    return _Numbers(numbers[None], numbers)
+
+
+def _inputs(element: Element, shape: tuple[int, ...]) -> _Numbers:
+    """Activations as a ReLU leaves them; signed bytes and pixels have both signs."""
+    noise = _noise(shape, {Element.U8: 64.0, Element.S8: 40.0}.get(element, 1.0))
+    return _store(element, noise if element is Element.S8 else np.maximum(noise, 0))
+
+
+def _weights(element: Element, shape: tuple[int, ...]) -> _Numbers:
+    """(OC, ...) weights, scaled as by He et al.; signed bytes for 8-bit elements."""
+    element = Element.S8 if element is Element.U8 else element
+    return _store(element, _noise(shape, 40.0 if element is Element.S8 else math.sqrt(2 / math.prod(shape[1:])), 1))
+
+
+def _conv(task: Task) -> Case:
+    problem = task.problem
+    element, channels, outputs = problem.element, problem.channels, problem.out_channels
+    x = _inputs(element, (IMAGES, problem.height, problem.width, channels))
+    weight = _weights(element, (outputs, channels, TAPS))
+    block = block_nbytes(element, channels) // element.nbytes
+    planes = [
+        _permuted(plane, element).reshape(outputs, channels // block, block, TAPS).transpose(1, 3, 0, 2)
+        for plane in weight.stored
+    ]
+    sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
+    finish, expected = _finished(task, sums)
+    return Case(
+        x.stored,
+        (np.ascontiguousarray(np.stack(planes, axis=2)), *finish),
+        expected.astype(np.float32),
+        BOUNDS[element],
+    )
+
+
+def _first(task: Task) -> Case:
+    problem = task.problem
+    channels, outputs = task.layer.x_shape[1], problem.out_channels
+    element = Element.S8 if problem.element in BYTES else problem.element
+    x = _store(
+        element, _noise((IMAGES, problem.height, problem.width, channels), 40.0 if element is Element.S8 else 1.0)
+    )
+    weight = _weights(element, (outputs, channels, TAPS))
+    length = TAPS * channels
+    padded = -(-length * element.nbytes // 32) * 32 // element.nbytes
+    rows = np.zeros((element.planes, outputs, padded), weight.stored.dtype)
+    rows[:, :, :length] = weight.stored.transpose(0, 1, 3, 2).reshape(element.planes, outputs, length)
+    packed = np.stack([_permuted(plane, element) for plane in rows])
+    sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
+    finish, expected = _finished(task, sums)
+    source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
+    constants = (packed, *finish, np.ones(1, np.float32))
+    return Case(np.ascontiguousarray(source)[None], constants, expected.astype(np.float32), BOUNDS[element])
+
+
+def _gemm(task: Task) -> Case:
+    problem, element = task.problem, x_element(task.layer)
+    x = _inputs(task.x.element, (IMAGES, problem.length))  # type: ignore[union-attr]  # a Value
+    weight = _weights(problem.stored, (problem.outputs, problem.length))
+    parts = range(0, problem.outputs, 512)
+    exact = x.exact.astype(np.float64)
+    sums = np.concatenate([exact @ weight.exact[i : i + 512].astype(np.float64).T for i in parts], axis=1)
+    padding = element.padded(problem.outputs) - problem.outputs
+    (bias, dequant, out_scale), expected = _finished(task, np.pad(sums, ((0, 0), (0, padding))))
+    expected[:, problem.outputs :] = 0
+    ones, row_scale = np.ones_like(dequant), np.ones_like(dequant)
+    if element is Element.F16_PAIR:
+        row_scale *= np.float32(ROW_SCALE)
+    constants = (weight.stored, bias, dequant / row_scale, ones, dequant, out_scale, row_scale)
+    return Case(x.stored, constants, expected[:, : task.y.pitch].astype(np.float32), BOUNDS[element])
+
+
+def _permuted(rows: Stored, element: Element) -> Stored:
+    """Rows of bytes in the order of wgmma_tile.cuh: rows r and r + 8 of every 16 are channels 2r and 2r + 1."""
+    if element not in BYTES:
+        return rows
+    return rows.reshape(-1, 8, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
+    """The sums of a 3x3 convolution with one pixel of padding: (N, H, W, C) and (OC, C, 3, 3) to (N, H, W, OC)."""
+    images, height, width, channels = x.shape
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    sums = np.zeros((images * height * width, len(weight)))
+    for row in range(3):
+        for column in range(3):
+            taps = padded[:, row : row + height, column : column + width].reshape(-1, channels)
+            sums += taps @ weight[:, :, row, column].astype(np.float64).T
+    return sums.reshape(images, height, width, -1)
+
+
+def _finished(task: Task, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
+    """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
+
+    Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.
+    """
+    op, element, channels = task.layer.op, x_element(task.layer), sums.shape[-1]
+    exact = element in BYTES
+    scale = 2.0 ** -round(math.log2(sums.std() / 40)) if exact else 1.0
+    bias = np.rint(_noise((channels,), 8.0, 2)) if exact else _noise((channels,), 0.1, 2)
+    values = sums * scale + bias
+    if op.relu:
+        values = np.maximum(values, 0)
+    if getattr(op, "pool", False):
+        images, height, width, _ = values.shape
+        even = values[:, : height // 2 * 2, : width // 2 * 2]
+        values = even.reshape(images, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+    if task.y.element in BYTES:
+        values = np.rint(values).clip(0 if task.y.element is Element.U8 else -128, 255 if op.relu else 127)
+    ones = np.ones(channels, np.float32)
+    return (bias, ones * np.float32(scale), ones), values
