@@ -16,7 +16,7 @@
 //           Grid: min(SMs, tiles) blocks walk the tiles, channels first. Block: warpgroup 0 is the producer (one thread
 //           issues the loads), 1 and 2 multiply: two halves of 128 channels, or with PAIR_TILES two tiles of pixels.
 //           tiles = oc_tiles * tiles_x * tiles_y * images.
-// Tiles:    ELEMENT 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0), POOL (0;
+// Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0), POOL (0;
 //           not flat), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0), HALO_STAGES (2), WEIGHT_STAGES (5),
 //           STAGE_UNITS (1: tap planes a weight stage), HEAD_START (0: taps that warpgroup 1 is ahead of 2 at first),
 //           PROMOTE_TAPS (3).
@@ -154,6 +154,7 @@ DEVICE void produce(const CUtensorMap* inp, const CUtensorMap* weight, const Sha
     for (int block = 0; block < work.channel_blocks; block++) {
       const uint32_t full = shared.halo_full(halo.stage);
       barrier_wait(shared.halo_empty(halo.stage), halo.parity, watch);
+      if (watch.lost) return;
       barrier_arrive_expect(full, PLANES * HALO_BYTES);
       UNROLL
       for (int plane = 0; plane < PLANES; plane++)
@@ -162,6 +163,7 @@ DEVICE void produce(const CUtensorMap* inp, const CUtensorMap* weight, const Sha
       halo.advance(HALO_STAGES);
       for (int unit = 0; unit < BLOCK_UNITS; unit += STAGE_UNITS) {
         barrier_wait(shared.weights_empty(weights.stage), weights.parity, watch);
+        if (watch.lost) return;
         barrier_arrive_expect(shared.weights_full(weights.stage), WEIGHT_BYTES);
         load_box(shared.weights(weights.stage), weight, shared.weights_full(weights.stage), 0, tile.oc,
                  block * BLOCK_UNITS + unit);
@@ -237,13 +239,13 @@ struct Consumer {
   DEVICE void release_weights(int tap) {
     UNROLL
     for (int i = tap * PLANES / STAGE_UNITS; i < (tap + 1) * PLANES / STAGE_UNITS; i++) {
-      if (lane == 0) barrier_arrive(shared.weights_empty(weights_done.stage));
+      if (lane == 0 && !watch.lost) barrier_arrive(shared.weights_empty(weights_done.stage));
       weights_done.advance(WEIGHT_STAGES);
     }
   }
 
   DEVICE void release_halo(int stage) {
-    if (lane == 0) barrier_arrive(shared.halo_empty(stage));
+    if (lane == 0 && !watch.lost) barrier_arrive(shared.halo_empty(stage));
   }
 
   // Wait for the tap's weights and describe them.

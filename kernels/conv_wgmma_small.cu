@@ -57,7 +57,6 @@
 #ifndef BLOCKS_PER_SM
 #define BLOCKS_PER_SM 1
 #endif
-
 typedef Stored<ELEMENT> E;
 typedef E::Sum Sum;
 
@@ -158,7 +157,6 @@ struct Ring {
     }
   }
 };
-
 // ---- The producer: one thread starts every copy.
 
 DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, const CUtensorMap* weight,
@@ -170,21 +168,22 @@ DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensor
   auto load_weights = [&] {
     const uint32_t full = pipeline.weights_full(stage.stage);
     barrier_wait(pipeline.weights_free(stage.stage), stage.parity, watch);
+    const int tap = work.first * 9 + stages++ * TAPS_PER_STAGE;
+    if (watch.lost) return;
     barrier_arrive_expect(full, WEIGHT_STAGE);
-    const int tap = work.first * 9 + stages * TAPS_PER_STAGE;
     load_box(pipeline.weights(stage.stage), weight, full, 0, work.oc, tap * E::PLANES);
-    stages++;
     stage.advance();
   };
   auto load_halo = [&] {
     const uint32_t full = pipeline.halo_full(halo.stage);
     barrier_wait(pipeline.halo_free(halo.stage), halo.parity, watch);
+    const int channel = (work.first + halos++) * BLOCK_CHANNELS;
+    if (watch.lost) return;
     barrier_arrive_expect(full, E::PLANES * HALO_BYTES);
     UNROLL
     for (int plane = 0; plane < E::PLANES; plane++)
-      load_box(pipeline.halo(halo.stage) + plane * HALO_PLANE, inp, full, (work.first + halos) * BLOCK_CHANNELS,
-               work.x - 1, work.y - 1, work.n + plane * images);
-    halos++;
+      load_box(pipeline.halo(halo.stage) + plane * HALO_PLANE, inp, full, channel, work.x - 1, work.y - 1,
+               work.n + plane * images);
     halo.advance();
   };
   while (stages < WEIGHT_STAGES && stages < all_stages) load_weights();  // weights do not depend on another kernel
@@ -231,7 +230,7 @@ DEVICE void add_to(Sum (&target)[LENGTH], Sum (&sum)[SUM_LENGTH]) {
 DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgroup, int count, const Watch& watch) {
   // One halo stage, given back a tap late, is enough for one channel block only. To know the count saves registers.
   const int blocks = HALO_STAGES == 1 && !PAIR ? 1 : count;
-  const bool speaker = threadIdx.x % 32 == 0;
+  const bool first = threadIdx.x % 32 == 0;
   Sum low[PAIR ? SUMS : 1], promoted[PAIR ? SUMS : 1] = {};
   Ring<HALO_STAGES> halo{0};
   Ring<WEIGHT_STAGES> stage{0};
@@ -246,6 +245,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
       if (tap % TAPS_PER_STAGE == 0) barrier_wait(pipeline.weights_full(stage.stage), stage.parity, watch);
       const uint64_t weights = matrix_descriptor(pipeline.weights(stage.stage) + tap % TAPS_PER_STAGE * WEIGHT_TAP,
                                                  8 * BLOCK_BYTES, SWIZZLE);
+      const bool speaker = first && !watch.lost;
       products_begin();
       multiply_tap(sum, low, weights, corner + descriptor_step((tap / 3 * HALO_W + tap % 3) * BLOCK_BYTES), tap,
                    block == 0 && tap == 0);
@@ -263,7 +263,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
         if (promote) add_to(promoted, sum);
       }
     }
-    if (PAIR && speaker) barrier_arrive(pipeline.halo_free(halo.stage));
+    if (PAIR && first && !watch.lost) barrier_arrive(pipeline.halo_free(halo.stage));
     if (!PAIR) used_halo = halo.stage;
     halo.advance();
   }

@@ -68,7 +68,6 @@ struct Ring {
 
   DEVICE uint32_t stage(int i) const { return address + i * STAGE_BYTES; }
 };
-
 struct Slot {
   int i = 0;
   uint32_t parity = 0;
@@ -80,7 +79,6 @@ struct Slot {
     }
   }
 };
-
 // The part of the sum that this block takes: stages of TILE_K, `first` to `first + count`.
 struct Part {
   int first, count;
@@ -102,6 +100,7 @@ DEVICE void produce(const Ring& ring, const CUtensorMap* weight, const CUtensorM
   for (int step = 0; step < part.count; step++, slot.next()) {
     if (step >= ahead) {
       barrier_wait(ring.empty + 8 * slot.i, slot.parity ^ 1, watch);
+      if (watch.lost) return;
       load_weights(slot.i, step);
     }
     UNROLL
@@ -134,7 +133,8 @@ DEVICE void multiply(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, const 
                                         b + descriptor_step(q / 4 * INPUT_BOX + q % 4 * 32), 1);
     products_commit();
     products_wait<1>();  // the stage before has been read
-    if (step > 0 && threadIdx.x % 32 == 0) barrier_arrive(ring.empty + 8 * ((slot.i + STAGES - 1) % STAGES));
+    if (step > 0 && threadIdx.x % 32 == 0 && !watch.lost)
+      barrier_arrive(ring.empty + 8 * ((slot.i + STAGES - 1) % STAGES));
     slot.next();
   }
   products_wait<0>();
@@ -222,7 +222,7 @@ DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, 
       promote(stage, high[(COUNT - 1) % BUFFERS]);
     else
       promote(sum, high[0]);
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + 8 * slot.i);
+    if (threadIdx.x % 32 == 0 && !watch.lost) barrier_arrive(ring.empty + 8 * slot.i);
     if constexpr (FINE) {
       carry(group, stage);
       if (step % GROUP_STAGES == GROUP_STAGES - 1 || step == steps - 1) carry(sum, group);

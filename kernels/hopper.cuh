@@ -46,21 +46,26 @@ DEVICE bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
   return done != 0;
 }
 
-// Where a wait that runs out is reported: the run's error word and what to write there, the number of the step.
+// Where a wait that runs out is reported: the run's error word and what to write there, the number of the step. `lost` is
+// set in the thread that it happened to.
 struct Watch {
   int* error;
   int step;
+  mutable bool lost = false;
 };
 
 constexpr int WAIT_TRIES = 1 << 20;  // each try sleeps in hardware for some microseconds: seconds in all
 
 // Wait for the end of the phase of this parity. A wait that would never end gives up, sets the error word and lets the
 // kernel run to its end: its results are then wrong, and the host says so. Once one wait has given up the others do not
-// take their time. (A __trap() here instead would make ptxas ignore the register budget of set_registers.)
+// take their time. A thread that is lost must neither announce nor ask for more bytes: an overflowing barrier is a fault.
+// (A __trap() here instead would make ptxas ignore the register budget of set_registers.)
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity, const Watch& watch) {
+  if (watch.lost) return;
   for (int tries = 1; !barrier_try_wait(barrier, parity); tries++) {
     if (tries == WAIT_TRIES || (tries % 1024 == 0 && *static_cast<volatile int*>(watch.error) != 0)) {
       *static_cast<volatile int*>(watch.error) = watch.step;
+      watch.lost = true;
       break;
     }
   }

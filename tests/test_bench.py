@@ -377,6 +377,18 @@ def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str
     assert findings.failures == ["bf16: it does not compile"]
 
 
+def test_kernels_can_be_chosen(tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    options = ("--precision", "fp16", "--kernels", "mma", "--repeats", 1, "--seconds", 0.01, "--output", output)
+    result = bench("digits", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "kernels mma" in result.stdout
+    found = json.loads(output.read_text())
+    assert found["kernels"] == "mma"
+    layers = found["batches"][0]["layers"]
+    assert {"conv_mma", "gemm_mma"} <= {layer["kernel"].partition("<")[0] for layer in layers}
+
+
 def test_the_first_precision_that_fails_is_an_error(model: Path, engines: list[str]) -> None:
     with pytest.raises(KernelError, match="does not compile"):
         session.run_benchmark(Wanted(model, "cpu", ("bf16", "fp16"), repeats=1), lambda _: None)

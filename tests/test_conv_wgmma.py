@@ -130,7 +130,6 @@ def test_several_batch_sizes_in_one_engine(hopper: CudaDevice, precision: str) -
 # ---- A wait that runs out
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_wait_that_runs_out_is_reported_and_does_no_harm(hopper: CudaDevice, precision: str) -> None:
-    trial = ConvCase(precision, (2, 64, 15, 15), 128, HALVES, pool=True).trial()
+def test_a_wait_that_runs_out_is_reported_and_does_no_harm(hopper: CudaDevice) -> None:
+    trial = ConvCase("fp32", (2, 64, 15, 15), 128, HALVES, pool=True).trial()
     check_fault(hopper, trial, "conv_wgmma", operator=1)

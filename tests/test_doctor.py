@@ -71,7 +71,7 @@ def test_a_sound_machine_without_a_gpu():
 def test_a_sound_machine_with_a_gpu():
     found = checks(GPU_MACHINE)
     assert {check.state for check in found.values()} == {State.OK}
-    assert found["GPU 0"].found == "NVIDIA H200, sm_90, 139.0 GiB"
+    assert found["GPU 0"].found == "NVIDIA H200, sm_90, 139.0 GiB; kernels wgmma, mma, ffma"
     assert found["PyCUDA"].found == "2026.1, built for CUDA 13.0"
 
 
@@ -97,6 +97,27 @@ def test_each_fault_is_named_alone_with_its_remedy(changes, name, found, remedy)
     check = checks(GPU_MACHINE, **changes)[name]
     assert found in check.found
     assert remedy in check.remedy
+
+
+@pytest.mark.parametrize(
+    ("capability", "families"),
+    [
+        ((6, 1), "ffma"),
+        ((7, 5), "mma, ffma"),
+        ((8, 6), "mma, ffma"),
+        ((9, 0), "wgmma, mma, ffma"),
+        ((12, 0), "mma, ffma"),
+    ],
+)
+def test_the_kernels_that_a_card_can_run(capability, families):
+    driver = dataclasses.replace(DRIVER, gpus=(dataclasses.replace(H200, compute_capability=capability),))
+    assert checks(GPU_MACHINE, driver=driver)["GPU 0"].found.endswith(f"; kernels {families}")
+    without = checks(GPU_MACHINE, driver=driver, bindings=Bindings("2026.1", "13.0", "", "", "No module named 'cuda'"))
+    assert without["GPU 0"].found.endswith(f"; kernels {families.removeprefix('wgmma, ')}")
+    found = without["cuda-bindings"]
+    assert found.found.startswith("No module named 'cuda': CUDA graphs")
+    assert ("wgmma kernels" in found.found) == ("wgmma" in families)
+    assert found.remedy == "run python -m vgg16gpu.cuda_setup --force"
 
 
 def test_another_toolkit_is_pointed_at():

@@ -5,19 +5,16 @@ tests/test_mma.py has what it is made of, and the kernel alone, on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from tests.kernel_harness import Result, assert_same_bits, normal, seeded
 from tests.kernel_signatures import arguments
+from tests.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
+from tests.mma_harness import FullyMmaCase as Case
 from tests.wgmma_harness import (
-    FullyCase,
-    Trial,
     check,
     check_positions,
     convolution,
@@ -30,22 +27,19 @@ from tests.wgmma_harness import (
 from vgg16gpu.devices.base import Device
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Flatten, Graph, GraphInput
-from vgg16gpu.ops import gemm_mma
-from vgg16gpu.ops.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS, MmaTile
+from vgg16gpu.ops.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Element
 
-STORED = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}
-PRECISIONS = tuple(STORED)
+
+@pytest.fixture(scope="module")
+def device(device: Device, request: pytest.FixtureRequest) -> Device:
+    return build_module(device, request.session, __name__)
 
 
-def trial_of(case: FullyCase) -> Trial:
-    return replace(case.trial(), kernels="mma")
-
-
-def check_case(device: Device, case: FullyCase) -> Result:
+def check_case(device: Device, case: Case) -> Result:
     """Judge a case, once all of its layers have been found to run on gemm_mma, and to be stored as they should."""
-    result = check(device, trial_of(case))
+    result = check(device, case.trial())
     last = len(case.outputs)
     for i in range(1, last + 1):
         assert step_of(result.program, f"v{i}").kernel.name == "gemm_mma"
@@ -54,39 +48,28 @@ def check_case(device: Device, case: FullyCase) -> Result:
     return result
 
 
-@contextmanager
-def gemm_tile(tile: MmaTile) -> Iterator[None]:
-    """Fully connected layers on mma run with this tile."""
-    with mock.patch.object(gemm_mma, "_tile", return_value=tile):
-        yield
-
-
-def tile_id(tile: MmaTile) -> str:
-    return f"{tile.out}x{tile.px}x{tile.k_nbytes}"
-
-
 SHAPES = (
-    FullyCase("", (1, 100), (130, 70, 20)),
-    FullyCase("", (3, 17), (17, 33), bias=False),
-    FullyCase("", (2, 5000), (33, 1000), relu=False),  # the reduction is cut into parts
-    FullyCase("", (5, 20, 7, 7), (200, 3)),
-    FullyCase("", (4, 3, 5, 9), (65, 1), relu=False),  # few channels, padded to 16 bytes
-    FullyCase("", (2, 1), (1, 1), relu=False),
-    FullyCase("", (30, 8), (8, 16, 5)),
+    Case("", (1, 100), (130, 70, 20)),
+    Case("", (3, 17), (17, 33), bias=False),
+    Case("", (2, 5000), (33, 1000), relu=False),  # the reduction is cut into parts
+    Case("", (5, 20, 7, 7), (200, 3)),
+    Case("", (4, 3, 5, 9), (65, 1), relu=False),  # few channels, padded to 16 bytes
+    Case("", (2, 1), (1, 1), relu=False),
+    Case("", (30, 8), (8, 16, 5)),
 )
 CASES = tuple(replace(case, precision=precision) for precision in PRECISIONS for case in SHAPES)
-BATCHES = tuple(FullyCase(p, (n, 300), (135, 20)) for p in PRECISIONS for n in (1, 8, 9, 16, 17, 33, 65, 129))
-SANITIZED = tuple(FullyCase(p, (3, 1100), (70, 3), relu=False) for p in PRECISIONS)
+BATCHES = tuple(Case(p, (n, 300), (135, 20)) for p in PRECISIONS for n in (1, 8, 9, 16, 17, 33, 65, 129))
+SANITIZED = tuple(Case(p, (3, 1100), (70, 3), relu=False) for p in PRECISIONS)
 
 
 @pytest.mark.parametrize("case", parameters((*CASES, *BATCHES)))
-def test_shapes(device: Device, case: FullyCase) -> None:
+def test_shapes(device: Device, case: Case) -> None:
     check_case(device, case)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("case", parameters(SANITIZED))
-def test_small_shapes(device: Device, case: FullyCase) -> None:
+def test_small_shapes(device: Device, case: Case) -> None:
     check_case(device, case)
 
 
@@ -102,33 +85,34 @@ def test_behind_a_convolution(device: Device, precision: str, pool: bool, flatte
     gemm = fully(random, name, "y", length, 20, flattens=flattens)
     ops = (conv, gemm) if flattens else (conv, Flatten("a", "f", ("f",)), gemm)
     graph = Graph(GraphInput("x", (None, 3, 9, 7)), ops, ("y",))
-    result = check(device, Trial(graph, normal(random, 2, 3, 9, 7), precision, kernels="mma"))
+    result = check(device, MmaTrial(graph, normal(random, 2, 3, 9, 7), precision))
     assert step_of(result.program, "y").kernel.name == "gemm_mma"
 
 
 # ---- Bits
 
+TILES = (*GEMM_TILES, LARGE_48K)
 
-@pytest.mark.parametrize("tile", [*GEMM_TILES, LARGE_48K], ids=tile_id)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_every_tile_gives_the_same_bits(device: Device, precision: str, tile: MmaTile) -> None:
-    case = FullyCase(precision, (19, 1500), (130, 20))
-    expected = check_case(device, case)
-    with gemm_tile(tile):
-        result = check_case(device, case)
-    assert step_of(result.program, "v1").shared == tile.shared
+
+@pytest.mark.parametrize(
+    "case", parameters(Case(p, (19, 1500), (130, 20), tile=tile) for p in PRECISIONS for tile in TILES)
+)
+def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
+    assert case.tile is not None
+    result, expected = check_case(device, case), check_case(device, replace(case, tile=None))
+    assert step_of(result.program, "v1").shared == case.tile.shared
     for name in ("v1", "v2"):
         assert_same_bits(result.value(name), expected.value(name), name)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_image_has_the_same_bits_at_any_place(device: Device, precision: str) -> None:
-    check_positions(device, trial_of(FullyCase(precision, (5, 1500), (70, 20))))
+@pytest.mark.parametrize("case", parameters(Case(p, (5, 1500), (70, 20)) for p in PRECISIONS))
+def test_an_image_has_the_same_bits_at_any_place(device: Device, case: Case) -> None:
+    check_positions(device, case.trial())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_image_has_the_same_bits_in_any_batch(device: Device, precision: str) -> None:
-    trial = trial_of(FullyCase(precision, (130, 1500), (70, 20)))
+@pytest.mark.parametrize("case", parameters(Case(p, (130, 1500), (70, 20)) for p in PRECISIONS))
+def test_an_image_has_the_same_bits_in_any_batch(device: Device, case: Case) -> None:
+    trial = case.trial()
     with resident(device, trial, 1, 9, 130) as plan:
         together = plan.run(130, trial.x).outputs[0]
         for batch in (1, 9):
@@ -141,7 +125,7 @@ def test_an_image_has_the_same_bits_in_any_batch(device: Device, precision: str)
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_nan_stays_in_its_image(device: Device, precision: str, relu: bool) -> None:
-    trial = trial_of(FullyCase(precision, (3, 100), (20, 30), relu=relu))
+    trial = Case(precision, (3, 100), (20, 30), relu=relu).trial()
     x = trial.x.copy()
     x[1, 3] = np.nan
     with resident(device, trial) as plan:
@@ -154,7 +138,7 @@ def test_nan_stays_in_its_image(device: Device, precision: str, relu: bool) -> N
 
 def test_overflow_of_float16_is_reported(device: Device) -> None:
     """Of the image in which it happens, inside the network: what comes in is within the range."""
-    trial = trial_of(FullyCase("fp16", (4, 300), (70, 20)))
+    trial = Case("fp16", (4, 300), (70, 20)).trial()
     x = trial.x.copy()
     x[2] = 60000
     with resident(device, trial) as plan:
@@ -166,7 +150,7 @@ def test_overflow_of_float16_is_reported(device: Device) -> None:
 
 
 def test_bfloat16_has_the_range_of_float32(device: Device) -> None:
-    trial = trial_of(FullyCase("bf16", (2, 300), (70, 20)))
+    trial = Case("bf16", (2, 300), (70, 20)).trial()
     check(device, replace(trial, x=trial.x * np.float32(1e9)))
 
 

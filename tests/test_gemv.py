@@ -34,7 +34,7 @@ SHAPES = (
     FullyCase("", (1, 20, 7, 7), (2048, 20)),
 )
 CASES = tuple(replace(case, precision=precision) for precision in PRECISIONS for case in SHAPES)
-TILES = (GemvTile(2, 2, 8), GemvTile(4, 1, 8), GemvTile(4, 1, 4), GemvTile(1, 4, 1), GemvTile(2, 4, 2))
+TILES = (GemvTile(2, 2, 8), GemvTile(4, 1, 8), GemvTile(4, 1, 4), GemvTile(1, 4, 1), GemvTile(2, 2, 1))
 TILED = tuple(
     FullyCase(precision, (1, 3002), (131, 37), tile, relu=False) for precision in PRECISIONS for tile in TILES
 )

@@ -10,9 +10,11 @@ from onnx import TensorProto, helper
 
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.info import H200, device_facts
+from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.prepare import PRECISIONS, SAMPLES
+from vgg16gpu.tuned import table
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.digits import digits_model
 
@@ -152,6 +154,12 @@ def test_facts_need_no_gpu():
     assert device_facts("cpu").multiprocessors >= 1
     assert device_facts("cuda").kind == "cuda"
     assert H200.multiprocessors == 132
+
+
+@pytest.mark.usefixtures("h200")
+def test_an_h200_has_the_tiles_that_were_measured_on_one():
+    assert device_facts("cuda") == H200
+    assert device_facts("cuda").tuned == table("NVIDIA H200", cache_dir()) != {}
 
 
 def test_a_size_that_the_model_forbids_is_refused():

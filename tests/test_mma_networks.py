@@ -11,9 +11,10 @@ import pytest
 
 from tests.kernel_harness import normal, seeded
 from tests.kernel_signatures import arguments
+from tests.mma_harness import PRECISIONS, STORED, MmaTrial
 from tests.random_graphs import HALF
 from tests.test_conv_wgmma_plan import vgg16, wish_of
-from tests.wgmma_harness import Trial, check, convolution, fully, value_of
+from tests.wgmma_harness import check, convolution, fully, value_of
 from vgg16gpu.accuracy import score_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.engine import Engine
@@ -24,8 +25,6 @@ from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element, Program, Step
 from vgg16gpu.zoo.digits import digits_model, heldout
 
-PRECISIONS = ("fp16", "bf16", "int8")
-STORED = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}
 KERNELS = {"conv_mma.cu", "gemm_mma.cu"}
 
 
@@ -55,7 +54,7 @@ def branches() -> Graph:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_branches_and_conversions(device: Device, precision: str, batch: int) -> None:
     graph = branches()
-    result = check(device, Trial(graph, normal(seeded("x"), batch, 3, 8, 6), precision, kernels="mma"))
+    result = check(device, MmaTrial(graph, normal(seeded("x"), batch, 3, 8, 6), precision))
     elements = {name: value_of(result.program, name).element for name in "abcdepq"}
     assert {elements[name] for name in "cepq"} == {Element.F32}
     assert elements["d"] is STORED[precision]
@@ -69,7 +68,7 @@ def test_an_op_without_tensor_cores_in_between(device: Device, precision: str, o
     random = seeded("between")
     first, last = convolution(random, "x", "a", 8, 20), convolution(random, "b", "y", 20, 9)
     graph = Graph(GraphInput("x", (None, 8, 6, 6)), (first, op, last), ("y",))
-    check(device, Trial(graph, normal(random, 2, 8, 6, 6), precision, kernels="mma"))
+    check(device, MmaTrial(graph, normal(random, 2, 8, 6, 6), precision))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -77,7 +76,7 @@ def test_bytes_come_in_normalised(device: Device, precision: str) -> None:
     random = seeded("bytes")
     ops = convolution(random, "x", "a", 3, 20, relu=True), fully(random, "a", "y", 20 * 35, 7, flattens=True)
     graph = Graph(GraphInput("x", (None, 3, 5, 7)), ops, ("y",))
-    check(device, Trial(graph, random.integers(0, 256, (2, 5, 7, 3), np.uint8), precision, kernels="mma"))
+    check(device, MmaTrial(graph, random.integers(0, 256, (2, 5, 7, 3), np.uint8), precision))
 
 
 # ---- The shipped net, through an engine

@@ -406,6 +406,7 @@ def check_positions(device: Device, trial: Trial) -> None:
             among_others[i] = x[i]
             assert_same_bits(plan.run(len(x), among_others).outputs[0][i], y[i], f"image {i} among others")
             assert_same_bits(plan.run(len(x), x[i : i + 1]).outputs[0][0], y[i], f"image {i} alone in its batch")
+        assert plan.second_passes == 0
 
 
 def check_replays(device: Device, trial: Trial, count: int = 1000) -> None:

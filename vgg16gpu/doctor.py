@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy as np
 from vgg16gpu.cuda_probe import (
     Bindings,
     Driver,
+    Gpu,
     Runner,
     Toolkit,
     compile_problem,
@@ -35,6 +36,9 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cache import KernelCache, cache_dir, refusal
 from vgg16gpu.devices.cpu_compiler import cpu_name, find_compiler
 from vgg16gpu.errors import Error
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.ops.conv_mma import FIRST_WITH_MMA
+from vgg16gpu.ops.wgmma import has_wgmma
 from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
 
 GIB = 1 << 30
@@ -240,11 +244,23 @@ def _driver(machine: Machine) -> Check:
 
 
 def _gpus(machine: Machine) -> list[Check]:
-    gpus = machine.driver.gpus if machine.driver else ()
-    return [
-        Check(f"GPU {number}", State.OK, f"{gpu.name}, {gpu.arch}, {gpu.memory_total / GIB:.1f} GiB")
-        for number, gpu in enumerate(gpus)
-    ]
+    checks = []
+    for number, gpu in enumerate(_cards(machine)):
+        families = kernel_families(gpu, tensor_maps=bool(machine.bindings.cuda_bindings))
+        found = f"{gpu.name}, {gpu.arch}, {gpu.memory_total / GIB:.1f} GiB; kernels {', '.join(families)}"
+        checks.append(Check(f"GPU {number}", State.OK, found))
+    return checks
+
+
+def _cards(machine: Machine) -> tuple[Gpu, ...]:
+    return machine.driver.gpus if machine.driver else ()
+
+
+def kernel_families(gpu: Gpu, *, tensor_maps: bool) -> tuple[str, ...]:
+    """The families of kernels that a card can run, the best first. `tensor_maps`: whether cuda-bindings loads."""
+    facts = DeviceFacts("cuda", gpu.name, 1, gpu.compute_capability, 0, gpu.memory_total, 0, tensor_maps)
+    has_mma = gpu.compute_capability >= FIRST_WITH_MMA
+    return (*("wgmma",) * has_wgmma(facts), *("mma",) * has_mma, "ffma")
 
 
 def _toolkit(machine: Machine) -> Check:
@@ -272,9 +288,13 @@ def _pycuda(machine: Machine) -> Check:
 
 def _bindings(machine: Machine) -> Check:
     state = machine.bindings
-    if not state.cuda_bindings:
-        return _missing_package("cuda-bindings", machine, state.cuda_bindings_problem)
-    return Check("cuda-bindings", State.OK, state.cuda_bindings)
+    if state.cuda_bindings:
+        return Check("cuda-bindings", State.OK, state.cuda_bindings)
+    check = _missing_package("cuda-bindings", machine, state.cuda_bindings_problem)
+    lost = "CUDA graphs"
+    if any("wgmma" in kernel_families(gpu, tensor_maps=True) for gpu in _cards(machine)):
+        lost += " and wgmma kernels, the fastest of this card,"
+    return replace(check, found=f"{check.found}: {lost} need it") if _cards(machine) else check
 
 
 def _missing_package(name: str, machine: Machine, problem: str) -> Check:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from tests import test_conv_mma, test_gemm_mma, test_mma
+from tests.mma_harness import FullyMmaCase
 from tests.mutants.table import Edit, Mutant
 from tests.test_conv_igemm import Case as Shapes
 from tests.test_conv_mma import Case
-from tests.wgmma_harness import FullyCase
 
 case = partial(partial, test_conv_mma.test_small_shapes)
 PLAIN = case(case=Case("fp16", Shapes((2, 70, 7, 7), 70)))
 POOLED = case(case=Case("fp16", Shapes((2, 20, 7, 7), 70, pool=True)))
 IMAGES = case(case=Case("fp16", Shapes((3, 20, 5, 5), 9)))  # several in a tile
-FEW_CHANNELS = case(case=Case("fp16", Shapes((1, 3, 9, 8), 20)))
 IN_BFLOAT16 = case(case=Case("bf16", Shapes((2, 20, 7, 7), 70)))
 IN_BYTES = case(case=Case("int8", Shapes((2, 20, 7, 7), 70, pool=True)))
 LAST = case(case=Case("fp16", Shapes((3, 20, 5, 5), 20), last=True))
@@ -22,8 +21,8 @@ NAN = test_mma.test_nan_reaches_the_outputs_whose_window_holds_it
 INFINITY = partial(test_conv_mma.test_padding_channels_stay_zero_beside_an_infinity, precision="fp16", pool=False)
 
 gemm = partial(partial, test_gemm_mma.test_small_shapes)
-FULLY = gemm(case=FullyCase("fp16", (3, 1100), (70, 3)))
-FULLY_IN_PARTS = gemm(case=FullyCase("int8", (3, 3000), (70, 3)))
+FULLY = gemm(case=FullyMmaCase("fp16", (3, 1100), (70, 3)))
+FULLY_IN_PARTS = gemm(case=FullyMmaCase("int8", (3, 3000), (70, 3)))
 
 MMA_MUTANTS = (
     Mutant(
@@ -52,12 +51,6 @@ MMA_MUTANTS = (
         PLAIN,
     ),
     Mutant(
-        "windows dealt wrongly",
-        "conv_mma.cu",
-        Edit("r % 8 / 2 * 4 + r % 16 / 8 * 2", "r % 16 / 2 * 2"),
-        POOLED,
-    ),
-    Mutant(
         "pixels beyond the tensor stored",
         "conv_mma.cu",
         Edit("column < s.rows && channels.first < pitch", "channels.first < pitch"),
@@ -80,12 +73,6 @@ MMA_MUTANTS = (
         "conv_mma.cu",
         Edit("load4(all_dequant + (in_range ? oc + v : 0))", "load4(all_dequant + v)"),
         IN_BYTES,
-    ),
-    Mutant(
-        "every magnitude is the first image's",
-        "conv_mma.cu",
-        Edit("record_f16_magnitude(maxima + (long long)n * maxima_stride", "record_f16_magnitude(maxima"),
-        IMAGES,
     ),
     Mutant(
         "a neighbour's magnitude",
@@ -131,12 +118,6 @@ MMA_MUTANTS = (
         "mma_epilogue.cuh",
         Edit("<< 8 * i;", "<< 8 * (3 - i);"),
         IN_BYTES,
-    ),
-    Mutant(
-        "images beyond the batch stored",
-        "gemm_mma.cu",
-        Edit("if (n >= N || o >= OUTP) continue;", "if (o >= OUTP) continue;"),
-        FULLY,
     ),
     Mutant(
         "the last part is too long",

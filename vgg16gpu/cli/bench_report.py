@@ -19,7 +19,8 @@ def print_result(result: Content) -> None:
     screen = console()
     model = result["model"]
     shape = "x".join(map(str, model["input_shape"]))
-    heading(screen, f"{model['path']}, input {shape}, on {result['device']['name']}, kernels {result.get('kernels', 'auto')}")  # older files do not say
+    kernels = result.get("kernels", "auto")  # older files do not say
+    heading(screen, f"{model['path']}, input {shape}, on {result['device']['name']}, kernels {kernels}")
     screen.print(_times_table(result))
     if result["iterations"]:
         heading(screen, "Host to host, one input a call, over 10 inputs")

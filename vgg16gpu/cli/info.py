@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from vgg16gpu.cli.options import find_model, json_option, kernels_option, parse_size, precision_option
 from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, table
+from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
@@ -20,6 +21,7 @@ from vgg16gpu.graph import Conv, Gemm, Graph, Op, Shape, infer_shapes, op_arrays
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Plan, Step, Value
+from vgg16gpu.tuned import table as table_of_tiles
 from vgg16gpu.zoo.metadata import NOTE_KEY, model_metadata
 
 # NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
@@ -127,7 +129,7 @@ def device_facts(name: str) -> DeviceFacts:
             return _gpu_facts()
         except DeviceError:
             if name == "cuda":
-                return H200
+                return replace(H200, tuned=table_of_tiles("NVIDIA H200", cache_dir()))
     from vgg16gpu.devices.cpu import usable_cores  # noqa: PLC0415 - loads ctypes
     from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES  # noqa: PLC0415
     from vgg16gpu.devices.cpu_memory import machine_memory  # noqa: PLC0415

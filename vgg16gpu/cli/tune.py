@@ -13,12 +13,13 @@ import click
 
 from vgg16gpu import tuned
 from vgg16gpu.bench.environment import environment
+from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import parse_counts, parse_size
 from vgg16gpu.cli.show import add_row, console, progress, table
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
-from vgg16gpu.errors import DeviceError, ModelError
+from vgg16gpu.errors import DeviceError, Error, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
@@ -94,12 +95,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--table", type=_FILE, metavar="FILE", help=_TABLE_HELP)
 @click.option("--seconds", type=click.FloatRange(1), default=360, show_default=True, help=_SECONDS_HELP)
 @click.option("--top", type=click.IntRange(1), default=14, show_default=True, help=_TOP_HELP)
-def tune_command(**values: Any) -> None:
+@click.pass_context
+def tune_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure which tile is fastest for each layer on this GPU, and keep a table of them for later runs.
 
     The layers are those of the MODELs, ONNX files; without any, those of VGG16. Each candidate is checked against
-    float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. Needs an NVIDIA GPU of
-    compute capability 9.0; the kernels of other devices have nothing to tune.
+    float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. Exit code 1 when one
+    is wrong: it is named, and not used. Needs an NVIDIA GPU of compute capability 9.0, as no other has such kernels.
     """
     options = Options(**values)
     check_outputs({"--output": options.output, "--table": options.table})
@@ -110,11 +112,15 @@ def tune_command(**values: Any) -> None:
             raise DeviceError(f"{device.facts.name} has no kernels with tiles to tune; compute capability 9.0 has")
         todo = distinct(_tasks(options, device.facts))
         compiler = CubinCompiler(device.facts.compute_capability)
+        made, gpu = environment(device), device.facts.name
+        findings: list[Finding] = []
+        failure: Error | None = None
         with progress() as bar:
             found = search(device, todo, _compile(compiler), top=options.top, deadline=deadline)
-            findings = list(bar.track(found, total=len(todo), description="layers"))
-        made = environment(device)
-        gpu = device.facts.name
+            try:
+                findings.extend(bar.track(found, total=len(todo), description="layers"))
+            except Error as error:  # what was found before is worth keeping
+                failure = error
     finally:
         device.close()
     path = options.table or tuned.own_path(gpu, cache_dir())
@@ -125,6 +131,10 @@ def tune_command(**values: Any) -> None:
         with atomic_writer(options.output) as stream:
             stream.write(f"{report}\n".encode())
     _print(findings, len(todo), path)
+    if failure:
+        raise failure
+    if any(finding.wrong for finding in findings):
+        ctx.exit(EXIT_CHECK_FAILED)
 
 
 def _tasks(options: Options, facts: DeviceFacts) -> Iterator[Task]:

@@ -127,7 +127,8 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     bias = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
         return pack_raw(flat, rows, element, block, arena), bias, bias, bias, bias
-    assert layer.x_scaling is not None and layer.y_scaling is not None  # pairs have scales
+    assert layer.x_scaling is not None  # pairs have scales
+    assert layer.y_scaling is not None
     source = arena.add(flat)
     known = scales.Rows(source, outputs, reduction, 1, *rows.strides)
     row_scales = scales.scale_rows(

@@ -387,7 +387,8 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     bias = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
         return pack_raw(op.weight, in_file, element, block, arena), bias, bias, bias
-    assert layer.x_scaling is not None and layer.y_scaling is not None  # pairs have scales
+    assert layer.x_scaling is not None  # pairs have scales
+    assert layer.y_scaling is not None
     source = pack_conv(op.weight, GROUP_ALIGNMENT, arena)
     columns = Element.F32.padded(outputs)
     strides = (1, columns, columns * Element.F32.padded(channels))

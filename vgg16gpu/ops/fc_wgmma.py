@@ -15,7 +15,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Gemm
 from vgg16gpu.ops import scales, tuning
 from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.pack import gemm_input, pack_gemm
+from vgg16gpu.ops.pack import Weights, gemm_input, pack_gemm
 from vgg16gpu.ops.tuning import EARLY_BATCH, Choice
 from vgg16gpu.ops.wgmma import computes, finish_bytes, is_wide, x_element, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, TensorMap, Value
@@ -175,7 +175,8 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     element = x_element(layer)
     outputs = op.weight.shape[0]
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
-    stored, raw = (Element.F32, op.weight) if element is Element.F16_PAIR else (element, op.weight)
+    raw: Weights = op.weight
+    stored = Element.F32 if element is Element.F16_PAIR else element
     if layer.quantised is not None:
         stored, raw = Element.S8, layer.quantised.weight
     weight = pack_gemm(raw, channels, pixels, arena, stored, element.channel_alignment)
@@ -186,7 +187,8 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     ones = arena.add_channels(np.ones(outputs, np.float32), outputs, element)
     if element is not Element.F16_PAIR:
         return weight, bias, ones, ones, ones, ones, ones
-    assert layer.x_scaling is not None and layer.y_scaling is not None  # pairs have scales
+    assert layer.x_scaling is not None  # pairs have scales
+    assert layer.y_scaling is not None
     length = pixels * element.padded(channels)
     rows = scales.Rows(weight, outputs, length, 1, length, 1, 0)
     padded = element.padded(outputs)

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 
 from vgg16gpu.ops.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
-from vgg16gpu.program import Dim3, Element, Kernel, Pointer, Step, Value
+from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value
 
 SOURCE = "scales.cu"
 CHANNELS_PER_BLOCK = 64
+MIN_CHANNELS = 64
 MAX_CHUNKS = 256  # of pixels
 
 
@@ -27,8 +28,11 @@ class Rows:
 
 
 def reserve(channels: int, uniform: bool, arena: WeightArena) -> Scaling:
-    """Room for the scales of a value, and for what they are chosen from."""
-    stored = Element.F16_PAIR.padded(channels)
+    """Room for the scales of a value, and for what they are chosen from.
+
+    At least 64 floats: the first layer takes a channel of each of its taps for a channel, which all have one scale.
+    """
+    stored = ceil_div(channels, MIN_CHANNELS) * MIN_CHANNELS
     return Scaling(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
 
 

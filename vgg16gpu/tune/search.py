@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.errors import Error
+from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.facts import Entry, Tiles
 from vgg16gpu.ops import conv_wgmma
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
@@ -73,23 +73,21 @@ def search(
 ) -> Iterator[Finding]:
     """Find the fastest tile of each task in turn, until all are done or `time.monotonic()` passes `deadline`.
 
-    `compile_kernel` may be called from any thread. Raises DeviceError and KernelError where the device itself fails.
+    `compile_kernel` may be called from any thread. Raises DeviceError when memory runs out, and KernelError, naming the
+    tile, when a kernel leaves the device beyond use.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled: dict[Kernel, Future[None]] = {}
-        lists = [(task, shortlist(task, top)) for task in tasks]
+    lists = [(task, shortlist(task, top)) for task in tasks]
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        kernels = (task.dry_step(choice).kernel for task, choices in lists for choice in choices)
+        compiled = {kernel: pool.submit(compile_kernel, kernel) for kernel in dict.fromkeys(kernels)}
         for task, choices in lists:
-            for kernel in (task.dry_step(choice).kernel for choice in choices):
-                if kernel not in compiled:
-                    compiled[kernel] = pool.submit(compile_kernel, kernel)
-        try:
-            for task, choices in lists:
-                built = _built(device, task, choices, compiled, deadline)
-                if built is None or time.monotonic() > deadline:
-                    return
-                yield _settle(device, task, built)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            built = _built(device, task, choices, compiled, deadline)
+            if built is None or time.monotonic() > deadline:
+                return
+            yield _settle(device, task, built)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def shortlist(task: Task, top: int) -> list[Choice[Any]]:
@@ -170,12 +168,19 @@ class _Race:
                 seconds = self._first_time(choice)
             except Error as error:
                 self.finding.wrong.append((choice.entry, str(error)))
-                self.stand.device.synchronize()  # raises where the device is beyond use
+                self._require_device(choice)
             else:
                 if seconds is not None:
                     times[choice] = seconds
         best = sorted(times, key=lambda choice: times[choice])[:FINALISTS]
         return times | self._final(best)
+
+    def _require_device(self, choice: Choice[Any]) -> None:
+        """Raise KernelError, naming the culprit, where a candidate has left the device beyond use."""
+        try:
+            self.stand.device.synchronize()
+        except Error as error:
+            raise KernelError(f"{self.finding.key}: {dict(choice.entry)} broke the device: {error}") from error
 
     def _first_time(self, choice: Choice[Any]) -> float | None:
         """Seconds of a launch, checked; None for a slow one. Raises WrongResultError, KernelError."""

@@ -114,7 +114,10 @@ def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: S
 
 def distinct(found: Iterator[Task]) -> list[Task]:
     """The first of each problem."""
-    return list({task.key: task for task in reversed(list(found))}.values())[::-1]
+    first: dict[str, Task] = {}
+    for task in found:
+        first.setdefault(task.key, task)
+    return list(first.values())
 
 
 def _quantised(graph: Graph) -> dict[str, QuantisedOp]:
