@@ -5,7 +5,7 @@
 //           rounded up to 32 bytes; rows of int8 are permuted as wgmma_tile.cuh says. bias, dequant, out_scale (OCP),
 //           in_scale (1) float. out: map {OCP, W, H, planes * N}, box {64, TILE_W, 1, 1}, swizzled 128B (bytes: 64B).
 //           status (N) int; maxima[n * maxima_stride]: see wgmma_tile.cuh.
-// Products: F16, BF16: pixels and weights rounded to the element. F16_PAIR: pixel * in_scale = hi + lo, three products,
+// Products: F16, BF16: pixels and weights rounded to the element. F16_PAIR: pixel * in_scale = hi + lo, four products,
 //           small ones first. U8, S8: both int8, the pixel is rint(pixel * in_scale), saturated; the sums are exact.
 // Mapping:  grid (ceil(W/TILE_W) * OCP/64, ceil(H/rows), N); a block, one warpgroup, walks down `rows` rows of a strip
 //           of TILE_W pixels x 64 channels, a row a step; thread t takes in pixels t, t + 128 of each input row.

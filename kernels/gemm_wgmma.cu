@@ -11,7 +11,7 @@
 //           OUTPUT 0 or of INPUT's width; TILE_N (16): 16, 32, 64 or 128; TILE_K (64): whole boxes, at most 128 for
 //           WEIGHT 0; STAGES (6): of the ring.
 // Shared:   1024 + STAGES*TILE_K*(128*weight + TILE_N*planes*input bytes), dynamic; 384 threads.
-// Cost:     2*N*OUT*K FLOP, three times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128 times.
+// Cost:     2*N*OUT*K FLOP, four times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128 times.
 // Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo; hi*hi is one sum, the rest another;
 //           parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact for K <= 65536. The bits
 //           depend on K, TILE_N, TILE_K and gridDim.z alone.

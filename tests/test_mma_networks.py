@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import normal, seeded
+from tests.kernel_harness import assert_same_bits, normal, seeded
 from tests.kernel_signatures import arguments
 from tests.mma_harness import PRECISIONS, STORED, MmaTrial
 from tests.random_graphs import HALF
 from tests.test_conv_wgmma_plan import vgg16, wish_of
 from tests.wgmma_harness import check, convolution, fully, value_of
-from vgg16gpu.accuracy import score_error
+from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
@@ -105,6 +105,20 @@ def test_digits_are_read_as_well_as_in_fp32(device: Device, precision: str, digi
     assert abs(right - wanted) <= 0.01
     errors = [score_error(found, reference) for found, reference in zip(scores, exact, strict=True)]
     assert 0 < float(np.median(errors)) <= ERRORS[precision]
+
+
+@pytest.mark.parametrize("precision", ["fp32", *PRECISIONS])
+def test_digits_at_two_batch_sizes(device: Device, precision: str, digits: tuple[Array, Array, Array]) -> None:
+    """On the kernels that the planner takes: as close as the precision is; integers are exact."""
+    images = digits[0][:50]
+    with Engine(digits_model(), device=device.facts.kind, batch=(1, 50), precision=precision) as engine:
+        together = engine.run(images)
+        alone = np.concatenate([engine.run(image[None]) for image in images])
+    assert isinstance(together, np.ndarray)
+    if precision == "int8":
+        assert_same_bits(alone, together)
+    else:
+        assert (score_error(alone, together) <= SCORE_TOLERANCES[precision]).all()
 
 
 def test_an_engine_names_the_input_that_overflows(device: Device) -> None:

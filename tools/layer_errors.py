@@ -1,10 +1,10 @@
-"""The error of every layer against float64, beside cuDNN's in strict float32 on the same data; exit 1 if ours is larger.
+"""Every layer's error against float64, beside cuDNN's in strict float32 on the same data; exit 1 if ours is larger.
 
 `python tools/layer_errors.py MODEL.onnx [--precision fp32] [--batch N] [--output FILE]`. Needs a GPU and torch.
 
-Our engine runs pictures and keeps every value. Each convolution and fully connected layer is then judged alone: from the
-input that it had, torch computes the layer in float64, and cuDNN (cuBLAS) in float32 without TF32. Errors are norm-wise,
-||y - r|| / ||r||: of the whole layer, and of every output channel over all images and pixels.
+Our engine runs pictures and keeps every value. Each convolution and fully connected layer is then judged alone: from
+the input that it had, torch computes the layer in float64, and cuDNN (cuBLAS) in float32 without TF32. Errors are
+norm-wise, ||y - r|| / ||r||: of the whole layer, and of every output channel over all images and pixels.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,8 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "passed": not failed,
             "layers": [{**asdict(row), "passed": row.passed} for row in rows],
         }
-        with open(options.output, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
+        Path(options.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return int(failed)
 
 

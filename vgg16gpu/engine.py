@@ -126,7 +126,8 @@ class Engine:
         """Outputs for N inputs: float32 in the model's shape, or uint8 (N, H, W, C) to be normalised on the device.
 
         `x` may be a dict from the input's name. Returns one array, or a tuple for several outputs, with N rows each.
-        Bits do not depend on how N splits into batches, on the position in a batch or on the neighbours.
+        The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
+        beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave the range of float16 inside the network.
         """
@@ -140,13 +141,14 @@ class Engine:
         return self._joined(parts)
 
     def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
-        """What `run` returns for each item, bit for bit and in order, while the device computes without a pause.
+        """What `run` returns for each item, in order, while the device computes without a pause.
 
         Items are what `run` takes, of any N each; the rows of all are put together to batches of size `batch`, one of
         the engine's, the largest if not given. A batch that is not full runs when the iterable ends or the element type
-        changes; two batches are read ahead. uint8 needs a quarter of the copying of float32. The first use allocates
-        two pinned buffers each way on the host and one buffer each way on the device, as large as the inputs and
-        outputs of a batch, which `vgg16gpu info` does not count.
+        changes, at the smallest size that holds it; two batches are read ahead. Bits are those of `run` at the same
+        built batch size; on FFMA kernels, and with an engine of one size, that is always so. uint8 needs a quarter of
+        the copying of float32. The first use allocates two pinned buffers each way on the host and one buffer each way
+        on the device, as large as the inputs and outputs of a batch, which `vgg16gpu info` does not count.
         The engine may be used meanwhile, by other streams and threads too, and after leaving a stream at any point.
         What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
         does, naming the item (counted from 0), and for a batch size that is not the engine's.

@@ -252,9 +252,9 @@ class Control:
 class Program:
     """Everything one run of one batch size does.
 
-    The host copies the input and zeroes, as one block that ends with the control words; launches the steps of the entry
-    for its element type and then `steps`; and copies one block back: the control words from `control.error` on, then the
-    outputs, each at its pointer, up to `output_end`.
+    The host copies the input and zeroes, as one block that ends with the control words; launches the steps of the
+    entry for its element type and then `steps`; and copies one block back: the control words from `control.error` on,
+    then the outputs, each at its pointer, up to `output_end`.
     """
 
     batch: int

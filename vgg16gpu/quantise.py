@@ -13,7 +13,8 @@ integers has to quantise first. Max-pooling, Flatten and Identity carry integers
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -115,8 +116,11 @@ def weight_steps(weight: Array) -> Array:
     """(OC,): the largest magnitude of each output channel / 127, at least the smallest normal float32."""
     rows = weight.reshape(len(weight), -1)
     steps = np.empty(len(rows), np.float32)
-    for part in _parts(rows):
+
+    def measure(part: slice) -> None:
         steps[part] = np.abs(rows[part]).max(axis=1) / WEIGHT_LIMIT
+
+    _in_parallel(measure, rows)
     return np.maximum(steps, np.float32(SMALLEST_STEP))
 
 
@@ -124,8 +128,11 @@ def weight_integers(weight: Array, steps: Array) -> Integers8:
     """rint(weight / step of its output channel), in the weight's shape."""
     rows = weight.reshape(len(weight), -1)
     integers = np.empty(rows.shape, np.int8)
-    for part in _parts(rows):
+
+    def round_to(part: slice) -> None:
         integers[part] = np.rint(rows[part] / steps[part, None])
+
+    _in_parallel(round_to, rows)
     return integers.reshape(weight.shape)
 
 
@@ -175,10 +182,15 @@ def _carries_integers(op: Op) -> bool:
     return isinstance(op, Flatten | Identity) or (isinstance(op, Pool) and op.kind == "max")
 
 
-def _parts(rows: Array) -> list[slice]:
-    """Consecutive rows, about `_BLOCK` elements together."""
+def _in_parallel(work: Callable[[slice], None], rows: Array) -> None:
+    """Call `work` on consecutive rows, about `_BLOCK` elements together, from several threads: numpy lets them run."""
     count = max(_BLOCK // max(rows.shape[1], 1), 1)
-    return [slice(first, first + count) for first in range(0, len(rows), count)]
+    parts = [slice(first, first + count) for first in range(0, len(rows), count)]
+    if len(parts) == 1:
+        work(parts[0])
+        return
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(work, parts))
 
 
 def _largest_sum(weight: Integers8) -> int:

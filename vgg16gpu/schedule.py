@@ -170,8 +170,8 @@ class _Schedule:
                 last = end if name in keep else last_use.get(name, born[name])
                 lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, born[name], last)
         for step, layer in enumerate(self.layers, 1):
-            if element := self._converted(layer):
-                lives["converted", layer.op.y] = Lifetime(self._value(layer.op.x, element, _at(0)).nbytes, step, step)
+            if other := self._converted(layer):
+                lives["converted", layer.op.y] = Lifetime(self._value(layer.op.x, other, _at(0)).nbytes, step, step)
             if nbytes := self.path.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
         for name in self.graph.outputs:
@@ -214,7 +214,7 @@ class _Schedule:
         return Places(workspace, self.control, self.counters[op.y], self._maxima(op.y))
 
     def _maxima(self, name: str) -> Pointer:
-        """Where the largest magnitudes of a value go; the error word, which nobody writes then, if it is not watched."""
+        """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""
         return self.control.maxima(self.watched.index(name)) if name in self.watched else self.control.error
 
     def _observe(self, name: str) -> list[Step]:

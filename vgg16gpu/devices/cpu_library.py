@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Argument, Dim3, Pointer, Step
+from vgg16gpu.program import Arena, Dim3, Pointer, Step
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/scheduler.h
@@ -121,10 +121,10 @@ def _check_arguments(step: Step, signature: str) -> None:
     if len(step.arguments) != len(signature):
         raise KernelError(f"{label}: {len(step.arguments)} arguments given, the kernel takes {len(signature)}")
     for i, (argument, kind) in enumerate(zip(step.arguments, signature, strict=True)):
-        given = "p" if isinstance(argument, Pointer) else argument.kind
+        given = "p" if isinstance(argument, Pointer) else getattr(argument, "kind", "tensor map")
         if given != kind:
             raise KernelError(
-                f"{label}: argument {i} is a {_KIND_NAMES[given]}, the kernel takes a {_KIND_NAMES[kind]}"
+                f"{label}: argument {i} is a {_KIND_NAMES.get(given, given)}, the kernel takes a {_KIND_NAMES[kind]}"
             )
 
 
@@ -137,6 +137,8 @@ def _resolve(
         if argument.arena not in bases:
             raise KernelError(f"{label}: argument {i} points into the arena {argument.arena.value}, which is not there")
         return ctypes.c_void_p(bases[argument.arena] + argument.offset)
+    if isinstance(argument, TensorMap):
+        raise KernelError(f"{label}: argument {i} is a tensor map, which only a GPU can use")
     if argument.kind == "f":
         return ctypes.c_float(argument.value)
     value = int(argument.value)

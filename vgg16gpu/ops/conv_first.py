@@ -122,7 +122,7 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     if layer.quantised is not None:
         packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
         in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
-        return packed, *finish_bytes(layer, arena).arguments, in_scale
+        return packed, *finish_bytes(op, layer.quantised, arena).arguments, in_scale
     flat = _flat(op.weight)
     bias = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:

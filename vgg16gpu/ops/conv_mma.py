@@ -10,8 +10,8 @@ from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, c
 from vgg16gpu.ops.conv_igemm import flop, label
 from vgg16gpu.ops.mma_geometry import CONV_VARIANTS, CPU_CONV_TILE, MmaTile, choose_conv_tile, conv_grid
 from vgg16gpu.ops.pack import pack_gemm
-from vgg16gpu.program import Element, Step, Value
 from vgg16gpu.program import Dim3 as Block
+from vgg16gpu.program import Element, Step, Value
 
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 
@@ -30,11 +30,12 @@ def x_element(layer: Layer) -> Element:
 
 def gives(layer: Layer, wanted: tuple[Element, ...]) -> Element:
     """float32 where the reader takes it, or nobody wants integers."""
-    if Element.F32 in wanted or (layer.quantised is not None and layer.quantised.y is None):
+    if Element.F32 in wanted:
         return Element.F32
     if layer.quantised is None:
         return ELEMENTS[layer.precision]
-    return Element.S8 if layer.quantised.y.signed else Element.U8
+    stored = layer.quantised.y
+    return Element.F32 if stored is None else Element.S8 if stored.signed else Element.U8
 
 
 def supports(layer: Layer) -> bool:
@@ -112,8 +113,8 @@ def _check_limits(layer: Layer, x: Value, tile: MmaTile, rows: int) -> None:
     side = max(*x.shape[2:], *op.window.kernel, op.window.pads.top, op.window.pads.left)
     if side >= 1 << 15 or image * images >= 1 << 31 or ceil_div(rows, tile.px) >= 1 << 25:
         raise ModelError(
-            f"Conv '{op.y}': its input {x.shape}, padded by {tuple(op.window.pads)}, is too large; maps and kernels may "
-            "have up to 32767 rows and columns and the images of a tile 2 GB; use a smaller image or batch"
+            f"Conv '{op.y}': its input {x.shape}, padded by {tuple(op.window.pads)}, is too large; maps and kernels "
+            "may have up to 32767 rows and columns and the images of a tile 2 GB; use a smaller image or batch"
         )
 
 

@@ -383,7 +383,7 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     in_file = Rows(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
     if layer.quantised is not None:
         packed = pack_raw(layer.quantised.weight, in_file, Element.S8, block, arena)
-        return packed, *finish_bytes(layer, arena).arguments
+        return packed, *finish_bytes(op, layer.quantised, arena).arguments
     bias = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
         return pack_raw(op.weight, in_file, element, block, arena), bias, bias, bias

@@ -181,7 +181,7 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
         stored, raw = Element.S8, layer.quantised.weight
     weight = pack_gemm(raw, channels, pixels, arena, stored, element.channel_alignment)
     if layer.quantised is not None:
-        finish = finish_bytes(layer, arena)
+        finish = finish_bytes(op, layer.quantised, arena)
         return weight, finish.bias, finish.dequant, finish.dequant, finish.dequant, finish.out_scale, finish.dequant
     bias = arena.add_channels(op.bias, outputs, element)
     ones = arena.add_channels(np.ones(outputs, np.float32), outputs, element)

@@ -40,7 +40,7 @@ def _pack_conv(weight: Array, row_alignment: int, arena: WeightArena) -> Pointer
 def pack_gemm(
     weight: Weights, channels: int, pixels: int, arena: WeightArena, element: Element = Element.F32, alignment: int = 4
 ) -> Pointer:
-    """(OUT, C * pixels) -> (OUT, pixels, C padded to `alignment`) of `element`. Goes up as it is where that is the same.
+    """(OUT, C * pixels) -> (OUT, pixels, C padded to `alignment`) of `element`, or as it is where that is the same.
 
     Kernels that want the same form share one copy.
     """
@@ -49,7 +49,9 @@ def pack_gemm(
     return arena.once(key, lambda: _pack_gemm(weight, channels, padded, pixels, element, arena))
 
 
-def _pack_gemm(weight: Array, channels: int, padded: int, pixels: int, element: Element, arena: WeightArena) -> Pointer:
+def _pack_gemm(
+    weight: Weights, channels: int, padded: int, pixels: int, element: Element, arena: WeightArena
+) -> Pointer:
     rows = weight.shape[0]
     if element is Element.F32 and pixels == 1 and padded == channels:
         return arena.add(weight)

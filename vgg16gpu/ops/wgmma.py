@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import Conv, Gemm
 from vgg16gpu.ops.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
 from vgg16gpu.ops.pack import STAGING
 from vgg16gpu.program import Element, Kernel, Pointer, Step, TensorMap, Value
+from vgg16gpu.quantise import QuantisedOp
 
 PACK_SOURCE = "pack_blocks.cu"
 TILE_CHANNELS = 64  # output channels of a warpgroup
@@ -70,9 +72,8 @@ def block_nbytes(element: Element, channels: int) -> int:
     return 128 if element.nbytes * element.padded(channels) % 128 == 0 else 64
 
 
-def finish_bytes(layer: Layer, arena: WeightArena) -> Finish:
+def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightArena) -> Finish:
     """What sums of 8-bit products are finished with."""
-    op, quantised = layer.op, layer.quantised
     outputs = op.weight.shape[0]
     inverse = 1.0 if quantised.y is None else quantised.y.inverse
     vectors = op.bias, quantised.dequant, np.full(outputs, inverse, np.float32)
@@ -90,7 +91,7 @@ def feature_map(value: Value, box: tuple[int, int, int, int]) -> TensorMap:
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights on their way into channel blocks: where (output, channel, tap) lies, in elements, and how many there are."""
+    """Weights on their way into channel blocks: how many, and the strides of (output, channel, tap), in elements."""
 
     outputs: int
     channels: int
@@ -106,7 +107,7 @@ def pack_raw(weight: npt.NDArray[np.generic], rows: Rows, element: Element, bloc
 
 
 def pack_pairs(source: Pointer, rows: Rows, block: int, row_scale: Pointer, x: Scaling, arena: WeightArena) -> Pointer:
-    """The same for weights that lie in the weight arena as float32, scaled, as pairs of float16, once scales are known."""
+    """The same for float32 weights in the weight arena: as pairs of float16, scaled once scales are known."""
     target, step = _pack(rows, Element.F16_PAIR, block, source, (row_scale, x.scale), arena)
     arena.finish.append(step)
     return target
