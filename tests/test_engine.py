@@ -126,18 +126,18 @@ def test_bytes_are_normalised_on_the_device(device: Device, model: Path) -> None
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_same_bits_at_one_batch_size(device: Device, model: Path, precision: str) -> None:
-    """On the kernels that the planner takes. Other sizes may round otherwise, within the precision's tolerance."""
+    """On the kernels that the planner takes. Other sizes may round otherwise, each within the precision's tolerance."""
     x = images(5)
     answers = []
     for batch in (1, 2, 5, 16):
         with Engine(model, device=device.facts.kind, batch=batch, precision=precision) as engine:
             answers.append(check_one_size(engine, x))
     for scores in answers[1:]:
-        assert (score_error(scores, answers[0]) <= SCORE_TOLERANCES[precision]).all()
+        assert (score_error(scores, answers[0]) <= 2 * SCORE_TOLERANCES[precision]).all()
 
 
 def check_one_size(engine: Engine, x: Array) -> Array:
-    """The scores, which are the same again, streamed, at other places, beside others and in batches that are not full."""
+    """The scores: the same again, streamed, at other places, beside others and in batches that are not full."""
     expected = run(engine, x)
     assert len({row.tobytes() for row in expected}) == len(x)
     assert_same_bits(run(engine, x), expected, "again")
@@ -145,7 +145,7 @@ def check_one_size(engine: Engine, x: Array) -> Array:
     for first in range(1, len(x)):
         assert_same_bits(run(engine, np.roll(x, first, axis=0)), np.roll(expected, first, axis=0), f"{first} further")
         assert_same_bits(run(engine, x[first:]), expected[first:], f"without the first {first}")
-    streamed = [scores for scores in engine.stream([x[:1], x[1:4], x[4:]]) if isinstance(scores, np.ndarray)]
+    streamed: list[Any] = list(engine.stream([x[:1], x[1:4], x[4:]]))
     assert_same_bits(np.concatenate(streamed), expected, "streamed")
     return expected
 

@@ -35,12 +35,6 @@ def test_the_checkout_has_sources_and_headers() -> None:
     assert kernel_source.read_source("common.cuh") == (folder / "common.cuh").read_text()
 
 
-def test_every_kernel_includes_the_one_header_only() -> None:
-    for path in kernel_source.kernel_dir().glob("*.cu"):
-        includes = [line for line in path.read_text().splitlines() if line.startswith("#include")]
-        assert includes == ['#include "common.cuh"'], path.name
-
-
 def test_sources_beside_the_package(installed: Path) -> None:
     folder = put_kernels(installed.parent / "kernels")
     assert kernel_source.kernel_dir() == folder

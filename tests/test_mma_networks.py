@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,9 +113,9 @@ def test_digits_at_two_batch_sizes(device: Device, precision: str, digits: tuple
     """On the kernels that the planner takes: as close as the precision is; integers are exact."""
     images = digits[0][:50]
     with Engine(digits_model(), device=device.facts.kind, batch=(1, 50), precision=precision) as engine:
-        together = engine.run(images)
-        alone = np.concatenate([engine.run(image[None]) for image in images])
-    assert isinstance(together, np.ndarray)
+        together: Any = engine.run(images)
+        one_by_one: list[Any] = [engine.run(image[None]) for image in images]
+    alone = np.concatenate(one_by_one)
     if precision == "int8":
         assert_same_bits(alone, together)
     else:

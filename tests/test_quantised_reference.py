@@ -68,7 +68,7 @@ def test_rounding_twice_would_be_seen():
 
 def test_integers_saturate_and_round_half_to_even():
     x = np.array([-1e30, -200, -1.5, -0.5, 0.5, 1.5, 2.5, 127.5, 300, np.inf, -np.inf, np.nan], np.float32)
-    signed = [-127, -127, -2, 0, 0, 2, 2, 127, 127, 127, -127, 0]
+    signed = [-128, -128, -2, 0, 0, 2, 2, 127, 127, 127, -128, 0]
     unsigned = [0, 0, 0, 0, 0, 2, 2, 128, 255, 255, 0, 0]
     np.testing.assert_array_equal(integers(x, Scale(1.0, signed=True)), np.array(signed, np.int8))
     np.testing.assert_array_equal(integers(x, Scale(1.0, signed=False)), np.array(unsigned, np.uint8))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Dim3, Pointer, Step
+from vgg16gpu.program import Arena, Argument, Dim3, Pointer, Step, TensorMap
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/scheduler.h
