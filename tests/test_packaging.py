@@ -186,7 +186,7 @@ def test_a_planted_import_breaks_its_contract(tmp_path, module, line, contract):
 def test_every_package_is_listed():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.parent for path in (ROOT / "vgg16gpu").rglob("*.py")}
-        folders |= {ROOT / "vgg16gpu" / "data", ROOT / "vgg16gpu" / "data" / "tuned"}
+    folders |= {ROOT / "vgg16gpu" / "data", ROOT / "vgg16gpu" / "data" / "tuned"}
     kernels = {path.parent for path in (ROOT / "kernels").rglob("*") if path.suffix in (".cu", ".cuh", ".h")}
     names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     names |= {".".join(("vgg16gpu", *folder.relative_to(ROOT).parts)) for folder in kernels}
