@@ -1,9 +1,9 @@
 // observe_f32: out[c] = max(out[c], max over pixels of |inp[p,c]|)
 //              row_scale_f32: scale[r] = 2^(14 - e), e the exponent of the row's largest |w| / inp_scale, which it brings
-//              below 2^15; dequant[r] = 1 over what a product is scaled by, plain[r] the same where weights are not
-//              scaled; level[r] = 2^10 * Euclidean length of the row over inp_scale. choose_scale_f32: scale[c] = 2^(10 -
-//              e), e the exponent of max(observed[c], level[c]); dead channels take the largest e of all, and with
-//              `uniform` all channels do.
+//              below 2^15; dequant[r] = correction over what a product is scaled by, plain[r] = 1 over it where
+//              weights are not scaled; level[r] = 2^10 * Euclidean length of the row over inp_scale.
+//              choose_scale_f32: scale[c] = 2^(10 - e), e the exponent of max(observed[c], level[c]); dead channels
+//              take the largest e of all, and with `uniform` all channels do.
 // Layouts:  inp (pixels,CP) float; weights w at row * row_stride + c * c_stride + tap * tap_stride; vectors of floats per
 //           channel (CP) or row (rows).
 // Mapping:  observe: thread owns a channel and every 4th pixel of a chunk. row_scale: a block a row. choose_scale: one
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) observe_f32(float* __restr
 extern "C" __global__ void __launch_bounds__(THREADS) row_scale_f32(
     float* __restrict__ scale, float* __restrict__ dequant, float* __restrict__ plain, float* __restrict__ level,
     const float* __restrict__ w, const float* __restrict__ inp_scale, int C, int TAPS, int row_stride, int c_stride,
-    int tap_stride, int per_channel) {
+    int tap_stride, int per_channel, float correction) {
   __shared__ float shared[THREADS];
   const int row = blockIdx.x;
   const float unit = 1.f / inp_scale[0];
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) row_scale_f32(
   if (threadIdx.x == 0) {
     const float chosen = largest > 0.f ? exact_exp2(WEIGHT_EXPONENT - exponent_of(largest)) : 1.f;
     scale[row] = per_channel ? chosen : chosen * unit;  // a fully connected layer scales its weights as they are
-    dequant[row] = 1.f / chosen;
+    dequant[row] = correction / chosen;
     plain[row] = unit;
     level[row] = sqrtf(shared[0]) * exact_exp2(TARGET_EXPONENT);
   }

@@ -77,9 +77,10 @@ def test_silent_channels_and_extremes(device: Device) -> None:
 # ---- Scales of weights
 
 
+@pytest.mark.parametrize("correction", [1.0, 1 + 2.0**-22])
 @pytest.mark.parametrize("folds", [True, False], ids=["folded", "whole"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 9), (64, 130, 9), (7, 1000, 1)], ids=str)  # OUT, C, taps
-def test_rows(device: Device, shape: tuple[int, int, int], folds: bool) -> None:
+def test_rows(device: Device, shape: tuple[int, int, int], folds: bool, correction: float) -> None:
     outputs, channels, taps = shape
     random = seeded(str(shape))
     weight = normal(random, taps, channels, outputs) * np.exp2(random.integers(-9, 9, outputs)).astype(np.float32)
@@ -90,7 +91,7 @@ def test_rows(device: Device, shape: tuple[int, int, int], folds: bool) -> None:
     level = bench.put(np.zeros(outputs, np.float32))
     rows = Rows(bench.put(weight), outputs, channels, taps, 1, outputs, outputs * channels)
     arena = WeightArena()
-    made = scale_rows(rows, outputs, x, level, arena, folds=folds)
+    made = scale_rows(rows, outputs, x, level, arena, folds=folds, correction=correction)
     (step,) = arena.finish
     vectors = [bench.put(np.zeros(outputs, np.float32)) for _ in range(3)]
     bench.run(replace(step, arguments=(*vectors, *step.arguments[3:])))
@@ -103,7 +104,7 @@ def test_rows(device: Device, shape: tuple[int, int, int], folds: bool) -> None:
     assert ((largest >= WEIGHT) & (largest < 2 * WEIGHT)).all()
     assert_same_bits(scale, power_below(scale))
     # A product is (w / inp_scale * factor) * (x * inp_scale); without a scale of its own w * (x * inp_scale).
-    assert_same_bits(dequant, (1 / factor).astype(np.float32))
+    assert_same_bits(dequant, (correction / factor).astype(np.float32))
     if not folds:
         assert_same_bits(plain, np.full(outputs, 1 / inp_scale[0], np.float32))
     length = np.sqrt((divided.astype(np.float64) ** 2).sum(axis=(1, 2)))
@@ -136,5 +137,5 @@ def test_room_for_scales() -> None:
 @pytest.mark.sanitize
 def test_small_shapes(device: Device) -> None:
     test_the_largest_magnitude_of_each_channel_stays(device, (1, 4, 7, 9))
-    test_rows(device, (5, 3, 9), True)
+    test_rows(device, (5, 3, 9), True, 1.0)
     test_silent_channels_and_extremes(device)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from vgg16gpu.ops.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value
+from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step, Value
 
 SOURCE = "scales.cu"
 CHANNELS_PER_BLOCK = 64
@@ -50,18 +50,28 @@ def observe(value: Value, scaling: Scaling) -> Step:
 
 @dataclass(frozen=True)
 class RowScales:
-    """A float for each row of weights, written by the build: powers of two."""
+    """A float for each row of weights, written by the build: powers of two, `dequant` times the correction."""
 
     scale: Pointer  # what the weights are multiplied by
     dequant: Pointer  # what takes the scales of weights and input out of a sum
     plain: Pointer  # the same for weights that are not scaled
 
 
-def scale_rows(rows: Rows, stored: int, x: Scaling, level: Pointer, arena: WeightArena, *, folds: bool) -> RowScales:
+def scale_rows(
+    rows: Rows,
+    stored: int,
+    x: Scaling,
+    level: Pointer,
+    arena: WeightArena,
+    *,
+    folds: bool,
+    correction: float = 1.0,
+) -> RowScales:
     """Room for the scales of `rows` rows of weights, `stored` with padding, which the build fixes once it knows x.
 
     With `folds`, the scales of x are divided out of the weights channel by channel; else x has one scale for all
-    channels, which stays in the sums. `level`: where the rows say how large their outputs may be.
+    channels, which stays in the sums. `level`: where the rows say how large their outputs may be. `correction`: what
+    makes up for sums that come out too small.
     """
     made = RowScales(*(arena.add_zeros(stored) for _ in range(3)))
     strides = scalars(rows.channels, rows.taps, rows.row_stride, rows.channel_stride, rows.tap_stride, int(folds))
@@ -69,7 +79,10 @@ def scale_rows(rows: Rows, stored: int, x: Scaling, level: Pointer, arena: Weigh
         kernel=Kernel(SOURCE, "row_scale_f32"),
         grid=Dim3(rows.rows),
         block=Dim3(BLOCK),
-        arguments=(made.scale, made.dequant, made.plain, level, rows.weight, x.scale, *strides),
+        arguments=(
+            *(made.scale, made.dequant, made.plain, level, rows.weight, x.scale),
+            *(*strides, Scalar(correction, "f")),
+        ),
         label="scales of weights",
     )
     arena.finish.append(step)
