@@ -102,6 +102,7 @@ DEVICE void load_box(uint32_t target, const CUtensorMap* map, uint32_t barrier, 
       : "memory");
 }
 
+// Stores write what lies inside the map; coordinates beyond its end are clipped, negative ones are not asked for.
 DEVICE void store_box(const CUtensorMap* map, uint32_t source, int c, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(source),
                "r"(c), "r"(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from vgg16gpu.bench.ceilings import Ceilings
@@ -74,6 +75,6 @@ def result(kind: str = "cuda") -> dict[str, Any]:
             batch_result("int8", 32, 0.9, entry("jax", 1.5, variant=random, unchecked=random, loaded=True)),
             kind=kind,
         ),
-        MODEL,
+        copy.deepcopy(MODEL),
         None,
     )

@@ -68,10 +68,12 @@ def test_a_second_size_has_its_own_table(copies):
     readme, results = copies
     bench = bench_findings.result()
     bench["model"]["input_shape"] = [3, 244, 244]
+    bench["failures"] = ["fp32, batch 1: the scores differ", "int8, batch 8: the scores differ"]
     (results / "bench-h200-244.json").write_text(json.dumps(bench))
     readme_table.main([])
     assert "VGG16, 3x224x224, ms per batch" in readme.read_text()
     assert "VGG16, 3x244x244, ms per batch" in readme.read_text()
+    assert "Not timed, for the reasons in the record: fp32, batch 1; int8, batch 8." in readme.read_text()
 
 
 def test_the_chart_is_drawn_from_the_same_result(copies):

@@ -4,7 +4,8 @@
 
 Our engine runs pictures and keeps every value. Each convolution and fully connected layer is then judged alone: from
 the input that it had, torch computes the layer in float64, and cuDNN (cuBLAS) in float32 without TF32. Errors are
-norm-wise, ||y - r|| / ||r||: of the whole layer, and of every output channel over all images and pixels.
+norm-wise, ||y - r|| / ||r||: of the whole layer, and of every output channel over all images and pixels. The bias is
+<y - r, r> / <r, r>: that much of all values at once, which later layers do not average out.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class LayerErrors:
     reduction: int  # products in a sum
     layer: float
     library_layer: float
+    bias: float  # the part of the layer's own values that ours has too much
     worst_channel: float
     library_worst_channel: float
     channels_above: int  # output channels whose error is larger than the library's largest
@@ -73,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         mark = "" if row.passed else "  WORSE"
         print(
-            f"{row.name[:34]:34} K {row.reduction:5}  layer {row.layer:.2e} ({row.library_layer:.2e})  "
+            f"{row.name[:34]:34} K {row.reduction:5}  layer {row.layer:.2e} ({row.library_layer:.2e}), "
+            f"bias {row.bias:+.1e}  "
             f"worst channel {row.worst_channel:.2e} ({row.library_worst_channel:.2e}), "
             f"{row.channels_above} of {row.channels} above{mark}"
         )
@@ -111,6 +114,7 @@ def measure(engine: Engine) -> Iterator[LayerErrors]:
                 reduction=int(op.weight[0].size),
                 layer=mine[0],
                 library_layer=theirs[0],
+                bias=float(((ours - exact) * exact).sum() / (exact**2).sum()),
                 worst_channel=float(mine[1].max()),
                 library_worst_channel=float(theirs[1].max()),
                 channels_above=int((mine[1] > theirs[1].max()).sum()),

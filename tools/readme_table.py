@@ -21,7 +21,8 @@ from vgg16gpu.bench.timing import Method, Regime
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "testbench" / "results"
-BENCH, OTHER_SIZE, CHART = "bench-h200.json", "bench-h200-244.json", "chart-h200.png"  # the second may be missing
+BENCH, CHART = "bench-h200.json", "chart-h200.png"
+OTHERS = ("bench-h200-16bit.json", "bench-h200-244.json")  # of another commit or size; they may be missing
 BEGIN, END = "<!-- results: begin (tools/readme_table.py) -->\n", "<!-- results: end -->\n"
 
 # Milliseconds per image, 3x244x244, that the report which started this project published for its own machines.
@@ -113,11 +114,25 @@ def report_table(testbench: Content, laptop: Content) -> str:
     return text
 
 
+def origin(bench: Content) -> str:
+    """When a record was made, of which commit and with what."""
+    where: dict[str, Any] = bench["environment"]
+    return (
+        f"Measured {where['date'][:10]} at commit {where['commit']['hash'][:10]}, driver {where['cuda']['driver']}, "
+        f"CUDA {where['cuda']['cuda']}, PyCUDA {where['versions']['pycuda']}."
+    )
+
+
+def untimed(bench: Content) -> str:
+    """What a record could not time, since the scores were out of bounds."""
+    failures = [failure.partition(":")[0] for failure in bench["failures"]]
+    return f" Not timed, for the reasons in the record: {'; '.join(failures)}." if failures else ""
+
+
 def remarks(bench: Content) -> str:
     """How the figures came about, in a few lines."""
     errors = bench["verification"]["worst_errors"].items()
     error = ", ".join(f"{error:.1e} ({precision})" for precision, error in errors if error is not None)
-    where: dict[str, Any] = bench["environment"]
     text = f"Scores differ from onnxruntime's by {error} of the largest."
     if bench["cold_start"]:
         text += f" Cold start to answer: {1000 * bench['cold_start']['to_result_s']:.0f} ms."
@@ -133,17 +148,15 @@ def remarks(bench: Content) -> str:
         text += f" {' and '.join(absent)} {'were' if len(absent) > 1 else 'was'} not compared."
     return text + (
         '\n"Published" is the report that this project started from, each figure on its authors\' own machine. '
-        f"Measured {where['date'][:10]} at commit {where['commit']['hash'][:10]}, driver {where['cuda']['driver']}, "
-        f"CUDA {where['cuda']['cuda']}, PyCUDA {where['versions']['pycuda']}.\n"
+        f"{origin(bench)}{untimed(bench)}\n"
     )
 
 
 def render() -> str:
     """Everything between the markers."""
     bench = read(RESULTS / BENCH)
-    tables = [gpu_table(bench)]
-    if (RESULTS / OTHER_SIZE).exists():
-        tables.append(gpu_table(read(RESULTS / OTHER_SIZE)))
+    others = [read(RESULTS / name) for name in OTHERS if (RESULTS / name).exists()]
+    tables = [gpu_table(bench), *(f"{gpu_table(other)}\n{origin(other)}{untimed(other)}\n" for other in others)]
     tables.append(report_table(load("testbench-h200.json"), load("testbench-cpu.json")))
     if (RESULTS / CHART).exists():
         tables.insert(0, f"![Time beside the best peer's](testbench/results/{CHART})\n")

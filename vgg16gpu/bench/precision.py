@@ -8,8 +8,9 @@ from vgg16gpu.accuracy import SCORE_TOLERANCE
 
 # Largest `score_error` of ours against onnxruntime's float32. torch's own comes to 5.3e-3 in fp16 and 3.6e-2 in bf16 on
 # VGG16 with random weights, whose scores are small sums of large terms, and to 1.2e-2 and 7.7e-2 on one of an eighth of
-# its width. A kernel that reads the wrong numbers comes to 1. How good int8 is depends on its calibration.
-SCORE_TOLERANCES: Mapping[str, float] = {"fp32": SCORE_TOLERANCE, "fp16": 2e-2, "bf16": 0.15, "int8": 0.2}
+# its width. A kernel that reads the wrong numbers comes to 1. How good int8 is depends on its calibration and
+# on the weights (random ones: up to 0.2): what it promises, the sums bit for bit, is a matter of tests.
+SCORE_TOLERANCES: Mapping[str, float] = {"fp32": SCORE_TOLERANCE, "fp16": 2e-2, "bf16": 0.15, "int8": 0.5}
 
 # Largest `score_error` of a peer against ours: it must compute the same, not as precisely. In fp32 Winograd
 # convolutions come to 2e-5, TF32 goes beyond 1e-3.
