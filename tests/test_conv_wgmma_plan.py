@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.kernel_signatures import arguments
 from tests.random_graphs import SAME
+from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
 from vgg16gpu.ops import conv_wgmma, fc_wgmma
@@ -23,6 +26,7 @@ from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.prepare import SAMPLES
 from vgg16gpu.program import Element, Plan, Pointer, Program, Step, TensorMap
 from vgg16gpu.quantise import Scale, quantise, quantised_inputs
+from vgg16gpu.resident import check_memory
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 MULTIPROCESSOR_SHARED = 228 << 10  # of which a block takes 1 KB more than it asks for
@@ -135,6 +139,25 @@ def test_fully_connected_weights_lie_there_once(precision: str, limit: float) ->
         if isinstance(op, Gemm):
             uploads = [up.array for up in plan.weights.uploads if np.may_share_memory(up.array, op.weight)]
             assert sum(array.nbytes for array in uploads) == op.weight.nbytes
+
+
+def on_a_card_with(free: int) -> Any:
+    """What `check_memory` asks of a device."""
+    return SimpleNamespace(facts=replace(HOPPER, memory_free=free))
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("fp32", 8), ("fp16", 32), ("bf16", 32)])
+def test_a_gigabyte_is_enough(precision: str, batch: int) -> None:
+    graph = vgg16(224)
+    wish = replace(wish_of(graph, precision), keep_values=False)
+    plan = make_plan(graph, HOPPER, [(batch, 3, 224, 224)], wish)
+    need = plan.device_nbytes + plan.weights.staging_nbytes
+    check_memory(plan, on_a_card_with(800 * 10**6))
+    check_memory(plan, on_a_card_with(need))
+    with pytest.raises(
+        DeviceError, match=rf"needs {need / 1e6:.0f} MB of memory for batch {batch} and 300 MB are free"
+    ):
+        check_memory(plan, on_a_card_with(300 * 10**6))
 
 
 def test_a_small_classifier_is_packed_for_each_of_its_readers() -> None:

@@ -189,7 +189,8 @@ class Case:
     @property
     def stored_channels(self) -> int:
         if self.image:
-            return mma_geometry.stored_input_channels(self.shape[1], self.element)
+            per_piece = mma_geometry.PIECE_NBYTES // self.element.nbytes  # an image's map need not have 64 channels
+            return -(-self.shape[1] // per_piece) * per_piece
         return self.element.padded(self.shape[1])
 
 

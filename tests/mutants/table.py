@@ -349,7 +349,7 @@ EDGES_OF_THE_GRAPH = (
 
 converted = partial(partial, test_convert.test_float32_into_every_element)
 blocks = partial(partial, test_pack_blocks.test_weights_in_channel_blocks)
-rows = partial(partial, test_scales.test_rows)
+rows = partial(partial, test_scales.test_rows, correction=1 + 2.0**-22)
 
 ELEMENTS = (
     Mutant(
@@ -420,6 +420,12 @@ ELEMENTS = (
         "scales.cu",
         Edit("= squares;\n  __syncthreads();", "= squares;"),
         rows(shape=(64, 130, 9), folds=True),
+    ),
+    Mutant(
+        "sums not corrected",
+        "scales.cu",
+        Edit("correction / chosen", "1.f / chosen"),
+        rows(shape=(5, 3, 9), folds=True),
     ),
 )
 

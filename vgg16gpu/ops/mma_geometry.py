@@ -14,7 +14,6 @@ FINISH_THREADS = 256  # of gemm_mma_finish
 
 PIECE_NBYTES = 16  # a pixel's channels, and a row of a matrix, are a whole number of these
 OPERANDS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # what these kernels read
-OUTPUTS: Final = (Element.F32, *OPERANDS)  # and write
 
 # The reduction of a fully connected layer is cut into parts of at least so many bytes, at most so many: a function of
 # the reduction alone, so that the bits never change.
@@ -105,12 +104,6 @@ def conv_time(tile: MmaTile, rows: int, out_channels: int, multiprocessors: int,
 def conv_grid(tile: MmaTile, rows: int, out_channels: int) -> Dim3:
     """Grid of conv_mma."""
     return Dim3(ceil_div(rows, tile.px) * ceil_div(out_channels, tile.out))
-
-
-def stored_input_channels(channels: int, element: Element) -> int:
-    """The fewest stored channels that conv_mma takes: 8 (16 of 8 bits) for an image, whose map need not have 64."""
-    per_piece = PIECE_NBYTES // element.nbytes
-    return ceil_div(channels, per_piece) * per_piece
 
 
 # ---- Fully connected layers
