@@ -1,17 +1,19 @@
 // conv_first: out[n,y,x,oc] = finish(sum over c, kh, kw of pixel[n,c,y+kh-1,x+kw-1] * weight[oc,kh,kw,c]), 3x3, stride
 //           1, pad 1: the first convolution, which takes the network's input in; finish: see wgmma_tile.cuh.
 // Layouts:  source: SOURCE 0 (N,C,H,W) float; SOURCE 1 (N,H,W,C) bytes, pixel = fmaf(byte, mean_scale[c],
-//           mean_shift[c]). weight (plane,OCP,KP) of 16 bits or int8, k = (kh*3 + kw)*C + c, zero beyond 9*C, KP = 9*C
-//           rounded up to 32 bytes; rows of int8 are permuted as wgmma_tile.cuh says. bias, dequant, out_scale (OCP),
-//           in_scale (1) float. out: map {OCP, W, H, planes * N}, box {64, TILE_W, 1, 1}, swizzled 128B (bytes: 64B).
-//           status (N) int; maxima[n * maxima_stride]: see wgmma_tile.cuh.
-// Products: F16, BF16: pixels and weights rounded to the element. F16_PAIR: pixel * in_scale = hi + lo, four products,
-//           small ones first. U8, S8: both int8, the pixel is rint(pixel * in_scale), saturated; the sums are exact.
+//           mean_shift[c]). weight (OCP,KP) of 16 bits or int8 (F16_PAIR: float, times weight_scale (OCP) here),
+//           k = (kh*3 + kw)*C + c, zero beyond 9*C, KP = 9*C rounded up to 32 bytes; rows of int8 are permuted as
+//           wgmma_tile.cuh says. bias, dequant, out_scale (OCP), in_scale (1) float. out: map {OCP, W, H, planes * N},
+//           box {64, TILE_W, 1, 1}, swizzled 128B (bytes: 64B). status (N) int; maxima[n * maxima_stride]: see
+//           wgmma_tile.cuh.
+// Products: F16, BF16: pixels and weights rounded to the element. F16_PAIR: pixels and weights as three float16 each,
+//           which is all of a float32; six products, small ones apart. U8, S8: both int8, the pixel is
+//           rint(pixel * in_scale), saturated; the sums are exact.
 // Mapping:  grid (ceil(W/TILE_W) * OCP/64, ceil(H/rows), N); a block, one warpgroup, walks down `rows` rows of a strip
 //           of TILE_W pixels x 64 channels, a row a step; thread t takes in pixels t, t + 128 of each input row.
 // Tiles:    ELEMENT (1), of the output; SOURCE (0); IN_CHANNELS (3), 1 to 4; TILE_W (112), a multiple of 16 up to 240;
 //           STAGES (2), rows on their way out, at least 2.
-// Shared:   SHARED_BYTES: staged rows, weights, ring of input rows: 42 KB, F16_PAIR 84, bytes 28; 128 threads.
+// Shared:   SHARED_BYTES: staged rows, weights, ring of input rows: 42 KB, F16_PAIR 96, bytes 28; 128 threads.
 // Cost:     2*9*C FLOP per output; reads the source (rows+2)/rows times; writes out once, which is what takes the time.
 // Edges:    any N, H, W; loads are guarded, the map clips the stores. status[n] |= 1 if a float source has NaN or Inf,
 //           which reach one pixel further left than they should. The host zeroes status and maxima.
@@ -49,6 +51,8 @@ static_assert(STAGES >= 2, "a row is staged while the one before is read");
 typedef Stored<ELEMENT> E;
 typedef StagedTile<ELEMENT, TILE_W / 8, false> Tile;
 
+constexpr int PARTS = ELEMENT == F16_PAIR ? 3 : 1;  // planes of an operand
+
 // The operands of the products. Normalised pixels have a sign, whatever the output's bytes are.
 template <int BYTES>
 struct PixelsAs {
@@ -62,6 +66,17 @@ struct PixelsAs<1> {
 };
 typedef PixelsAs<E::BYTES>::Word Word;
 typedef Wgmma<PixelsAs<E::BYTES>::Operands, TILE_W> Product;
+
+// A weight in memory.
+template <int COUNT>
+struct WeightAs {
+  typedef Word Type;
+};
+template <>
+struct WeightAs<3> {
+  typedef float Type;
+};
+typedef WeightAs<PARTS>::Type Weight;
 constexpr bool USES_SCALE = ELEMENT != F16 && ELEMENT != BF16;
 
 constexpr int ENTRY = 16;                      // bytes: a row of a core matrix
@@ -72,14 +87,14 @@ constexpr int PIXELS = TILE_W + 2;             // of an input row: the strip and
 constexpr int PER_THREAD = (PIXELS + THREADS - 1) / THREADS;
 constexpr int RING = 4;  // input rows
 constexpr int ROW_BYTES = PIXELS * ENTRY;
-constexpr int KP = (9 * C * E::BYTES + 31) / 32 * 32 / E::BYTES;  // weights of an output channel in memory
-constexpr int PIECE = 64 * ENTRY;                                 // 64 output channels x one entry
-constexpr int WEIGHT_BYTES = 3 * 2 * PIECE;                       // a plane: three kernel rows of two entries
+constexpr int KP = (9 * C * sizeof(Weight) + 31) / 32 * 32 / sizeof(Weight);  // weights of an output channel in memory
+constexpr int PIECE = 64 * ENTRY;                                             // 64 output channels x one entry
+constexpr int WEIGHT_BYTES = 3 * 2 * PIECE;  // a plane: three kernel rows of two entries
 
 // Shared memory: the rows on their way out, the weights, the ring; 1024 to align the first.
 constexpr int WEIGHTS_AT = STAGES * Tile::BYTES;
-constexpr int RING_AT = WEIGHTS_AT + E::PLANES * WEIGHT_BYTES;
-constexpr int SHARED_BYTES = 1024 + RING_AT + E::PLANES * RING * ROW_BYTES;
+constexpr int RING_AT = WEIGHTS_AT + PARTS * WEIGHT_BYTES;
+constexpr int SHARED_BYTES = 1024 + RING_AT + PARTS * RING * ROW_BYTES;
 constexpr int FIT = 227 * 1024 / (SHARED_BYTES + 1024);  // blocks on a multiprocessor, as far as memory goes
 static_assert(FIT >= 1, "the tile is too wide for shared memory");
 constexpr int MOST = E::PLANES == 2 ? 2 : TILE_W <= 128 ? 5 : 3;  // as far as registers go
@@ -138,7 +153,7 @@ DEVICE uint32_t pack_bytes(const int (&q)[4]) {
 }
 
 // A pixel's four channels as the products want them, plane by plane.
-DEVICE void make_cell(const float (&v)[4], float scale, uint32_t (&cell)[E::PLANES][CELL / 4]) {
+DEVICE void make_cell(const float (&v)[4], float scale, uint32_t (&cell)[PARTS][CELL / 4]) {
   if constexpr (E::BYTES == 1) {
     int q[4];
     UNROLL
@@ -153,9 +168,14 @@ DEVICE void make_cell(const float (&v)[4], float scale, uint32_t (&cell)[E::PLAN
       } else if constexpr (ELEMENT == BF16) {
         cell[0][h] = bits_of(__floats2bfloat162_rn(a, b));
       } else {
-        const __half2 hi = __floats2half2_rn(a * scale, b * scale);
-        cell[0][h] = bits_of(hi);
-        cell[1][h] = bits_of(__floats2half2_rn(a * scale - __low2float(hi), b * scale - __high2float(hi)));
+        float rest[2] = {a * scale, b * scale};
+        UNROLL
+        for (int part = 0; part < PARTS; part++) {
+          const __half2 taken = __floats2half2_rn(rest[0], rest[1]);
+          cell[part][h] = bits_of(taken);
+          rest[0] -= __low2float(taken);
+          rest[1] -= __high2float(taken);
+        }
       }
     }
   }
@@ -211,14 +231,14 @@ struct Input {
         largest = max(largest, Source::magnitude(raw[i][c]));
         v[c] = Source::value(raw[i][c], mean_scale[c], mean_shift[c]);
       }
-      uint32_t cell[E::PLANES][CELL / 4];
+      uint32_t cell[PARTS][CELL / 4];
       make_cell(v, scale, cell);
       UNROLL
       for (int k = 0; k < COPIES; k++) {
         if (pixel < k || pixel >= PIXELS) continue;
         UNROLL
-        for (int plane = 0; plane < E::PLANES; plane++)
-          store_cell(place + plane * RING * ROW_BYTES + (pixel - k) * ENTRY + k * CELL, cell[plane]);
+        for (int part = 0; part < PARTS; part++)
+          store_cell(place + part * RING * ROW_BYTES + (pixel - k) * ENTRY + k * CELL, cell[part]);
       }
     }
   }
@@ -226,52 +246,68 @@ struct Input {
   DEVICE bool met_nonfinite() const { return largest >= 0x7f800000; }
 };
 
+DEVICE Word take_part(Word weight) { return weight; }
+DEVICE Word take_part(float& rest) {
+  const __half part = __float2half_rn(rest);
+  rest -= __half2float(part);
+  return __half_as_ushort(part);
+}
+
 // The weights of 64 output channels from memory into shared memory, in the order of the entries: piece kh * 2 + q of a
 // plane holds the channel slots of entry q of kernel row kh. Bytes need one entry a kernel row: the other's weights are
 // zero.
-DEVICE void load_weights(unsigned char* target, const void* weight, int OCP, int channel) {
+DEVICE void load_weights(unsigned char* target, const void* weight, const float* weight_scale, int channel) {
   const int row = threadIdx.x % 64, entry = threadIdx.x / 64;
+  const Weight* source = static_cast<const Weight*>(weight) + static_cast<size_t>(channel + row) * KP;
+  alignas(16) Weight w[KP];
   UNROLL
-  for (int plane = 0; plane < E::PLANES; plane++) {
-    const Word* source = static_cast<const Word*>(weight) + (static_cast<size_t>(plane) * OCP + channel + row) * KP;
-    alignas(16) Word w[KP];
+  for (int i = 0; i < KP * static_cast<int>(sizeof(Weight)) / 16; i++)
+    reinterpret_cast<uint4*>(w)[i] = __ldg(reinterpret_cast<const uint4*>(source) + i);
+  if constexpr (PARTS > 1) {
+    const float scale = __ldg(weight_scale + channel + row);
     UNROLL
-    for (int i = 0; i < KP * E::BYTES / 16; i++)
-      reinterpret_cast<uint4*>(w)[i] = __ldg(reinterpret_cast<const uint4*>(source) + i);
+    for (int i = 0; i < KP; i++) w[i] *= scale;
+  }
+  UNROLL
+  for (int part = 0; part < PARTS; part++) {
     UNROLL
     for (int piece = 0; piece < 6; piece++) {
       alignas(16) Word slots[SLOTS];
       UNROLL
       for (int s = 0; s < SLOTS; s++) {
         const int kh = piece / 2, kw = piece % 2 * SLOTS / 4 + s / 4, c = s % 4;
-        slots[s] = kw < 3 && c < C ? w[(kh * 3 + kw) * C + c] : static_cast<Word>(0);
+        slots[s] = kw < 3 && c < C ? take_part(w[(kh * 3 + kw) * C + c]) : static_cast<Word>(0);
       }
       if (entry == piece % 2)
-        *reinterpret_cast<uint4*>(target + plane * WEIGHT_BYTES + piece * PIECE + row * ENTRY) =
+        *reinterpret_cast<uint4*>(target + part * WEIGHT_BYTES + piece * PIECE + row * ENTRY) =
             *reinterpret_cast<const uint4*>(slots);
     }
   }
 }
 
-// The sums of an output row. Of pairs, hi * hi of each kernel row is summed apart, and the small products of all in
-// `low`: the tensor cores cut what they add at the size of the sum, always towards zero; the additions here round.
-template <bool PAIR>
+// The sums of an output row. Of three parts, the large products of each kernel row are summed apart, and the small ones
+// of all in `low`; those that float32 would not see are left out. Apart, becausethe tensor cores cut what they add at the size of
+// the sum, always towards zero; the additions here round.
+template <bool SPLIT>
 struct Sums {
-  Product::Sum sum[TILE_W / 2], second[PAIR ? TILE_W / 2 : 1], third[PAIR ? TILE_W / 2 : 1], low[PAIR ? TILE_W / 2 : 1];
+  static constexpr int MORE = SPLIT ? TILE_W / 2 : 1;
+  Product::Sum sum[TILE_W / 2], second[MORE], third[MORE], low[MORE];
 
   // Start the products of the output row whose first input row is in place `first` of the ring.
   DEVICE void multiply(uint32_t weights, uint32_t ring, int first) {
-    const auto row = [&](int kh, int weight_plane, int pixel_plane, auto& target, bool accumulate) {
-      const uint32_t a = weights + weight_plane * WEIGHT_BYTES + kh * 2 * PIECE;
-      const uint32_t b = ring + (pixel_plane * RING + (first + kh) % RING) * ROW_BYTES;
+    const auto row = [&](int kh, int weight_part, int pixel_part, auto& target, bool accumulate) {
+      const uint32_t a = weights + weight_part * WEIGHT_BYTES + kh * 2 * PIECE;
+      const uint32_t b = ring + (pixel_part * RING + (first + kh) % RING) * ROW_BYTES;
       Product::multiply(target, matrix_descriptor(a, 8 * ENTRY, SWIZZLE_NONE, PIECE),
                         matrix_descriptor(b, 8 * ENTRY, SWIZZLE_NONE, 2 * ENTRY), accumulate);
     };
     products_begin();
-    if constexpr (PAIR) {
+    if constexpr (SPLIT) {
       UNROLL
       for (int kh = 0; kh < 3; kh++) {
         row(kh, 1, 1, low, kh > 0);
+        row(kh, 2, 0, low, true);
+        row(kh, 0, 2, low, true);
         row(kh, 1, 0, low, true);
         row(kh, 0, 1, low, true);
       }
@@ -288,7 +324,7 @@ struct Sums {
   DEVICE void finish() {
     products_wait<0>();
     pin(sum);
-    if constexpr (PAIR) {
+    if constexpr (SPLIT) {
       pin(second);
       pin(third);
       pin(low);
@@ -300,10 +336,10 @@ struct Sums {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     const __grid_constant__ CUtensorMap out, const void* __restrict__ source, const void* __restrict__ weight,
-    const float* __restrict__ bias, const float* __restrict__ dequant, const float* __restrict__ out_scale,
-    const float* __restrict__ in_scale, const float* __restrict__ mean_scale, const float* __restrict__ mean_shift,
-    unsigned* __restrict__ maxima, int maxima_stride, int* __restrict__ status, int images, int H, int W, int OCP,
-    int rows, int apply_relu) {
+    const float* __restrict__ weight_scale, const float* __restrict__ bias, const float* __restrict__ dequant,
+    const float* __restrict__ out_scale, const float* __restrict__ in_scale, const float* __restrict__ mean_scale,
+    const float* __restrict__ mean_shift, unsigned* __restrict__ maxima, int maxima_stride, int* __restrict__ status,
+    int images, int H, int W, int OCP, int rows, int apply_relu) {
   DYNAMIC_SHARED(unsigned char, unaligned);
   unsigned char* const shared = unaligned + (-shared_address(unaligned) & 1023);
   unsigned char* const ring = shared + RING_AT;
@@ -313,11 +349,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
 
   let_next_kernel_start();
   if (tid == 0) prefetch_map(&out);
-  load_weights(shared + WEIGHTS_AT, weight, OCP, channel);
+  load_weights(shared + WEIGHTS_AT, weight, weight_scale, channel);
   const Finish<ELEMENT> finish(bias + channel, dequant + channel, out_scale + channel, apply_relu);
   Input input(static_cast<const char*>(source) + static_cast<size_t>(n) * C * H * W * Input::Source::BYTES, H, W,
               x0 - 1, in_scale, mean_scale, mean_shift);
-  if (tid < E::PLANES * RING)  // the end of the last entry is never written, and its zero weight does not undo a NaN
+  if (tid < PARTS * RING)  // the end of the last entry is never written, and its zero weight does not undo a NaN
     *reinterpret_cast<uint2*>(ring + (tid + 1) * ROW_BYTES - 8) = make_uint2(0, 0);
 
   wait_for_previous_kernel();
@@ -334,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
   const int valid = W - x0 - tid % 4 * 2;  // this thread's pixels 8 * column and + 1 are stored below it
   uint32_t largest = 0;
   for (int y = y0, step = 0; y < y1; y++, step++) {
-    Sums<E::PLANES == 2> sums;
+    Sums<(PARTS > 1)> sums;
     sums.multiply(shared_address(shared + WEIGHTS_AT), shared_address(ring), step);
     input.put(raw[RING - 1], ring + (step + RING - 1) % RING * ROW_BYTES);
     input.fetch(raw[RING - 1], y + RING - 1, end);

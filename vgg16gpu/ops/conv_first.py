@@ -18,7 +18,7 @@ from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, Weight
 from vgg16gpu.ops.conv_igemm import flop, label
 from vgg16gpu.ops.conv_wgmma import TAPS, computes_3x3
 from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, feature_map, finish_bytes, pack_pairs, pack_raw, y_element
+from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, feature_map, finish_bytes, pack_raw, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -112,30 +112,45 @@ def supports(layer: Layer) -> bool:
 
 
 def weights(layer: Layer, arena: WeightArena) -> Constants:
-    """(plane, OCP, K) weights in the order (kh, kw, c); bias, dequant and output scale; the scale of the input."""
+    """(OCP, K) weights in the order (kh, kw, c), and their scale; bias, dequant, output scale; the input's scale.
+
+    For pairs the weights are float32: the kernel scales and splits them.
+    """
     op: Conv = layer.op
     element = y_element(layer)
     outputs, channels = op.weight.shape[:2]
     reduction = TAPS * channels
-    block = ceil_div(reduction * element.nbytes, 32) * 32 // element.nbytes
+    if element is Element.F16_PAIR:
+        return _split_weights(layer, arena)
+    block = _rounded_up(reduction, element.nbytes)
     rows = Rows(outputs, reduction, 1, (reduction, 1, 0))
     if layer.quantised is not None:
         packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
         in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
-        return packed, *finish_bytes(op, layer.quantised, arena).arguments, in_scale
-    flat = _flat(op.weight)
+        finish = finish_bytes(op, layer.quantised, arena)
+        return packed, finish.bias, *finish.arguments, in_scale
     bias = arena.add_channels(op.bias, outputs, element)
-    if element is not Element.F16_PAIR:
-        return pack_raw(flat, rows, element, block, arena), bias, bias, bias, bias
+    return pack_raw(_flat(op.weight), rows, element, block, arena), bias, bias, bias, bias, bias
+
+
+def _split_weights(layer: Layer, arena: WeightArena) -> Constants:
+    op: Conv = layer.op
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
-    source = arena.add(flat)
-    known = scales.Rows(source, outputs, reduction, 1, *rows.strides)
-    row_scales = scales.scale_rows(
-        known, element.padded(outputs), layer.x_scaling, layer.y_scaling.level, arena, folds=True
-    )
-    packed = pack_pairs(source, rows, block, row_scales.scale, layer.x_scaling, arena)
-    return packed, bias, row_scales.dequant, layer.y_scaling.scale, layer.x_scaling.scale
+    outputs, channels = op.weight.shape[:2]
+    stored, reduction = Element.F16_PAIR.padded(outputs), TAPS * channels
+    rows = np.zeros((stored, _rounded_up(reduction, Element.F32.nbytes)), np.float32)
+    rows[:outputs, :reduction] = _flat(op.weight)
+    source = arena.add(rows)
+    known = scales.Rows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
+    made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
+    bias = arena.add_channels(op.bias, outputs, Element.F16_PAIR)
+    return source, made.scale, bias, made.dequant, layer.y_scaling.scale, layer.x_scaling.scale
+
+
+def _rounded_up(reduction: int, nbytes: int) -> int:
+    """Weights of an output channel in memory: whole sectors of 32 bytes."""
+    return ceil_div(reduction * nbytes, 32) * 32 // nbytes
 
 
 def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
@@ -156,7 +171,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
         "IN_CHANNELS": channels,
         "TILE_W": tile_width,
     }
-    weight, bias, dequant, out_scale, in_scale = constants
+    weight, weight_scale, bias, dequant, out_scale, in_scale = constants
     normalisation = x.normalisation or (bias, bias)
     return (
         Step(
@@ -165,7 +180,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
             block=Dim3(THREADS),
             arguments=(
                 feature_map(y, (TILE_CHANNELS, tile_width, 1, 1)),
-                *(x.pointer, weight, bias, dequant, out_scale, in_scale, *normalisation, places.maxima),
+                *(x.pointer, weight, weight_scale, bias, dequant, out_scale, in_scale, *normalisation, places.maxima),
                 *scalars(1),
                 places.control.status,
                 *scalars(batch, height, width, y.pitch, rows, int(op.relu)),
@@ -181,10 +196,11 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
 
 
 def shared_nbytes(element: Element, tile_width: int) -> int:
-    """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per plane."""
+    """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per part."""
+    parts = 3 if element is Element.F16_PAIR else 1
     staged = element.planes * (ceil_div(tile_width * TILE_CHANNELS * element.nbytes, 1024) * 1024)
     weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16
-    return 1024 + 2 * staged + element.planes * (weight_nbytes + 4 * row_nbytes)
+    return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)
 
 
 LOWERING = Lowering(

@@ -10,7 +10,7 @@ from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step, Value
 
 SOURCE = "scales.cu"
 CHANNELS_PER_BLOCK = 64
-MIN_CHANNELS = 64
+TILE_CHANNELS = 64
 MAX_CHUNKS = 256  # of pixels
 
 
@@ -28,11 +28,8 @@ class Rows:
 
 
 def reserve(channels: int, uniform: bool, arena: WeightArena) -> Scaling:
-    """Room for the scales of a value, and for what they are chosen from.
-
-    At least 64 floats: the first layer takes a channel of each of its taps for a channel, which all have one scale.
-    """
-    stored = ceil_div(channels, MIN_CHANNELS) * MIN_CHANNELS
+    """Room for the scales of a value, in whole tiles of channels, and for what they are chosen from."""
+    stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
     return Scaling(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
 
 

@@ -26,7 +26,7 @@ IMAGES: Final = 2
 PERIOD: Final = 1_000_003  # of the random numbers: prime, so that no tile meets the same ones
 BYTES: Final = (Element.U8, Element.S8)
 TAPS: Final = 9
-ROW_SCALE: Final = 1024.0  # of the weights of a Gemm, brings them into float16's range
+ROW_SCALE: Final = 1024.0  # of float32 weights, brings them into float16's range
 
 # Largest difference / largest magnitude that a kernel may show, by what it multiplies.
 BOUNDS: Final = {
@@ -133,23 +133,29 @@ def _conv(task: Task) -> Case:
     )
 
 
+_FACTORS = {Element.U8: Element.S8, Element.F16_PAIR: Element.F32}
+"""What the first convolution takes in, by what it gives, where the two differ."""
+
+
 def _first(task: Task) -> Case:
     problem = task.problem
     channels, outputs = task.layer.x_shape[1], problem.out_channels
-    element = Element.S8 if problem.element in BYTES else problem.element
+    element = _FACTORS.get(problem.element, problem.element)
     x = _store(
         element, _noise((IMAGES, problem.height, problem.width, channels), 40.0 if element is Element.S8 else 1.0)
     )
     weight = _weights(element, (outputs, channels, TAPS))
     length = TAPS * channels
     padded = -(-length * element.nbytes // 32) * 32 // element.nbytes
-    rows = np.zeros((element.planes, outputs, padded), weight.stored.dtype)
-    rows[:, :, :length] = weight.stored.transpose(0, 1, 3, 2).reshape(element.planes, outputs, length)
-    packed = np.stack([_permuted(plane, element) for plane in rows])
+    rows = np.zeros((outputs, padded), weight.stored.dtype)
+    rows[:, :length] = weight.stored[0].transpose(0, 2, 1).reshape(outputs, length)
     sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
-    finish, expected = _finished(task, sums)
+    (bias, dequant, out_scale), expected = _finished(task, sums)
+    row_scale = np.ones_like(dequant)
+    if element is Element.F32:
+        row_scale *= np.float32(ROW_SCALE)
     source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
-    constants = (packed, *finish, np.ones(1, np.float32))
+    constants = (_permuted(rows, element), row_scale, bias, dequant / row_scale, out_scale, np.ones(1, np.float32))
     return Case(np.ascontiguousarray(source)[None], constants, expected.astype(np.float32), BOUNDS[element])
 
 

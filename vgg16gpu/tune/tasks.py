@@ -41,7 +41,7 @@ from vgg16gpu.zoo.architecture import Vgg
 KERNELS: Final[tuple[Any, ...]] = (conv_wgmma, conv_first, fc_wgmma)  # op modules that have problems and candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
 _NO_PLACES: Final = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
-_CONSTANTS: Final = {conv_wgmma.__name__: 4, conv_first.__name__: 5, fc_wgmma.__name__: 7}
+_CONSTANTS: Final = {conv_wgmma.__name__: 4, conv_first.__name__: 6, fc_wgmma.__name__: 7}
 
 
 @dataclass(frozen=True, eq=False)
