@@ -16,10 +16,9 @@
 //           Grid: min(SMs, tiles) blocks walk the tiles, channels first. Block: warpgroup 0 is the producer (one thread
 //           issues the loads), 1 and 2 multiply: two halves of 128 channels, or with PAIR_TILES two tiles of pixels.
 //           tiles = oc_tiles * tiles_x * tiles_y * images.
-// Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0), POOL (0;
-//           not flat), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0), HALO_STAGES (2), WEIGHT_STAGES (5),
-//           STAGE_UNITS (1: tap planes a weight stage), HEAD_START (0: taps that warpgroup 1 is ahead of 2 at first),
-//           PROMOTE_TAPS (3).
+// Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0),
+//           POOL (0; not flat), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0), HALO_STAGES (2),
+//           WEIGHT_STAGES (5), STAGE_UNITS (1: tap planes a weight stage), PROMOTE_TAPS (3).
 // Shared:   SHARED_BYTES: both rings, a staging tile for each consumer, barriers; 384 threads, 24 and 240 registers.
 // Cost:     2*N*OC*H*W*C*9 FLOP, three times that for F16_PAIR; a halo is read once per tile and its channel tiles.
 // Sums:     float32 over channel blocks, then taps; F16_PAIR: hi*lo + lo*hi apart, hi*hi added to registers every
@@ -63,9 +62,6 @@
 #ifndef STAGE_UNITS
 #define STAGE_UNITS 1
 #endif
-#ifndef HEAD_START
-#define HEAD_START 0
-#endif
 
 typedef Stored<ELEMENT> In;
 typedef Stored<OUT_ELEMENT> Out;
@@ -92,7 +88,7 @@ typedef StagedTile<OUT_ELEMENT, PIXELS / 8, POOL != 0> Staging;
 constexpr int WEIGHTS_AT = HALO_STAGES * PLANES * HALO_PLANE;
 constexpr int STAGING_AT = WEIGHTS_AT + WEIGHT_STAGES * WEIGHT_BYTES;
 constexpr int BARRIERS_AT = STAGING_AT + 2 * Staging::BYTES;
-constexpr int SHARED_BYTES = 1024 + BARRIERS_AT + 8 * (2 * HALO_STAGES + 2 * WEIGHT_STAGES + 1);  // 1024 to align
+constexpr int SHARED_BYTES = 1024 + BARRIERS_AT + 16 * (HALO_STAGES + WEIGHT_STAGES);  // 1024 to align
 
 static_assert(TILE_ROWS % 2 == 0 || FLAT, "products are multiples of 16 pixels wide");
 static_assert(!FLAT || FLAT_PITCH >= 8, "at most one junk pixel in 8");
@@ -102,8 +98,6 @@ static_assert(!(FLAT && POOL), "pooling takes all of a window from one thread: t
 static_assert(BLOCK_UNITS % STAGE_UNITS == 0, "weight stages end where a channel block ends");
 static_assert(STAGE_UNITS == 1 || STAGE_UNITS % PLANES == 0, "a tap's planes lie in one stage or in one each");
 static_assert(HALO_STAGES >= 2 && WEIGHT_STAGES >= (STAGE_UNITS == 1 ? 2 * PLANES : 2), "given back one tap late");
-static_assert((HEAD_START + 1) * PLANES <= (WEIGHT_STAGES - 1) * STAGE_UNITS, "the one behind frees no stage yet");
-static_assert(HEAD_START < 9, "counted in taps of the first channel block");
 static_assert(Out::PLANES == PLANES && Out::BYTES == In::BYTES, "only U8 and S8 mix");
 static_assert(SHARED_BYTES <= 227 * 1024, "shared memory of a block");
 
@@ -129,7 +123,6 @@ struct Shared {
   DEVICE uint32_t halo_empty(int stage) const { return halo_full(HALO_STAGES + stage); }
   DEVICE uint32_t weights_full(int stage) const { return halo_full(2 * HALO_STAGES + stage); }
   DEVICE uint32_t weights_empty(int stage) const { return weights_full(WEIGHT_STAGES + stage); }
-  DEVICE uint32_t ahead() const { return weights_full(2 * WEIGHT_STAGES); }
 };
 
 struct Tile {
@@ -281,8 +274,6 @@ struct Consumer {
           release_weights(8);
           release_halo(halo_done);
         }
-        if (HEAD_START > 0 && tap == HEAD_START && block == 0 && number == 0 && lane == 0)
-          barrier_arrive(shared.ahead());
       }
       halo_done = halo.stage;
       halo.advance(HALO_STAGES);
@@ -363,7 +354,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
       barrier_init(shared.weights_full(i), 1);
       barrier_init(shared.weights_empty(i), 8);
     }
-    barrier_init(shared.ahead(), 4);
     barrier_init_fence();
   }
   __syncthreads();  // the barriers are there
@@ -382,7 +372,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
   take_registers<240>();
   Consumer consumer = {shared, work, watch, static_cast<int>(threadIdx.x / 128 - 1),
                        static_cast<int>(threadIdx.x % 32)};
-  if (HEAD_START > 0 && consumer.number == 1) barrier_wait(shared.ahead(), 0, watch);
   Sums<In::Operands, PLANES> sums;
   for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
     Tile tile = work.tile(index);

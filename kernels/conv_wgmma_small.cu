@@ -1,18 +1,18 @@
 // conv_wgmma_small: out[n,y,x,oc] = [pool2x2]([relu](bias[oc] + dequant[oc] * sum over kh, kw, c of
 //                   inp[n,y+kh-1,x+kw-1,c] * weight[kh,kw,oc,c])), finished and stored as wgmma_tile.cuh says
-// Layouts:  inp (N,H,W,CP), its map's box {block, 10, WARPGROUPS*TILE_ROWS+2, 1}, where a block is BLOCK_BYTES of
-//           channels; weight (CP/block, tap, plane, OCP, block) as {block, OCP, the rest}, box {block, 64,
-//           TAPS_PER_STAGE*planes}; out (N,OH,OW,OCP), box {64, 8, STORE_ROWS, 1}, with POOL {64, 4, STORE_ROWS/2, 1}.
+// Layouts:  inp (N,H,W,CP), its map's box {block, 10, TILE_ROWS+2, 1}, where a block is BLOCK_BYTES of channels; weight
+//           (CP/block, tap, plane, OCP, block) as {block, OCP, the rest}, box {block, 64, TAPS_PER_STAGE*planes}; out
+//           (N,OH,OW,OCP), box {64, 8, STORE_ROWS, 1}, with POOL {64, 4, STORE_ROWS/2, 1}.
 //           F16_PAIR: 2N images, first all hi. The swizzles match the boxes' rows. bias, dequant, out_scale: OCP
 //           floats. height, width: H, W.
-// Mapping:  block: 64 output channels x WARPGROUPS*TILE_ROWS rows of 8 pixels x one of SPLITS shares of the channel
-//           blocks; blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warp copies,
-//           each warpgroup of 4 warps sums TILE_ROWS rows.
-// Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), WARPGROUPS (1), SPLITS (1), EXCHANGE (0): 1 a cluster of
-//           two, 2 the workspace; POOL (0), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1),
+// Mapping:  block: 64 output channels x TILE_ROWS rows of 8 pixels x one of SPLITS shares of the channel blocks;
+//           blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warpgroup multiplies,
+//           one more warp copies.
+// Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the
+//           workspace; POOL (0), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1),
 //           PROMOTE_TAPS (3)
-// Shared:   SHARED_BYTES below, dynamic; 128*WARPGROUPS + 32 threads. EXCHANGE 2, each warpgroup of each tile: SPLITS *
-//           SPLITS * SLICE_ROWS * 2048 bytes of workspace, and a counter that the host zeroes before a run.
+// Shared:   SHARED_BYTES below, dynamic; 160 threads. EXCHANGE 2, each tile: SPLITS * SPLITS * SLICE_ROWS * 2048 bytes
+//           of workspace, and a counter that the host zeroes before a run.
 // Cost:     2*N*H*W*OC*9*C FLOP; a block reads its weights once, its pixels 1.25 * (1 + 2/rows) times, mostly from L2.
 // Sums:     a share in the order of blocks, taps, channels, then the shares in theirs: a matter of SPLITS alone.
 // Edges:    any N, H, W; SPLITS <= CP/block; with HALO_STAGES 1 (unless F16_PAIR) SPLITS = CP/block. EXCHANGE 2 waits
@@ -29,9 +29,6 @@
 #endif
 #ifndef TILE_ROWS
 #define TILE_ROWS 14
-#endif
-#ifndef WARPGROUPS
-#define WARPGROUPS 1
 #endif
 #ifndef SPLITS
 #define SPLITS 1
@@ -62,15 +59,15 @@ typedef E::Sum Sum;
 
 constexpr int round_up(int value, int unit) { return (value + unit - 1) / unit * unit; }
 constexpr bool PAIR = E::PLANES == 2;
-constexpr int CONSUMERS = WARPGROUPS * 128;
+constexpr int CONSUMERS = 128;  // the warpgroup that multiplies
 constexpr int THREADS = CONSUMERS + 32;
-constexpr int ALL_CONSUMERS = WARPGROUPS + 1;  // the number of their barrier; a warpgroup has its own, from 1 on
-constexpr int SUMS = TILE_ROWS * 4;            // of a thread: two channels x two pixels of each row
+constexpr int CONSUMER_BARRIER = 1;  // 0 is that of __syncthreads
+constexpr int SUMS = TILE_ROWS * 4;  // of a thread: two channels x two pixels of each row
 constexpr int BLOCK_CHANNELS = BLOCK_BYTES / E::BYTES;
 constexpr Swizzle SWIZZLE = BLOCK_BYTES == 128 ? SWIZZLE_128B : SWIZZLE_64B;
 
 constexpr int HALO_W = 10;
-constexpr int HALO_BYTES = HALO_W * (WARPGROUPS * TILE_ROWS + 2) * BLOCK_BYTES;
+constexpr int HALO_BYTES = HALO_W * (TILE_ROWS + 2) * BLOCK_BYTES;
 constexpr int HALO_PLANE = round_up(HALO_BYTES, 1024);  // the swizzle pattern starts at multiples of 1024
 constexpr int HALO_STAGE = E::PLANES * HALO_PLANE;
 constexpr int WEIGHT_PLANE = 64 * BLOCK_BYTES;
@@ -85,8 +82,8 @@ constexpr int STORE_ROWS = TILE_ROWS % SLICE_ROWS == 0 ? SLICE_ROWS : POOL ? 2 :
 typedef StagedTile<ELEMENT, SLICE_ROWS, POOL> Staged;
 
 // The epilogue uses the memory of the pipeline again.
-constexpr int RECEIVED_BYTES = EXCHANGE == 1 ? WARPGROUPS * SLICE_BYTES : 0;
-constexpr int EPILOGUE_BYTES = round_up(RECEIVED_BYTES + WARPGROUPS * Staged::BYTES, 1024);
+constexpr int RECEIVED_BYTES = EXCHANGE == 1 ? SLICE_BYTES : 0;
+constexpr int EPILOGUE_BYTES = round_up(RECEIVED_BYTES + Staged::BYTES, 1024);
 constexpr int LOADED_BYTES = HALO_STAGES * HALO_STAGE + WEIGHT_STAGES * WEIGHT_STAGE;
 constexpr int PIPELINE_BYTES = LOADED_BYTES > EPILOGUE_BYTES ? LOADED_BYTES : EPILOGUE_BYTES;
 constexpr int SHARED_BYTES = PIPELINE_BYTES + 2048;  // barriers, and up to 1023 bytes before the first multiple of 1024
@@ -117,7 +114,7 @@ DEVICE Work work_of(int block, int channel_blocks, int oc_tiles, int tiles_x, in
   work.oc = work.tile % oc_tiles * 64;
   const int spatial = work.tile / oc_tiles;
   work.x = spatial % tiles_x * 8;
-  work.y = spatial / tiles_x % tiles_y * (WARPGROUPS * TILE_ROWS);
+  work.y = spatial / tiles_x % tiles_y * TILE_ROWS;
   work.n = spatial / tiles_x / tiles_y;
   work.first = work.rank * channel_blocks / SPLITS;
   work.count = (work.rank + 1) * channel_blocks / SPLITS - work.first;
@@ -138,7 +135,7 @@ struct Pipeline {
   DEVICE void init() const {
     for (int i = 0; i < HALO_STAGES + WEIGHT_STAGES; i++) {
       barrier_init(halo_full(i), 1);
-      barrier_init(halo_free(i), 4 * WARPGROUPS);  // one arrival a warp
+      barrier_init(halo_free(i), CONSUMERS / 32);  // one arrival a warp
     }
     barrier_init_fence();
   }
@@ -197,7 +194,7 @@ DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensor
   while (halos < work.count) load_halo();
 }
 
-// ---- The consumers: each warpgroup sums 64 channels x TILE_ROWS rows of 8 pixels.
+// ---- The consumers: they sum 64 channels x TILE_ROWS rows of 8 pixels.
 
 // One tap of one channel block. F16_PAIR: hi * hi into `sum`, afresh every third tap, and hi * lo + lo * hi into `low`.
 template <int LOW>
@@ -227,7 +224,7 @@ DEVICE void add_to(Sum (&target)[LENGTH], Sum (&sum)[SUM_LENGTH]) {
 // The sums over this block's share of the channels. A stage is given back one tap late, when its products are surely
 // done: waiting for them at once would leave the tensor cores idle. F16_PAIR does wait, every PROMOTE_TAPS taps, to add
 // the tensor cores' sum, which they cut short, to one in registers.
-DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgroup, int count, const Watch& watch) {
+DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int count, const Watch& watch) {
   // One halo stage, given back a tap late, is enough for one channel block only. To know the count saves registers.
   const int blocks = HALO_STAGES == 1 && !PAIR ? 1 : count;
   const bool first = threadIdx.x % 32 == 0;
@@ -237,8 +234,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
   int used_weights = -1, used_halo = -1;
   for (int block = 0; block < blocks; block++) {
     barrier_wait(pipeline.halo_full(halo.stage), halo.parity, watch);
-    const uint64_t corner = matrix_descriptor(pipeline.halo(halo.stage) + warpgroup * TILE_ROWS * HALO_W * BLOCK_BYTES,
-                                              HALO_W * BLOCK_BYTES, SWIZZLE);
+    const uint64_t corner = matrix_descriptor(pipeline.halo(halo.stage), HALO_W * BLOCK_BYTES, SWIZZLE);
     UNROLL
     for (int tap = 0; tap < 9; tap++) {
       const bool promote = PAIR && (tap % PROMOTE_TAPS == PROMOTE_TAPS - 1 || tap == 8);
@@ -279,7 +275,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int warpgro
 // ---- The end: finish a slice of rows, pool, store.
 
 constexpr int SCALE = POOL ? 2 : 1;
-struct Slice {  // what a warpgroup finishes
+struct Slice {  // what a block finishes
   int x, y, rows;
 };
 
@@ -315,7 +311,7 @@ DEVICE void store_slice(const CUtensorMap* out, uint32_t staging, const Slice& p
   store_wait_read<0>();  // before the block ends and its shared memory with it
 }
 
-DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>& finish, uint32_t staging, int barrier,
+DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>& finish, uint32_t staging,
                          const CUtensorMap* out, const Slice& place, const Work& work, const Inside& inside, int images,
                          unsigned* maximum) {
   uint32_t largest = 0;
@@ -323,8 +319,8 @@ DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>
     largest = larger_magnitudes(largest, items, inside.mask(column));
   });
   shared_writes_to_async();
-  named_barrier(barrier, 128);  // the whole slice is staged
-  if (threadIdx.x % 128 == 0) store_slice(out, staging, place, work, images);
+  named_barrier(CONSUMER_BARRIER, CONSUMERS);  // the whole slice is staged
+  if (threadIdx.x == 0) store_slice(out, staging, place, work, images);
   __syncwarp();
   if constexpr (E::RECORDED) record_largest(largest, maximum);
 }
@@ -344,7 +340,6 @@ __cluster_dims__(2, 1, 1)
   const Pipeline pipeline{shared_address(memory)};
   const Work work = work_of(blockIdx.x, channel_blocks, oc_tiles, tiles_x, tiles_y);
   const Watch watch{error, step};
-  const int warpgroup = threadIdx.x / 128;
   let_next_kernel_start();
   if (threadIdx.x == CONSUMERS) {
     prefetch_map(&inp);
@@ -354,7 +349,7 @@ __cluster_dims__(2, 1, 1)
   }
   __syncthreads();  // the barriers are initialised
 
-  if (warpgroup == WARPGROUPS) {
+  if (threadIdx.x >= CONSUMERS) {
     if (threadIdx.x == CONSUMERS) load_tile(pipeline, work, &inp, &weight, images, watch);
     __syncwarp();
     UNROLL
@@ -370,7 +365,7 @@ __cluster_dims__(2, 1, 1)
   for (int h = 0; PAIR && h < 2; h++)  // without this the compiler would keep the first
     asm volatile("" : "+r"(oc) : "f"(finish.bias[h]), "f"(finish.dequant[h]), "f"(finish.scale[h]));
   Sum sum[SUMS];
-  sum_products(sum, pipeline, warpgroup, work.count, watch);
+  sum_products(sum, pipeline, work.count, watch);
   if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
   wait_for_previous_kernel();
   // All products (of the cluster) have read their operands: the memory can be used again.
@@ -378,23 +373,24 @@ __cluster_dims__(2, 1, 1)
     cluster_arrive();
     cluster_wait();
   } else {
-    named_barrier(ALL_CONSUMERS, CONSUMERS);
+    named_barrier(CONSUMER_BARRIER, CONSUMERS);
   }
   const int first_row = work.rank * SLICE_ROWS;
-  const Slice place{work.x, work.y + warpgroup * TILE_ROWS + first_row, min(SLICE_ROWS, TILE_ROWS - first_row)};
+  const Slice place{work.x, work.y + first_row, min(SLICE_ROWS, TILE_ROWS - first_row)};
   const Inside inside(place, height, width);
-  const uint32_t staging = shared_address(memory) + RECEIVED_BYTES + warpgroup * Staged::BYTES;
+  const uint32_t staging = shared_address(memory) + RECEIVED_BYTES;
   unsigned* const maximum = maxima + static_cast<long long>(work.n) * maxima_stride;
   Sum slice[SLICE_ROWS * 4];
   if constexpr (EXCHANGE == 0) {
     UNROLL
     for (int i = 0; i < SUMS; i++) slice[i] = sum[i];
   } else if constexpr (EXCHANGE == 1) {
-    exchange_in_cluster<SLICE_ROWS>(sum, slice, memory + warpgroup * SLICE_BYTES, work.rank);
+    exchange_in_cluster<SLICE_ROWS>(sum, slice, memory, work.rank);
   } else {
-    const long long meeting = static_cast<long long>(work.tile) * WARPGROUPS + warpgroup;
-    float4* const parts = workspace + meeting * (SPLITS * SPLITS * SLICE_BYTES / sizeof(float4));
-    exchange_in_workspace<SPLITS, SLICE_ROWS>(sum, slice, parts, counters + meeting, work.rank, warpgroup + 1, watch);
+    float4* const parts =
+        workspace + static_cast<long long>(work.tile) * (SPLITS * SPLITS * SLICE_BYTES / sizeof(float4));
+    exchange_in_workspace<SPLITS, SLICE_ROWS>(sum, slice, parts, counters + work.tile, work.rank, CONSUMER_BARRIER,
+                                              watch);
   }
-  if (place.rows > 0) finish_slice(slice, finish, staging, warpgroup + 1, &out, place, work, inside, images, maximum);
+  if (place.rows > 0) finish_slice(slice, finish, staging, &out, place, work, inside, images, maximum);
 }

@@ -3,16 +3,14 @@
 #pragma once
 
 #include "common.cuh"
+#include "element.cuh"
 #ifndef __CUDACC__
 #include "cpu/half.h"
 #endif
 
-// What a stored value is: the macros ELEMENT and OUT_ELEMENT.
-enum : int { F32 = 0, F16 = 1, BF16 = 2, U8 = 4, S8 = 5 };
-
-// Bytes of a stored value.
+// Bytes of a stored value, of a pair in each plane.
 __device__ __forceinline__ constexpr int element_nbytes(int element) {
-  return element == F32 ? 4 : element == F16 || element == BF16 ? 2 : 1;
+  return element == F32 ? 4 : element == U8 || element == S8 ? 1 : 2;
 }
 
 // The nearest float16 (ties to even) of two values, `low` in the low half.

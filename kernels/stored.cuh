@@ -3,8 +3,6 @@
 
 #include "mma_epilogue.cuh"
 
-enum : int { F16_PAIR = 3 };  // beside the others of mma_epilogue.cuh: the numbers of program.Element
-
 // The value of the float16 with these bits.
 __device__ __forceinline__ float f16_value(unsigned short bits) {
 #ifdef __CUDACC__

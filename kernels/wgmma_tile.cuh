@@ -15,9 +15,8 @@
 // dequant and scale are positive. Sums may be pooled before they are finished: finishing keeps their order.
 #pragma once
 
+#include "element.cuh"
 #include "hopper.cuh"
-
-enum : int { F32 = 0, F16 = 1, BF16 = 2, F16_PAIR = 3, U8 = 4, S8 = 5 };  // what a stored value is: macro ELEMENT
 
 template <class Operands_, int PLANES_, int BYTES_, bool RECORDED_>
 struct StoredAs {

@@ -88,6 +88,7 @@ HOPPER_ONLY = {"conv_first", "conv_wgmma", "conv_wgmma_small", "gemm_wgmma", "ge
 def test_headers_of_headers_count():
     assert kernel_variants.included(KERNELS / "gemv.cu") == {
         "wgmma_tile.cuh",
+        "element.cuh",
         "hopper.cuh",
         "wgmma.cuh",
         "common.cuh",

@@ -149,7 +149,7 @@ class LargeTile:
         halo = self.halo_stages * problem.element.planes * _aligned(columns * rows * problem.block_nbytes)
         weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
         staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool)
-        return 1024 + halo + weights + staging + 8 * (2 * self.halo_stages + 2 * weight_stages + 1)
+        return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
 
     def taps(self, problem: Problem) -> int:
         """Tap planes of a weight stage: copies below 16 KB would come too slowly."""
