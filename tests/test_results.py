@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Pads, Window
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Program
-from vgg16gpu.results import ResultBlock
+from vgg16gpu.results import LARGEST_FLOAT16, ResultBlock, Results
 
 CPU = DeviceFacts("cpu", "cpu", 1, (0, 0), 48 * 1024, 1 << 30, 1 << 30)
 BATCH = 3
@@ -51,6 +53,7 @@ def test_rows_and_flags_of_the_first_images(program: Program) -> None:
     assert results.nonfinite.any()
     last = results.rows(1, 2)
     assert np.array_equal(last.outputs[0], [[4, 5, 6, 7]])
+    assert last.outputs[0].base is None  # the other rows can go
     assert (last.nonfinite.tolist(), last.out_of_range.tolist()) == ([True], [False])
 
 
@@ -66,6 +69,85 @@ def test_a_magnitude_out_of_range(program: Program, value: int, magnitude: float
     maxima[value, 1] = magnitude
     strict = replace(program, control=replace(program.control, lowest=lowest))
     assert ResultBlock(strict, buffer).read(BATCH).out_of_range.tolist() == [False, lost, False]
+
+
+@pytest.mark.parametrize("marked", ["nonfinite", "out_of_range", None])
+def test_results_are_flagged_if_any_image_is(marked: str | None) -> None:
+    flags = {name: np.array([False, name == marked]) for name in ("nonfinite", "out_of_range")}
+    assert Results((), **flags).is_flagged == (marked is not None)
+
+
+# ---- Words at the edges, however they come together
+
+LOWEST = [0.0, 2.0**-9, 8.0]
+
+
+def bits(*numbers: float) -> list[int]:
+    found: list[int] = np.array(numbers, np.float32).view(np.uint32).tolist()
+    return found
+
+
+def neighbours(number: float) -> tuple[float, float]:
+    """The floats below and above."""
+    return float(np.nextafter(np.float32(number), np.float32(-1))), float(np.nextafter(np.float32(number), np.inf))
+
+
+def clean_magnitudes(lowest: float) -> list[int]:
+    return bits(lowest, neighbours(lowest)[1], 100, neighbours(LARGEST_FLOAT16)[0], LARGEST_FLOAT16)
+
+
+def odd_magnitudes(lowest: float) -> list[int]:
+    """Some of them are in range for some of `LOWEST`."""
+    numbers = bits(*neighbours(lowest), *neighbours(LARGEST_FLOAT16), 0.0, -0.0, 1e-45, -1e-45, 1e-39, np.inf, -np.inf)
+    return [*numbers, *bits(-100, 2.0**-10), 0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF]
+
+
+def clean_words(chance: random.Random, lowest: float) -> list[int]:
+    return [0] * (1 + BATCH) + chance.choices(clean_magnitudes(lowest), k=2 * BATCH)
+
+
+def with_lowest(program: Program, lowest: float) -> Program:
+    return replace(program, control=replace(program.control, lowest=lowest))
+
+
+@pytest.mark.parametrize("lowest", LOWEST)
+def test_flags_are_those_of_each_word_by_itself(program: Program, lowest: float) -> None:
+    buffer, words = block(program)
+    reader, chance = ResultBlock(with_lowest(program, lowest), buffer), random.Random(lowest)
+    for _ in range(3000):
+        chosen = clean_words(chance, lowest)
+        for place in chance.choices(range(1, len(chosen)), k=chance.randrange(3)):
+            chosen[place] = chance.choice([1, 2**31, 2**32 - 1] if place <= BATCH else odd_magnitudes(lowest))
+        words.view(np.uint32)[:] = chosen
+        count = chance.randint(1, BATCH)
+        _, nonfinite, out_of_range = reader.read(count)
+        magnitudes = np.array(chosen[1 + BATCH :], np.uint32).view(np.float32).reshape(2, BATCH).tolist()
+        assert nonfinite.tolist() == [status != 0 for status in chosen[1 : 1 + count]], chosen
+        assert out_of_range.tolist() == [
+            not all(lowest <= of_value[image] <= LARGEST_FLOAT16 for of_value in magnitudes) for image in range(count)
+        ], chosen
+
+
+@pytest.mark.parametrize("lowest", LOWEST)
+def test_an_error_is_seen_whatever_the_other_words_say(program: Program, lowest: float) -> None:
+    buffer, words = block(program)
+    reader, chance = ResultBlock(with_lowest(program, lowest), buffer), random.Random(lowest)
+    for error in (1, 2, -1, 2**31 - 1, -(2**31)):
+        for _ in range(20):
+            words.view(np.uint32)[:] = clean_words(chance, lowest)
+            words[0] = error
+            with pytest.raises(KernelError, match=f"^operator {error}"):
+                reader.read(chance.randint(1, BATCH))
+
+
+@pytest.mark.parametrize("lowest", LOWEST)
+def test_clean_words_need_no_second_look(program: Program, lowest: float) -> None:
+    buffer, words = block(program)
+    reader, chance = ResultBlock(with_lowest(program, lowest), buffer), random.Random(lowest)
+    with mock.patch.object(ResultBlock, "_flags", side_effect=AssertionError):
+        for _ in range(100):
+            words.view(np.uint32)[:] = clean_words(chance, lowest)
+            assert not reader.read(BATCH).is_flagged
 
 
 @pytest.mark.parametrize(

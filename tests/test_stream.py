@@ -340,7 +340,7 @@ def test_batches_are_full_and_items_come_back_whole_and_in_order(size: int) -> N
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
-@pytest.mark.parametrize("spare", [0, 2])
+@pytest.mark.parametrize("spare", [0, 2, 60])
 def test_staging_copies_all_parts_and_zeroes_the_rest(rows: int, spare: int) -> None:
     generator = np.random.default_rng(rows)
     width = 2 * THREADS * MIN_NBYTES // 64  # with 64 rows more than enough for all threads

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -90,6 +91,7 @@ class Engine:
         try:
             self.plan = plan_graph(self.graph, request, self.device.facts)
             check_memory(self.plan, self.device)
+            self._sizes = tuple(program.batch for program in self.plan.programs)
             slot = self.program.input
             self._accepted = {np.dtype(name): image_shape(slot.shape, name)[1:] for name in slot.entries}
             planned = time.perf_counter()
@@ -153,7 +155,7 @@ class Engine:
         What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
         does, naming the item (counted from 0), and for a batch size that is not the engine's.
         """
-        sizes = [program.batch for program in self.plan.programs]
+        sizes = self._sizes
         if batch is not None and batch not in sizes:
             raise InputError(f"batch {batch}: the engine is built for {', '.join(map(str, sizes))}; give one of these")
         return self._stream(Source(iterable, self._checked), batch or sizes[-1])
@@ -247,9 +249,12 @@ class Engine:
 
     def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
-        if any(part.nonfinite.any() or part.out_of_range.any() for part in parts):
+        if any(part.is_flagged for part in parts):
             self._refuse(parts, where)
-        outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
+        if len(parts) == 1:
+            outputs = parts[0].outputs
+        else:
+            outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _refuse(self, parts: Sequence[Results], where: str) -> None:
@@ -269,26 +274,27 @@ class Engine:
 
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
         """(first image, batch size): the largest size while it fits, then the smallest that holds the rest."""
-        sizes = [program.batch for program in self.plan.programs]
+        sizes = self._sizes
         first = 0
         while first < count:
-            batch = next((size for size in sizes if size >= count - first), sizes[-1])
+            batch = sizes[min(bisect_left(sizes, count - first), len(sizes) - 1)]
             yield first, batch
             first += batch
 
     def _checked(self, x: Input) -> Images:
-        slot = self.program.input
         if isinstance(x, Mapping):
-            if set(x) != {slot.name}:
-                raise InputError(f"inputs {sorted(map(str, x))}: this model has one input, '{slot.name}'")
-            x = x[slot.name]
+            name = self.program.input.name
+            if set(x) != {name}:
+                raise InputError(f"inputs {sorted(map(str, x))}: this model has one input, '{name}'")
+            x = x[name]
         images = _as_array(x)
         expected = self._accepted
         if images.shape[1:] != expected.get(images.dtype) or images.ndim == 0 or len(images) == 0:
             accepted = " or ".join(f"{name} (N, {', '.join(map(str, shape))})" for name, shape in expected.items())
             found = f"{images.dtype} {images.shape}"
             remedy = "" if images.dtype in expected else "; convert it with x.astype(np.float32)"
-            raise InputError(f"input '{slot.name}' is {found}; this model takes {accepted}, N >= 1{remedy}")
+            name = self.program.input.name
+            raise InputError(f"input '{name}' is {found}; this model takes {accepted}, N >= 1{remedy}")
         return images
 
 
@@ -307,4 +313,4 @@ def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
         array = np.asarray(x)
     except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"the input is not an array: {error}") from error
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

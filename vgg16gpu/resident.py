@@ -69,7 +69,7 @@ class ResidentPlan:
 
         An image is still marked as out of range if the plan has no exact kernels for it.
         """
-        if not self._exact or not results.out_of_range.any():
+        if not self._exact or not np.count_nonzero(results.out_of_range):
             return results
         again = np.flatnonzero(results.out_of_range)
         copies = images[again]  # the images may lie where the second pass sends from

@@ -31,15 +31,8 @@ class Stager:
 
     def fill(self, target: Rows, parts: Sequence[Rows]) -> None:
         """Copy the rows of all `parts`, one after the other, to the first rows of `target`; the others become zero."""
-        count = sum(map(len, parts))
-        shares = min(THREADS, count, sum(part.nbytes for part in parts) // MIN_NBYTES)
-        if shares < 2:
-            _copy_rows(target, parts, 0, count)
-        else:
-            apart = [_apart(part, target) for part in parts]
-            bounds = [count * share // shares for share in range(shares + 1)]
-            work = partial(_copy_rows, target, apart)
-            list(self._threads().map(work, bounds[:-1], bounds[1:]))  # waits, and raises what a thread raised
+        is_small = target.nbytes < 2 * MIN_NBYTES
+        count = _copy(target, parts) if is_small else self._copy_shared(target, parts)
         if count < len(target):
             target[count:] = 0
 
@@ -50,6 +43,18 @@ class Stager:
         if pool:
             pool.shutdown()
 
+    def _copy_shared(self, target: Rows, parts: Sequence[Rows]) -> int:
+        """Copy all rows, each thread its share of them. Returns how many."""
+        count = sum(map(len, parts))
+        shares = min(THREADS, count, sum(part.nbytes for part in parts) // MIN_NBYTES)
+        if shares < 2:
+            return _copy(target, parts)
+        apart = [_apart(part, target) for part in parts]
+        bounds = [count * share // shares for share in range(shares + 1)]
+        work = partial(_copy_range, target, apart)
+        list(self._threads().map(work, bounds[:-1], bounds[1:]))  # waits, and raises what a thread raised
+        return count
+
     def _threads(self) -> ThreadPoolExecutor:
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - only large batches pay for the import
 
@@ -59,13 +64,23 @@ class Stager:
             return self._pool
 
 
-def _copy_rows(target: Rows, parts: Sequence[Rows], first: int, last: int) -> None:
+def _copy(target: Rows, parts: Sequence[Rows]) -> int:
+    """Copy all rows. Returns how many."""
+    start = 0
+    for part in parts:
+        end = start + len(part)
+        # What lies here already, written by the caller into pinned memory, costs nothing: numpy sees that.
+        target[start:end] = part
+        start = end
+    return start
+
+
+def _copy_range(target: Rows, parts: Sequence[Rows], first: int, last: int) -> None:
     """Copy rows `first` to `last` of all parts, counted through."""
     start = 0
     for part in parts:
         low, high = max(first, start), min(last, start + len(part))
         if low < high:
-            # What lies here already, written by the caller into pinned memory, costs nothing: numpy sees that.
             target[low:high] = part[low - start : high - start]
         start += len(part)
 
