@@ -11,9 +11,9 @@
 //           OUTPUT 0 or of INPUT's width; TILE_N (16): 16, 32, 64 or 128; TILE_K (64): whole boxes, at most 128 for
 //           WEIGHT 0; STAGES (6): of the ring.
 // Shared:   1024 + STAGES*TILE_K*(128*weight + TILE_N*planes*input bytes), dynamic; 384 threads.
-// Cost:     2*N*OUT*K FLOP, four times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128 times.
-// Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo; hi*hi is one sum, the rest another;
-//           parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact for K <= 65536. The bits
+// Cost:     2*N*OUT*K FLOP, four or five times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128 times.
+// Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo, and the rest up to 32 images; hi*hi is
+//           one sum, all else another; parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact for K <= 65536. The bits
 //           depend on K, TILE_N, TILE_K and gridDim.z alone.
 // Edges:    any N and OUT: TMA reads zeros outside of the tensors and writes nothing there.
 // Why:      few images use each weight once: the ring keeps memory busy, the parts of K keep every multiprocessor busy.
@@ -41,7 +41,7 @@
 template <int ELEMENT>
 constexpr int BYTES = ELEMENT == F32 ? 4 : (ELEMENT >= U8 ? 1 : 2);
 
-constexpr bool SPLIT = WEIGHT == F32;  // float32 weights become two float16
+constexpr bool SPLIT = WEIGHT == F32;  // float32 weights become float16 parts
 constexpr int PLANES = Stored<INPUT>::PLANES, COLUMNS = TILE_N / 8;
 constexpr int ROWS = 64, BOX_ROW = 128;  // outputs of a warpgroup; bytes of a box along K
 constexpr int WEIGHT_BOX = 2 * ROWS * BOX_ROW, INPUT_BOX = PLANES * TILE_N * BOX_ROW;
@@ -52,9 +52,10 @@ constexpr int PARTS_AT_ONCE = 128 / TILE_N;  // 32 loads of a thread are under w
 typedef Stored<INPUT>::Operands Operands;
 typedef Stored<INPUT>::Sum Sum;
 
-// As far as registers go: hi*hi leaves the tensor cores after each 16 products instead of after each stage.
+// As far as registers go: weights in three parts, which is all of a float32, and hi*hi leaves the tensor cores after each
+// 16 products instead of after each stage.
 constexpr bool FINE = TILE_N <= 32;
-constexpr int GROUP_STAGES = 8;
+constexpr int WEIGHT_PARTS = FINE ? 3 : 2, GROUP_STAGES = 8;
 static_assert(WEIGHT == (INPUT == F16_PAIR ? F32 : INPUT == U8 ? S8 : INPUT), "products that the tensor cores know");
 static_assert(TILE_K * BYTES<INPUT> % BOX_ROW == 0, "a stage holds whole boxes");
 static_assert(STAGES >= 2, "a stage is given back when the next one is under way");
@@ -141,9 +142,9 @@ DEVICE void multiply(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, const 
   pin(sum);
 }
 
-// wgmma's operand from 16 columns of float32 weights: hi and lo halves of weight * scale.
+// wgmma's operand from 16 columns of float32 weights: weight * scale as float16 parts, each what the others leave.
 struct Fragment {
-  uint32_t hi[4], lo[4];
+  uint32_t part[WEIGHT_PARTS][4];
 
   // Columns from 16 * q on of a stage, from the thread's rows; `turn` is what the swizzle does to a piece of 16 bytes.
   DEVICE void load(const unsigned char* row, int q, int turn, const float (&scale)[2]) {
@@ -152,17 +153,20 @@ struct Fragment {
       const int piece = q % 2 * 4 + i / 2 * 2;
       const float2 v =
           *reinterpret_cast<const float2*>(row + q / 2 * WEIGHT_BOX + i % 2 * 8 * BOX_ROW + ((piece ^ turn) * 16));
-      const float a = v.x * scale[i % 2], b = v.y * scale[i % 2];
-      const __half2 high = __floats2half2_rn(a, b);
-      hi[i] = bits_of(high);
-      lo[i] = bits_of(__floats2half2_rn(a - __low2float(high), b - __high2float(high)));
+      float a = v.x * scale[i % 2], b = v.y * scale[i % 2];
+      UNROLL
+      for (int p = 0; p < WEIGHT_PARTS; p++) {
+        const __half2 taken = __floats2half2_rn(a, b);
+        part[p][i] = bits_of(taken);
+        a -= __low2float(taken), b -= __high2float(taken);
+      }
     }
   }
 
   // Products read registers while the thread goes on: the compiler may use these for something else only from here on.
   DEVICE void keep() {
-    pin(hi);
-    pin(lo);
+    UNROLL
+    for (int p = 0; p < WEIGHT_PARTS; p++) pin(part[p]);
   }
 };
 
@@ -203,10 +207,11 @@ DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, 
       const uint64_t x_hi = inputs + descriptor_step(q / 4 * INPUT_BOX + q % 4 * 32);
       const uint64_t x_lo = x_hi + descriptor_step(TILE_N * BOX_ROW);
       products_begin();
-      WgmmaFromRegisters<TILE_N>::multiply(low, now.lo, x_lo, 1);
-      WgmmaFromRegisters<TILE_N>::multiply(low, now.lo, x_hi, 1);
-      WgmmaFromRegisters<TILE_N>::multiply(low, now.hi, x_lo, 1);
-      WgmmaFromRegisters<TILE_N>::multiply(high[q % BUFFERS], now.hi, x_hi, FINE ? 0 : q > 0);
+      WgmmaFromRegisters<TILE_N>::multiply(low, now.part[1], x_lo, 1);
+      if constexpr (FINE) WgmmaFromRegisters<TILE_N>::multiply(low, now.part[2], x_hi, 1);
+      WgmmaFromRegisters<TILE_N>::multiply(low, now.part[1], x_hi, 1);
+      WgmmaFromRegisters<TILE_N>::multiply(low, now.part[0], x_lo, 1);
+      WgmmaFromRegisters<TILE_N>::multiply(high[q % BUFFERS], now.part[0], x_hi, FINE ? 0 : q > 0);
       products_commit();
       if (q + 1 < COUNT)
         products_wait<1>();
@@ -237,16 +242,8 @@ DEVICE void store_pair(float* target, float a, float b) {
 }
 DEVICE void store_pair(int* target, int a, int b) { __stcg(reinterpret_cast<int2*>(target), make_int2(a, b)); }
 
-DEVICE void add_pair(const float* source, float& a, float& b) {
-  const float2 v = __ldcg(reinterpret_cast<const float2*>(source));
-  a += v.x;
-  b += v.y;
-}
-DEVICE void add_pair(const int* source, int& a, int& b) {
-  const int2 v = __ldcg(reinterpret_cast<const int2*>(source));
-  a += v.x;
-  b += v.y;
-}
+DEVICE float2 load_pair(const float* source) { return __ldcg(reinterpret_cast<const float2*>(source)); }
+DEVICE int2 load_pair(const int* source) { return __ldcg(reinterpret_cast<const int2*>(source)); }
 
 // Which output of the warpgroup's 64 a thread finishes as its number h: neighbours for bytes, see Finish.
 DEVICE int row_to_finish(int h) {
@@ -277,8 +274,10 @@ DEVICE bool add_parts(Sum (&sum)[TILE_N / 2], Sum* workspace, unsigned* counters
   for (int part = 0; part < parts; part++) {
     const Sum* const source = first + part * ROWS * TILE_N;
     UNROLL
-    for (int i = 0; i < COLUMNS * 2; i++)
-      add_pair(source + (i / 2 * ROWS + row_to_finish(i % 2)) * 8, sum[2 * i], sum[2 * i + 1]);
+    for (int i = 0; i < COLUMNS * 2; i++) {
+      const auto pair = load_pair(source + (i / 2 * ROWS + row_to_finish(i % 2)) * 8);
+      sum[2 * i] += pair.x, sum[2 * i + 1] += pair.y;
+    }
   }
   return true;
 }

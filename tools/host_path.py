@@ -8,7 +8,8 @@ For each precision, on a GPU, with kernels in the cache and the model in the pag
   `Engine.run`) with float32 and uint8 arrays of the caller's and with those in `Engine.input()`;
 - host time of one launch of the graph;
 - `Engine.stream` of uint8 arrays in memory at a large batch, beside the same on the device back to back;
-- a process of its own: from its start to the scores of one image, and its largest anonymous memory meanwhile.
+- processes of their own: from the start of Python to the scores of one image; and in another one the largest anonymous
+  memory meanwhile.
 
 Times are medians in seconds.
 """
@@ -20,7 +21,6 @@ import json
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,7 +40,7 @@ MAX_LAUNCH_S = 15e-6
 MAX_START_S = 1.0
 MIN_STREAM_RATE = 0.95  # of the device-resident rate
 MAX_ANONYMOUS_NBYTES = 300e6
-RUNS, BATCHES, STARTS = 300, 100, 5
+RUNS, ROUNDS, BATCHES, STARTS = 300, 3, 100, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,10 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", default=",".join(PRECISIONS))
     parser.add_argument("--batch", type=int, default=128, help="of the stream")
     parser.add_argument("--output", help="write what was measured as JSON")
-    parser.add_argument("--start", help=argparse.SUPPRESS)  # in a process of its own
     options = parser.parse_args(arguments)
-    if options.start:
-        return _first_answer(options.model, options.device, options.precision, float(options.start))
     records, where = [], None
     for precision in options.precision.split(","):
         starts = _starts(options, precision)
@@ -79,10 +76,11 @@ def _batch_1(engine: Engine) -> dict[str, float]:
         launch = engine.resident.launcher(1, element_type)
         engine.device.measure(launch, RUNS // 6)
         found[f"device_{element_type}_s"] = statistics.median(engine.device.measure(launch, RUNS))
-        found[f"host_{element_type}_s"] = _median(partial(engine.run, x))
         own = engine.input(element_type)[:1]
-        own[:] = x
-        found[f"host_own_{element_type}_s"] = _median(partial(engine.run, own))
+        rounds = [(_median(partial(engine.run, x)), _median(partial(engine.run, own))) for _ in range(ROUNDS)]
+        found[f"host_{element_type}_s"], found[f"host_own_{element_type}_s"] = map(
+            statistics.median, zip(*rounds, strict=True)
+        )
     found["launch_s"] = _launch_seconds(engine)
     return found
 
@@ -133,54 +131,52 @@ def _image(engine: Engine, element_type: str, count: int) -> Any:
     return random.standard_normal((count, channels, height, width), np.float32)
 
 
+ANSWER = """
+import sys, time
+import numpy as np
+from vgg16gpu import Engine
+
+model, device, precision, started = sys.argv[1:]
+with Engine(model, device=device, precision=precision) as engine:
+    engine.run(np.ones(engine.program.input.shape, np.float32))
+    print(time.time() - float(started))
+"""
+
+WATCH = """
+import re, threading
+from pathlib import Path
+
+found, ended = [0], threading.Event()
+def watch():
+    while not ended.wait(0.005):
+        found.append(int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
+thread = threading.Thread(target=watch)
+thread.start()
+try:
+    exec(answer)
+finally:
+    ended.set()
+    thread.join()
+print(1024 * max(found))
+"""
+
+
 def _starts(options: argparse.Namespace, precision: str) -> dict[str, Any]:
     """Processes of their own; the first one fills the caches and does not count."""
-    command = [sys.executable, str(Path(__file__).resolve()), options.model, "--device", options.device]
-    found = []
-    for _ in range(1 + STARTS):
-        started = str(time.time())
-        done = subprocess.run(
-            [*command, "--precision", precision, "--start", started], check=True, capture_output=True, text=True
-        )
-        found.append(json.loads(done.stdout))
-    seconds = [start["seconds"] for start in found[1:]]
+
+    def start(code: str) -> list[float]:
+        command = [sys.executable, "-c", code, options.model, options.device, precision, str(time.time())]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [float(line) for line in done.stdout.split()]
+
+    first = start(ANSWER)[0]
+    seconds = [start(ANSWER)[0] for _ in range(STARTS)]
     return {
-        "first_start_s": found[0]["seconds"],
+        "first_start_s": first,
         "start_s": statistics.median(seconds),
         "starts_s": seconds,
-        "anonymous_nbytes": max(start["anonymous_nbytes"] for start in found),
+        "anonymous_nbytes": int(start(f"answer = {ANSWER!r}\n{WATCH}")[1]),
     }
-
-
-def _first_answer(model: str, device: str, precision: str, started: float) -> int:
-    watch = _AnonymousMemory()
-    with Engine(model, device=device, precision=precision) as engine:
-        engine.run(_image(engine, "float32", 1))
-        seconds = time.time() - started
-    print(json.dumps({"seconds": seconds, "anonymous_nbytes": watch.largest()}))
-    return 0
-
-
-class _AnonymousMemory:
-    """Watches the resident anonymous memory of this process, every few milliseconds."""
-
-    def __init__(self) -> None:
-        self._largest = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def largest(self) -> int:
-        """Bytes; the watch ends."""
-        self._ended.set()
-        self._thread.join()
-        return self._largest
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.005):
-            lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-            anonymous = next(line for line in lines if line.startswith("RssAnon:"))
-            self._largest = max(self._largest, 1024 * int(anonymous.split()[1]))
 
 
 def _exceeded(record: dict[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ Integers8: TypeAlias = npt.NDArray[np.int8]
 
 WEIGHT_LIMIT: Final = 127  # the largest weight of an output channel; -128 is not used
 SMALLEST_STEP: Final = float(np.finfo(np.float32).tiny)  # below it a quotient by the step would lose bits or overflow
-_BLOCK: Final = 1 << 19  # weights turned into integers at a time: temporaries that stay in the cache
+_BLOCK: Final = 1 << 17  # weights turned into integers at a time: temporaries that stay in the cache
 _INT32_MAX: Final = 2**31 - 1
 
 
