@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # `make test` must not tell the makes that tests start what to do
         os.environ.pop(name, None)
-    if path := config.getoption("--record"):
+    if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):  # xdist's workers report to one
         from tests.record import Recorder
 
         if not path.parent.is_dir():  # said now, not after the whole run
