@@ -133,8 +133,8 @@ __device__ __forceinline__ void copy_async_wait() {
 // 2^n for -126 <= n <= 127, exact.
 __device__ __forceinline__ float exact_exp2(int n) { return __int_as_float((n + 127) << 23); }
 
-// exp(v), the same bits on every device, error below 1.1 ulp: v = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite, ln 2 in
-// two parts), a polynomial for exp(r), then 2^n in two exact halves so that denormal results are rounded once.
+// exp(v), the same bits on every device, error below 1.1 ulp: v = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite, ln 2
+// in two parts), a polynomial for exp(r), then 2^n in two exact halves so that denormal results are rounded once.
 __device__ __forceinline__ float exp_f32(float v) {
   const float ROUNDER = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, to even
   if (v != v) return v;

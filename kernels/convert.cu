@@ -5,9 +5,9 @@
 // Tiles:    INPUT (0), OUTPUT (3): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8.
 // Shared:   none; 256 threads.
 // Cost:     no FLOP; reads and writes each element once.
-// Edges:    any C and HW. A quantised value is number * inp_step, a number rint(value * out_inverse), saturated, 0 for NaN.
-//           Pairs and float16 raise maxima[n] to the largest magnitude stored of image n (bits of a float; NaN is the
-//           largest).
+// Edges:    any C and HW. A quantised value is number * inp_step, a number rint(value * out_inverse), saturated, 0 for
+//           NaN. Pairs and float16 raise maxima[n] to the largest magnitude stored of image n (bits of a float; NaN is
+//           the largest).
 // Why:      where an operator has no kernel on tensor cores, values meet the float32 kernels here; never inside a VGG.
 #include "stored.cuh"
 

@@ -11,10 +11,11 @@
 //           OUTPUT 0 or of INPUT's width; TILE_N (16): 16, 32, 64 or 128; TILE_K (64): whole boxes, at most 128 for
 //           WEIGHT 0; STAGES (6): of the ring.
 // Shared:   1024 + STAGES*TILE_K*(128*weight + TILE_N*planes*input bytes), dynamic; 384 threads.
-// Cost:     2*N*OUT*K FLOP, four or five times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128 times.
-// Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo, and the rest up to 32 images; hi*hi is
-//           one sum, all else another; parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact for K <= 65536. The bits
-//           depend on K, TILE_N, TILE_K and gridDim.z alone.
+// Cost:     2*N*OUT*K FLOP, four or five times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128
+//           times.
+// Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo, and the rest up to 32 images; hi*hi
+//           is one sum, all else another; parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact
+//           for K <= 65536. The bits depend on K, TILE_N, TILE_K and gridDim.z alone.
 // Edges:    any N and OUT: TMA reads zeros outside of the tensors and writes nothing there.
 // Why:      few images use each weight once: the ring keeps memory busy, the parts of K keep every multiprocessor busy.
 #include "wgmma_tile.cuh"
@@ -52,8 +53,8 @@ constexpr int PARTS_AT_ONCE = 128 / TILE_N;  // 32 loads of a thread are under w
 typedef Stored<INPUT>::Operands Operands;
 typedef Stored<INPUT>::Sum Sum;
 
-// As far as registers go: weights in three parts, which is all of a float32, and hi*hi leaves the tensor cores after each
-// 16 products instead of after each stage.
+// As far as registers go: weights in three parts, which is all of a float32, and hi*hi leaves the tensor cores after
+// each 16 products instead of after each stage.
 constexpr bool FINE = TILE_N <= 32;
 constexpr int WEIGHT_PARTS = FINE ? 3 : 2, GROUP_STAGES = 8;
 static_assert(WEIGHT == (INPUT == F16_PAIR ? F32 : INPUT == U8 ? S8 : INPUT), "products that the tensor cores know");
@@ -185,8 +186,8 @@ DEVICE void carry(T (&sum)[TILE_N / 2], float (&part)[TILE_N / 2]) {
   for (int i = 0; i < TILE_N / 2; i++) sum[i] += part[i], part[i] = 0.0f;
 }
 
-// Float32 weights through registers. While one fragment is multiplied the next is made in other registers. The tensor cores
-// cut what they add at the largest term, always towards zero: hi*hi leaves them after 16 products, or a stage,
+// Float32 weights through registers. While one fragment is multiplied the next is made in other registers. The tensor
+// cores cut what they add at the largest term, always towards zero: hi*hi leaves them after 16 products, or a stage,
 // and is added here, stage by stage, group of stages by group: no chain of additions is long.
 DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, const float (&scale)[2],
                            const Watch& watch) {

@@ -1,6 +1,6 @@
 // What compute capability 9.0 adds and CUDA C++ does not spell: barriers that count bytes, the bulk copy engine (TMA),
-// descriptors and ordering of wgmma, register budgets, clusters, early starts. One short function each, named by what it
-// does; the chapter of the PTX ISA (8.0 and later) stands above it. Kernels that include this run on a GPU alone.
+// descriptors and ordering of wgmma, register budgets, clusters, early starts. One short function each, named by what
+// it does; the chapter of the PTX ISA (8.0 and later) stands above it. Kernels that include this run on a GPU alone.
 #pragma once
 
 #include <cuda.h>  // CUtensorMap
@@ -46,8 +46,8 @@ DEVICE bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
   return done != 0;
 }
 
-// Where a wait that runs out is reported: the run's error word and what to write there, the number of the step. `lost` is
-// set in the thread that it happened to.
+// Where a wait that runs out is reported: the run's error word and what to write there, the number of the step. `lost`
+// is set in the thread that it happened to.
 struct Watch {
   int* error;
   int step;
@@ -58,8 +58,8 @@ constexpr int WAIT_TRIES = 1 << 20;  // each try sleeps in hardware for some mic
 
 // Wait for the end of the phase of this parity. A wait that would never end gives up, sets the error word and lets the
 // kernel run to its end: its results are then wrong, and the host says so. Once one wait has given up the others do not
-// take their time. A thread that is lost must neither announce nor ask for more bytes: an overflowing barrier is a fault.
-// (A __trap() here instead would make ptxas ignore the register budget of set_registers.)
+// take their time. A thread that is lost must neither announce nor ask for more bytes: an overflowing barrier is a
+// fault. (A __trap() here instead would make ptxas ignore the register budget of set_registers.)
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity, const Watch& watch) {
   if (watch.lost) return;
   for (int tries = 1; !barrier_try_wait(barrier, parity); tries++) {
@@ -71,10 +71,10 @@ DEVICE void barrier_wait(uint32_t barrier, uint32_t parity, const Watch& watch) 
   }
 }
 
-// ---- The copy engine: "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map, made by the host,
-// knows the tensor's address, shape, strides, the box that one copy moves and how it is swizzled in shared memory. What
-// lies outside of the tensor is read as zero and not written. Coordinates count elements, innermost first. One thread
-// issues a copy.
+// ---- The copy engine: "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map, made by the
+// host, knows the tensor's address, shape, strides, the box that one copy moves and how it is swizzled in shared
+// memory. What lies outside of the tensor is read as zero and not written. Coordinates count elements, innermost first.
+// One thread issues a copy.
 
 DEVICE void prefetch_map(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
@@ -127,18 +127,20 @@ DEVICE void store_wait_read() {
 // Wait until this thread's stores are in global memory.
 DEVICE void store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// "Async proxy": what this thread wrote to shared memory with ordinary stores becomes visible to wgmma and the copy engine.
-// A barrier among the writers must follow.
+// "Async proxy": what this thread wrote to shared memory with ordinary stores becomes visible to wgmma and the copy
+// engine. A barrier among the writers must follow.
 DEVICE void shared_writes_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- wgmma: "Asynchronous Warpgroup Level Matrix Instructions: Matrix Descriptor, wgmma.fence, .commit_group, .wait_group".
+// ---- wgmma: "Asynchronous Warpgroup Level Matrix Instructions: Matrix Descriptor, wgmma.fence, .commit_group,
+// .wait_group".
 
 enum Swizzle : uint32_t { SWIZZLE_NONE = 0, SWIZZLE_128B = 1, SWIZZLE_64B = 2, SWIZZLE_32B = 3 };
 
-// An operand in shared memory: rows (output channels, or pixels) of 16-byte pieces along K. With a swizzle, a row is 128 (64,
-// 32) bytes, eight rows follow each other, and `stride` bytes lie between such groups of eight. The hardware takes the
-// swizzle pattern from the address bits, so an operand may start at any row; base_offset stays 0. Without a swizzle eight
-// rows x 16 bytes are a core matrix of 128 bytes; `leading` lies between core matrices along K, `stride` along the rows.
+// An operand in shared memory: rows (output channels, or pixels) of 16-byte pieces along K. With a swizzle, a row is
+// 128 (64, 32) bytes, eight rows follow each other, and `stride` bytes lie between such groups of eight. The hardware
+// takes the swizzle pattern from the address bits, so an operand may start at any row; base_offset stays 0. Without a
+// swizzle eight rows x 16 bytes are a core matrix of 128 bytes; `leading` lies between core matrices along K, `stride`
+// along the rows.
 DEVICE uint64_t matrix_descriptor(uint32_t address, uint32_t stride, Swizzle swizzle, uint32_t leading = 16) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(swizzle) << 62;
@@ -214,8 +216,8 @@ DEVICE void store4_in_cluster(uint32_t address, float a, float b, float c, float
                : "memory");
 }
 
-// 8x8 matrices of 16-bit values from registers to shared memory, transposed: each lane gives the address of one row of 16
-// bytes, lanes 8i..8i+7 those of matrix i.
+// 8x8 matrices of 16-bit values from registers to shared memory, transposed: each lane gives the address of one row of
+// 16 bytes, lanes 8i..8i+7 those of matrix i.
 DEVICE void store_matrices_transposed(uint32_t address, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m0),
                "r"(m1), "r"(m2), "r"(m3)

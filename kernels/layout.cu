@@ -8,8 +8,8 @@
 // Tiles:    none.
 // Shared:   32 bytes; 256 threads.
 // Cost:     no FLOP; reads and writes each element once: 4*N*HW*(C+CP) bytes.
-// Edges:    any C and HW (a matrix is HW = 1). bit 0 of status[n] is set if the image holds a value that is not finite; the
-//           host clears the words before a run. Elements C*HW..out_pitch-1 are written as zero.
+// Edges:    any C and HW (a matrix is HW = 1). bit 0 of status[n] is set if the image holds a value that is not finite;
+//           the host clears the words before a run. Elements C*HW..out_pitch-1 are written as zero.
 // Why:      the graph's edges stay as the model says; inside a network there is no conversion.
 #include "common.cuh"
 

@@ -1,13 +1,15 @@
-// pack_blocks: out[block,tap,plane,oc,i] = w[oc, c, tap] * row_scale[oc] / inp_scale[c], c = block*BLOCK + i, in ELEMENT
+// pack_blocks: out[block,tap,plane,oc,i] = w[oc, c, tap] * row_scale[oc] / inp_scale[c], c = block*BLOCK + i, in
+//           ELEMENT
 //              pack_rows: out[o,p,c] = w[o,c,p] in ELEMENT, zero in the padding
-// Layouts:  blocks: w at oc*oc_stride + c*c_stride + tap*tap_stride, float (or int8 for 8-bit elements); out (blocks, TAPS,
-//           planes, OCP, BLOCK); row_scale and inp_scale only for pairs. rows: w (rows,C,HW), out (rows,HW,CP).
+// Layouts:  blocks: w at oc*oc_stride + c*c_stride + tap*tap_stride, float (or int8 for 8-bit elements); out (blocks,
+//           TAPS, planes, OCP, BLOCK); row_scale and inp_scale only for pairs. rows: w (rows,C,HW), out (rows,HW,CP).
 // Mapping:  one thread per element of a plane of out.
 // Tiles:    ELEMENT (1): as in stored.cuh; BLOCK (64) channels: what a row of 128 bytes holds.
 // Shared:   none; 256 threads.
 // Cost:     no FLOP that counts; runs once per engine.
-// Edges:    any OC and C; zero beyond them. In 8 bits the rows of each group of 16 outputs are permuted: row r < 8 holds
-//           output 2r, row r + 8 output 2r + 1, so that a thread of wgmma holds two neighbours and stores them at once.
+// Edges:    any OC and C; zero beyond them. In 8 bits the rows of each group of 16 outputs are permuted: row r < 8
+//           holds output 2r, row r + 8 output 2r + 1, so that a thread of wgmma holds two neighbours and stores them at
+//           once.
 // Why:      the copy engine loads a box of rows of 128 bytes as the tensor cores read them, for any tile.
 #include "stored.cuh"
 

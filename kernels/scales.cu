@@ -1,17 +1,18 @@
 // observe_f32: out[c] = max(out[c], max over pixels of |inp[p,c]|)
-//              row_scale_f32: scale[r] = 2^(14 - e), e the exponent of the row's largest |w| / inp_scale, which it brings
-//              below 2^15; dequant[r] = correction over what a product is scaled by, plain[r] = 1 over it where
+//              row_scale_f32: scale[r] = 2^(14 - e), e the exponent of the row's largest |w| / inp_scale, which it
+//              brings below 2^15; dequant[r] = correction over what a product is scaled by, plain[r] = 1 over it where
 //              weights are not scaled; level[r] = 2^10 * Euclidean length of the row over inp_scale.
 //              choose_scale_f32: scale[c] = 2^(10 - e), e the exponent of max(observed[c], level[c]); dead channels
 //              take the largest e of all, and with `uniform` all channels do.
-// Layouts:  inp (pixels,CP) float; weights w at row * row_stride + c * c_stride + tap * tap_stride; vectors of floats per
-//           channel (CP) or row (rows).
+// Layouts:  inp (pixels,CP) float; weights w at row * row_stride + c * c_stride + tap * tap_stride; vectors of floats
+//           per channel (CP) or row (rows).
 // Mapping:  observe: thread owns a channel and every 4th pixel of a chunk. row_scale: a block a row. choose_scale: one
 //           block.
 // Tiles:    none.
 // Shared:   at most 2 KB; 256 threads.
 // Cost:     runs while an engine is built; each value is read once.
-// Edges:    any sizes. Zero rows get the scale 1. Exponents are kept within +-60, so that products of scales are finite.
+// Edges:    any sizes. Zero rows get the scale 1. Exponents are kept within +-60, so that products of scales are
+//           finite.
 // Why:      float32 on tensor cores is made of pairs of float16, whose range is small: powers of two per channel bring
 //           values to 2^10 (32-fold room above, 2^-25 of rounding below) and weights to 2^15. A channel that was silent
 //           on the samples may still speak: `level` is what its weights make of inputs at their calibrated size.

@@ -1,8 +1,8 @@
 // wgmma: the tensor cores' asynchronous matrix product of Hopper, for every tile width that the kernels use.
 //
-// sum[64 rows][N columns] (+)= a[64][K] * b[N][K], by the 128 threads of a warpgroup; K is 32 bytes of operands. `a` and `b`
-// are matrix descriptors (hopper.cuh) of operands in shared memory; the sums stay in registers, N / 2 of them a thread:
-// sum[4j + e] of thread t is row 16 * warp + lane / 4 + (e < 2 ? 0 : 8), column 8j + 2 * (lane % 4) + e % 2.
+// sum[64 rows][N columns] (+)= a[64][K] * b[N][K], by the 128 threads of a warpgroup; K is 32 bytes of operands. `a`
+// and `b` are matrix descriptors (hopper.cuh) of operands in shared memory; the sums stay in registers, N / 2 of them a
+// thread: sum[4j + e] of thread t is row 16 * warp + lane / 4 + (e < 2 ? 0 : 8), column 8j + 2 * (lane % 4) + e % 2.
 // PTX ISA 8.0 and later, "Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async"; sm_90a only.
 //
 // An asm statement must name each register, so the lists below are spelled out, eight registers a piece.
@@ -98,8 +98,8 @@ WGMMA_OF_EVERY_WIDTH(S8U8, "k32.s32.s8.u8", int, "+r", "")
 WGMMA_OF_EVERY_WIDTH(S8S8, "k32.s32.s8.s8", int, "+r", "")
 WGMMA_OF_EVERY_WIDTH(E4M3, "k32.f32.e4m3.e4m3", float, "+f", ", 1, 1")
 
-// The same for float16 with the 64x16 operand `a` in registers: a[0], a[1] hold columns 2 * (lane % 4) and the next of rows
-// 16 * warp + lane / 4 and + 8; a[2], a[3] those 8 columns further on.
+// The same for float16 with the 64x16 operand `a` in registers: a[0], a[1] hold columns 2 * (lane % 4) and the next of
+// rows 16 * warp + lane / 4 and + 8; a[2], a[3] those 8 columns further on.
 template <int N>
 struct WgmmaFromRegisters;
 

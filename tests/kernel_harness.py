@@ -99,11 +99,16 @@ class Result:
         return np.moveaxis(stored, -1, 1)[:, :channels]
 
 
-def run_graph(device: Device, graph: Graph, x: npt.NDArray[Any], wish: Wish = FFMA) -> Result:
-    """Run `graph` once on the images `x`; raises AssertionError where a byte beside a buffer has changed."""
+def run_graph(
+    device: Device, graph: Graph, x: npt.NDArray[Any], wish: Wish = FFMA, *, keep_values: bool = True
+) -> Result:
+    """Run `graph` once on the images `x`; raises AssertionError where a byte beside a buffer has changed.
+
+    Without `keep_values` the result has those values alone that nothing was stored over later.
+    """
     batch = len(x)
     shape = x.shape if x.dtype == np.float32 else (batch, x.shape[3], *x.shape[1:3])
-    plan_, extents = spaced_plan(graph, device, shape, wish)
+    plan_, extents = spaced_plan(graph, device, shape, replace(wish, keep_values=keep_values))
     device.build(plan_.kernels)
     guarded = GuardedDevice(device, extents)
     resident = ResidentPlan(plan_, guarded)
@@ -169,10 +174,10 @@ def assert_same_bits(actual: Array, expected: Array, label: str = "") -> None:
 
 
 def spaced_plan(graph: Graph, device: Device, shape: Shape, wish: Wish) -> tuple[Plan, Extents]:
-    """The plan for runs on `shape` in which no buffer touches another and none is used twice; where each lies."""
+    """The plan for runs on `shape` in which no buffer touches another; where each lies."""
     extents: Extents = {Arena.WEIGHTS: [], Arena.ACTIVATIONS: [], Arena.STAGING: []}
     with _spaced_activations(extents), _spaced_weights(extents):
-        made = make_plan(graph, device.facts, [shape], replace(wish, keep_values=True))
+        made = make_plan(graph, device.facts, [shape], wish)
     extents[Arena.STAGING] = [(0, made.weights.staging_nbytes)]
     return made, extents
 

@@ -49,6 +49,11 @@ def fields_of(kernel: str) -> dict[str, str]:
     return fields
 
 
+def defaults_of(text: str) -> dict[str, str]:
+    """The macros of a source that may be set from outside, and what they are otherwise."""
+    return dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)\n#endif", text))
+
+
 def test_there_are_kernels() -> None:
     assert {"conv_igemm", "gemm_splitk", "pool", "softmax", "layout", "preprocess", "elementwise", "pack"} <= {*KERNELS}
 
@@ -71,9 +76,12 @@ def test_header_opens_with_a_formula_for_a_kernel_of_the_file(kernel: str) -> No
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_macro_is_listed_under_tiles_with_its_default(kernel: str) -> None:
+    """Its own, and those of a header that it shares with another kernel."""
     tiles = fields_of(kernel)["Tiles"]
-    defaults = dict(re.findall(r"#ifndef (\w+)\n#define \1 (\w+)\n#endif", text_of(kernel)))
+    defaults = defaults_of(text_of(kernel))
     assert {*re.findall(r"#define (\w+)", text_of(kernel))} == {*defaults}, "a macro that cannot be set from outside"
+    for header in included(kernel_dir() / f"{kernel}.cu"):
+        defaults |= defaults_of((kernel_dir() / header).read_text())
     for macro, default in defaults.items():
         assert re.search(rf"\b{macro}\b[^,;]*\({default}[;:)]", tiles), f"{macro} ({default}) is not in: {tiles}"
     listed = {*re.findall(r"\b([A-Z][A-Z_0-9]+)\b(?=[^,;(]*\((?:\d+|[A-Z_]+)[;:)])", tiles)}

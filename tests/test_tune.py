@@ -14,12 +14,13 @@ from click.testing import CliRunner
 from tests import reference
 from tests.test_pack_blocks import in_blocks
 from tests.tune_device import H200, TuneDevice
+from tests.wgmma_harness import rounded
 from vgg16gpu import tuned
 from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
 from vgg16gpu.graph import Conv, Gemm, output_shape
-from vgg16gpu.ops import conv_first, conv_wgmma, fc_wgmma
+from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
 from vgg16gpu.ops.wgmma import block_nbytes
 from vgg16gpu.prepare import Request, load_graph
@@ -66,10 +67,12 @@ def run(task, device, *, compiling=lambda _: None, top=6, seconds=60.0):
 def test_vgg16_has_so_many_problems():
     shapes = [(batch, 3, 224, 224) for batch in (1, 8)]
     found = list(tasks(vgg_graph(Vgg()), H200, PRECISIONS, shapes))
-    assert len(found) == 16 * 2 * 4
-    assert len(distinct(iter(found))) == (1 + 11 + 3) * 2 * 4  # conv5_1 is conv5_2, conv3_2 is not conv3_1
-    by_kernel = [task.kernels for task in found[::2]][:16]
-    assert by_kernel == [conv_first, *[conv_wgmma] * 12, *[fc_wgmma] * 3]
+    assert len(found) == (16 + 3 * 15) * 2  # beside float32 the first two convolutions are one
+    # conv5_1 is conv5_2, conv3_2 is not conv3_1
+    assert len(distinct(iter(found))) == (1 + 11 + 3 + 3 * (1 + 10 + 3)) * 2
+    by_kernel = [task.kernels for task in found[::2]]
+    assert by_kernel[:16] == [conv_first, *[conv_wgmma] * 12, *[fc_wgmma] * 3]
+    assert by_kernel[16:31] == [conv_first_two, *[conv_wgmma] * 11, *[fc_wgmma] * 3]
     assert found[2].key == (
         "conv_wgmma batch=1 height=224 width=224 channels=64 out_channels=64 "
         "element=F16_PAIR out_element=F16_PAIR pool=1"
@@ -133,6 +136,38 @@ def test_what_is_expected_of_a_convolution(precision):
         assert np.array_equal(packed, np.stack(planes, axis=2))
     if precision == "int8":
         assert np.array_equal(packed, in_blocks(raw.stored[0], Element.S8, block))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_what_is_expected_of_two_convolutions_in_one(precision):
+    """What lies between is rounded to the element, as two kernels would store it."""
+    task = small_tasks(precision)[0]
+    assert task.kernels is conv_first_two
+    case, element = cases.case(task), task.problem.element
+    _, _, bias, dequant, _, _, packed, bias2, dequant2, _ = case.constants
+    factors = Element.S8 if precision == "int8" else element
+    weights = [cases._weights(factors, (64, channels, 9)).exact for channels in (3, 64)]
+    ops = [
+        replace(part.op, weight=(weight * scale[:, None, None]).reshape(64, -1, 3, 3), bias=shift)
+        for part, weight, scale, shift in zip(
+            task.layer.parts,
+            [weight.astype(np.float64) for weight in weights],
+            (dequant, dequant2),
+            (bias, bias2),
+            strict=True,
+        )
+    ]
+
+    def stored(values):
+        return np.clip(np.rint(values), 0, 255) if precision == "int8" else rounded(values.astype(np.float32), element)
+
+    between = stored(reference.apply(ops[0], case.x[0].astype(np.float64)))
+    expected = reference.apply(ops[1], between)
+    if precision == "int8":
+        expected = stored(expected)
+        assert len(np.unique(expected)) > 50
+    np.testing.assert_allclose(case.expected, expected.transpose(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    assert packed.nbytes == 9 * 64 * 64 * element.nbytes
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

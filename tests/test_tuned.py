@@ -10,7 +10,7 @@ import pytest
 from tests.tune_device import H200
 from vgg16gpu import tuned
 from vgg16gpu.errors import ModelError
-from vgg16gpu.ops import conv_first, conv_wgmma, fc_wgmma
+from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.program import Element
 from vgg16gpu.tune.tasks import distinct, tasks, vgg_graph
 from vgg16gpu.zoo.architecture import Vgg
@@ -18,9 +18,10 @@ from vgg16gpu.zoo.architecture import Vgg
 GPU = "NVIDIA H200"
 CONV = conv_wgmma.Problem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)
 FIRST = conv_first.Problem(8, 224, 224, 64, Element.F16)
+CHAIN = conv_first_two.Problem(8, 224, 224, Element.F16)
 GEMV = fc_wgmma.Problem(1, 4096, 25088, Element.F16)
 GEMM = fc_wgmma.Problem(128, 1000, 4096, Element.F16)
-OP_MODULES = [(conv_wgmma, CONV), (conv_first, FIRST), (fc_wgmma, GEMV), (fc_wgmma, GEMM)]
+OP_MODULES = [(conv_wgmma, CONV), (conv_first, FIRST), (conv_first_two, CHAIN), (fc_wgmma, GEMV), (fc_wgmma, GEMM)]
 
 
 def with_table(tiles):

@@ -12,7 +12,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.program import Arena, Kernel, Pointer, Step, TensorMap
 
 H200 = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
-Y_ARGUMENT = {"conv_wgmma": 2, "conv_wgmma_small": 2, "conv_first": 0, "gemm_wgmma": 3, "gemv": 0}
+Y_ARGUMENT = {"conv_wgmma": 2, "conv_wgmma_small": 2, "conv_first": 0, "conv_first_two": 1, "gemm_wgmma": 3, "gemv": 0}
 FIRST = 1 << 20  # address of the first allocation
 
 

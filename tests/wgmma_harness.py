@@ -25,7 +25,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
-from vgg16gpu.ops import conv_first, tuning
+from vgg16gpu.ops import conv_first, conv_first_two, tuning
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
 from vgg16gpu.ops.fc_wgmma import GemmTile, GemvTile
 from vgg16gpu.ops.preprocess import Normalisation
@@ -37,7 +37,7 @@ from vgg16gpu.results import LARGEST_FLOAT16
 
 Images: TypeAlias = npt.NDArray[Any]  # float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)
 Array64: TypeAlias = npt.NDArray[np.float64]
-Tile: TypeAlias = LargeTile | SmallTile | conv_first.Tile | GemmTile | GemvTile
+Tile: TypeAlias = LargeTile | SmallTile | conv_first.Tile | conv_first_two.Tile | GemmTile | GemvTile
 
 WINDOW = Window((3, 3), pads=Pads(1, 1, 1, 1))
 ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
@@ -55,7 +55,10 @@ ROUNDING = {Element.F16_PAIR: 2.0**-21, Element.F16: 2.0**-11, Element.BF16: 2.0
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A graph, images for it, and how to compute it. `tile` is forced on all ops whose kernel has such tiles."""
+    """A graph, images for it, and how to compute it. `tile` is forced on all ops whose kernel has such tiles.
+
+    `keep_values`: when it is judged, every op has a kernel of its own.
+    """
 
     graph: Graph
     x: Images
@@ -63,6 +66,7 @@ class Trial:
     tile: Tile | None = None
     samples: Array | None = None  # what fixes the scales of fp32, if not the images themselves, mirrored
     kernels: str = "wgmma"
+    keep_values: bool = True
 
     @property
     def element(self) -> Element | None:
@@ -118,7 +122,7 @@ class Trial:
     def run(self, device: Device) -> Result:
         """Once, on guarded memory."""
         with forced(self.tile):
-            result = run_graph(device, self.graph, self.x, self.wish)
+            result = run_graph(device, self.graph, self.x, self.wish, keep_values=self.keep_values)
         self._check_tile(result.plan)
         return result
 
@@ -152,6 +156,8 @@ def has_tile(step: Step, tile: Tile | None) -> bool:
             wanted |= {"TAPS_PER_STAGE": tile.taps}
         case conv_first.Tile():
             wanted = {"TILE_W": tile.width}
+        case conv_first_two.Tile():
+            wanted = {"WARPGROUPS": tile.warpgroups, "TILE_ROWS": tile.rows}
         case GemvTile():
             wanted = {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
         case GemmTile():
@@ -177,9 +183,11 @@ def build_together(device: Device, items: Iterable[pytest.Item]) -> None:
     """Compile the kernels of all selected tests with a `case` at once: one after the other would take minutes."""
     cases = [item.callspec.params.get("case") for item in items if hasattr(item, "callspec")]
     kernels: set[Kernel] = set()
-    for case in cases:
+    makers = [getattr(case, name) for case in cases for name in ("trial", "apart") if hasattr(case, name)]
+    for make in makers:
         with suppress(Error, AssertionError):  # the test itself will say it
-            kernels |= case.trial().plan(device.facts).kernels if hasattr(case, "trial") else set()
+            trial = make()
+            kernels |= trial.plan(device.facts, keep_values=trial.keep_values).kernels
     with suppress(Error):
         device.build(kernels)
 
@@ -446,7 +454,7 @@ def check_nan(device: Device, trial: Trial, reached: npt.NDArray[np.bool_] | Non
 def with_smaller_box(plan: Plan, kernel: str, batch: int) -> Plan:
     """The same plan; in the program for `batch`, the first step of this kernel gets a row less than it waits for."""
     program = next(program for program in plan.programs if program.batch == batch)
-    victim = next(step for step in program.steps if step.kernel.name == kernel)
+    victim = next(step for step in program.all_steps() if step.kernel.name == kernel)
 
     def broken(step: Step) -> Step:
         if step is not victim:
@@ -458,21 +466,25 @@ def with_smaller_box(plan: Plan, kernel: str, batch: int) -> Plan:
         arguments[place] = replace(tensor, box=(*tensor.box[:-2], tensor.box[-2] - 1, tensor.box[-1]))
         return replace(step, arguments=tuple(arguments))
 
-    faulty = replace(program, steps=tuple(map(broken, program.steps)))
+    entry = program.input.entries["float32"]
+    entries = {**program.input.entries, "float32": replace(entry, steps=tuple(map(broken, entry.steps)))}
+    faulty = replace(program, steps=tuple(map(broken, program.steps)), input=replace(program.input, entries=entries))
     return replace(plan, programs=tuple(faulty if other is program else other for other in plan.programs))
 
 
-def check_fault(device: Device, trial: Trial, kernel: str, operator: int) -> None:
-    """A wait that runs out is reported with the number of the operator, and does no harm to the next run."""
+def check_fault(device: Device, trial: Trial, kernel: str, operator: int, y: str | None = None) -> None:
+    """A wait that runs out is reported with the number of the operator, and does no harm to the next run.
+
+    `y`: what it stores, where that is not what the graph's operator of this number stores.
+    """
+    y = y or trial.graph.ops[operator - 1].y
     good, bad = len(trial.x), len(trial.x) - 1
     plan = trial.plan(device.facts, bad, good)
     device.build(plan.kernels)
     resident = ResidentPlan(with_smaller_box(plan, kernel, bad), device)
     try:
         expected = resident.run(good, trial.x).outputs[0]
-        with pytest.raises(
-            KernelError, match=f"operator {operator} '{trial.graph.ops[operator - 1].y}'.*waited in vain"
-        ):
+        with pytest.raises(KernelError, match=f"operator {operator} '{y}'.*waited in vain"):
             resident.run(bad, trial.x[:bad])
         assert_same_bits(resident.run(good, trial.x).outputs[0], expected)
     finally:

@@ -1,7 +1,7 @@
 """What the planner may compile: which module of vgg16gpu/ops drives which kernel, and the macro settings of each.
 
 They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
-in every precision.
+in every precision, with its values kept and not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -83,8 +85,9 @@ def planned_kernels() -> frozenset[Kernel]:
     kernels: set[Kernel] = set()
     for tuned in ({}, measured) if measured else ({},):
         facts = DeviceFacts("cuda", CARD, 132, (9, 0), _SHARED_NBYTES, 1 << 37, 1 << 37, tensor_maps=True, tuned=tuned)
-        for precision in PRECISIONS:
-            plan = make_plan(vgg16(), facts, [(batch, 3, 224, 224) for batch in BATCHES], _wish(precision))
+        for precision, keep_values in product(PRECISIONS, (False, True)):
+            wish = replace(_wish(precision), keep_values=keep_values)
+            plan = make_plan(vgg16(), facts, [(batch, 3, 224, 224) for batch in BATCHES], wish)
             kernels |= plan.kernels
     return frozenset(kernels)
 

@@ -127,6 +127,14 @@ class Identity(Op):
     """y = x: Dropout at inference, Identity, pooling with a 1x1 window."""
 
 
+@dataclass(frozen=True, eq=False)
+class ConvChain(Op):
+    """y = second(first(x)), for the planner alone: one kernel computes both, and what lies between is no value."""
+
+    first: Conv
+    second: Conv
+
+
 @dataclass(frozen=True)
 class GraphInput:
     """A run-time input. None stands for a dimension that the model leaves open."""
@@ -149,9 +157,14 @@ class Graph:
         return sum(array.size for op in self.ops for array in op_arrays(op))
 
 
+def parts(op: Op) -> tuple[Op, ...]:
+    """The ops that a chain consists of, in order; any other op is its own only part."""
+    return (op.first, op.second) if isinstance(op, ConvChain) else (op,)
+
+
 def op_arrays(op: Op) -> tuple[Array, ...]:
     """The constant arrays of an op."""
-    return tuple(value for value in vars(op).values() if isinstance(value, np.ndarray))
+    return tuple(value for part in parts(op) for value in vars(part).values() if isinstance(value, np.ndarray))
 
 
 def output_shape(op: Op, shape: Shape) -> Shape:
@@ -159,6 +172,8 @@ def output_shape(op: Op, shape: Shape) -> Shape:
     match op:
         case Conv():
             return _conv_shape(op, _map_shape(op, shape))
+        case ConvChain():
+            return output_shape(op.second, output_shape(op.first, shape))
         case Pool():
             batch, channels, height, width = _map_shape(op, shape)
             return batch, channels, *_window_shape(op, op.window, height, width)

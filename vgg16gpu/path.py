@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Graph, Op, Shape
+from vgg16gpu.graph import Conv, ConvChain, Graph, Op, Shape, output_shape, parts
 from vgg16gpu.ops import lowerings
 from vgg16gpu.ops.base import Layer, Lowering, Scaling
 from vgg16gpu.quantise import QuantisedOp
@@ -21,7 +21,10 @@ FAMILIES: Final = ("wgmma", "mma", "ffma")  # the best first
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """A graph with a lowering for each op. `shapes` are those of the smallest batch."""
+    """A graph with a lowering for each op. `shapes` are those of the smallest batch.
+
+    The graph may have a ConvChain in place of its first two ops; `quantised` knows their parts.
+    """
 
     graph: Graph
     facts: DeviceFacts
@@ -44,7 +47,7 @@ class Path:
     def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer]:
         """The ops where they stand, for a run with these shapes."""
         for number, op in enumerate(self.graph.ops, start=1):
-            yield Layer(
+            layer = Layer(
                 op=op,
                 x_shape=shapes[op.x],
                 facts=self.facts,
@@ -55,6 +58,16 @@ class Path:
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
             )
+            yield replace(layer, parts=self._parts(layer)) if isinstance(op, ConvChain) else layer
+
+    def _parts(self, chain: Layer) -> tuple[Layer, ...]:
+        """The convolutions of a chain, as they would stand by themselves."""
+        first, second = parts(chain.op)
+        between = output_shape(first, chain.x_shape)
+        return (
+            replace(chain, op=first, y_scaling=None, quantised=self.quantised.get(first.y)),
+            replace(chain, op=second, x_shape=between, reads_input=False, x_scaling=None),
+        )
 
     def _reads_input(self, op: Op) -> bool:
         """Whether `op` alone reads the run-time input, which nobody wants back either."""
@@ -63,7 +76,7 @@ class Path:
 
     def step_of(self, name: str) -> float:
         """The step of a value that an op reads or writes as integers; 1 for any other."""
-        for op in self.graph.ops:
+        for op in (part for whole in self.graph.ops for part in parts(whole)):
             quantised = self.quantised.get(op.y)
             scale = quantised and (quantised.x if op.x == name else quantised.y if op.y == name else None)
             if scale:
@@ -85,6 +98,14 @@ class Path:
         """
         return replace(self, lowerings={layer.op.y: _best(layer, families) for layer in self.layers(self.shapes)})
 
+    def chained(self, families: tuple[str, ...]) -> Path:
+        """The same with a chain in the graph, if one of these families computes it; else itself."""
+        graph = _with_chain(self.graph)
+        path = replace(self, graph=graph)
+        if graph is self.graph or not _found(next(path.layers(path.shapes)), families):
+            return self
+        return path.choosing(families)
+
 
 def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], wish: Wish) -> Path:
     """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
@@ -93,6 +114,8 @@ def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], w
         families = FAMILIES if facts.kind == "cuda" or wish.precision == "int8" else ("ffma",)
     path = Path(graph, facts, shapes, wish.precision, {}, quantised=wish.quantised or {})
     path = path.choosing(families)
+    if not wish.keep_values:
+        path = path.chained(families)
     if wish.precision == "int8" and {*path.families.values()} <= {"ffma"}:
         raise ModelError(
             f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"
@@ -105,10 +128,28 @@ def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], w
     return path
 
 
+def _with_chain(graph: Graph) -> Graph:
+    """The graph with its first two convolutions as one op, if nobody else wants what lies between; else itself."""
+    match graph.ops:
+        case (Conv() as first, Conv() as second, *others):
+            wanted = (*graph.outputs, *(op.x for op in others))
+            if second.x == first.y and first.y not in wanted:
+                chain = ConvChain(first.x, second.y, (*first.names, *second.names), first, second)
+                return replace(graph, ops=(chain, *others))
+    return graph
+
+
 def _best(layer: Layer, families: tuple[str, ...]) -> Lowering:
-    found = lowerings(layer.op)
+    found = _found(layer, families)
+    if found is None:
+        raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
+    return found
+
+
+def _found(layer: Layer, families: tuple[str, ...]) -> Lowering | None:
+    known = lowerings(layer.op)
     for family in families:
-        for lowering in found:
+        for lowering in known:
             if lowering.family == family and lowering.supports(layer):
                 return lowering
-    raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
+    return None

@@ -13,7 +13,7 @@ integers has to quantise first. Max-pooling, Flatten and Identity carry integers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -25,6 +25,7 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import Array, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
 
 Integers8: TypeAlias = npt.NDArray[np.int8]
+Run: TypeAlias = Callable[[Callable[[slice], None], Iterable[slice]], Iterable[None]]
 
 WEIGHT_LIMIT: Final = 127  # the largest weight of an output channel; -128 is not used
 SMALLEST_STEP: Final = float(np.finfo(np.float32).tiny)  # below it a quotient by the step would lose bits or overflow
@@ -86,23 +87,26 @@ def quantise(graph: Graph, scales: Scales) -> Mapping[str, QuantisedOp]:
     `scales` has one for each of `quantised_inputs(graph)`. Raises ModelError for weights that integers cannot hold.
     """
     stored = stored_scales(graph, scales)
-    return {op.y: quantise_op(op, scales[op.x], stored[op.y]) for op in graph.ops if isinstance(op, Conv | Gemm)}
+    ops = [op for op in graph.ops if isinstance(op, Conv | Gemm)]
+    with ThreadPoolExecutor() as pool:
+        return {op.y: quantise_op(op, scales[op.x], stored[op.y], pool.map) for op in ops}
 
 
-def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None) -> QuantisedOp:
+def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> QuantisedOp:
     """The integers of one op that reads with scale `x` and stores with scale `y`, or float32 for None.
 
+    `run` calls a function with many parts, as `map` does or the `map` of a pool of threads: numpy lets them run.
     Raises ModelError for weights or biases that are not finite, and for sums that could leave int32.
     """
     name = f"{type(op).__name__} '{op.y}'"
     if op.bias is not None and not np.isfinite(op.bias).all():
         raise ModelError(f"{name}: its bias holds NaN or Inf, which int8 would hide; repair the model or use fp32")
-    steps = weight_steps(op.weight)
+    steps = weight_steps(op.weight, run)
     with np.errstate(over="ignore"):
         finite = np.isfinite(np.float32(x.step) * steps).all()
     if not finite:
         raise ModelError(f"{name}: its weights hold NaN, Inf or huge numbers; repair the model or use fp32")
-    weight = weight_integers(op.weight, steps)
+    weight = weight_integers(op.weight, steps, run)
     largest = max(map(abs, x.limits)) * _largest_sum(weight)
     if largest > _INT32_MAX:
         raise ModelError(
@@ -112,7 +116,7 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None) -> QuantisedOp:
     return QuantisedOp(weight, steps, x, y)
 
 
-def weight_steps(weight: Array) -> Array:
+def weight_steps(weight: Array, run: Run = map) -> Array:
     """(OC,): the largest magnitude of each output channel / 127, at least the smallest normal float32."""
     rows = weight.reshape(len(weight), -1)
     steps = np.empty(len(rows), np.float32)
@@ -120,11 +124,11 @@ def weight_steps(weight: Array) -> Array:
     def measure(part: slice) -> None:
         steps[part] = np.abs(rows[part]).max(axis=1) / WEIGHT_LIMIT
 
-    _in_parallel(measure, rows)
+    _in_blocks(measure, rows, run)
     return np.maximum(steps, np.float32(SMALLEST_STEP))
 
 
-def weight_integers(weight: Array, steps: Array) -> Integers8:
+def weight_integers(weight: Array, steps: Array, run: Run = map) -> Integers8:
     """rint(weight / step of its output channel), in the weight's shape."""
     rows = weight.reshape(len(weight), -1)
     integers = np.empty(rows.shape, np.int8)
@@ -132,7 +136,7 @@ def weight_integers(weight: Array, steps: Array) -> Integers8:
     def round_to(part: slice) -> None:
         integers[part] = np.rint(rows[part] / steps[part, None])
 
-    _in_parallel(round_to, rows)
+    _in_blocks(round_to, rows, run)
     return integers.reshape(weight.shape)
 
 
@@ -182,15 +186,10 @@ def _carries_integers(op: Op) -> bool:
     return isinstance(op, Flatten | Identity) or (isinstance(op, Pool) and op.kind == "max")
 
 
-def _in_parallel(work: Callable[[slice], None], rows: Array) -> None:
-    """Call `work` on consecutive rows, about `_BLOCK` elements together, from several threads: numpy lets them run."""
+def _in_blocks(work: Callable[[slice], None], rows: Array, run: Run) -> None:
+    """Have `work` called on consecutive rows, about `_BLOCK` elements together."""
     count = max(_BLOCK // max(rows.shape[1], 1), 1)
-    parts = [slice(first, first + count) for first in range(0, len(rows), count)]
-    if len(parts) == 1:
-        work(parts[0])
-        return
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(work, parts))
+    list(run(work, [slice(first, first + count) for first in range(0, len(rows), count)]))
 
 
 def _largest_sum(weight: Integers8) -> int:

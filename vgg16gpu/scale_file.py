@@ -86,9 +86,10 @@ def weight_digests(graph: Graph) -> Mapping[str, str]:
         if isinstance(op, Conv | Gemm):
             arrays.setdefault(op.x, []).extend(array for array in (op.weight, op.bias) if array is not None)
     with ThreadPoolExecutor() as pool:
+        digests = {name: [pool.submit(_digest, piece) for piece in _pieces(found)] for name, found in arrays.items()}
         return {
-            name: hashlib.sha256(b"".join(pool.map(_digest, _pieces(found)))).hexdigest()
-            for name, found in arrays.items()
+            name: hashlib.sha256(b"".join(digest.result() for digest in found)).hexdigest()
+            for name, found in digests.items()
         }
 
 

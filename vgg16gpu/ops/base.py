@@ -97,6 +97,7 @@ class Layer:
     x_scaling: Scaling | None = None  # fp32 on tensor cores
     y_scaling: Scaling | None = None
     quantised: QuantisedOp | None = None  # int8
+    parts: tuple[Layer, ...] = ()  # of a ConvChain: its convolutions
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from vgg16gpu.ops.wgmma import (
     x_element,
     y_element,
 )
-from vgg16gpu.program import Dim3, Element, Kernel, Step, TensorMap, Value
+from vgg16gpu.program import Dim3, Element, Kernel, Pointer, Step, TensorMap, Value
 
 TAPS: Final = 9
 COLUMN: Final = 8  # pixels that a product takes in a row
@@ -433,14 +433,14 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     return (make(layer, cut, x, y, constants, finish, places),)
 
 
-def _weight_map(cut: Cut, constants: Constants, box_rows: int, units: int) -> TensorMap:
-    problem = cut.problem
+def weight_map(problem: Problem, packed: Pointer, box_rows: int, units: int) -> TensorMap:
+    """Packed weights for the copy engine; a box has so many output channels of a channel block, and tap planes."""
     element, nbytes = problem.element, problem.block_nbytes
     block = nbytes // element.nbytes
     slabs = problem.channel_blocks * TAPS * element.planes
     dimensions = block, problem.out_channels, slabs
     strides = nbytes, nbytes * problem.out_channels
-    return TensorMap(constants[0], element, dimensions, strides, (block, box_rows, units))
+    return TensorMap(packed, element, dimensions, strides, (block, box_rows, units))
 
 
 def _step(layer: Layer, cut: Cut, x: Value, y: Value, grid: int, threads: int, arguments: tuple[object, ...]) -> Step:
@@ -470,7 +470,7 @@ def _large(layer: Layer, cut: Cut, x: Value, y: Value, constants: Constants, fin
         stored = tile.width // MAX_POOL_2X2.strides[1], tile.rows // MAX_POOL_2X2.strides[0]
     arguments = (
         feature_map(x, (block, *tile.halo, 1)),
-        _weight_map(cut, constants, tile.out_channels, tile.taps(problem)),
+        weight_map(problem, constants[0], tile.out_channels, tile.taps(problem)),
         feature_map(y, (TILE_CHANNELS, *stored, 1)),
         *(*finish.arguments, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down, total),
@@ -488,7 +488,7 @@ def _small(layer: Layer, cut: Cut, x: Value, y: Value, constants: Constants, fin
     stored = (COLUMN // 2, rows // 2) if problem.pool else (COLUMN, rows)
     arguments = (
         feature_map(x, (block, COLUMN + 2, tile.rows + 2, 1)),
-        _weight_map(cut, constants, TILE_CHANNELS, tile.taps * problem.element.planes),
+        weight_map(problem, constants[0], TILE_CHANNELS, tile.taps * problem.element.planes),
         feature_map(y, (TILE_CHANNELS, *stored, 1)),
         *(*finish.arguments, places.workspace, places.counters, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down),

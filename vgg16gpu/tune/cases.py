@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.graph import Array
-from vgg16gpu.ops import conv_first, conv_wgmma, fc_wgmma
+from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
+from vgg16gpu.ops.base import Layer
 from vgg16gpu.ops.wgmma import block_nbytes, x_element
 from vgg16gpu.program import Element
 from vgg16gpu.tune.tasks import Task
@@ -55,7 +56,12 @@ class Case:
 
 def case(task: Task) -> Case:
     """The numbers of a task; those of the last one again if it differs in nothing but the batch."""
-    kinds: dict[Any, Callable[[Task], Case]] = {conv_wgmma: _conv, conv_first: _first, fc_wgmma: _gemm}
+    kinds: dict[Any, Callable[[Task], Case]] = {
+        conv_first_two: _chain,
+        conv_wgmma: _conv,
+        conv_first: _first,
+        fc_wgmma: _gemm,
+    }
     elements = getattr(task.x, "element", None), task.y.element
     name = replace(task.problem, batch=0), *elements
     if name not in _last:
@@ -115,22 +121,23 @@ def _weights(element: Element, shape: tuple[int, ...]) -> _Numbers:
 
 def _conv(task: Task) -> Case:
     problem = task.problem
-    element, channels, outputs = problem.element, problem.channels, problem.out_channels
-    x = _inputs(element, (IMAGES, problem.height, problem.width, channels))
+    x = _inputs(problem.element, (IMAGES, problem.height, problem.width, problem.channels))
+    constants, expected = _convolution(task.layer, x.exact, task.y.element)
+    return Case(x.stored, constants, expected.astype(np.float32), BOUNDS[problem.element])
+
+
+def _convolution(layer: Layer, x: npt.NDArray[Any], stored: Element) -> tuple[tuple[Stored, ...], Doubles]:
+    """The constants of conv_wgmma, and what it makes of `x`, numbers of the layer's element, before they are stored."""
+    element, channels = x_element(layer), x.shape[-1]
+    outputs = element.padded(layer.op.weight.shape[0])
     weight = _weights(element, (outputs, channels, TAPS))
     block = block_nbytes(element, channels) // element.nbytes
     planes = [
         _permuted(plane, element).reshape(outputs, channels // block, block, TAPS).transpose(1, 3, 0, 2)
         for plane in weight.stored
     ]
-    sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
-    finish, expected = _finished(task, sums)
-    return Case(
-        x.stored,
-        (np.ascontiguousarray(np.stack(planes, axis=2)), *finish),
-        expected.astype(np.float32),
-        BOUNDS[element],
-    )
+    finish, values = _finished(layer, stored, _convolved(x, weight.exact.reshape(outputs, channels, 3, 3)))
+    return (np.ascontiguousarray(np.stack(planes, axis=2)), *finish), values
 
 
 _FACTORS = {Element.U8: Element.S8, Element.F16_PAIR: Element.F32}
@@ -138,25 +145,39 @@ _FACTORS = {Element.U8: Element.S8, Element.F16_PAIR: Element.F32}
 
 
 def _first(task: Task) -> Case:
-    problem = task.problem
-    channels, outputs = task.layer.x_shape[1], problem.out_channels
-    element = _FACTORS.get(problem.element, problem.element)
-    x = _store(
-        element, _noise((IMAGES, problem.height, problem.width, channels), 40.0 if element is Element.S8 else 1.0)
-    )
+    source, constants, expected = _first_convolution(task.layer, task.problem.element)
+    return Case(source, constants, expected.astype(np.float32), BOUNDS[task.problem.element])
+
+
+def _chain(task: Task) -> Case:
+    first, second = task.layer.parts
+    element = task.problem.element
+    source, constants, between = _first_convolution(first, element)
+    if element not in BYTES:  # those are whole numbers already
+        between = _store(element, between.astype(np.float32)).exact.astype(np.float64)
+    constants2, expected = _convolution(second, between, element)
+    return Case(source, (*constants, *constants2), expected.astype(np.float32), BOUNDS[element])
+
+
+def _first_convolution(layer: Layer, stored: Element) -> tuple[Stored, tuple[Stored, ...], Doubles]:
+    """A source, the constants of conv_first, and what it makes of the source, before it is stored as `stored`."""
+    _, channels, height, width = layer.x_shape
+    outputs = stored.padded(layer.op.weight.shape[0])
+    element = _FACTORS.get(stored, stored)
+    x = _store(element, _noise((IMAGES, height, width, channels), 40.0 if element is Element.S8 else 1.0))
     weight = _weights(element, (outputs, channels, TAPS))
     length = TAPS * channels
     padded = -(-length * element.nbytes // 32) * 32 // element.nbytes
     rows = np.zeros((outputs, padded), weight.stored.dtype)
     rows[:, :length] = weight.stored[0].transpose(0, 2, 1).reshape(outputs, length)
     sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
-    (bias, dequant, out_scale), expected = _finished(task, sums)
+    (bias, dequant, out_scale), values = _finished(layer, stored, sums)
     row_scale = np.ones_like(dequant)
     if element is Element.F32:
         row_scale *= np.float32(ROW_SCALE)
     source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
     constants = (_permuted(rows, element), row_scale, bias, dequant / row_scale, out_scale, np.ones(1, np.float32))
-    return Case(np.ascontiguousarray(source)[None], constants, expected.astype(np.float32), BOUNDS[element])
+    return np.ascontiguousarray(source)[None], constants, values
 
 
 def _gemm(task: Task) -> Case:
@@ -167,7 +188,7 @@ def _gemm(task: Task) -> Case:
     exact = x.exact.astype(np.float64)
     sums = np.concatenate([exact @ weight.exact[i : i + 512].astype(np.float64).T for i in parts], axis=1)
     padding = element.padded(problem.outputs) - problem.outputs
-    (bias, dequant, out_scale), expected = _finished(task, np.pad(sums, ((0, 0), (0, padding))))
+    (bias, dequant, out_scale), expected = _finished(task.layer, task.y.element, np.pad(sums, ((0, 0), (0, padding))))
     expected[:, problem.outputs :] = 0
     ones, row_scale = np.ones_like(dequant), np.ones_like(dequant)
     if element is Element.F16_PAIR:
@@ -195,12 +216,12 @@ def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
     return sums.reshape(images, height, width, -1)
 
 
-def _finished(task: Task, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
+def _finished(layer: Layer, stored: Element, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
     """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
 
     Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.
     """
-    op, element, channels = task.layer.op, x_element(task.layer), sums.shape[-1]
+    op, element, channels = layer.op, x_element(layer), sums.shape[-1]
     exact = element in BYTES
     scale = 2.0 ** -round(math.log2(sums.std() / 40)) if exact else 1.0
     bias = np.rint(_noise((channels,), 8.0, 2)) if exact else _noise((channels,), 0.1, 2)
@@ -211,7 +232,7 @@ def _finished(task: Task, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored],
         images, height, width, _ = values.shape
         even = values[:, : height // 2 * 2, : width // 2 * 2]
         values = even.reshape(images, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
-    if task.y.element in BYTES:
-        values = np.rint(values).clip(0 if task.y.element is Element.U8 else -128, 255 if op.relu else 127)
+    if stored in BYTES:
+        values = np.rint(values).clip(0 if stored is Element.U8 else -128, 255 if op.relu else 127)
     ones = np.ones(channels, np.float32)
     return (bias, ones * np.float32(scale), ones), values

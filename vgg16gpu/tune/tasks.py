@@ -27,7 +27,7 @@ from vgg16gpu.graph import (
     infer_shapes,
     output_shape,
 )
-from vgg16gpu.ops import conv_first, conv_wgmma, fc_wgmma
+from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Source
 from vgg16gpu.ops.tuning import Choice
 from vgg16gpu.ops.wgmma import y_element
@@ -38,10 +38,15 @@ from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scale
 from vgg16gpu.simplify import simplify
 from vgg16gpu.zoo.architecture import Vgg
 
-KERNELS: Final[tuple[Any, ...]] = (conv_wgmma, conv_first, fc_wgmma)  # op modules that have problems and candidates
+KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
 _NO_PLACES: Final = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
-_CONSTANTS: Final = {conv_wgmma.__name__: 4, conv_first.__name__: 6, fc_wgmma.__name__: 7}
+_CONSTANTS: Final = {
+    conv_first_two.__name__: 10,
+    conv_wgmma.__name__: 4,
+    conv_first.__name__: 6,
+    fc_wgmma.__name__: 7,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,7 @@ class Task:
     @cached_property
     def x(self) -> Value | Source:
         """What is read, at no place."""
-        if self.kernels is conv_first:
+        if self.kernels.LOWERING.reads_input:
             return Source(NOWHERE, "float32")
         takes = self.kernels.LOWERING.takes(self.layer)
         element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
