@@ -41,7 +41,6 @@ typedef Wgmma<E::Operands, TILE_ROWS * 8> SecondProduct;
 // Entry e of mid's row lies at e of the first plane, entry e + 2 of the same row at e of the second one: a product then
 // takes pixels of mid as they are numbered.
 constexpr int COPIES = E::BYTES == 2 ? 4 : 3, CELLS = ENTRY / CELL;
-constexpr int ENTRY_PLANES = (COPIES + CELLS - 1) / CELLS;
 constexpr int ENTRY_PLANE = (2 * HALF + 2 * MID_W) * ENTRY;
 
 typedef StagedTile<ELEMENT, HALF / 8, false> StagedHalf;
@@ -52,7 +51,7 @@ constexpr int FIRST_WEIGHTS_AT = SECOND_WEIGHT_BYTES;
 constexpr int GROUPS_AT = FIRST_WEIGHTS_AT + FIRST_WEIGHT_BYTES;
 constexpr int STAGED_AT = round_up(2 * HALF * BLOCK_BYTES);
 constexpr int ENTRIES_AT = STAGED_AT + Staged::BYTES;
-constexpr int GROUP_BYTES = round_up(ENTRIES_AT + ENTRY_PLANES * ENTRY_PLANE);
+constexpr int GROUP_BYTES = round_up(ENTRIES_AT + 2 * ENTRY_PLANE);
 constexpr int SHARED_BYTES = 1024 + GROUPS_AT + WARPGROUPS * GROUP_BYTES;  // 1024 to align
 
 static_assert(E::PLANES == 1, "pairs of float16 do not fit into shared memory");
@@ -124,7 +123,7 @@ DEVICE void first_convolution(const Group& group, uint32_t weights, const Finish
       const uint32_t b = group.address + ENTRIES_AT + (half * HALF + kh * MID_W) * ENTRY;
       FirstProduct::multiply(sum[half % AT_ONCE],
                              matrix_descriptor(weights + kh * 2 * PIECE, 8 * ENTRY, SWIZZLE_NONE, PIECE),
-                             matrix_descriptor(b, 8 * ENTRY, SWIZZLE_NONE, (ENTRY_PLANES - 1) * ENTRY_PLANE), kh > 0);
+                             matrix_descriptor(b, 8 * ENTRY, SWIZZLE_NONE, ENTRY_PLANE), kh > 0);
     }
     products_commit();
   };
@@ -224,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
   }
   if (threadIdx.x < THREADS) load_weights(shared + FIRST_WEIGHTS_AT, weight, weight_scale, 0);
   // Entries behind the last pixel are never written, and a zero weight does not undo a NaN.
-  for (int i = group.thread(); i < ENTRY_PLANES * ENTRY_PLANE / 16; i += THREADS)
+  for (int i = group.thread(); i < 2 * ENTRY_PLANE / 16; i += THREADS)
     reinterpret_cast<uint4*>(group.memory + ENTRIES_AT)[i] = make_uint4(0, 0, 0, 0);
   const Finish<ELEMENT> finish(bias, dequant, scale, apply_relu), finish2(bias2, dequant2, scale2, apply_relu2);
   Pixels pixels(in_scale, mean_scale, mean_shift);

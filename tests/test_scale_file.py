@@ -1,6 +1,7 @@
 """scale_file.py: scales beside a model, and everything that makes them unfit."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -112,6 +113,32 @@ def test_other_weights_are_refused(model, name):
     tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
     onnx.save(proto, model)
     with pytest.raises(ModelError, match=r"belongs to other weights than the model has now .* calibrate"):
+        read_scales(model, graph_of(model))
+
+
+def test_a_file_that_nobody_has_written_since_is_not_read_again(model, monkeypatch):
+    scales = written(model)
+    graph = graph_of(model)
+    copy = shutil.copy(model, model.with_name("copy.onnx"))  # later, so that its weights are looked at
+    shutil.copy(scales_path(model), scales_path(copy))
+    assert read_scales(copy, graph) == scales
+    monkeypatch.setattr("vgg16gpu.scale_file.weight_digests", lambda _: pytest.fail("the weights were read"))
+    assert read_scales(model, graph) == scales
+    for looked_at in (copy, model):
+        os.utime(model, ns=(1, 1))
+        with pytest.raises(pytest.fail.Exception, match="the weights were read"):
+            read_scales(looked_at, graph)
+
+
+def test_weights_in_files_beside_the_model_are_always_looked_at(model):
+    """The model file stays as it is when these are written."""
+    proto = onnx.load(model)
+    onnx.save(proto, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    written(model)
+    assert json.loads(scales_path(model).read_text())["model"] is None
+    data = model.with_name("weights.bin")
+    data.write_bytes(bytes(1024) + data.read_bytes()[1024:])
+    with pytest.raises(ModelError, match="belongs to other weights"):
         read_scales(model, graph_of(model))
 
 

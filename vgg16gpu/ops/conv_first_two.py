@@ -161,12 +161,10 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
 
 def shared_nbytes(element: Element, rows: int, warpgroups: int) -> int:
     """Dynamic shared memory: both weights; for each warpgroup what lies between, a staged tile, the pixels."""
-    pixel, cell = TILE_CHANNELS * element.nbytes, 4 * element.nbytes
-    copies = 4 if element.nbytes == 2 else 3
-    entry_planes = ceil_div(copies, 16 // cell)
+    pixel = TILE_CHANNELS * element.nbytes
     between = _aligned(2 * _pixels_of_half(rows) * pixel)
     staged = _aligned(ceil_div(rows, 4) * COLUMN * pixel)
-    entries = entry_planes * (2 * _pixels_of_half(rows) + 2 * (COLUMN + 2)) * 16
+    entries = 2 * (2 * _pixels_of_half(rows) + 2 * (COLUMN + 2)) * 16
     weight_nbytes = TAPS * TILE_CHANNELS * pixel + 3 * 2 * TILE_CHANNELS * 16
     return 1024 + weight_nbytes + warpgroups * _aligned(between + staged + entries)
 
