@@ -54,7 +54,6 @@ struct Fp16;  // both float16, summed in float32
 struct Bf16;  // both bfloat16, summed in float32
 struct S8U8;  // weights int8, activations uint8, summed in int32: exact
 struct S8S8;  // both int8, summed in int32: exact
-struct E4M3;  // both float8 e4m3, summed in float32 of 13-14 bits
 
 template <class Operands, int N>
 struct Wgmma;
@@ -96,7 +95,6 @@ WGMMA_OF_EVERY_WIDTH(Fp16, "k16.f32.f16.f16", float, "+f", ", 1, 1, 0, 0")
 WGMMA_OF_EVERY_WIDTH(Bf16, "k16.f32.bf16.bf16", float, "+f", ", 1, 1, 0, 0")
 WGMMA_OF_EVERY_WIDTH(S8U8, "k32.s32.s8.u8", int, "+r", "")
 WGMMA_OF_EVERY_WIDTH(S8S8, "k32.s32.s8.s8", int, "+r", "")
-WGMMA_OF_EVERY_WIDTH(E4M3, "k32.f32.e4m3.e4m3", float, "+f", ", 1, 1")
 
 // The same for float16 with the 64x16 operand `a` in registers: a[0], a[1] hold columns 2 * (lane % 4) and the next of
 // rows 16 * warp + lane / 4 and + 8; a[2], a[3] those 8 columns further on.
