@@ -3,17 +3,17 @@
 // Layouts:  source, mean_scale, mean_shift, in_scale, weight as in conv_first.cu, weight for 64 channels; weight2's map
 //           {channels, 64, 9}, box the whole, as conv_wgmma.cu has it. bias, dequant, scale of both: 64 float. mid is
 //           stored nowhere. out: map {64, W/2, H/2, N}, box {64, 4, TILE_ROWS/2, 1}; both swizzled 128B (bytes: 64B).
-//           status (N) int; maxima, maxima2 [n * maxima_stride]: of mid (and a pixel around it) and out, see
-//           wgmma_tile.cuh.
+//           status (N) int; maxima[n * maxima_stride]: of mid and out, see wgmma_tile.cuh.
 // Mapping:  a persistent block on each multiprocessor; each of its WARPGROUPS walks a list of tiles of TILE_ROWS rows x
 //           8 pixels by itself: pixels into shared memory, mid with a ring around the tile, the tile, the store.
 // Tiles:    ELEMENT (1: F16; BF16, U8, S8), SOURCE (0), IN_CHANNELS (3), TILE_ROWS (28), WARPGROUPS (2).
-// Shared:   SHARED_BYTES: both weights, and for each warpgroup pixels, mid and a staged tile: 188 KB; 128 * WARPGROUPS
-//           threads.
+// Shared:   SHARED_BYTES: both weights, and for each warpgroup pixels, mid and a staged tile: 195 KB (bytes: 113);
+//           128 * WARPGROUPS threads.
 // Cost:     2*9*64*(64 + C) FLOP per pixel, conv1 again in the ring: (TILE_ROWS+2)*10 pixels for TILE_ROWS*8. Reads the
 //           source about 1.7 times, writes out: mid's traffic, the largest of the network, is gone.
-// Edges:    any N, H, W: pixels of mid outside of the map become zero, stores are clipped. A pool drops an odd last row
-//           or column. status[n] |= 1 if a float source has NaN or Inf. The host zeroes status and maxima.
+// Edges:    any N, H and W from 2 on: pixels of mid outside of the map become zero, stores are clipped. A pool drops an
+//           odd last row or column. status[n] |= 1 if a float source has NaN or Inf, which reach a pixel further left
+//           than they should. The host zeroes status and maxima.
 // Why:      conv1 alone takes as long as writing mid takes, and the tensor cores idle. Warpgroups take turns by
 //           themselves: one multiplies while another one fills and finishes.
 #include "first_layer.cuh"
@@ -31,8 +31,8 @@ constexpr int MID_W = 10, MID_H = TILE_ROWS + 2;    // what the tile's taps read
 constexpr int READ_W = 12, READ_H = TILE_ROWS + 4;  // what mid's taps read
 constexpr int READ = READ_W * READ_H, PER_THREAD = (READ + THREADS - 1) / THREADS;
 
-// Pixels of mid, numbered row by row, are summed in two products; those beyond its end are junk. As far as registers go
-// the second one runs while the first one is finished.
+// Pixels of mid, numbered row by row, are summed in two products; those beyond its end are junk. Both are
+// issued at once where two sets of sums fit into registers: of three warpgroups in F16 alone, the others would spill.
 constexpr int HALF = (MID_W * MID_H + 31) / 32 * 16;
 constexpr int AT_ONCE = WARPGROUPS <= 2 || ELEMENT == F16 ? 2 : 1;
 typedef Wgmma<PixelsAs<E::BYTES>::Operands, HALF> FirstProduct;
@@ -70,6 +70,11 @@ struct Work {
     const int row = index / tiles_x;
     return {index % tiles_x * 8, row % tiles_y * TILE_ROWS, row / tiles_y};
   }
+
+  // Whether the map goes on around a tile.
+  DEVICE bool has_around(const Tile& tile) const {
+    return tile.x > 0 && tile.y > 0 && tile.x + 8 < width && tile.y + TILE_ROWS < height;
+  }
 };
 
 // What a warpgroup has of shared memory, and its part of the work.
@@ -78,11 +83,11 @@ struct Group {
   uint32_t address;
   int number;
 
-  DEVICE void wait() const { named_barrier(1 + number, THREADS); }
+  DEVICE void sync() const { named_barrier(1 + number, THREADS); }
   DEVICE int thread() const { return threadIdx.x % THREADS; }
 };
 
-// The pixels that a tile needs, of one thread.
+// This thread's share of the pixels that a tile needs.
 struct Patch {
   Pixels::Raw raw[PER_THREAD];
 
@@ -114,7 +119,8 @@ struct Patch {
 };
 
 // mid around the tile, finished, in shared memory.
-DEVICE void first_convolution(const Group& group, uint32_t weights, const Finish<ELEMENT>& finish, uint32_t& largest) {
+DEVICE void first_convolution(const Group& group, uint32_t weights, const Finish<ELEMENT>& finish, bool inner,
+                              uint32_t& largest) {
   FirstProduct::Sum sum[AT_ONCE][HALF / 2];
   const auto multiply = [&](int half) {
     products_begin();
@@ -139,23 +145,29 @@ DEVICE void first_convolution(const Group& group, uint32_t weights, const Finish
     const int left = MID_W * MID_H - half * HALF - threadIdx.x % 4 * 2;  // pixels before the junk
     stage_tile<ELEMENT, HALF / 8, false>(sum[half % AT_ONCE], finish, group.address + half * HALF * BLOCK_BYTES,
                                          [&](int column, uint32_t items) {
-                                           if (8 * column < left) largest = larger_magnitudes(largest, items);
+                                           if (inner && 8 * column < left) largest = larger_magnitudes(largest, items);
                                          });
     if (half + AT_ONCE < 2) multiply(half + AT_ONCE);
   }
 }
 
-// Pixels of mid outside of the map are the padding of the second convolution.
-DEVICE void clear_padding(const Group& group, const Work& work, const Tile& tile) {
-  const bool inner = tile.x > 0 && tile.y > 0 && tile.x + 8 < work.width && tile.y + TILE_ROWS < work.height;
-  if (inner) return;
-  group.wait();  // mid is written
+// Pixels of mid outside of the map become zero, the padding of the second convolution; the others are looked at here.
+DEVICE void clear_padding(const Group& group, const Work& work, const Tile& tile, uint32_t& largest) {
+  group.sync();  // mid is written
   for (int pixel = group.thread(); pixel < MID_W * MID_H; pixel += THREADS) {
     const int y = tile.y - 1 + pixel / MID_W, x = tile.x - 1 + pixel % MID_W;
-    if (y >= 0 && y < work.height && x >= 0 && x < work.width) continue;
+    const bool inside = y >= 0 && y < work.height && x >= 0 && x < work.width;
+    uint4* const values = reinterpret_cast<uint4*>(group.memory + pixel * BLOCK_BYTES);
     UNROLL
-    for (int i = 0; i < BLOCK_BYTES; i += 16)
-      *reinterpret_cast<uint4*>(group.memory + pixel * BLOCK_BYTES + i) = make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < BLOCK_BYTES / 16; i++) {
+      if (!inside) {
+        values[i] = make_uint4(0, 0, 0, 0);
+      } else if constexpr (E::RECORDED) {
+        const uint4 v = values[i];
+        largest = larger_magnitudes(larger_magnitudes(largest, v.x), v.y);
+        largest = larger_magnitudes(larger_magnitudes(largest, v.z), v.w);
+      }
+    }
   }
 }
 
@@ -185,12 +197,12 @@ DEVICE void store_tile(const CUtensorMap* out, const SecondProduct::Sum (&sum)[T
                        uint32_t& largest) {
   const uint32_t staged = group.address + STAGED_AT;
   if (group.thread() == 0) store_wait_read<0>();
-  group.wait();  // the last store has read the staged tile
+  group.sync();  // the last store has read the staged tile
   stage_tile<ELEMENT, TILE_ROWS, true>(sum, finish, staged, [&](int column, uint32_t items) {
     largest = larger_magnitudes(largest, items, visible(work, tile, column));
   });
   shared_writes_to_async();
-  group.wait();  // all of the tile is staged
+  group.sync();  // all of the tile is staged
   if (group.thread() == 0) {
     store_box(out, staged, 0, tile.x / 2, tile.y / 2, tile.n);
     store_commit();
@@ -203,8 +215,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     const float* __restrict__ bias, const float* __restrict__ dequant, const float* __restrict__ scale,
     const float* __restrict__ in_scale, const float* __restrict__ mean_scale, const float* __restrict__ mean_shift,
     const float* __restrict__ bias2, const float* __restrict__ dequant2, const float* __restrict__ scale2,
-    unsigned* maxima, unsigned* maxima2, int maxima_stride, int* status, int* error, int step, int H, int W,
-    int tiles_x, int tiles_y, int tiles, int apply_relu, int apply_relu2) {
+    unsigned* maxima, int maxima_stride, int* status, int* error, int step, int H, int W, int tiles_x, int tiles_y,
+    int tiles, int apply_relu, int apply_relu2) {
   DYNAMIC_SHARED(unsigned char, unaligned);
   __shared__ uint64_t barrier;
   unsigned char* const shared = unaligned + (-shared_address(unaligned) & 1023);
@@ -227,6 +239,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     reinterpret_cast<uint4*>(group.memory + ENTRIES_AT)[i] = make_uint4(0, 0, 0, 0);
   const Finish<ELEMENT> finish(bias, dequant, scale, apply_relu), finish2(bias2, dequant2, scale2, apply_relu2);
   Pixels pixels(in_scale, mean_scale, mean_shift);
+  shared_writes_to_async();
   __syncthreads();  // the weights of the first convolution and the barrier are there
   wait_for_previous_kernel();
 
@@ -234,40 +247,40 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
   const int stride = gridDim.x * WARPGROUPS, thread = group.thread();
   int index = blockIdx.x + number * gridDim.x;
   Patch patch;
-  const auto put = [&](int tile) {
+  const auto take_in = [&](int index) {
     pixels.largest = 0;
     patch.put(pixels, group.memory + ENTRIES_AT, thread);
     if (SOURCE == SOURCE_F32 && __any_sync(0xffffffff, pixels.met_nonfinite()) && threadIdx.x % 32 == 0)
-      atomicOr(status + work.tile(tile).n, 1);
+      atomicOr(status + work.tile(index).n, 1);
   };
   if (index < tiles) {
     patch.fetch(images, work, work.tile(index), thread);
-    put(index);
+    take_in(index);
     if (index + stride < tiles) patch.fetch(images, work, work.tile(index + stride), thread);
     shared_writes_to_async();
-    group.wait();  // the pixels are there
+    group.sync();  // the pixels are there
   }
   barrier_wait(full, 0, watch);  // the weights of the second one
   for (; index < tiles; index += stride) {
     const Tile tile = work.tile(index);
-    uint32_t largest = 0, largest2 = 0;
-    first_convolution(group, address + FIRST_WEIGHTS_AT, finish, largest);
-    clear_padding(group, work, tile);
+    uint32_t largest = 0;
+    const bool inner = work.has_around(tile);
+    first_convolution(group, address + FIRST_WEIGHTS_AT, finish, inner, largest);
+    if (!inner) clear_padding(group, work, tile, largest);
     shared_writes_to_async();
-    group.wait();  // mid is there, and the pixels have been read
+    group.sync();  // mid is there, and the pixels have been read
     SecondProduct::Sum sum[TILE_ROWS * 4];
     second_convolution(sum, group, address);
-    if constexpr (E::RECORDED) record_largest(largest, maxima + static_cast<size_t>(tile.n) * maxima_stride);
     if (index + stride < tiles) {
-      put(index + stride);
+      take_in(index + stride);
       if (index + 2 * stride < tiles) patch.fetch(images, work, work.tile(index + 2 * stride), thread);
     } else {
-      let_next_kernel_start();
+      let_next_kernel_start();  // the first warpgroup that ends speaks for the block; the next kernel waits for all
     }
     products_wait<0>();
     pin(sum);
-    store_tile(&out, sum, finish2, group, work, tile, largest2);
-    if constexpr (E::RECORDED) record_largest(largest2, maxima2 + static_cast<size_t>(tile.n) * maxima_stride);
+    store_tile(&out, sum, finish2, group, work, tile, largest);
+    if constexpr (E::RECORDED) record_largest(largest, maxima + static_cast<size_t>(tile.n) * maxima_stride);
   }
   if (group.thread() == 0) store_wait();
 }

@@ -27,7 +27,6 @@ from tests.wgmma_harness import (
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.graph import Graph, GraphInput, Op
 from vgg16gpu.ops.conv_first_two import CUTS, Tile
-from vgg16gpu.results import LARGEST_FLOAT16
 
 pytestmark = pytest.mark.gpu
 
@@ -98,8 +97,7 @@ def check_chain(device: CudaDevice, case: ChainCase) -> None:
     if case.precision == "fp16":
         recorded = one.at(one.program.control.maxima(0), (one.program.batch,))
         stored = [np.abs(raw(two, name)[0].view(np.float16)).max(axis=(1, 2, 3)) for name in ("mid", "y")]
-        assert (recorded >= np.maximum(*stored)).all(), f"{recorded}, stored {stored}"
-        assert (recorded <= LARGEST_FLOAT16).all()
+        np.testing.assert_array_equal(recorded, np.maximum(*stored).astype(np.float32))
 
 
 SIZES = ((2, 2), (7, 9), (30, 30), (17, 131), (56, 224))

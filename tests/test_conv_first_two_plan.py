@@ -236,7 +236,7 @@ def test_arguments(precision: str, element_type: str) -> None:
         assert finish2 == [second[name] for name in ("bias", "dequant", "out_scale")]
         control = program.control
         word = control.maxima(0) if precision == "fp16" else control.error
-        assert given["maxima"] == given["maxima2"] == word
+        assert given["maxima"] == word
         assert (given["maxima_stride"], given["status"], given["error"]) == (1, control.status, control.error)
         assert (given["step"], given["H"], given["W"]) == (1, HEIGHT, WIDTH)
         assert (given["apply_relu"], given["apply_relu2"]) == (1, 1)
@@ -282,5 +282,5 @@ def test_one_image_has_small_tiles_and_many_large_ones() -> None:
 
 def test_a_table_has_the_last_word() -> None:
     problem = Problem(1, 224, 224, Element.F16)
-    other = conv_first_two.Choice(Tile(20, 3), early=False)
+    other = conv_first_two.Choice(Tile(24, 2), early=False)
     assert conv_first_two.choose(problem, replace(HOPPER, tuned={problem.key: other.entry})) == other

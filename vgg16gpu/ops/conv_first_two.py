@@ -26,7 +26,6 @@ CUTS: Final = {
     (28, 2): (4040, 5670),
     (32, 2): (4420, 6680),
     (24, 2): (3530, 5720),
-    (20, 3): (2720, 4330),
     (16, 3): (2320, 3550),
 }
 """(rows, warpgroups): cycles of a multiprocessor for a tile, of bytes and of 16 bits, as measured on an H200."""
@@ -141,7 +140,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
                 conv_wgmma.weight_map(conv_wgmma.problem_of(second), weight2, TILE_CHANNELS, TAPS),
                 feature_map(y, (TILE_CHANNELS, COLUMN // 2, rows // 2, 1)),
                 *(x.pointer, weight, weight_scale, bias, dequant, out_scale, in_scale),
-                *(*(x.normalisation or (bias, bias)), *finish2, places.maxima, places.maxima),
+                *(*(x.normalisation or (bias, bias)), *finish2, places.maxima),
                 *scalars(1),
                 *(places.control.status, places.control.error),
                 *scalars(layer.number, height, width, across, down, across * down * batch),
