@@ -180,8 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     sums.finish();
     const uint32_t staging = shared_address(shared) + step % STAGES * Tile::BYTES;
     stage_tile<ELEMENT, TILE_W / 8, false>(sums.sum, finish, staging, [&](int column, uint32_t items) {
-      const uint32_t mask = 8 * column + 1 < valid ? MAGNITUDES : 8 * column < valid ? MAGNITUDES & 0xffff : 0;
-      largest = larger_magnitudes(largest, items, mask);
+      largest = larger_magnitudes(largest, items, halves_before(valid, 8 * column));
     });
     shared_writes_to_async();
     if (tid == 0) store_wait_read<STAGES - 2>();

@@ -43,7 +43,6 @@ typedef Wgmma<E::Operands, TILE_ROWS * 8> SecondProduct;
 constexpr int COPIES = E::BYTES == 2 ? 4 : 3, CELLS = ENTRY / CELL;
 constexpr int ENTRY_PLANE = (2 * HALF + 2 * MID_W) * ENTRY;
 
-typedef StagedTile<ELEMENT, HALF / 8, false> StagedHalf;
 typedef StagedTile<ELEMENT, TILE_ROWS, true> Staged;
 constexpr int round_up(int nbytes) { return (nbytes + 1023) / 1024 * 1024; }
 constexpr int SECOND_WEIGHT_BYTES = 9 * 64 * BLOCK_BYTES;
@@ -188,8 +187,8 @@ DEVICE void second_convolution(SecondProduct::Sum (&sum)[TILE_ROWS * 4], const G
 
 // Which halves of a register that stage_tile stores lie in the pooled map.
 DEVICE uint32_t visible(const Work& work, const Tile& tile, int column) {
-  const int x = work.width / 2 - tile.x / 2 - threadIdx.x % 4, y = work.height / 2 - tile.y / 2 - 2 * column;
-  return x <= 0 || y <= 0 ? 0 : y == 1 ? MAGNITUDES & 0xffff : MAGNITUDES;
+  const int x = work.width / 2 - tile.x / 2 - threadIdx.x % 4, y = work.height / 2 - tile.y / 2;
+  return x > 0 ? halves_before(y, 2 * column) : 0;
 }
 
 DEVICE void store_tile(const CUtensorMap* out, const SecondProduct::Sum (&sum)[TILE_ROWS * 4],

@@ -279,11 +279,6 @@ struct Slice {  // what a block finishes
   int x, y, rows;
 };
 
-// Of a register of two float16, at `first` and the next place, those before `count`.
-DEVICE uint32_t halves_before(int count, int first) {
-  return first + 1 < count ? MAGNITUDES : first < count ? MAGNITUDES & 0xffff : 0;
-}
-
 // What of the staged values is stored: float16 beyond the map's edge do not count as magnitudes.
 struct Inside {
   int rows;

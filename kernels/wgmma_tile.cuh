@@ -189,6 +189,11 @@ DEVICE void stage_tile(const Sum (&sum)[4 * COLUMNS], const Finish<STORED>& fini
 // Keeps both magnitudes of a register of two float16; clear a half to ignore that pixel.
 constexpr uint32_t MAGNITUDES = 0x7fff7fff;
 
+// Of a register of two float16, at `first` and the next place, those before `count`, as a mask.
+DEVICE uint32_t halves_before(int count, int first) {
+  return first + 1 < count ? MAGNITUDES : first < count ? MAGNITUDES & 0xffff : 0;
+}
+
 DEVICE uint32_t larger_magnitudes(uint32_t largest, uint32_t items, uint32_t mask = MAGNITUDES) {
   return bits_of(__hmax2_nan(half2_of(largest), half2_of(items & mask)));
 }

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits, seeded
+from tests.kernel_harness import seeded
 from tests.wgmma_harness import (
     PRECISIONS,
     ConvCase,
     check,
+    check_batches,
     check_conv,
     check_nan,
     check_positions,
     check_replays,
     parameters,
-    resident,
 )
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.ops.conv_first import Tile
@@ -73,13 +73,7 @@ def test_an_image_has_the_same_bits_at_any_place(hopper: CudaDevice, precision: 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_image_has_the_same_bits_in_any_batch(hopper: CudaDevice, precision: str) -> None:
     """However many rows a block walks down: a batch of 64 takes more of them."""
-    trial = ConvCase(precision, (64, 3, 18, 18), 64).trial()
-    with resident(hopper, trial, 1, 5, 64) as plan:
-        for batch in (1, 5):
-            values = {}
-            for size in (batch, 64):
-                values[size] = plan.run(size, trial.x[:batch]).outputs[0]
-            assert_same_bits(values[batch], values[64])
+    check_batches(hopper, ConvCase(precision, (64, 3, 18, 18), 64).trial(), 1, 5)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

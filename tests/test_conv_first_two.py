@@ -12,6 +12,7 @@ from tests.kernel_harness import assert_same_bits, normal, seeded
 from tests.wgmma_harness import (
     Images,
     Trial,
+    check_batches,
     check_fault,
     check_nan,
     check_positions,
@@ -147,11 +148,7 @@ def test_an_image_has_the_same_bits_at_any_place(hopper: CudaDevice, precision: 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_image_has_the_same_bits_in_any_batch(hopper: CudaDevice, precision: str) -> None:
     """Whatever tiles there are, and however many of them a warpgroup walks through."""
-    trial = ChainCase(precision, (200, 3, 34, 18)).trial()
-    with resident(hopper, trial, 1, 5, 200) as plan:
-        for batch in (1, 5):
-            alone, among = (plan.run(size, trial.x[:batch]).outputs[0] for size in (batch, 200))
-            assert_same_bits(alone, among)
+    check_batches(hopper, ChainCase(precision, (200, 3, 34, 18)).trial(), 1, 5)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

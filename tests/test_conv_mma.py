@@ -16,7 +16,18 @@ from tests.kernel_signatures import arguments
 from tests.mma_harness import PRECISIONS, STORED, MmaTrial, build_module, tile_id
 from tests.test_conv_igemm import BATCHES, EDGES, GEOMETRY
 from tests.test_conv_igemm import Case as Shapes
-from tests.wgmma_harness import Trial, check, check_nan, check_positions, fully, parameters, resident, step_of, value_of
+from tests.wgmma_harness import (
+    Trial,
+    check,
+    check_batches,
+    check_nan,
+    check_positions,
+    fully,
+    parameters,
+    resident,
+    step_of,
+    value_of,
+)
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
@@ -150,11 +161,7 @@ def test_an_image_has_the_same_bits_at_any_place(device: Device, case: Case) -> 
 
 @pytest.mark.parametrize("case", parameters(Case(p, Shapes((17, 20, 7, 7), 70)) for p in PRECISIONS))
 def test_an_image_has_the_same_bits_in_any_batch(device: Device, case: Case) -> None:
-    trial = case.trial()
-    with resident(device, trial, 1, 5, 17) as plan:
-        together = plan.run(17, trial.x).outputs[0]
-        for batch in (1, 5):
-            assert_same_bits(plan.run(batch, trial.x[:batch]).outputs[0], together[:batch])
+    check_batches(device, case.trial(), 1, 5)
 
 
 # ---- What is not finite

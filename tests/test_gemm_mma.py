@@ -16,6 +16,7 @@ from tests.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
 from tests.mma_harness import FullyMmaCase as Case
 from tests.wgmma_harness import (
     check,
+    check_batches,
     check_positions,
     convolution,
     fully,
@@ -112,11 +113,7 @@ def test_an_image_has_the_same_bits_at_any_place(device: Device, case: Case) -> 
 
 @pytest.mark.parametrize("case", parameters(Case(p, (130, 1500), (70, 20)) for p in PRECISIONS))
 def test_an_image_has_the_same_bits_in_any_batch(device: Device, case: Case) -> None:
-    trial = case.trial()
-    with resident(device, trial, 1, 9, 130) as plan:
-        together = plan.run(130, trial.x).outputs[0]
-        for batch in (1, 9):
-            assert_same_bits(plan.run(batch, trial.x[:batch]).outputs[0], together[:batch])
+    check_batches(device, case.trial(), 1, 9)
 
 
 # ---- What is not finite

@@ -90,7 +90,7 @@ def digits() -> tuple[Array, Array, Array]:
     """Handwritten digits, what they are, and the scores of fp32."""
     images, _, labels = heldout()
     with Engine(digits_model(), device="cpu", batch=50, kernels="ffma") as engine:
-        return images, labels, engine.run(images)  # type: ignore[return-value]
+        return images, labels, np.asarray(engine.run(images))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -172,11 +172,11 @@ def programs(facts: DeviceFacts, precision: str) -> Iterator[Program]:
     yield from make_plan(graph, facts, [(n, 3, size, size) for n in BATCHES], wish_of(graph, precision)).programs
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", CARDS)
+ABLE = [(name, precision) for name in CARDS for precision in PRECISIONS if (name, precision) != ("sm_75", "bf16")]
+
+
+@pytest.mark.parametrize(("name", "precision"), ABLE)
 def test_every_card_with_tensor_cores_runs_a_vgg16_on_them(name: str, precision: str) -> None:
-    if (name, precision) == ("sm_75", "bf16"):
-        pytest.skip("it has no bfloat16: see the next test")
     for program in programs(CARDS[name], precision):
         assert {step.kernel.source for step in program.all_steps() if step.flop} == KERNELS
         maps = [value.element for value in program.values if value.name.startswith("conv")]

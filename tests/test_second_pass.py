@@ -22,7 +22,7 @@ from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.graph import Array, Graph, GraphInput, Op
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.program import Arena, Pointer, Step
+from vgg16gpu.program import Arena, Pointer, Scalar, Step
 from vgg16gpu.resident import ResidentPlan
 from vgg16gpu.zoo.samples import SCALES_SEED, TESTBENCH_SEED, typical_inputs
 
@@ -249,7 +249,9 @@ class Miscalibrating:
             for step in steps:
                 self._device.bind((step,), bases)()
                 if step.kernel.name == "choose_scale_f32" and step.arguments[0] == self._scale:
-                    self._spoil(bases[self._scale.arena] + self._scale.offset, step.arguments[3].value)  # type: ignore[union-attr]
+                    channels = step.arguments[3]
+                    assert isinstance(channels, Scalar)
+                    self._spoil(bases[self._scale.arena] + self._scale.offset, int(channels.value))
 
         return run
 

@@ -417,6 +417,17 @@ def check_positions(device: Device, trial: Trial) -> None:
         assert plan.second_passes == 0
 
 
+def check_batches(device: Device, trial: Trial, *batches: int) -> None:
+    """An image has the bits that it has in a full batch of the trial, and in that batch with nothing behind it."""
+    full = len(trial.x)
+    with resident(device, trial, *batches, full) as plan:
+        together = plan.run(full, trial.x).outputs[0]
+        for batch in batches:
+            alone, among = (plan.run(size, trial.x[:batch]).outputs[0] for size in (batch, full))
+            assert_same_bits(alone, together[:batch])
+            assert_same_bits(alone, among)
+
+
 def check_replays(device: Device, trial: Trial, count: int = 1000) -> None:
     """The same bits again and again."""
     with resident(device, trial) as plan:

@@ -26,6 +26,7 @@ from torch_layers import apply
 
 from vgg16gpu.bench.environment import environment
 from vgg16gpu.engine import Engine
+from vgg16gpu.files import atomic_writer
 from vgg16gpu.graph import Conv, Gemm
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
@@ -98,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "passed": not failed,
             "layers": [{**asdict(row), "passed": row.passed} for row in rows],
         }
-        Path(options.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        with atomic_writer(Path(options.output)) as file:
+            file.write(json.dumps(record, indent=1).encode() + b"\n")
     return int(failed)
 
 

@@ -63,7 +63,7 @@ class Part:
 def scores(options: argparse.Namespace) -> Iterator[stress_scores.Stressed]:
     """fp32 under stress, beside torch."""
     import torch  # noqa: PLC0415 - the other parts do without
-    from torch_layers import network  # noqa: PLC0415
+    from torch_layers import network  # noqa: PLC0415 - imports torch
 
     with Engine(options.model, device=options.device, batch=stress_scores.BATCH) as engine:
         device = options.device if options.device != "auto" else engine.device.facts.kind

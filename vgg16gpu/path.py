@@ -100,11 +100,9 @@ class Path:
 
     def chained(self, families: tuple[str, ...]) -> Path:
         """The same with a chain in the graph, if one of these families computes it; else itself."""
-        graph = _with_chain(self.graph)
-        path = replace(self, graph=graph)
-        if graph is self.graph or not _found(next(path.layers(path.shapes)), families):
-            return self
-        return path.choosing(families)
+        path = replace(self, graph=_with_chain(self.graph))
+        first = next(path.layers(path.shapes))
+        return path if isinstance(first.op, ConvChain) and _found(first, families) else self
 
 
 def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], wish: Wish) -> Path:
@@ -113,9 +111,9 @@ def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], w
     if wish.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
         families = FAMILIES if facts.kind == "cuda" or wish.precision == "int8" else ("ffma",)
     path = Path(graph, facts, shapes, wish.precision, {}, quantised=wish.quantised or {})
-    path = path.choosing(families)
     if not wish.keep_values:
         path = path.chained(families)
+    path = path.choosing(families)
     if wish.precision == "int8" and {*path.families.values()} <= {"ffma"}:
         raise ModelError(
             f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"

@@ -18,7 +18,7 @@ from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, Weight
 from vgg16gpu.ops.conv_igemm import flop, label
 from vgg16gpu.ops.conv_wgmma import TAPS, computes_3x3
 from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, feature_map, finish_bytes, pack_raw, y_element
+from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, aligned, feature_map, finish_bytes, pack_raw, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -122,7 +122,7 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     reduction = TAPS * channels
     if element is Element.F16_PAIR:
         return _split_weights(layer, arena)
-    block = _rounded_up(reduction, element.nbytes)
+    block = row_length(reduction, element.nbytes)
     rows = Rows(outputs, reduction, 1, (reduction, 1, 0))
     if layer.quantised is not None:
         packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
@@ -139,7 +139,7 @@ def _split_weights(layer: Layer, arena: WeightArena) -> Constants:
     assert layer.y_scaling is not None
     outputs, channels = op.weight.shape[:2]
     stored, reduction = Element.F16_PAIR.padded(outputs), TAPS * channels
-    rows = np.zeros((stored, _rounded_up(reduction, Element.F32.nbytes)), np.float32)
+    rows = np.zeros((stored, row_length(reduction, Element.F32.nbytes)), np.float32)
     rows[:outputs, :reduction] = _flat(op.weight)
     source = arena.add(rows)
     known = scales.Rows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
@@ -148,8 +148,8 @@ def _split_weights(layer: Layer, arena: WeightArena) -> Constants:
     return source, made.scale, bias, made.dequant, layer.y_scaling.scale, layer.x_scaling.scale
 
 
-def _rounded_up(reduction: int, nbytes: int) -> int:
-    """Weights of an output channel in memory: whole sectors of 32 bytes."""
+def row_length(reduction: int, nbytes: int) -> int:
+    """Weights of an output channel as stored: whole sectors of 32 bytes."""
     return ceil_div(reduction * nbytes, 32) * 32 // nbytes
 
 
@@ -198,7 +198,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
 def shared_nbytes(element: Element, tile_width: int) -> int:
     """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per part."""
     parts = 3 if element is Element.F16_PAIR else 1
-    staged = element.planes * (ceil_div(tile_width * TILE_CHANNELS * element.nbytes, 1024) * 1024)
+    staged = element.planes * aligned(tile_width * TILE_CHANNELS * element.nbytes)
     weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16
     return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)
 

@@ -16,7 +16,7 @@ from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, Weight
 from vgg16gpu.ops.conv_igemm import flop, label
 from vgg16gpu.ops.conv_wgmma import COLUMN, MAX_SHARED, TAPS
 from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.ops.wgmma import TILE_CHANNELS, feature_map, x_element, y_element
+from vgg16gpu.ops.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
 from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
 
 SOURCE = "conv_first_two.cu"
@@ -161,20 +161,16 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
 def shared_nbytes(element: Element, rows: int, warpgroups: int) -> int:
     """Dynamic shared memory: both weights; for each warpgroup what lies between, a staged tile, the pixels."""
     pixel = TILE_CHANNELS * element.nbytes
-    between = _aligned(2 * _pixels_of_half(rows) * pixel)
-    staged = _aligned(ceil_div(rows, 4) * COLUMN * pixel)
+    between = aligned(2 * _pixels_of_half(rows) * pixel)
+    staged = aligned(ceil_div(rows, 4) * COLUMN * pixel)
     entries = 2 * (2 * _pixels_of_half(rows) + 2 * (COLUMN + 2)) * 16
     weight_nbytes = TAPS * TILE_CHANNELS * pixel + 3 * 2 * TILE_CHANNELS * 16
-    return 1024 + weight_nbytes + warpgroups * _aligned(between + staged + entries)
+    return 1024 + weight_nbytes + warpgroups * aligned(between + staged + entries)
 
 
 def _pixels_of_half(rows: int) -> int:
     """Pixels of a product of the first convolution: half of a tile with a ring around it."""
     return ceil_div((COLUMN + 2) * (rows + 2), 32) * 16
-
-
-def _aligned(nbytes: int) -> int:
-    return ceil_div(nbytes, 1024) * 1024
 
 
 LOWERING = Lowering(

@@ -23,6 +23,7 @@ from vgg16gpu.ops.wgmma import (
     TILE_CHANNELS,
     Finish,
     Rows,
+    aligned,
     block_nbytes,
     computes,
     feature_map,
@@ -95,14 +96,10 @@ class Problem:
         return max(self.products * steps * product, weights / L2_BYTES_PER_CYCLE, copies * COPY_CYCLES)
 
 
-def _aligned(nbytes: int) -> int:
-    return ceil_div(nbytes, 1024) * 1024
-
-
 def _staging(element: Element, columns: int, pool: bool) -> int:
     """Bytes that 64 channels of `columns` columns of 8 pixels are staged in."""
     kept = ceil_div(columns, 4) if pool else columns
-    return element.planes * _aligned(kept * COLUMN * TILE_CHANNELS * element.nbytes)
+    return element.planes * aligned(kept * COLUMN * TILE_CHANNELS * element.nbytes)
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class LargeTile:
     def shared(self, problem: Problem, weight_stages: int) -> int:
         """Bytes of shared memory."""
         columns, rows = self.halo
-        halo = self.halo_stages * problem.element.planes * _aligned(columns * rows * problem.block_nbytes)
+        halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
         weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
         staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool)
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
@@ -199,11 +196,11 @@ class SmallTile:
     def shared(self, problem: Problem, weight_stages: int) -> int:
         """Bytes of shared memory."""
         element = problem.element
-        halo = element.planes * _aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
+        halo = element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
         weights = element.planes * self.taps * TILE_CHANNELS * problem.block_nbytes
         slice_rows = self.slice_rows(problem.pool)
         received = slice_rows * 2048 if self.exchange == 1 else 0
-        epilogue = _aligned(received + _staging(element, slice_rows, problem.pool))
+        epilogue = aligned(received + _staging(element, slice_rows, problem.pool))
         return max(self.halo_stages * halo + weight_stages * weights, epilogue) + 2048
 
     def slice_rows(self, pool: bool) -> int:

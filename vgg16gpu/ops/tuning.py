@@ -48,5 +48,5 @@ def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Cho
     return Choice(kind(**entry), bool(early))
 
 
-def _text(value: object) -> str:
-    return value.name if isinstance(value, Element) else str(int(value))  # type: ignore[call-overload]
+def _text(value: Element | int) -> str:
+    return value.name if isinstance(value, Element) else str(int(value))

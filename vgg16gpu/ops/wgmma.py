@@ -72,6 +72,11 @@ def block_nbytes(element: Element, channels: int) -> int:
     return 128 if element.nbytes * element.padded(channels) % 128 == 0 else 64
 
 
+def aligned(nbytes: int) -> int:
+    """Rounded up to whole swizzle patterns, which a tile in shared memory starts at."""
+    return ceil_div(nbytes, 1024) * 1024
+
+
 def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightArena) -> Finish:
     """What sums of 8-bit products are finished with."""
     outputs = op.weight.shape[0]

@@ -17,7 +17,7 @@ from vgg16gpu.graph import Array
 from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.base import Layer
 from vgg16gpu.ops.wgmma import block_nbytes, x_element
-from vgg16gpu.program import Element
+from vgg16gpu.program import Element, Value
 from vgg16gpu.tune.tasks import Task
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
@@ -167,8 +167,7 @@ def _first_convolution(layer: Layer, stored: Element) -> tuple[Stored, tuple[Sto
     x = _store(element, _noise((IMAGES, height, width, channels), 40.0 if element is Element.S8 else 1.0))
     weight = _weights(element, (outputs, channels, TAPS))
     length = TAPS * channels
-    padded = -(-length * element.nbytes // 32) * 32 // element.nbytes
-    rows = np.zeros((outputs, padded), weight.stored.dtype)
+    rows = np.zeros((outputs, conv_first.row_length(length, element.nbytes)), weight.stored.dtype)
     rows[:, :length] = weight.stored[0].transpose(0, 2, 1).reshape(outputs, length)
     sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
     (bias, dequant, out_scale), values = _finished(layer, stored, sums)
@@ -182,7 +181,8 @@ def _first_convolution(layer: Layer, stored: Element) -> tuple[Stored, tuple[Sto
 
 def _gemm(task: Task) -> Case:
     problem, element = task.problem, x_element(task.layer)
-    x = _inputs(task.x.element, (IMAGES, problem.length))  # type: ignore[union-attr]  # a Value
+    assert isinstance(task.x, Value)  # conv_first alone reads a Source
+    x = _inputs(task.x.element, (IMAGES, problem.length))
     weight = _weights(problem.stored, (problem.outputs, problem.length))
     parts = range(0, problem.outputs, 512)
     exact = x.exact.astype(np.float64)
