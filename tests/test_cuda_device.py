@@ -17,7 +17,7 @@ import pytest
 
 from vgg16gpu.devices import cuda
 from vgg16gpu.devices.base import Counters, Lane, Transfer
-from vgg16gpu.devices.cuda import CudaDevice
+from vgg16gpu.devices.cuda import MAX_TRANSFER_NBYTES, CudaDevice
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
@@ -316,7 +316,8 @@ def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 2, 7])
-def test_round_trips(gpu, plain_gpu, source, length, early):
+@pytest.mark.parametrize("start", [8, 16], ids=["by the copy engine", "by a kernel"])
+def test_round_trips(gpu, plain_gpu, source, start, length, early):
     """Copy in, launches and copy out: as one graph, and one by one; again and again in the same buffers."""
     kernel = Kernel(source, "axpb_early_f32" if early else "axpb_f32", (("BLOCK", BLOCK),))
     steps = [replace(step, early=early and gpu.facts.compute_capability >= (9, 0)) for step in chain(kernel, length)]
@@ -324,17 +325,31 @@ def test_round_trips(gpu, plain_gpu, source, length, early):
         device.build([kernel])
         address = device.allocate(8192)
         launch = device.bind(steps, {Arena.ACTIVATIONS: address})
-        inwards, outwards = device.pinned(4 * COUNT), device.pinned(4 * COUNT + 8)[8:]
+        inwards, outwards = device.pinned(4 * COUNT), device.pinned(4 * COUNT + start)[start:]
         download = Transfer(outwards, address + length % 2 * 4096)
         run = device.round_trip(Transfer(inwards, address), launch, download)
-        for start in range(3):
-            inwards.view(np.float32)[:] = numbers() + start
+        for more in range(3):
+            inwards.view(np.float32)[:] = numbers() + more
             outwards.fill(0xFF)
             before = Counters(**vars(device.counters))
             run()
-            np.testing.assert_array_equal(outwards.view(np.float32), chained(numbers() + start, length))
+            np.testing.assert_array_equal(outwards.view(np.float32), chained(numbers() + more, length))
             assert device.counters.since(before) == Counters(1, 1, length, 1, 0)
         device.free(address)
+
+
+@pytest.mark.parametrize("nbytes", [4, 20, MAX_TRANSFER_NBYTES - 4, MAX_TRANSFER_NBYTES, MAX_TRANSFER_NBYTES + 4])
+def test_a_round_trip_brings_every_byte(gpu, nbytes):
+    """There and back, on both sides of the size at which the copy engine takes over."""
+    address = gpu.allocate(nbytes)
+    inwards, outwards = gpu.pinned(nbytes), gpu.pinned(nbytes + 16)
+    outwards.fill(7)
+    inwards[:] = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    gpu.build([])
+    gpu.round_trip(Transfer(inwards, address), gpu.bind([], {}), Transfer(outwards[:nbytes], address))()
+    np.testing.assert_array_equal(outwards[:nbytes], inwards)
+    assert (outwards[nbytes:] == 7).all()
+    gpu.free(address)
 
 
 def test_a_round_trip_needs_pinned_memory(gpu):

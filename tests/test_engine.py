@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -299,9 +300,31 @@ class DriverCalls:
                     self.count(patch, driver, name, field)
         for owner in (driver.Stream, driver.Event, driver.Context):
             self.count(patch, owner, "synchronize", "synchronisations")
-        for name in ("prepared_call", "prepared_async_call", "__call__"):
+        for name in ("prepared_call", "__call__"):
             self.count(patch, driver.Function, name, "launches")
+        self.watch_launches(patch, driver)
         self.watch_graphs(patch)
+
+    def watch_launches(self, patch: pytest.MonkeyPatch, driver: Any) -> None:
+        """A kernel whose first argument is where to write, or whose second is where to read, on the host: a copy."""
+        pinned: list[tuple[int, int]] = []
+        allocate, launch = driver.pagelocked_empty, driver.Function.prepared_async_call
+
+        def counting_allocate(*arguments: Any, **options: Any) -> Any:
+            buffer = allocate(*arguments, **options)
+            pinned.append((buffer.ctypes.data, buffer.nbytes))
+            return buffer
+
+        def counting_launch(function: Any, grid: Any, block: Any, stream: Any, *arguments: Any, **options: Any) -> Any:
+            packed = arguments[0] if arguments and isinstance(arguments[0], bytes) else b""
+            places = struct.unpack("<QQ", packed[:16]) if len(packed) >= 16 else (0, 0)
+            host = [any(start <= place < start + nbytes for start, nbytes in pinned) for place in places]
+            field = "copies_out" if host[0] else "copies_in" if host[1] else "launches"
+            setattr(self.counted, field, getattr(self.counted, field) + 1)
+            return launch(function, grid, block, stream, *arguments, **options)
+
+        patch.setattr(driver, "pagelocked_empty", counting_allocate)
+        patch.setattr(driver.Function, "prepared_async_call", counting_launch)
 
     def watch_graphs(self, patch: pytest.MonkeyPatch) -> None:
         """A graph does what was recorded into it whenever it is launched. Recording itself does nothing."""

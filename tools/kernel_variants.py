@@ -1,4 +1,4 @@
-"""What the planner may compile: which module of vgg16gpu/ops drives which kernel, and the macro settings of each.
+"""What the planner may compile: which module drives which kernel, and the macro settings of each.
 
 They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
 in every precision, with its values kept and not.
@@ -37,6 +37,7 @@ DRIVERS: Final[Mapping[str, str]] = {
     "gemv": "fc_wgmma",
     "pack_blocks": "wgmma",
 }
+OF_DEVICES: Final = frozenset({"transfer"})  # launched by devices themselves, which know no ops
 HOPPER: Final = architecture((9, 0))
 PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8")
 BATCHES: Final = (1, 8, 32, 128)
@@ -47,13 +48,13 @@ _SHARED_NBYTES = 227 << 10
 
 
 def driver(kernel: str) -> str:
-    """The module of vgg16gpu/ops that launches the kernels of this file (its name without the suffix)."""
-    return DRIVERS.get(kernel, kernel)
+    """The module that launches the kernels of this file (its name without the suffix)."""
+    return f"vgg16gpu.{kernel}" if kernel in OF_DEVICES else f"vgg16gpu.ops.{DRIVERS.get(kernel, kernel)}"
 
 
 def variants(source: Path) -> tuple[Defines, ...]:
     """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
-    name = f"vgg16gpu.ops.{driver(source.stem)}"
+    name = driver(source.stem)
     if importlib.util.find_spec(name) is None:
         return ((),)
     listed: tuple[Defines, ...] = getattr(importlib.import_module(name), "VARIANTS", ())

@@ -21,6 +21,7 @@ from tests import (
     test_preprocess,
     test_scales,
     test_softmax,
+    test_transfer,
 )
 from tests.test_conv_igemm import Case
 from vgg16gpu.devices.base import Device
@@ -282,6 +283,18 @@ POOL_AND_SOFTMAX = (
 taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros_behind)
 
 EDGES_OF_THE_GRAPH = (
+    Mutant(
+        "words behind the last group left out",
+        "transfer.cu",
+        Edit("if (first < rest)", "if (first < rest - 1)"),
+        partial(test_transfer.test_every_word_and_nothing_else, words=1023, groups=2),
+    ),
+    Mutant(
+        "a group behind the last one copied",
+        "transfer.cu",
+        Edit("if (first + g * THREADS < groups) store4", "if (first + g * THREADS <= groups) store4"),
+        partial(test_transfer.test_every_word_and_nothing_else, words=1020, groups=2),
+    ),
     Mutant(
         "another image accused",
         "layout.cu",

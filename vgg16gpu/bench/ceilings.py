@@ -11,13 +11,14 @@ import numpy as np
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.ops.ceiling import copy_step, ffma_step
+from vgg16gpu.ops.ceiling import ffma_step
 from vgg16gpu.program import Arena, Pointer, Step
+from vgg16gpu.transfer import transfer_step
 
 DESCRIPTION = (
-    "kernels/ceiling.cu: a 16-byte streaming copy of a buffer several times the last-level cache (bytes read plus "
-    "bytes written), and independent chains of fmaf; median of {samples}; tensor cores: the data sheet's dense rate by "
-    "multiprocessors x clock; fp32 there is three fp16 products"
+    "kernels/transfer.cu: a 16-byte streaming copy of a buffer several times the last-level cache (bytes read plus "
+    "bytes written); kernels/ceiling.cu: independent chains of fmaf; median of {samples}; tensor cores: the data "
+    "sheet's dense rate by multiprocessors x clock; fp32 there is three fp16 products"
 )
 
 _SAMPLES = 10
@@ -73,7 +74,7 @@ def measure_ceilings(device: Device) -> Ceilings:
         raise DeviceError(f"{device.facts.name} has too little free memory to measure its bandwidth; free some")
     address = device.allocate(2 * nbytes)
     out, inp = Pointer(Arena.ACTIVATIONS, nbytes), Pointer(Arena.ACTIVATIONS, 0)
-    copy = copy_step(out, inp, nbytes)
+    copy = transfer_step(out, inp, nbytes)
     blocks = _FFMA_BLOCKS * device.facts.multiprocessors
     ffma = ffma_step(inp, blocks, _FFMA_ROUNDS[device.facts.kind])
     try:

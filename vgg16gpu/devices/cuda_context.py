@@ -133,8 +133,8 @@ class Held:
 
     def is_pinned(self, data: Bytes) -> bool:
         """Whether all of `data` lies in one buffer from `pin`."""
-        start = _address(data)
-        return any(0 <= start - _address(buffer) <= buffer.nbytes - data.nbytes for buffer in self.buffers)
+        start = host_address(data)
+        return any(0 <= start - host_address(buffer) <= buffer.nbytes - data.nbytes for buffer in self.buffers)
 
     def chunks(self) -> list[tuple[Bytes, Any]]:
         """The buffers that uploads from ordinary memory go through, each with the event of its last copy."""
@@ -206,5 +206,6 @@ class Activation:
         return self._failure(str(error))
 
 
-def _address(data: Bytes) -> int:
+def host_address(data: Bytes) -> int:
+    """Where an array lies."""
     return int(data.__array_interface__["data"][0])
