@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -464,5 +466,13 @@ def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
 
 def test_cold_start_counts_to_the_first_byte() -> None:
     script = "import sys, time; print('answer', flush=True); time.sleep(0.5)"
-    result, end = cold_start._one_start([sys.executable, "-c", script])
+    result, end = cold_start._one_start([sys.executable, "-c", script], os.environ)
     assert end - result > 0.4
+
+
+def test_a_start_finds_byte_code_that_the_one_before_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environ = cold_start.with_byte_code(str(tmp_path / "bytes"))
+    (tmp_path / "module_of_a_test.py").write_text("")
+    subprocess.run([sys.executable, "-c", "import module_of_a_test"], env=environ, cwd=tmp_path, check=True)
+    assert [path.name.split(".")[0] for path in tmp_path.glob("bytes/**/module_of_a_test*.pyc")] == ["module_of_a_test"]

@@ -83,7 +83,7 @@ def test_a_damaged_entry_is_rebuilt(damaged: bytes) -> None:
 def test_an_entry_that_the_check_refuses_is_rebuilt() -> None:
     old, new = Builder(b"for an older card"), Builder(b"for this card")
     fetch(old)
-    path = KernelCache("cpu").fetch(("source",), ".so", new, lambda path: b"this" in path.read_bytes())
+    path = KernelCache("cpu").fetch(("source",), ".so", new, lambda content: b"this" in content)
     assert path.read_bytes() == b"for this card"
     assert fetch(old) == path
 

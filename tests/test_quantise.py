@@ -25,7 +25,6 @@ from vgg16gpu.quantise import (
     quantised_inputs,
     stored_scales,
     weight_integers,
-    weight_steps,
 )
 
 RANDOM = np.random.default_rng(3)
@@ -68,8 +67,7 @@ def test_scale():
 def test_weights_are_rounded_per_output_channel(shape):
     weight = RANDOM.standard_normal(shape).astype(np.float32)
     weight[1] *= 1000
-    steps = weight_steps(weight)
-    integers = weight_integers(weight, steps)
+    integers, steps = weight_integers(weight)
     assert integers.dtype == np.int8
     assert integers.shape == shape
     rows, largest = integers.reshape(len(weight), -1), np.abs(weight.reshape(len(weight), -1)).max(axis=1)
@@ -81,19 +79,18 @@ def test_weights_are_rounded_per_output_channel(shape):
 
 def test_weights_larger_than_a_block_are_done_in_parts(monkeypatch):
     weight = RANDOM.standard_normal((37, 11)).astype(np.float32)
-    whole = weight_steps(weight), weight_integers(weight, weight_steps(weight))
+    whole = weight_integers(weight)
     for size in (1, 23, 100):
         monkeypatch.setattr("vgg16gpu.quantise._BLOCK", size)
-        np.testing.assert_array_equal(weight_steps(weight), whole[0])
-        np.testing.assert_array_equal(weight_integers(weight, whole[0]), whole[1])
+        for part, expected in zip(weight_integers(weight), whole, strict=True):
+            np.testing.assert_array_equal(part, expected)
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-45, 1e-38, 3e38])
 def test_extreme_weights(value):
     weight = np.full((1, 3), value, np.float32)
-    steps = weight_steps(weight)
+    integers, steps = weight_integers(weight)
     assert steps[0] > 0
-    integers = weight_integers(weight, steps)
     assert (integers == (127 if value > 1e-36 else round(float(weight[0, 0]) / float(steps[0])))).all()
 
 
@@ -112,7 +109,7 @@ def test_a_chain_is_integers_from_the_input_to_the_scores():
     assert set(ops) == {"a", "b", "c", "d", "e"}
     assert ops["e"].y is None
     assert ops["b"].x == ops["a"].y == scales_of(net)["a"]
-    np.testing.assert_array_equal(ops["b"].dequant, np.float32(2) * weight_steps(net.ops[1].weight))
+    np.testing.assert_array_equal(ops["b"].dequant, np.float32(2) * weight_integers(net.ops[1].weight)[1])
 
 
 def test_max_pool_flatten_and_identity_carry_the_integers_of_their_reader():

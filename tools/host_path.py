@@ -9,7 +9,7 @@ For each precision, on a GPU, with the model in the page cache:
 - host time of one launch of the graph;
 - `Engine.stream` of uint8 arrays in memory at a large batch, beside the same on the device back to back;
 - processes of their own, from the start of Python to the scores of one image: a first one that compiles all kernels,
-  then some that find them in the cache; and in another one the largest anonymous memory meanwhile.
+  then some that find them, and Python's byte code, in caches; and in one more the largest anonymous memory meanwhile.
 
 Times are medians in seconds.
 """
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from vgg16gpu.bench.cold_start import with_byte_code
 from vgg16gpu.bench.environment import environment
 from vgg16gpu.cli.show import add_row, console, table
 from vgg16gpu.engine import Engine
@@ -166,7 +166,7 @@ print(1024 * max(found))
 
 def _starts(options: argparse.Namespace, precision: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as cache:
-        variables = {**os.environ, "VGG16GPU_CACHE": cache}
+        variables = {**with_byte_code(f"{cache}/python"), "VGG16GPU_CACHE": f"{cache}/kernels"}
 
         def start(code: str) -> list[float]:
             command = [sys.executable, "-c", code, options.model, options.device, precision, str(time.time())]

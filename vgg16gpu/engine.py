@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from bisect import bisect_left
@@ -307,7 +308,8 @@ def _named(chosen: npt.NDArray[np.bool_]) -> str:
 
 def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
     """`x` as an array in this machine's byte order. Raises InputError for what is none, or hides some of its values."""
-    if isinstance(x, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # importing it takes time, and who has a masked array has done so
+    if masked and isinstance(x, masked.MaskedArray):
         raise InputError("the input is a masked array; say what stands in the masked places: x.filled(value)")
     try:
         array = np.asarray(x)

@@ -29,7 +29,7 @@ Run: TypeAlias = Callable[[Callable[[slice], None], Iterable[slice]], Iterable[N
 
 WEIGHT_LIMIT: Final = 127  # the largest weight of an output channel; -128 is not used
 SMALLEST_STEP: Final = float(np.finfo(np.float32).tiny)  # below it a quotient by the step would lose bits or overflow
-_BLOCK: Final = 1 << 17  # weights turned into integers at a time: temporaries that stay in the cache
+_BLOCK: Final = 1 << 19  # weights turned into integers at a time: temporaries that stay in the cache
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -101,12 +101,11 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> Q
     name = f"{type(op).__name__} '{op.y}'"
     if op.bias is not None and not np.isfinite(op.bias).all():
         raise ModelError(f"{name}: its bias holds NaN or Inf, which int8 would hide; repair the model or use fp32")
-    steps = weight_steps(op.weight, run)
+    weight, steps = weight_integers(op.weight, run)
     with np.errstate(over="ignore"):
         finite = np.isfinite(np.float32(x.step) * steps).all()
     if not finite:
         raise ModelError(f"{name}: its weights hold NaN, Inf or huge numbers; repair the model or use fp32")
-    weight = weight_integers(op.weight, steps, run)
     largest = max(map(abs, x.limits)) * _largest_sum(weight)
     if largest > _INT32_MAX:
         raise ModelError(
@@ -116,28 +115,26 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> Q
     return QuantisedOp(weight, steps, x, y)
 
 
-def weight_steps(weight: Array, run: Run = map) -> Array:
-    """(OC,): the largest magnitude of each output channel / 127, at least the smallest normal float32."""
+def weight_integers(weight: Array, run: Run = map) -> tuple[Integers8, Array]:
+    """rint(weight / step of its output channel), in the weight's shape, and the steps, (OC,).
+
+    A step is the largest magnitude of the channel / 127, at least the smallest normal float32; NaN and Inf make one of
+    their own kind, and integers without a meaning.
+    """
     rows = weight.reshape(len(weight), -1)
-    steps = np.empty(len(rows), np.float32)
+    integers, steps = np.empty(rows.shape, np.int8), np.empty(len(rows), np.float32)
 
-    def measure(part: slice) -> None:
-        steps[part] = np.abs(rows[part]).max(axis=1) / WEIGHT_LIMIT
+    def turn(part: slice) -> None:
+        block = rows[part]
+        scaled = np.abs(block)
+        steps[part] = np.maximum(scaled.max(axis=1) / WEIGHT_LIMIT, np.float32(SMALLEST_STEP))
+        with np.errstate(invalid="ignore"):
+            np.divide(block, steps[part, None], out=scaled)
+            integers[part] = np.rint(scaled, out=scaled)
 
-    _in_blocks(measure, rows, run)
-    return np.maximum(steps, np.float32(SMALLEST_STEP))
-
-
-def weight_integers(weight: Array, steps: Array, run: Run = map) -> Integers8:
-    """rint(weight / step of its output channel), in the weight's shape."""
-    rows = weight.reshape(len(weight), -1)
-    integers = np.empty(rows.shape, np.int8)
-
-    def round_to(part: slice) -> None:
-        integers[part] = np.rint(rows[part] / steps[part, None])
-
-    _in_blocks(round_to, rows, run)
-    return integers.reshape(weight.shape)
+    count = max(_BLOCK // max(rows.shape[1], 1), 1)
+    list(run(turn, [slice(first, first + count) for first in range(0, len(rows), count)]))
+    return integers.reshape(weight.shape), steps
 
 
 def quantised_inputs(graph: Graph) -> Mapping[str, bool]:
@@ -184,12 +181,6 @@ def _is_signed(op: Op, x_signed: bool) -> bool:
 
 def _carries_integers(op: Op) -> bool:
     return isinstance(op, Flatten | Identity) or (isinstance(op, Pool) and op.kind == "max")
-
-
-def _in_blocks(work: Callable[[slice], None], rows: Array, run: Run) -> None:
-    """Have `work` called on consecutive rows, about `_BLOCK` elements together."""
-    count = max(_BLOCK // max(rows.shape[1], 1), 1)
-    list(run(work, [slice(first, first + count) for first in range(0, len(rows), count)]))
 
 
 def _largest_sum(weight: Integers8) -> int:

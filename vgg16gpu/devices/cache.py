@@ -87,7 +87,7 @@ class KernelCache:
         key_parts: Sequence[bytes | str],
         suffix: str,
         build: Callable[[Path], None],
-        check: Callable[[Path], bool] | None = None,
+        check: Callable[[bytes], bool] | None = None,
     ) -> Path:
         """The file compiled from `key_parts` (source, headers, flags, compiler version, architecture or CPU model).
 
@@ -95,10 +95,17 @@ class KernelCache:
         content does not match its digest, or that `check` refuses, is rebuilt. Raises whatever `build` raises, and
         KernelError if the result cannot be stored.
         """
-        folder = self._usable_folder()
-        key = _digest_of_parts([self.kind, suffix, *key_parts])
-        found = _find(folder, key, suffix, check)
-        return found or _store(folder, key, suffix, build)
+        found = self.find(key_parts, suffix, check)
+        return found[0] if found else _store(self._usable_folder(), self._key(key_parts, suffix), suffix, build)
+
+    def find(
+        self, key_parts: Sequence[bytes | str], suffix: str, check: Callable[[bytes], bool] | None = None
+    ) -> tuple[Path, bytes] | None:
+        """The entry of these parts and its content, if there is a sound one."""
+        return _find(self._usable_folder(), self._key(key_parts, suffix), suffix, check)
+
+    def _key(self, key_parts: Sequence[bytes | str], suffix: str) -> str:
+        return _digest_of_parts([self.kind, suffix, *key_parts])
 
     def entries(self) -> tuple[Entry, ...]:
         """What the cache holds, by name. Empty if there is no cache."""
@@ -173,9 +180,8 @@ def _digest_of_parts(parts: Sequence[bytes | str]) -> str:
     return total.hexdigest()[:_KEY_DIGITS]
 
 
-def _digest_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:_KEY_DIGITS]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_KEY_DIGITS]
 
 
 def _files(folder: Path) -> list[Path]:
@@ -185,12 +191,21 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _find(folder: Path, key: str, suffix: str, check: Callable[[Path], bool] | None) -> Path | None:
+def _named(folder: Path, key: str, suffix: str) -> list[Path]:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - Path.glob takes ten times as long, for each kernel of a start
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if name.startswith(f"{key}-") and name.endswith(suffix)]
+
+
+def _find(folder: Path, key: str, suffix: str, check: Callable[[bytes], bool] | None) -> tuple[Path, bytes] | None:
     """A sound entry of this key; damaged ones are removed on the way."""
-    for path in sorted(folder.glob(f"{key}-*{suffix}")):
+    for path in _named(folder, key, suffix):
         try:
-            if path.name == f"{key}-{_digest_of_file(path)}{suffix}" and (check is None or check(path)):
-                return path
+            content = path.read_bytes()
+            if path.name == f"{key}-{_digest(content)}{suffix}" and (check is None or check(content)):
+                return path, content
             path.unlink(missing_ok=True)
         except OSError:  # unreadable, or removed by another process: as good as absent
             continue
@@ -206,7 +221,7 @@ def _store(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -
         temporary = Path(name)
         build(temporary)
         temporary.chmod(0o600)  # a linker leaves what the umask allows
-        target = folder / f"{key}-{_digest_of_file(temporary)}{suffix}"
+        target = folder / f"{key}-{_digest(temporary.read_bytes())}{suffix}"
         os.replace(temporary, target)  # noqa: PTH105 - Path.replace says nothing of being atomic
     except OSError as error:
         raise KernelError(f"cannot store a compiled kernel in {folder}: {error.strerror or error}") from error

@@ -26,6 +26,7 @@ NO_NVCC = (
     "no nvcc to compile the kernels: set CUDA_HOME or put nvcc on PATH, or install one: python -m vgg16gpu.cuda_setup"
 )
 
+_SUFFIX = ".cubin"
 _ELF = b"\x7fELF"
 _MARK = b"\nvgg16gpu: compiled by "
 
@@ -85,14 +86,18 @@ class CubinCompiler:
 
         Raises KernelError with the compiler's message, or if something is missing and there is no nvcc.
         """
-        wanted = list(units)
-        with ThreadPoolExecutor(max_workers=min(len(wanted), os.cpu_count() or 1) or 1) as pool:
-            futures = {unit: pool.submit(self._cubin, unit) for unit in wanted}
+        keys = {unit: self._key(unit) for unit in units}
+        # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
+        cubins = {unit: self._cached(key) for unit, key in keys.items()}
+        missing = [unit for unit, cubin in cubins.items() if cubin is None]
+        with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1) or 1) as pool:
+            futures = {unit: pool.submit(self._compiled, unit, keys[unit]) for unit in missing}
             try:
-                return {unit: future.result() for unit, future in futures.items()}
+                made = {unit: future.result() for unit, future in futures.items()}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)  # the first complaint is enough
                 raise
+        return {unit: made[unit] if cubin is None else cubin for unit, cubin in cubins.items()}
 
     @cached_property
     def _nvcc(self) -> Path | None:
@@ -108,18 +113,23 @@ class CubinCompiler:
         files = kernel_source.headers()
         return tuple(part for path in files for part in (str(path.relative_to(folder)).encode(), path.read_bytes()))
 
-    def _cubin(self, unit: Unit) -> bytes:
-        source = kernel_source.read_source(unit.source)
-        key: tuple[str | bytes, ...] = (source, *unit.options, *FLAGS, self.arch, *self._header_parts)
-        path = self._cache.fetch(key, ".cubin", lambda target: self._compile(unit, target), self._is_ours)
+    def _key(self, unit: Unit) -> tuple[str | bytes, ...]:
+        return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *self._header_parts)
+
+    def _cached(self, key: tuple[str | bytes, ...]) -> bytes | None:
+        found = self._cache.find(key, _SUFFIX, self._is_ours)
+        return found[1].rpartition(_MARK)[0] if found else None
+
+    def _compiled(self, unit: Unit, key: tuple[str | bytes, ...]) -> bytes:
+        path = self._cache.fetch(key, _SUFFIX, lambda target: self._compile(unit, target), self._is_ours)
         try:
             return path.read_bytes().rpartition(_MARK)[0]
         except OSError as error:  # cleared by another process just now
             raise KernelError(f"the compiled kernel {path} cannot be read: {error.strerror}; try again") from error
 
-    def _is_ours(self, path: Path) -> bool:
+    def _is_ours(self, content: bytes) -> bool:
         """Whether an entry is by the compiler at hand. Without one every entry is welcome, so it is not in the key."""
-        cubin, _, identity = path.read_bytes().rpartition(_MARK)
+        cubin, _, identity = content.rpartition(_MARK)
         return cubin.startswith(_ELF) and self._identity in (None, identity)
 
     def _compile(self, unit: Unit, target: Path) -> None:
