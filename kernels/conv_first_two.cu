@@ -152,17 +152,20 @@ DEVICE void first_convolution(const Group& group, uint32_t weights, const Finish
 
 // Pixels of mid outside of the map become zero, the padding of the second convolution; the others are looked at here.
 DEVICE void clear_padding(const Group& group, const Work& work, const Tile& tile, uint32_t& largest) {
+  constexpr int PARTS_OF_PIXEL = BLOCK_BYTES / 16;
   group.sync();  // mid is written
   for (int pixel = group.thread(); pixel < MID_W * MID_H; pixel += THREADS) {
     const int y = tile.y - 1 + pixel / MID_W, x = tile.x - 1 + pixel % MID_W;
     const bool inside = y >= 0 && y < work.height && x >= 0 && x < work.width;
     uint4* const values = reinterpret_cast<uint4*>(group.memory + pixel * BLOCK_BYTES);
     UNROLL
-    for (int i = 0; i < BLOCK_BYTES / 16; i++) {
+    for (int i = 0; i < PARTS_OF_PIXEL; i++) {
+      // Each thread begins with another part: in step they would all meet in the same banks.
+      uint4& value = values[(i + pixel * BLOCK_BYTES / 128) % PARTS_OF_PIXEL];
       if (!inside) {
-        values[i] = make_uint4(0, 0, 0, 0);
+        value = make_uint4(0, 0, 0, 0);
       } else if constexpr (E::RECORDED) {
-        const uint4 v = values[i];
+        const uint4 v = value;
         largest = larger_magnitudes(larger_magnitudes(largest, v.x), v.y);
         largest = larger_magnitudes(larger_magnitudes(largest, v.z), v.w);
       }

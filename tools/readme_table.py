@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "testbench" / "results"
 BENCH, CHART = "bench-h200.json", "chart-h200.png"
-OTHERS = ("bench-h200-16bit.json", "bench-h200-244.json")  # of another commit or size; they may be missing
+OTHERS = ("bench-h200-244.json",)  # of another size; they may be missing
 BEGIN, END = "<!-- results: begin (tools/readme_table.py) -->\n", "<!-- results: end -->\n"
 
 # Milliseconds per image, 3x244x244, that the report which started this project published for its own machines.
