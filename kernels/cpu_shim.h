@@ -82,7 +82,7 @@ static constexpr int warpSize = 32;
 namespace cpu {
 
 template <class A>
-struct ArgumentKind;  // a kernel argument is a pointer, a 32-bit integer or a float
+struct ArgumentKind;  // a kernel argument is a pointer, a 32-bit integer, a float or a Walk (walk.cuh)
 template <class A>
 struct ArgumentKind<A*> {
   static constexpr char letter = 'p';

@@ -8,12 +8,12 @@ from functools import cache
 from typing import Any
 
 from vgg16gpu.kernel_source import kernel_dir
-from vgg16gpu.program import Argument, Pointer, Scalar, Step, TensorMap
+from vgg16gpu.program import Argument, Pointer, Scalar, Step, TensorMap, Walk
 
 
 @cache
 def parameters(source: str, kernel: str) -> tuple[tuple[str, str], ...]:
-    """(name, kind) of each: "map", "pointer", "i" or "f"."""
+    """(name, kind) of each: "map", "walk", "pointer", "i" or "f"."""
     text = re.sub(r"//.*", "", (kernel_dir() / source).read_text())
     found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
     assert found, f"{source} has no kernel {kernel}"
@@ -24,6 +24,8 @@ def _parameter(declared: str) -> tuple[str, str]:
     *kind, name = re.findall(r"\w+|\*", declared)
     if "CUtensorMap" in kind:
         return name, "map"
+    if "Walk" in kind:
+        return name, "walk"
     if "*" in kind:
         return name, "pointer"
     return name, "f" if "float" in kind else "i"
@@ -40,4 +42,6 @@ def arguments(step: Step) -> Mapping[str, Any]:
 def _kind(argument: Argument) -> str:
     if isinstance(argument, TensorMap):
         return "map"
+    if isinstance(argument, Walk):
+        return "walk"
     return "pointer" if isinstance(argument, Pointer) else argument.kind

@@ -25,8 +25,8 @@ from vgg16gpu.graph import (
     Shape,
     Softmax,
     Window,
-    infer_shapes,
 )
+from vgg16gpu.shapes import infer_shapes
 
 Maker: TypeAlias = Callable[..., Array]  # of an array of the given shape
 

@@ -11,7 +11,7 @@ import pytest
 from tests.kernel_signatures import arguments
 from tests.random_graphs import SAME, zeros
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Relu, infer_shapes, op_arrays
+from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Relu, op_arrays
 from vgg16gpu.ops import conv_first_two
 from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.ops.conv_first_two import CUTS, Problem, Tile
@@ -20,6 +20,7 @@ from vgg16gpu.path import Path, choose_path
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Element, Plan, Step
 from vgg16gpu.quantise import Scale, quantise, quantised_inputs
+from vgg16gpu.shapes import infer_shapes
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 PRECISIONS = ("fp16", "bf16", "int8")

@@ -22,10 +22,9 @@ from vgg16gpu.graph import (
     Shape,
     Softmax,
     Window,
-    infer_shapes,
     op_arrays,
-    output_shape,
 )
+from vgg16gpu.shapes import infer_shapes, output_shape
 
 XY = ("x", "y", ("y",))
 

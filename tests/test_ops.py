@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernel_harness import CONV_TILES, GEMM_TILES
-from vgg16gpu import graph, ops
+from vgg16gpu import ops
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, ConvChain, Gemm, Op, Pads, Shape, Window
@@ -17,6 +17,7 @@ from vgg16gpu.ops import conv_igemm, gemm_splitk
 from vgg16gpu.ops.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
 from vgg16gpu.path import FAMILIES
 from vgg16gpu.program import Arena, Control, Element, Layout, Pointer, Scalar, Step, Value
+from vgg16gpu.shapes import output_shape
 
 MB = 2**20
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
@@ -51,7 +52,7 @@ def convolution(channels: int, filters: int, pool: bool = False) -> Conv:
 
 def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[Step, ...]:
     x = Value("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
-    y = Value("y", graph.output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
+    y = Value("y", output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
     constants = (Pointer(Arena.WEIGHTS, 0),) * 2
     words = Pointer(Arena.ACTIVATIONS, 2 * x.nbytes)
     places = Places(words, Control(words, words, x_shape[0]), words, words)

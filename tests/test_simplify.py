@@ -30,9 +30,9 @@ from vgg16gpu.graph import (
     Relu,
     Softmax,
     Window,
-    infer_shapes,
 )
 from vgg16gpu.loader import load
+from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.simplify import (
     drop_identity,
     fold_batch_norm,

@@ -19,12 +19,13 @@ from vgg16gpu import tuned
 from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
-from vgg16gpu.graph import Conv, Gemm, output_shape
+from vgg16gpu.graph import Conv, Gemm
 from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
 from vgg16gpu.ops.wgmma import block_nbytes
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.program import Element
+from vgg16gpu.shapes import output_shape
 from vgg16gpu.tune import cases, search
 from vgg16gpu.tune.tasks import Task, distinct, tasks, vgg_graph
 from vgg16gpu.zoo.architecture import Vgg

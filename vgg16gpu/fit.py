@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import BatchNorm, Conv, Gemm, Graph, Shape, infer_shapes
+from vgg16gpu.graph import BatchNorm, Conv, Gemm, Graph, Shape
+from vgg16gpu.shapes import infer_shapes
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
 _SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513))

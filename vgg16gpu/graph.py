@@ -1,21 +1,23 @@
 """The canonical graph: what is left of an ONNX model once its spelling is gone.
 
-A `Graph` is a tuple of frozen ops in topological order over SSA value names. It knows shapes (`infer_shapes`) and
-nothing of devices, layouts or kernels. Feature maps are (N, C, H, W), matrices are (N, F), as in ONNX.
+A `Graph` is a tuple of frozen ops in topological order over SSA value names. It knows shapes (`shapes.py`) and nothing
+of devices, layouts or kernels. Feature maps are (N, C, H, W), matrices are (N, F), as in ONNX.
 Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel.
+
+There are two kinds of ops. Those of a VGG hold their weights and have fast kernels: Conv, Pool, Gemm, BatchNorm, Relu,
+Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
+alone, of any rank, run-time or constant: Elementwise, Transpose, Reshape, Slice, Pad, Concat, Gather, MatMul, and
+GeneralConv and AxisSoftmax for what Conv and Softmax do not cover.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from vgg16gpu.errors import ModelError
 
 Array: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
@@ -35,17 +37,54 @@ NO_PADS = Pads()
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Geometry of a sliding window, with every ONNX default filled in."""
+    """Geometry of a sliding window, with every ONNX default filled in.
+
+    same: "upper" or "lower" for auto_pad SAME_UPPER and SAME_LOWER: the padding follows from the map, so that there are
+    ceil(size / stride) outputs; `pads` is unused then. ceil: sizes are rounded up, but no window begins in the padding
+    behind the map (ONNX, MaxPool and AveragePool, ceil_mode).
+    """
 
     kernel: tuple[int, int]
     strides: tuple[int, int] = (1, 1)
     pads: Pads = NO_PADS
+    dilations: tuple[int, int] = (1, 1)
+    same: Literal["", "upper", "lower"] = ""
+    ceil: bool = False
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Rows and columns from the first to the last element of a window, both included."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))  # type: ignore[return-value]
+
+    def padding(self, height: int, width: int) -> Pads:
+        """The padding of a map of (height, width)."""
+        if not self.same:
+            return self.pads
+        ends = []
+        for size, stride, extent in zip((height, width), self.strides, self.extent, strict=True):
+            total = max((-(-size // stride) - 1) * stride + extent - size, 0)
+            small, large = total // 2, total - total // 2
+            ends.append((small, large) if self.same == "upper" else (large, small))
+        (top, bottom), (left, right) = ends
+        return Pads(top, left, bottom, right)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """(OH, OW) of a map of (height, width), rounded down as ONNX does by default."""
-        rows = (height + self.pads.top + self.pads.bottom - self.kernel[0]) // self.strides[0] + 1
-        columns = (width + self.pads.left + self.pads.right - self.kernel[1]) // self.strides[1] + 1
-        return rows, columns
+        """(OH, OW) of a map of (height, width); below 1 where the window does not fit."""
+        pads = self.padding(height, width)
+        rows = self._count(height, pads.top, pads.bottom, 0)
+        return rows, self._count(width, pads.left, pads.right, 1)
+
+    def _count(self, size: int, before: int, after: int, axis: int) -> int:
+        stride, room = self.strides[axis], size + before + after - self.extent[axis]
+        if room < 0 or not self.ceil:
+            return room // stride + 1
+        count = -(-room // stride) + 1
+        return count - 1 if (count - 1) * stride >= size + before else count
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether kernel, strides and pads say it all."""
+        return self.dilations == (1, 1) and not self.same and not self.ceil
 
 
 MAX_POOL_2X2 = Window(kernel=(2, 2), strides=(2, 2))
@@ -62,6 +101,23 @@ class Op:
     y: str
     names: tuple[str, ...]
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Every value that it reads, in order."""
+        return (self.x,)
+
+
+@dataclass(frozen=True, eq=False)
+class MultiOp(Op):
+    """An op that reads `others` behind x. Operands are names of run-time values or of `Graph.constants`."""
+
+    others: tuple[str, ...] = ()
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Every value that it reads, in order."""
+        return (self.x, *self.others)
+
 
 @dataclass(frozen=True, eq=False)
 class Conv(Op):
@@ -76,11 +132,21 @@ class Conv(Op):
 
 @dataclass(frozen=True, eq=False)
 class Pool(Op):
-    """Max or average pooling. An average counts padded elements only with `count_include_pad`."""
+    """Max or average pooling.
+
+    An average counts padded elements only with `count_include_pad`, and never those that `ceil` adds beyond the pads.
+    """
 
     kind: Literal["max", "average"]
     window: Window
     count_include_pad: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalPool(Op):
+    """Max or average of each channel over the whole map: (N, C, 1, 1)."""
+
+    kind: Literal["max", "average"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +194,111 @@ class Identity(Op):
 
 
 @dataclass(frozen=True, eq=False)
+class LocalResponseNorm(Op):
+    """y[c] = x[c] / (bias + alpha / size * sum of x[j]^2)^beta over the `size` channels j around c (ONNX, LRN)."""
+
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(MultiOp):
+    """y = [relu](function(operands)), all broadcast as in numpy; `numbers` are what the function takes beside them.
+
+    add, mul: of 2 to 5 operands. sub, div: of 2. leaky_relu: x, or alpha * x below zero; numbers (alpha,).
+    clip: numbers (low, high); with operands x, low, high of size 1 instead numbers are ().
+    batch_norm: operands x, scale, shift, mean, variance; numbers (epsilon,).
+    """
+
+    function: Literal["add", "sub", "mul", "div", "leaky_relu", "clip", "batch_norm"] = "add"
+    numbers: tuple[float, ...] = ()
+    relu: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose(Op):
+    """Dimension i of y is dimension `permutation[i]` of x."""
+
+    permutation: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reshape(Op):
+    """The elements of x, in row-major order, in another shape.
+
+    `target` has a number for each dimension of y: 0 copies the dimension of x at its place, -1 is what is left over.
+    """
+
+    target: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(Op):
+    """y takes elements start, start + step, ... of each dimension, `sizes` of them. A size of None: all of x's."""
+
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pad(Op):
+    """`value` around x: so many elements before and after each dimension; negative ones take away."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(MultiOp):
+    """All operands one behind the other along `axis` (not negative)."""
+
+    axis: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(Op):
+    """y = numpy.take(x, indices, axis); no index is negative."""
+
+    axis: int
+    indices: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class MatMul(MultiOp):
+    """y = alpha * (a @ b) + beta * c, as numpy.matmul; c, if there is a third operand, is broadcast to the product.
+
+    `transpose_a`, `transpose_b`: the last two dimensions change places first.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralConv(MultiOp):
+    """Conv of any group and dilation; operands x, weight (OC, C / group, KH, KW) and perhaps bias (OC,)."""
+
+    window: Window = MAX_POOL_2X2
+    group: int = 1
+    relu: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class AxisSoftmax(Op):
+    """Softmax, or its logarithm, over the dimensions from `axis` to `last`, both included, together."""
+
+    axis: int
+    last: int
+    log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class ConvChain(Op):
     """y = second(first(x)), for the planner alone: one kernel computes both, and what lies between is no value."""
 
@@ -145,16 +316,27 @@ class GraphInput:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A whole model. `ops` are in topological order; each value has one producer."""
+    """A whole model. `ops` are in topological order; each value has one producer.
+
+    `others`: run-time inputs beside `input`. `constants`: what general ops read beside run-time values.
+    """
 
     input: GraphInput
     ops: tuple[Op, ...]
     outputs: tuple[str, ...]
+    others: tuple[GraphInput, ...] = ()
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[GraphInput, ...]:
+        """Every run-time input."""
+        return (self.input, *self.others)
 
     @property
     def parameters(self) -> int:
         """How many weights and biases the ops hold."""
-        return sum(array.size for op in self.ops for array in op_arrays(op))
+        held = sum(array.size for op in self.ops for array in op_arrays(op))
+        return held + sum(array.size for array in self.constants.values())
 
 
 def parts(op: Op) -> tuple[Op, ...]:
@@ -164,77 +346,5 @@ def parts(op: Op) -> tuple[Op, ...]:
 
 def op_arrays(op: Op) -> tuple[Array, ...]:
     """The constant arrays of an op."""
-    return tuple(value for part in parts(op) for value in vars(part).values() if isinstance(value, np.ndarray))
-
-
-def output_shape(op: Op, shape: Shape) -> Shape:
-    """Shape of op.y for an input of `shape`. Raises ModelError, naming op and shapes, when they do not fit."""
-    match op:
-        case Conv():
-            return _conv_shape(op, _map_shape(op, shape))
-        case ConvChain():
-            return output_shape(op.second, output_shape(op.first, shape))
-        case Pool():
-            batch, channels, height, width = _map_shape(op, shape)
-            return batch, channels, *_window_shape(op, op.window, height, width)
-        case Gemm():
-            return _gemm_shape(op, shape)
-        case Flatten():
-            return shape[0], math.prod(shape[1:])
-        case Softmax():
-            if len(shape) != 2:
-                raise ModelError(f"Softmax '{op.y}': its input has shape {shape}; only (N, F) is supported")
-            return shape
-        case BatchNorm():
-            channels = _map_shape(op, shape)[1]
-            if channels != op.scale.size:
-                raise ModelError(
-                    f"BatchNormalization '{op.y}': {op.scale.size} scales for {channels} channels; the model is broken"
-                )
-            return shape
-        case _:
-            return shape
-
-
-def infer_shapes(graph: Graph, input_shape: Shape) -> Mapping[str, Shape]:
-    """Shape of every value for a run on `input_shape`. Raises ModelError when an op does not fit its input."""
-    shapes = {graph.input.name: input_shape}
-    for op in graph.ops:
-        shapes[op.y] = output_shape(op, shapes[op.x])
-    return shapes
-
-
-def _map_shape(op: Op, shape: Shape) -> tuple[int, int, int, int]:
-    if len(shape) != 4:
-        raise ModelError(f"{type(op).__name__} '{op.y}': its input has shape {shape}; it needs (N, C, H, W)")
-    return shape[0], shape[1], shape[2], shape[3]
-
-
-def _window_shape(op: Op, window: Window, height: int, width: int) -> tuple[int, int]:
-    rows, columns = window.output_size(height, width)
-    if rows < 1 or columns < 1:
-        raise ModelError(
-            f"{type(op).__name__} '{op.y}': a {window.kernel[0]}x{window.kernel[1]} window does not fit "
-            f"a {height}x{width} map; use a larger input image"
-        )
-    return rows, columns
-
-
-def _conv_shape(op: Conv, shape: tuple[int, int, int, int]) -> Shape:
-    batch, channels, height, width = shape
-    if channels != op.weight.shape[1]:
-        raise ModelError(f"Conv '{op.y}': weights for {op.weight.shape[1]} channels, input has {channels}")
-    rows, columns = _window_shape(op, op.window, height, width)
-    if op.pool:
-        rows, columns = _window_shape(op, MAX_POOL_2X2, rows, columns)
-    return batch, op.weight.shape[0], rows, columns
-
-
-def _gemm_shape(op: Gemm, shape: Shape) -> Shape:
-    features = math.prod(shape[1:]) if op.flattens else shape[-1]
-    if (len(shape) != 2 and not op.flattens) or features != op.weight.shape[1]:
-        raise ModelError(
-            f"Gemm '{op.y}': weights for {op.weight.shape[1]} features, its input {shape} has {features}; "
-            "the input image has the wrong size for this model"
-        )
-    return shape[0], op.weight.shape[0]
+    found = (value for part in parts(op) for value in vars(part).values())
+    return tuple(value for value in found if isinstance(value, np.ndarray) and value.dtype == np.float32)

@@ -27,10 +27,10 @@ from vgg16gpu.graph import (
     Relu,
     Softmax,
     Window,
-    output_shape,
 )
 from vgg16gpu.onnx_file import Constant
 from vgg16gpu.onnx_fold import OPEN_BATCH, OPEN_SIZE, OpenShape
+from vgg16gpu.shapes import output_shape
 
 FLOAT32_REMEDY: Final = "export the model in float32"
 EXPORT_AGAIN: Final = "the file is broken, export the model again"

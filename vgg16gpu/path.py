@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, ConvChain, Graph, Op, Shape, output_shape, parts
+from vgg16gpu.graph import Conv, ConvChain, Graph, Op, Shape, parts
 from vgg16gpu.ops import lowerings
 from vgg16gpu.ops.base import Layer, Lowering, Scaling
 from vgg16gpu.quantise import QuantisedOp
+from vgg16gpu.shapes import output_shape
 
 if TYPE_CHECKING:
     from vgg16gpu.plan import Wish

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Array, Gemm, Graph, Shape, infer_shapes
+from vgg16gpu.graph import Array, Gemm, Graph, Shape
 from vgg16gpu.ops import preprocess, scales
 from vgg16gpu.ops.base import Constants, Scaling, WeightArena
 from vgg16gpu.ops.preprocess import Normalisation
@@ -15,6 +15,7 @@ from vgg16gpu.path import Path, choose_path
 from vgg16gpu.program import Calibration, Plan, WeightPlan
 from vgg16gpu.quantise import QuantisedOp
 from vgg16gpu.schedule import Scheduler
+from vgg16gpu.shapes import infer_shapes
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +83,30 @@ class TensorMap:
         return self.box[0] * self.element.nbytes
 
 
-Argument: TypeAlias = Pointer | Scalar | TensorMap
+@dataclass(frozen=True)
+class Walk:
+    """A kernel argument by value, `struct Walk` of kernels/walk.cuh: rows of whole numbers, one for each dimension.
+
+    What the rows mean (extents, strides in elements, limits) is the kernel's affair. At most 8 rows of 8.
+    """
+
+    RANK: ClassVar[int] = 8
+
+    rows: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) > self.RANK or any(len(row) > self.RANK for row in self.rows):
+            raise ValueError(f"a walk has at most {self.RANK} rows of {self.RANK} numbers: {self.rows}")
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """All numbers, row by row, zeros where there are none."""
+        padded = [(*row, *(0,) * (self.RANK - len(row))) for row in self.rows]
+        missing = (0,) * self.RANK * (self.RANK - len(self.rows))
+        return (*(word for row in padded for word in row), *missing)
+
+
+Argument: TypeAlias = Pointer | Scalar | TensorMap | Walk
 
 
 class Dim3(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Flatten, Gemm, Op, Shape, Softmax, infer_shapes
+from vgg16gpu.graph import Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.memory import Lifetime, aligned, assign_offsets
 from vgg16gpu.ops import convert, layout, scales
 from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Scaling, Source
@@ -25,6 +25,7 @@ from vgg16gpu.program import (
     Step,
     Value,
 )
+from vgg16gpu.shapes import infer_shapes
 
 WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt

@@ -27,8 +27,8 @@ from vgg16gpu.graph import (
     Shape,
     Softmax,
     Window,
-    infer_shapes,
 )
+from vgg16gpu.shapes import infer_shapes
 
 JaxArray: TypeAlias = Any
 Parameters: TypeAlias = Mapping[str, tuple[JaxArray, ...]]  # by the name of the op's output

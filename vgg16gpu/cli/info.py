@@ -17,10 +17,11 @@ from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Conv, Gemm, Graph, Op, Shape, infer_shapes, op_arrays
+from vgg16gpu.graph import Conv, Gemm, Graph, Op, Shape, op_arrays
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Plan, Step, Value
+from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.tuned import table as table_of_tiles
 from vgg16gpu.zoo.metadata import NOTE_KEY, model_metadata
 

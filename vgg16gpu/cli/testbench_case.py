@@ -15,13 +15,14 @@ from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, is_digi
 from vgg16gpu.engine import Outputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, infer_shapes
+from vgg16gpu.graph import Array, Graph
 from vgg16gpu.inputs import InputSpec, NamedInput, read_inputs
 from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantised_reference import QuantisedOracle
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scale_file import read_scales
+from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.testbench import (
     MIN_DISTINCT,
     Quantised,

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Argument, Dim3, Pointer, Step, TensorMap
+from vgg16gpu.program import Arena, Argument, Dim3, Pointer, Scalar, Step, TensorMap, Walk
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/scheduler.h
 _MAX_GRID = Dim3(2**31 - 1, 65535, 65535)
 _MAX_BLOCK = Dim3(1024, 1024, 64)
 _MESSAGE_NBYTES = 512
-_KIND_NAMES = {"p": "pointer", "i": "32-bit integer", "f": "float"}
+_KIND_NAMES = {"p": "pointer", "i": "32-bit integer", "f": "float", "w": "walk"}
 
 
 class Launch(ctypes.Structure):
@@ -61,7 +61,7 @@ class Library:
 
 
 class LoadedKernel:
-    """A kernel that can be launched. `signature` has one letter an argument: p, i or f."""
+    """A kernel that can be launched. `signature` has one letter an argument: p, i, f or w."""
 
     def __init__(self, launch: ctypes._NamedFuncPointer, signature: str) -> None:
         launch.restype = ctypes.c_int
@@ -121,16 +121,27 @@ def _check_arguments(step: Step, signature: str) -> None:
     if len(step.arguments) != len(signature):
         raise KernelError(f"{label}: {len(step.arguments)} arguments given, the kernel takes {len(signature)}")
     for i, (argument, kind) in enumerate(zip(step.arguments, signature, strict=True)):
-        given = "p" if isinstance(argument, Pointer) else getattr(argument, "kind", "tensor map")
+        given = _kind(argument)
         if given != kind:
             raise KernelError(
                 f"{label}: argument {i} is a {_KIND_NAMES.get(given, given)}, the kernel takes a {_KIND_NAMES[kind]}"
             )
 
 
+def _kind(argument: Argument) -> str:
+    match argument:
+        case Pointer():
+            return "p"
+        case Walk():
+            return "w"
+        case Scalar():
+            return argument.kind
+    return "tensor map"
+
+
 def _resolve(
     argument: Argument, bases: Mapping[Arena, int], step: Step, i: int
-) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int32:
+) -> ctypes.c_void_p | ctypes.c_float | ctypes.c_int32 | ctypes.Array[ctypes.c_int32]:
     """The argument's value in memory, as the kernel reads it."""
     label = step.kernel.label
     if isinstance(argument, Pointer):
@@ -139,6 +150,8 @@ def _resolve(
         return ctypes.c_void_p(bases[argument.arena] + argument.offset)
     if isinstance(argument, TensorMap):
         raise KernelError(f"{label}: argument {i} is a tensor map, which only a GPU can use")
+    if isinstance(argument, Walk):
+        return (ctypes.c_int32 * len(argument.words))(*argument.words)
     if argument.kind == "f":
         return ctypes.c_float(argument.value)
     value = int(argument.value)

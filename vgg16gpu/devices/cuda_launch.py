@@ -17,7 +17,7 @@ from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_graph import Graph, Signature
 from vgg16gpu.devices.cuda_tensor_map import encode
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Argument, Pointer, Scalar, Step, TensorMap
+from vgg16gpu.program import Arena, Argument, Pointer, Scalar, Step, TensorMap, Walk
 
 MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
 MAX_BLOCK = (1024, 1024, 64)
@@ -145,6 +145,8 @@ def _kind(argument: Argument) -> str:
 def _format(name: str, argument: Argument) -> str:
     if isinstance(argument, TensorMap):
         raise KernelError(f"{name}: tensor maps need cuda-bindings and a driver of CUDA 12.4; install or update them")
+    if isinstance(argument, Walk):
+        return f"{4 * len(argument.words)}s"
     return _kind(argument)
 
 
@@ -170,6 +172,8 @@ def _plain(dimensions: tuple[int, int, int]) -> tuple[int, int, int]:
 def _value(name: str, argument: Argument, bases: Mapping[Arena, int], bindings: Any | None) -> int | float | bytes:
     if isinstance(argument, TensorMap):
         return encode(bindings, name, argument, _address(name, argument.pointer, bases)) if bindings else b""
+    if isinstance(argument, Walk):
+        return struct.pack(f"<{len(argument.words)}i", *argument.words)
     if isinstance(argument, Pointer):
         return _address(name, argument, bases)
     if argument.kind == "f":

@@ -24,8 +24,6 @@ from vgg16gpu.graph import (
     Relu,
     Shape,
     Window,
-    infer_shapes,
-    output_shape,
 )
 from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Source
@@ -35,6 +33,7 @@ from vgg16gpu.path import choose_path
 from vgg16gpu.plan import Wish
 from vgg16gpu.program import Arena, Control, Layout, Pointer, Step, Value
 from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.shapes import infer_shapes, output_shape
 from vgg16gpu.simplify import simplify
 from vgg16gpu.zoo.architecture import Vgg
 
