@@ -12,7 +12,7 @@ from vgg16gpu.kernel_source import kernel_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "vgg16gpu" / "ops"
-SHARED = {"__init__", "base", "mma_geometry", "tuning"}  # modules of several kernels, or of none
+SHARED = {"__init__", "base", "mma_geometry", "strided", "tuning"}  # modules of several kernels, or of none
 KERNELS = sorted(path.stem for path in kernel_dir().glob("*.cu"))
 HEADERS = sorted(path.name for path in kernel_dir().glob("*.cuh"))
 FIELDS = ("Layouts", "Mapping", "Tiles", "Shared", "Cost", "Edges", "Why")

@@ -98,6 +98,7 @@ class Layer:
     y_scaling: Scaling | None = None
     quantised: QuantisedOp | None = None  # int8
     parts: tuple[Layer, ...] = ()  # of a ConvChain: its convolutions
+    other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ class Lowering:
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
     reads_input: the steps take the run-time input as the host left it; x is a Source, not a Value.
     output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
+    free: the steps read and write float32 values of any layout and rank, and x is a tuple of Values for a MultiOp; all
+    others read and write the NHWC layout.
     """
 
     op_type: type[Op]
@@ -136,6 +139,7 @@ class Lowering:
     gives: Callable[[Layer, tuple[Element, ...]], Element] = lambda *_: Element.F32
     reads_input: bool = False
     output_alignment: int = 1
+    free: bool = False
 
 
 @dataclass(frozen=True)
