@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import BatchNorm, Conv, Gemm, Graph, Shape
+from vgg16gpu.graph import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
 from vgg16gpu.shapes import infer_shapes
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
@@ -95,7 +95,9 @@ def _channels(graph: Graph) -> int:
                     return int(op.weight.shape[1])
                 case BatchNorm():
                     return int(op.scale.size)
-                case _:
+                case GeneralConv() if op.others[0] in graph.constants:
+                    return int(graph.constants[op.others[0]].shape[1] * op.group)
+                case Pool() | Relu() | Identity() | Pad():
                     same.add(op.y)
     raise ModelError(
         f"input '{graph.input.name}' leaves its channels open and no weight tells their number; "

@@ -51,6 +51,7 @@ class Path:
             layer = Layer(
                 op=op,
                 x_shape=shapes[op.x],
+                other_shapes=tuple(shapes[name] for name in op.operands[1:]),
                 facts=self.facts,
                 precision=self.precision,
                 number=number,
@@ -73,7 +74,7 @@ class Path:
     def _reads_input(self, op: Op) -> bool:
         """Whether `op` alone reads the run-time input, which nobody wants back either."""
         name = self.graph.input.name
-        return [other for other in self.graph.ops if other.x == name] == [op] and name not in self.graph.outputs
+        return [other for other in self.graph.ops if name in other.operands] == [op] and name not in self.graph.outputs
 
     def step_of(self, name: str) -> float:
         """The step of a value that an op reads or writes as integers; 1 for any other."""
@@ -131,8 +132,8 @@ def _with_chain(graph: Graph) -> Graph:
     """The graph with its first two convolutions as one op, if nobody else wants what lies between; else itself."""
     match graph.ops:
         case (Conv() as first, Conv() as second, *others):
-            wanted = (*graph.outputs, *(op.x for op in others))
-            if second.x == first.y and first.y not in wanted:
+            wanted = {*graph.outputs, *(name for op in others for name in op.operands)}
+            if first.x == graph.input.name and second.x == first.y and first.y not in wanted:
                 chain = ConvChain(first.x, second.y, (*first.names, *second.names), first, second)
                 return replace(graph, ops=(chain, *others))
     return graph

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
@@ -12,7 +14,7 @@ from vgg16gpu.ops import preprocess, scales
 from vgg16gpu.ops.base import Constants, Scaling, WeightArena
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.path import Path, choose_path
-from vgg16gpu.program import Calibration, Plan, WeightPlan
+from vgg16gpu.program import Calibration, Plan, Pointer, WeightPlan
 from vgg16gpu.quantise import QuantisedOp
 from vgg16gpu.schedule import Scheduler
 from vgg16gpu.shapes import infer_shapes
@@ -36,34 +38,59 @@ class Wish:
     quantised: Mapping[str, QuantisedOp] | None = None
 
 
-def make_plan(graph: Graph, facts: DeviceFacts, input_shapes: Sequence[Shape], wish: Wish | None = None) -> Plan:
+def make_plan(
+    graph: Graph, facts: DeviceFacts, input_shapes: Sequence[Shape] | Mapping[str, Shape], wish: Wish | None = None
+) -> Plan:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
-    Raises ModelError when the graph does not fit an input shape, and when the precision cannot be had.
+    A mapping has the shape of each input, for one program. Raises ModelError when the graph does not fit an input
+    shape, and when the precision cannot be had.
     """
     wish = wish or Wish()
+    if isinstance(input_shapes, Mapping):
+        return _float32_plan(graph, facts, [input_shapes], replace(wish, kernels="ffma"))
     shapes = sorted(input_shapes, key=lambda shape: shape[0])
     path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), wish)
+    if path.splits_float32 and _runs_alone(graph, shapes[0]):
+        return _split_plan(path, shapes, wish)
+    if path.splits_float32:
+        return _float32_plan(graph, facts, shapes, replace(wish, kernels="ffma"))
+    return _plain_plan(path, shapes, wish)
+
+
+def _float32_plan(graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], wish: Wish) -> Plan:
+    return _plain_plan(choose_path(graph, facts, infer_shapes(graph, shapes[0]), wish), shapes, wish)
+
+
+def _plain_plan(path: Path, shapes: Sequence[Shape | Mapping[str, Shape]], wish: Wish) -> Plan:
     arena = WeightArena()
     normalise = preprocess.weights(wish.normalisation, arena) if wish.normalisation else None
-    if not path.splits_float32:
-        scheduler = Scheduler(path, _constants(path, arena), normalise, wish.keep_values)
-        programs = tuple(scheduler.program(shape) for shape in shapes)
-        return Plan(_weight_plan(arena), programs, families=path.families)
-    return _split_plan(path, arena, normalise, shapes, wish)
+    scheduler = Scheduler(path, _constants(path, arena), _held(path.graph, arena), normalise, wish.keep_values)
+    programs = tuple(scheduler.program(shape) for shape in shapes)
+    return Plan(_weight_plan(arena), programs, families=path.families)
 
 
-def _split_plan(
-    path: Path, arena: WeightArena, normalise: Constants | None, shapes: Sequence[Shape], wish: Wish
-) -> Plan:
+def _runs_alone(graph: Graph, shape: Shape) -> bool:
+    """Whether one image can be run by itself, as the second pass of float32 pairs does."""
+    try:
+        infer_shapes(graph, (1, *shape[1:]))
+    except ModelError:
+        return False
+    return True
+
+
+def _split_plan(path: Path, shapes: Sequence[Shape], wish: Wish) -> Plan:
     """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
+    arena = WeightArena()
+    normalise = preprocess.weights(wish.normalisation, arena) if wish.normalisation else None
+    held = _held(path.graph, arena)
     path = path.with_scalings(_scalings(path, arena))
     constants = _constants(path, arena)
     exact = path.on_ffma()
-    scheduler = Scheduler(path, constants, normalise, wish.keep_values)
+    scheduler = Scheduler(path, constants, held, normalise, wish.keep_values)
     programs = tuple(scheduler.program(shape) for shape in shapes)
     kept = max(program.activations_nbytes for program in programs) if wish.keep_values else 0
-    exact_scheduler = Scheduler(exact, _constants(exact, arena), normalise, keep_values=False, reserved=kept)
+    exact_scheduler = Scheduler(exact, _constants(exact, arena), held, normalise, keep_values=False, reserved=kept)
     single = 1, *shapes[0][1:]
     observing = exact_scheduler.program(single, observed=path.scalings)
     if wish.samples is None:
@@ -72,6 +99,11 @@ def _split_plan(
         )
     calibration = Calibration(observing, wish.samples(), tuple(arena.finish))
     return Plan(_weight_plan(arena), programs, calibration, exact_scheduler.program(single), path.families)
+
+
+def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
+    """Where the constants lie that general ops read."""
+    return {name: arena.add(np.ascontiguousarray(array)) for name, array in graph.constants.items()}
 
 
 def _weight_plan(arena: WeightArena) -> WeightPlan:

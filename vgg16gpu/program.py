@@ -275,9 +275,10 @@ class Control:
 class Program:
     """Everything one run of one batch size does.
 
-    The host copies the input and zeroes, as one block that ends with the control words; launches the steps of the
+    The host copies the inputs and zeroes, as one block that ends with the control words; launches the steps of the
     entry for its element type and then `steps`; and copies one block back: the control words from `control.error` on,
-    then the outputs, each at its pointer, up to `output_end`.
+    then the outputs, each at its pointer, up to `output_end`. `others` are further inputs, float32 as in ONNX, which
+    lie before every entry of the first one.
     """
 
     batch: int
@@ -288,6 +289,7 @@ class Program:
     output_end: int
     activations_nbytes: int
     values: tuple[Value, ...]  # the input, where it is stored, and the value of every op, in order
+    others: tuple[Value, ...] = ()
 
     def __str__(self) -> str:
         """The steps as a table: what runs, how it is launched, what it must do."""
@@ -306,6 +308,12 @@ class Program:
     def all_steps(self, element_type: str = "float32") -> tuple[Step, ...]:
         """Everything that is launched for an input of that element type."""
         return (*self.input.entries[element_type].steps, *self.steps)
+
+    @property
+    def block(self) -> Pointer:
+        """Where the block begins that the host copies in."""
+        places = [entry.pointer for entry in self.input.entries.values()] + [value.pointer for value in self.others]
+        return min(places, key=lambda place: place.offset)
 
     @property
     def flop(self) -> int:

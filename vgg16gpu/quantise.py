@@ -22,7 +22,20 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Array, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.graph import (
+    Array,
+    Conv,
+    Elementwise,
+    Flatten,
+    Gemm,
+    GeneralConv,
+    Graph,
+    Identity,
+    Op,
+    Pool,
+    Relu,
+    Softmax,
+)
 
 Integers8: TypeAlias = npt.NDArray[np.int8]
 Run: TypeAlias = Callable[[Callable[[slice], None], Iterable[slice]], Iterable[None]]
@@ -139,7 +152,7 @@ def weight_integers(weight: Array, run: Run = map) -> tuple[Integers8, Array]:
 
 def quantised_inputs(graph: Graph) -> Mapping[str, bool]:
     """The values that some Conv or Gemm reads, in order of use: name to whether its integers are signed."""
-    signed = {graph.input.name: True}
+    signed = dict.fromkeys([*(item.name for item in graph.inputs), *graph.constants], True)
     for op in graph.ops:
         signed[op.y] = _is_signed(op, signed[op.x])
     return {op.x: signed[op.x] for op in graph.ops if isinstance(op, Conv | Gemm)}
@@ -152,12 +165,13 @@ def stored_scales(graph: Graph, scales: Scales) -> Mapping[str, Scale | None]:
     """
     wanted: dict[str, set[Scale | None]] = {name: {None} for name in graph.outputs}
     for op in reversed(graph.ops):
-        readers = wanted.setdefault(op.x, set())
-        if isinstance(op, Conv | Gemm):
-            readers.add(scales[op.x])
-        else:
-            readers |= wanted.get(op.y, {None}) if _carries_integers(op) else {None}
-    stored = {graph.input.name: _only(wanted.get(graph.input.name))}
+        for name in op.operands:
+            readers = wanted.setdefault(name, set())
+            if isinstance(op, Conv | Gemm):
+                readers.add(scales[name])
+            else:
+                readers |= wanted.get(op.y, {None}) if _carries_integers(op) else {None}
+    stored = {item.name: _only(wanted.get(item.name)) for item in graph.inputs}
     for op in graph.ops:
         scale = _only(wanted.get(op.y))
         stored[op.y] = None if _carries_integers(op) and stored[op.x] is None else scale
@@ -170,7 +184,7 @@ def _only(wanted: set[Scale | None] | None) -> Scale | None:
 
 def _is_signed(op: Op, x_signed: bool) -> bool:
     match op:
-        case Conv() | Gemm():
+        case Conv() | Gemm() | Elementwise() | GeneralConv():
             return not op.relu
         case Relu() | Softmax():
             return False

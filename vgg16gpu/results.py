@@ -63,6 +63,12 @@ class ResultBlock:
         flags = (np.zeros(count, np.bool_), np.zeros(count, np.bool_)) if is_clean else self._flags(count)
         return Results(tuple([output[:count].copy() for output in self._outputs]), *flags)
 
+    def whole(self) -> tuple[Array, ...]:
+        """A copy of all outputs, whatever the control words say of the images. Raises KernelError as `read` does."""
+        if self._words[0]:
+            raise self._gave_up()
+        return tuple([output.copy() for output in self._outputs])
+
     def _flags(self, count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """What the control words say of each image: `Results.nonfinite` and `Results.out_of_range`."""
         if self._words[0]:

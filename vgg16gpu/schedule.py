@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Flatten, Gemm, Op, Shape, Softmax
+from vgg16gpu.graph import Flatten, Gemm, MultiOp, Op, Shape, Softmax
 from vgg16gpu.memory import Lifetime, aligned, assign_offsets
 from vgg16gpu.ops import convert, layout, scales
 from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Scaling, Source
@@ -31,24 +31,29 @@ WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt
 
 _Buffer: TypeAlias = tuple[str, str]  # (what it is for, name): an ONNX name may be anything
-_BLOCK: _Buffer = ("block", "")  # the raw input, the control words, the outputs
+_BLOCK: _Buffer = ("block", "")  # the raw inputs, the control words, the outputs
+_ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row for each image
 
 
 @dataclass(frozen=True)
 class Scheduler:
     """Makes the programs of a path.
 
-    `constants` are the weights of each op, `normalisation` the constants of the entry for bytes. With `keep_values` no
-    buffer is used twice. `reserved`: bytes at the start of the activation arena that are left alone.
+    `constants` are the weights of each op, `held` the places of the graph's constants, `normalisation` the constants of
+    the entry for bytes. With `keep_values` no buffer is used twice. `reserved`: bytes at the start of the activation
+    arena that are left alone.
     """
 
     path: Path
     constants: Mapping[str, Constants]
+    held: Mapping[str, Pointer]
     normalisation: Constants | None
     keep_values: bool
     reserved: int = 0
 
-    def program(self, input_shape: Shape, observed: Mapping[str, Scaling] | None = None) -> Program:
+    def program(
+        self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, Scaling] | None = None
+    ) -> Program:
         """The program for inputs of this shape. With `observed` it also notes the largest magnitudes of these values.
 
         Raises ModelError for values beyond the kernels' indices.
@@ -65,11 +70,15 @@ class _Schedule:
         self.path, self.shapes, self.observed = scheduler.path, shapes, observed
         self.graph = self.path.graph
         self.constants, self.normalisation = scheduler.constants, scheduler.normalisation
+        self.held = scheduler.held
         self.keep_values, self.reserved = scheduler.keep_values, scheduler.reserved
         self.layers = list(self.path.layers(shapes))
-        self.batch = shapes[self.graph.input.name][0]
+        self.input_shape = shapes[self.graph.input.name]
+        self.batch = self.input_shape[0] if len(self.input_shape) in _ROWS else 1
         self.elements = self._elements()
-        converted = {layer.op.x for layer in self.layers if self._converted(layer) in WATCHED}
+        converted = {
+            name for layer in self.layers for name, other in self._converted(layer).items() if other in WATCHED
+        }
         stored = {name for name, element in self.elements.items() if element in WATCHED}
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
         self._place()
@@ -82,7 +91,8 @@ class _Schedule:
             steps += self._observe(layer.op.y)
         for y in self.outputs:
             steps += self._to_output(y)
-        stored = [name for name in (self.graph.input.name, *(op.y for op in self.graph.ops)) if name in self.values]
+        names = (self.graph.input.name, *(op.y for op in self.graph.ops))
+        stored = [name for name in names if name in self.values]
         return Program(
             batch=self.batch,
             input=self._input_slot(),
@@ -92,6 +102,7 @@ class _Schedule:
             output_end=self.output_end,
             activations_nbytes=self.activations_nbytes,
             values=tuple(self.values[name] for name in stored),
+            others=tuple(self.values[other.name] for other in self.graph.others),
         )
 
     # What is stored how
@@ -101,27 +112,44 @@ class _Schedule:
         """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
         return self.path.lowerings[self.layers[0].op.y].reads_input
 
+    def _readers(self, name: str) -> list[Layer]:
+        return [layer for layer in self.layers if name in layer.op.operands]
+
+    @property
+    def _stays_raw(self) -> bool:
+        """Whether the kernels read the input where the host left it: it is no matrix and no feature map."""
+        return len(self.input_shape) not in _ROWS
+
     def _elements(self) -> dict[str, Element]:
         """The element of every stored value."""
         found = {} if self.takes_input else {self.graph.input.name: Element.F32}
         for layer in self.layers:
-            readers = [other for other in self.layers if other.op.x == layer.op.y]
+            readers = self._readers(layer.op.y)
             wanted = self.path.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
             found[layer.op.y] = self.path.lowerings[layer.op.y].gives(layer, wanted)
         return found
 
-    def _converted(self, layer: Layer) -> Element | None:
-        """The element that x is converted to for this op; None if it is read as it is stored."""
+    def _converted(self, layer: Layer) -> dict[str, Element]:
+        """The elements that operands are converted to for this op, by name, without those that are read as stored."""
         takes = self.path.lowerings[layer.op.y].takes(layer)
-        stored = self.elements.get(layer.op.x)
-        return None if stored is None or stored in takes else takes[0]
+        stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
+        return {name: takes[0] for name, element in stored.items() if element not in takes}
+
+    def _layout(self, name: str) -> Layout:
+        """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
+        if len(self.shapes[name]) not in _ROWS:
+            return Layout.PLAIN
+        if name == self.graph.input.name or self.elements[name] is not Element.F32:
+            return Layout.NHWC
+        lowerings = [self.path.lowerings[name], *(self.path.lowerings[reader.op.y] for reader in self._readers(name))]
+        return Layout.PLAIN if all(lowering.free for lowering in lowerings) else Layout.NHWC
 
     def _value(self, name: str, element: Element, pointer: Pointer) -> Value:
         scaling = self.path.scalings.get(name)
         return Value(
             name,
             self.shapes[name],
-            Layout.NHWC,
+            self._layout(name),
             pointer,
             element,
             scaling.scale if scaling and element is Element.F16_PAIR else None,
@@ -132,7 +160,7 @@ class _Schedule:
 
     def _place(self) -> None:
         """Fix the places of all buffers of the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
-        raw_nbytes = aligned(4 * math.prod(self.shapes[self.graph.input.name]))
+        raw_nbytes = sum(aligned(4 * math.prod(self.shapes[item.name])) for item in self.graph.inputs)
         counters = [self.path.lowerings[layer.op.y].counters(layer) for layer in self.layers]
         lowest = LOWEST_OF_PAIRS if self.path.splits_float32 else 0.0
         error = _at(raw_nbytes + 4 * sum(counters))
@@ -159,20 +187,30 @@ class _Schedule:
             for name, offset in zip(self.graph.outputs, offsets, strict=True)
         )
         self.values |= {value.name: value for value in self.outputs if value.name not in self.values}
+        self.values |= {
+            name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()
+        }
+        for other in self.graph.others:
+            self.values[other.name] = Value(other.name, self.shapes[other.name], Layout.PLAIN, _at(start))
+            start += aligned(self.values[other.name].nbytes)
+        if self._stays_raw:
+            name = self.graph.input.name
+            self.values[name] = Value(name, self.input_shape, Layout.PLAIN, _at(start))
 
     def _assign(self, block_nbytes: int) -> tuple[dict[_Buffer, Pointer], int]:
         end = len(self.graph.ops) + 1
-        last_use = {op.x: step for step, op in enumerate(self.graph.ops, 1)}
+        last_use = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.operands}
         born = {op.y: step for step, op in enumerate(self.graph.ops, 1)} | {self.graph.input.name: 0}
         keep = set(born) if self.keep_values else set(self.graph.outputs)
         lives = {_BLOCK: Lifetime(block_nbytes, 0, end)}
         for name, element in self.elements.items():
-            if not self._writes_output(name):
+            if not self._writes_output(name) and not (self._stays_raw and name == self.graph.input.name):
                 last = end if name in keep else last_use.get(name, born[name])
                 lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, born[name], last)
         for step, layer in enumerate(self.layers, 1):
-            if other := self._converted(layer):
-                lives["converted", layer.op.y] = Lifetime(self._value(layer.op.x, other, _at(0)).nbytes, step, step)
+            for name, other in self._converted(layer).items():
+                place = "converted", f"{layer.op.y}\0{name}"
+                lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
             if nbytes := self.path.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
         for name in self.graph.outputs:
@@ -185,9 +223,11 @@ class _Schedule:
         return {buffer: _at(first + offset) for buffer, offset in zip(lives, offsets, strict=True)}, first + size
 
     def _writes_output(self, name: str) -> bool:
-        """Whether the op that computes `name` can write the plain output itself: a matrix that nobody else reads."""
+        """Whether the op that computes `name` can write the output itself: it is plain, or a matrix that none reads."""
         producer = next((op for op in self.graph.ops if op.y == name), None)
-        read = any(op.x == name for op in self.graph.ops)
+        if producer and name in self.graph.outputs and self._layout(name) is Layout.PLAIN:
+            return True
+        read = any(name in op.operands for op in self.graph.ops)
         if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not Element.F32:
             return False
         aligned_rows = self.shapes[name][-1] % self.path.lowerings[name].output_alignment == 0
@@ -201,11 +241,12 @@ class _Schedule:
 
     def _op_steps(self, layer: Layer) -> list[Step]:
         op, steps = layer.op, []
-        x = self.values[op.x]
-        if element := self._converted(layer):
-            converted = self._value(op.x, element, self.places["converted", op.y])
-            steps.append(convert.convert(x, converted, self._maxima(op.x)))
-            x = converted
+        read = {name: self.values[name] for name in op.operands}
+        for name, element in self._converted(layer).items():
+            converted = self._value(name, element, self.places["converted", f"{op.y}\0{name}"])
+            steps.append(convert.convert(read[name], converted, self._maxima(name)))
+            read[name] = converted
+        x = tuple(read[name] for name in op.operands) if isinstance(op, MultiOp) else read[op.x]
         lowering = self.path.lowerings[op.y]
         steps += lowering.steps(layer, x, self.values[op.y], self.constants[op.y], self._op_places(op))
         return steps
@@ -250,6 +291,8 @@ class _Schedule:
             layer = self.layers[0]
             y, constants = self.values[layer.op.y], self.constants[layer.op.y]
             steps = self.path.lowerings[layer.op.y].steps(layer, source, y, constants, self._op_places(layer.op))
+        elif self._stays_raw:
+            steps = ()
         else:
             stored = self.values[self.graph.input.name]
             steps = (layout.take_in(source, stored, self.control.status), *self._observe(stored.name))
@@ -259,8 +302,9 @@ class _Schedule:
 def _check_sizes(shapes: Mapping[str, Shape]) -> None:
     """The kernels count the elements of an image and the 16-byte vectors of a value in 32 bits."""
     for name, shape in shapes.items():
-        stored = math.prod(Value(name, shape, Layout.NHWC, _at(0), Element.F16).stored_shape)
-        if stored // shape[0] >= 1 << 31 or stored >= 1 << 33:
+        rows = len(shape) in _ROWS
+        stored = math.prod(Value(name, shape, Layout.NHWC, _at(0), Element.F16).stored_shape if rows else shape)
+        if stored // (max(shape[0], 1) if rows else 1) >= 1 << 31 or stored >= 1 << 33:
             raise ModelError(
                 f"value '{name}' of shape {shape} is too large: an image may have 2^31 values, a batch 2^33; "
                 "use a smaller image or batch"

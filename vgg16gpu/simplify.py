@@ -8,7 +8,7 @@ names of all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -18,14 +18,20 @@ from vgg16gpu.graph import (
     MAX_POOL_2X2,
     BatchNorm,
     Conv,
+    Elementwise,
     Flatten,
+    Gather,
     Gemm,
+    GeneralConv,
     Graph,
     Identity,
+    MatMul,
+    MultiOp,
     Op,
     Pads,
     Pool,
     Relu,
+    Reshape,
     Softmax,
     Window,
 )
@@ -46,6 +52,18 @@ def neutral_ops_to_identity(graph: Graph, keep: Collection[str] = frozenset()) -
     del keep
     ranks = value_ranks(graph)
     return replace(graph, ops=tuple(_as_identity(op) if _is_neutral(op, ranks[op.x]) else op for op in graph.ops))
+
+
+def flatten_to_reshape(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Flatten of what is no feature map: it has no layout of its own."""
+    del keep
+    ranks = value_ranks(graph)
+
+    def reshaped(op: Op) -> Op:
+        odd = isinstance(op, Flatten) and ranks[op.x] not in (2, 4)
+        return Reshape(op.x, op.y, op.names, (0, -1)) if odd else op
+
+    return replace(graph, ops=tuple(map(reshaped, graph.ops)))
 
 
 def drop_identity(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -78,14 +96,49 @@ def _normalised(conv: Conv, norm: BatchNorm) -> Conv:
 
 
 def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """Conv or Gemm + Relu -> one op."""
+    """Conv, Gemm or Elementwise + Relu -> one op."""
 
     def fuse(first: Op, relu: Op) -> Op | None:
-        if isinstance(relu, Relu) and (isinstance(first, Gemm) or (isinstance(first, Conv) and not first.pool)):
-            return replace(first, relu=True)
-        return None
+        takes = isinstance(first, Gemm | GeneralConv | Elementwise) or (isinstance(first, Conv) and not first.pool)
+        return replace(first, relu=True) if takes and isinstance(relu, Relu) else None  # type: ignore[call-arg]
 
     return _fuse(graph, keep, fuse)
+
+
+def fuse_bias(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Conv or Gemm without bias + a constant for each output channel -> one op."""
+
+    def fuse(first: Op, add: Op) -> Op | None:
+        if not isinstance(add, Elementwise) or add.function != "add" or len(add.others) != 1:
+            return None
+        constant = graph.constants.get(add.others[0])
+        if constant is None or not isinstance(first, Conv | Gemm) or first.bias is not None or first.relu:
+            return None
+        channels = first.weight.shape[0]
+        shape = (channels, 1, 1) if isinstance(first, Conv) else (channels,)
+        if constant.shape not in (shape, (1, *shape)) or (isinstance(first, Conv) and first.pool):
+            return None
+        return replace(first, bias=np.ascontiguousarray(constant.reshape(-1)), relu=add.relu)
+
+    return _fuse(_constants_last(graph), keep, fuse)
+
+
+def _constants_last(graph: Graph) -> Graph:
+    """C + x as x + c."""
+
+    def turned(op: Op) -> Op:
+        if isinstance(op, Elementwise) and op.function == "add" and len(op.others) == 1 and op.x in graph.constants:
+            return replace(op, x=op.others[0], others=(op.x,))
+        return op
+
+    return replace(graph, ops=tuple(map(turned, graph.ops)))
+
+
+def drop_unread_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Forget constants that went into an op."""
+    del keep
+    read = {name for op in graph.ops for name in op.operands}
+    return replace(graph, constants={name: array for name, array in graph.constants.items() if name in read})
 
 
 def fuse_max_pool(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -112,25 +165,43 @@ def fold_flatten(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
 
 PASSES: Final[tuple[Pass, ...]] = (
     neutral_ops_to_identity,
+    flatten_to_reshape,
     drop_identity,
+    fuse_bias,
     fold_batch_norm,
     fuse_relu,
     fuse_max_pool,
     fold_flatten,
+    drop_unread_constants,
 )
 
 
 def value_ranks(graph: Graph) -> dict[str, int]:
     """How many dimensions each value has."""
-    ranks = {graph.input.name: len(graph.input.shape)}
+    ranks = {item.name: len(item.shape) for item in graph.inputs}
+    ranks |= {name: array.ndim for name, array in graph.constants.items()}
     for op in graph.ops:
-        ranks[op.y] = 2 if isinstance(op, Gemm | Flatten | Softmax) else ranks[op.x]
+        ranks[op.y] = _rank(op, [ranks[name] for name in op.operands])
     return ranks
+
+
+def _rank(op: Op, ranks: Sequence[int]) -> int:
+    match op:
+        case Gemm() | Flatten() | Softmax():
+            return 2
+        case Reshape():
+            return len(op.target)
+        case Gather():
+            return ranks[0] - 1 + op.indices.ndim
+        case MatMul():
+            return max(*ranks[:2], 2) - ranks[:2].count(1)
+        case _:
+            return max(ranks)
 
 
 def _fuse(graph: Graph, keep: Collection[str], fusion: Fusion) -> Graph:
     """Replace each pair of a producer and its only consumer by `fusion(producer, consumer)` where that is an op."""
-    consumers = Counter(op.x for op in graph.ops)
+    consumers = Counter(name for op in graph.ops for name in op.operands)
     fixed = {*graph.outputs, *keep}
     made: dict[str, Op] = {}
     for op in graph.ops:
@@ -147,13 +218,19 @@ def _merge_values(graph: Graph, identity: Op, gone: str, kept: str) -> Graph:
     """The graph without `identity`, its two values under the one name `kept`; their producer computes both."""
 
     def renamed(op: Op) -> Op:
-        x = kept if op.x == gone else op.x
+        op = _reading(op, [kept if name == gone else name for name in op.operands])
         if op.y != identity.x:
-            return replace(op, x=x)
+            return op
         others = tuple(name for name in op.names + identity.names if name != kept)
-        return replace(op, x=x, y=kept, names=(*others, kept))
+        return replace(op, y=kept, names=(*others, kept))
 
     return replace(graph, ops=tuple(renamed(op) for op in graph.ops if op is not identity))
+
+
+def _reading(op: Op, operands: Sequence[str]) -> Op:
+    """The op with other operands."""
+    x, *others = operands
+    return replace(op, x=x, others=tuple(others)) if isinstance(op, MultiOp) else replace(op, x=x)
 
 
 def _is_neutral(op: Op, rank: int) -> bool:
@@ -166,4 +243,6 @@ def _as_identity(op: Op) -> Op:
 
 
 def _same(first: Window, second: Window) -> bool:
+    if not (first.is_plain and second.is_plain):
+        return False
     return (first.kernel, first.strides, Pads(*first.pads)) == (second.kernel, second.strides, Pads(*second.pads))
