@@ -22,7 +22,9 @@ from vgg16gpu.path import FAMILIES
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Plan
 from vgg16gpu.quantise import quantise
+from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
+from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.simplify import simplify
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 
@@ -71,6 +73,7 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
         raise InputError(f"size {request.size!r}: give one number of pixels, or height and width")
     sides = None if size is None else (size[0], size[-1])
     shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
+    _check_rows(graph, shapes[-1])
     normalisation = _normalisation(request, shapes[0])
     wish = Wish(
         request.precision,
@@ -81,6 +84,16 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
         quantise(graph, read_scales(request.model, graph)) if request.precision == "int8" else None,
     )
     return make_plan(graph, facts, shapes, wish)
+
+
+def _check_rows(graph: Graph, shape: Shape) -> None:
+    """Refuse batches of a model whose images cannot be computed apart: a batch is filled as it comes."""
+    mixing = mixing_op(graph, infer_shapes(graph, shape)) if shape[0] > 1 else None
+    if mixing:
+        raise ModelError(
+            f"{type(mixing).__name__} '{mixing.y}' mixes the images of a batch, or has other rows than its input; "
+            "use batch 1"
+        )
 
 
 def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
