@@ -60,13 +60,13 @@ def _broadcasts_rows(op: Elementwise, graph: Graph, shapes: Mapping[str, Shape])
 def _multiplies_rows(op: MatMul, graph: Graph, shapes: Mapping[str, Shape]) -> bool:
     a, b, *others = op.operands
     rank, right = len(shapes[a]), len(shapes[b])
-    if a in graph.constants or rank == 1 or (op.transpose_a and rank == 2):  # noqa: PLR2004 - a matrix
+    if a in graph.constants or rank == 1 or (op.transpose_a and rank == 2):
         return False
     if any(name not in graph.constants or not _is_one_row(shapes[name], shapes[op.y]) for name in others):
         return False
     if b in graph.constants:
-        return right < rank or right == 2  # noqa: PLR2004 - a matrix
-    return right == rank > 2  # noqa: PLR2004
+        return right < rank or right == 2
+    return right == rank > 2
 
 
 def _is_one_row(shape: Shape, y: Shape) -> bool:
