@@ -18,7 +18,7 @@ PY := $(VENV)/bin/python
 SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)
 endif
 
-.PHONY: help install install-test cuda demo test test-gpu sanitize bench lint ptxas loc clean
+.PHONY: help install install-test cuda demo test test-gpu sanitize conformance fuzz bench lint ptxas loc clean
 .DEFAULT_GOAL := help
 
 help:              ## this list
@@ -49,6 +49,12 @@ sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the G
 	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests
 	$(PY) -m vgg16gpu.devices.sanitize thread -m "sanitize and not gpu" -q tests
 	$(PY) tools/sanitize_gpu.py
+
+conformance: install-test ## the conformance suite of ONNX: a table op by op; writes conformance.json
+	$(PY) tools/conformance.py --output conformance.json
+
+fuzz: install-test  ## 100,000 mutated files through the loader and the kernels; writes fuzz.json
+	$(PY) tools/fuzz.py --cases 100000 --output fuzz.json
 
 bench: install-test ## measure this machine; writes bench.json
 	$(PY) -m vgg16gpu bench --output bench.json

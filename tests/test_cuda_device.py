@@ -155,6 +155,16 @@ def test_uploads_one_after_the_other_share_the_chunks(gpu):
         gpu.free(address)
 
 
+def test_a_pinned_buffer_is_given_back_once(gpu):
+    count = len(gpu._held.buffers)
+    buffer = gpu.pinned(4096)
+    assert len(gpu._held.buffers) == count + 1
+    gpu.unpin(buffer)
+    assert len(gpu._held.buffers) == count
+    with pytest.raises(DeviceError, match="not pinned here"):
+        gpu.unpin(np.zeros(16, np.uint8))
+
+
 def test_a_pinned_buffer_is_copied_whole(gpu):
     buffer = gpu.pinned(3 * CHUNK_NBYTES)
     address = gpu.allocate(buffer.nbytes)

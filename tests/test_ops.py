@@ -11,7 +11,7 @@ from tests.kernel_harness import CONV_TILES, GEMM_TILES
 from vgg16gpu import ops
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, ConvChain, Gemm, Op, Pads, Shape, Window
+from vgg16gpu.graph import Conv, ConvChain, Gemm, MultiOp, Op, Pads, Shape, Window
 from vgg16gpu.memory import aligned
 from vgg16gpu.ops import conv_igemm, gemm_splitk
 from vgg16gpu.ops.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
@@ -64,7 +64,10 @@ def ffma(op: Op) -> Lowering:
     return found
 
 
-OP_TYPES = [op_type for op_type in Op.__subclasses__() if op_type is not ConvChain]  # which only its kernel asks for
+# Without those that are no ops by themselves: only its own kernel asks for a chain.
+OP_TYPES = sorted(
+    {*Op.__subclasses__(), *MultiOp.__subclasses__()} - {ConvChain, MultiOp}, key=lambda kind: kind.__name__
+)
 
 
 @pytest.mark.parametrize("op_type", OP_TYPES, ids=lambda op_type: op_type.__name__)

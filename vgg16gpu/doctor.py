@@ -38,8 +38,9 @@ from vgg16gpu.devices.cpu_compiler import cpu_name, find_compiler
 from vgg16gpu.errors import Error
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.ops.conv_mma import FIRST_WITH_MMA
+from vgg16gpu.ops.elementwise import relu_step
 from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.program import Arena, Layout, Pointer, Value
 
 GIB = 1 << 30
 ENOUGH_MEMORY = 5 * GIB // 2  # what VGG16 takes at its peak on the cpu device
@@ -191,17 +192,17 @@ def relu_is_right(device: Device) -> bool:
     """Run the ReLU kernel on eight numbers and compare. Raises DeviceError or KernelError."""
     values = np.array([-2, -1, -0.5, 0, 0.5, 1, 2, 3], dtype=np.float32)
     result = np.full_like(values, np.nan)
-    kernel = Kernel("elementwise.cu", "relu_f32")
-    source, target = Pointer(Arena.ACTIVATIONS, 0), Pointer(Arena.ACTIVATIONS, 256)
-    step = Step(kernel, Dim3(1), Dim3(256), (target, source, Scalar(values.size // 4)))
-    device.build([kernel])
+    source = Value("x", values.shape, Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 0))
+    target = Value("y", values.shape, Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 256))
+    step = relu_step(source, target, ("y",))
+    device.build([step.kernel])
     address = device.allocate(512)
     try:
         run = device.bind([step], {Arena.ACTIVATIONS: address})
         device.copy_in(address, values)
-        device.copy_in(address + target.offset, result)  # fresh memory may hold the answer of an earlier run
+        device.copy_in(address + target.pointer.offset, result)  # fresh memory may hold the answer of an earlier run
         run()
-        device.copy_out(result, address + target.offset)
+        device.copy_out(result, address + target.pointer.offset)
         device.synchronize()
     finally:
         device.free(address)

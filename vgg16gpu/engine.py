@@ -55,7 +55,8 @@ class Engine:
         scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of them.
     size: image size (side, or height and width) for a model that leaves it open.
-    outputs: names of ONNX values to return instead of the model's outputs.
+    outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
+        ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
     mean, std: per channel, of bytes / 255, for uint8 inputs; ImageNet's for 3 channels, else none.
     allow_nonfinite: accept NaN and Inf in inputs.
     keep_values: keep every intermediate value for `read_values`.

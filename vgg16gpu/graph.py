@@ -210,9 +210,10 @@ class Elementwise(MultiOp):
     add, mul: of 2 to 5 operands. sub, div: of 2. leaky_relu: x, or alpha * x below zero; numbers (alpha,).
     clip: numbers (low, high); with operands x, low, high of size 1 instead numbers are ().
     batch_norm: operands x, scale, shift, mean, variance; numbers (epsilon,).
+    quantise: QuantizeLinear and DequantizeLinear in one; numbers (step, low, high), the limits in steps from zero.
     """
 
-    function: Literal["add", "sub", "mul", "div", "leaky_relu", "clip", "batch_norm"] = "add"
+    function: Literal["add", "sub", "mul", "div", "leaky_relu", "clip", "batch_norm", "quantise"] = "add"
     numbers: tuple[float, ...] = ()
     relu: bool = False
 

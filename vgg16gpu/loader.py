@@ -7,173 +7,132 @@ A model that is not supported is refused as a whole, with every offending node i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import onnx
-import onnx.checker
-import onnx.helper
-from onnx import NodeProto, TensorProto
+from onnx import TensorProto, ValueInfoProto
 
-from vgg16gpu.graph import Graph, GraphInput, Op
+from vgg16gpu.errors import ModelError
+from vgg16gpu.graph import Graph, GraphInput, Op, Shape
 from vgg16gpu.onnx_file import Constant, OnnxFile, element_type, open_onnx
-from vgg16gpu.onnx_fold import FOLDS, OpenShape, shape_of
-from vgg16gpu.onnx_rules import EXPORT_AGAIN, RULES, Node, RefusalError, open_shape
+from vgg16gpu.onnx_fold import FOLDS, OpenShape, has_marks
+from vgg16gpu.onnx_inline import inline_functions
+from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError
+from vgg16gpu.onnx_rules import RULES
+from vgg16gpu.onnx_shapes import MAX_RANK
+from vgg16gpu.onnx_translate import DEFAULT_DOMAINS, Translation, label
+from vgg16gpu.shapes import infer_shapes
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
-_DEFAULT_DOMAINS: Final = ("", "ai.onnx")
+
+_FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16)  # what run-time inputs may be; kernels compute in float32
+_HINT_COUNT: Final = 1000  # how many names, or ops, are looked through for a hint
+_HINT_LENGTH: Final = 100
+_SIZES: Final = (224, *range(1, 513))  # image sizes that are tried to say which one would fit
 
 
-def load(path: str | Path, outputs: Sequence[str] | None = None) -> Graph:
+@dataclass(frozen=True)
+class Loaded:
+    """A model's outputs: those that `graph` computes (None if there are none), and those that are constants.
+
+    A graph has the run-time inputs that its ops read, no others.
+    """
+
+    graph: Graph | None
+    constants: Mapping[str, Constant]
+    outputs: tuple[str, ...]  # all of them, in order
+
+
+def load(
+    source: str | Path | OnnxFile,
+    outputs: Sequence[str] | None = None,
+    *,
+    bound: Mapping[str, Constant] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+) -> Graph:
+    """Read an ONNX model all of whose requested outputs depend on the input; see `load_model`."""
+    file = _opened(source)
+    loaded = _load(file, outputs, bound or {}, shapes or {})
+    if loaded.graph is None and not _run_time_inputs(file, bound or {}):
+        raise file.error("has 0 run-time inputs (none); exactly one is supported")
+    for name in loaded.constants:
+        raise file.error(f"output '{name}' is a constant; ask for a value that depends on the input")
+    assert loaded.graph is not None
+    return loaded.graph
+
+
+def load_model(
+    source: str | Path | OnnxFile,
+    outputs: Sequence[str] | None = None,
+    *,
+    bound: Mapping[str, Constant] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+) -> Loaded:
     """Read an ONNX model.
 
     `outputs` names the values to compute, inner ones too; by default those that the model declares. Nodes that none of
-    them needs are left out. Large weights stay views of the mapped file. Raises ModelError when the file cannot be
-    read, an output is unknown, or anything in the model is not supported: then every offending node is listed.
+    them needs are left out. Large weights stay views of the mapped file. `bound` has run-time inputs that are constants
+    now: lists of whole numbers, say. `shapes` has shapes of run-time inputs, in place of those that the model declares.
+    Without it a model may have one run-time input, (N, C, H, W) or (N, F), or several of fixed shapes.
+
+    Raises ModelError when the file cannot be read, an output is unknown, or anything in the model is not supported:
+    then every offending node is listed.
     """
-    file = open_onnx(path)
+    return _load(_opened(source), outputs, bound or {}, shapes or {})
+
+
+def _opened(source: str | Path | OnnxFile) -> OnnxFile:
+    return source if isinstance(source, OnnxFile) else open_onnx(source)
+
+
+def _load(
+    file: OnnxFile, outputs: Sequence[str] | None, bound: Mapping[str, Constant], shapes: Mapping[str, Shape]
+) -> Loaded:
     opset = _opset(file)
-    source = _graph_input(file)
-    producers = _producers(file, source)
-    wanted = _wanted(file, source, producers, outputs)
-    translation = _Translation(file, opset, source, producers, _read_values(file, producers, wanted))
+    file = inline_functions(file)
+    inputs = _input_shapes(file, _run_time_inputs(file, bound), shapes)
+    producers = _producers(file, [*inputs, *bound])
+    wanted = _wanted(file, {*inputs, *bound}, producers, outputs)
+    translation = Translation(file, opset, inputs, bound, producers, _read_values(file, producers, wanted))
     for index in sorted({producers[name] for name in translation.read if name in producers}):
         translation.add(file.model.graph.node[index])
     if translation.refusals:
-        raise file.error(_refused(file, translation.refusals))
-    for name in wanted:
-        if name not in translation.shapes:
-            raise file.error(f"output '{name}' is a constant; ask for a value that depends on the input")
-    return Graph(source, tuple(translation.ops), wanted)
+        if not inputs and not bound:
+            raise file.error("has 0 run-time inputs (none); exactly one is supported")
+        raise file.error(_refused(file, translation))
+    constants = {name: _constant(translation, name) for name in wanted if name not in translation.shapes}
+    return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
 
 
-@dataclass
-class _Translation:
-    """The work of turning nodes into ops, one after the other."""
+def _constant(translation: Translation, name: str) -> Constant:
+    array = translation.constant(name)
+    assert array is not None
+    if has_marks(array):
+        raise translation.file.error(f"output '{name}' depends on a dimension that is open; export with fixed sizes")
+    return array
 
-    file: OnnxFile
-    opset: int
-    source: GraphInput
-    producers: Mapping[str, int]
-    read: frozenset[str]  # every value that the requested outputs need, they included
-    ops: list[Op] = field(default_factory=list)
-    refusals: list[tuple[NodeProto, RefusalError]] = field(default_factory=list)
-    shapes: dict[str, OpenShape | None] = field(default_factory=dict)  # of run-time values; None behind a refusal
-    constants: dict[str, Constant] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)  # outputs of refused nodes
 
-    def __post_init__(self) -> None:
-        self.shapes[self.source.name] = self.source.shape
-        self.initializers = {tensor.name: tensor for tensor in self.file.model.graph.initializer}
+def _graph(translation: Translation, outputs: tuple[str, ...]) -> Graph | None:
+    """The ops that the outputs need, with the inputs and constants that these read."""
+    ops = _needed(translation.ops, outputs)
+    read = {name for op in ops for name in op.operands}
+    inputs = [GraphInput(name, shape) for name, shape in translation.inputs.items() if name in read]
+    constants = {name: array for name, array in translation.scope.constants.items() if name in read}
+    return Graph(inputs[0], ops, outputs, tuple(inputs[1:]), constants) if outputs else None
 
-    def add(self, proto: NodeProto) -> None:
-        try:
-            self._add(proto)
-        except RefusalError as refusal:
-            self.refusals.append((proto, refusal))
-            self.unknown.update(filter(None, proto.output))
 
-    def _add(self, proto: NodeProto) -> None:
-        if proto.domain not in _DEFAULT_DOMAINS:
-            raise RefusalError(
-                f"operators of domain '{proto.domain}' are not supported", "export with plain ONNX operators"
-            )
-        if not proto.output[0]:
-            raise RefusalError("its first output has no name", EXPORT_AGAIN)
-        if proto.op_type == "Constant":
-            self.constants[proto.output[0]] = self._constant_node(proto)
-            return
-        if proto.op_type not in {*RULES, *FOLDS, "Shape"}:
-            raise RefusalError("this operator is not supported", "export the model without it")
-        self._check(proto)
-        names = [name for name in proto.input if name]
-        for name in names:
-            self._resolve(name)
-        # A rule can still judge a node whose x is behind a refusal; nothing can be said of one whose constants are.
-        if not self.unknown.isdisjoint(proto.input[1:] if proto.op_type in RULES else proto.input):
-            self.unknown.update(filter(None, proto.output))
-        elif proto.op_type == "Shape":
-            self._fold_shape(proto)
-        elif all(name in self.constants for name in names):
-            self.constants[proto.output[0]] = self._fold(proto)
-        else:
-            self._translate(proto)
-
-    def _check(self, proto: NodeProto) -> None:
-        """Attributes and operand counts against the operator's own schema."""
-        if any(attribute.ref_attr_name for attribute in proto.attribute):
-            raise RefusalError("an attribute of it refers to a function's", EXPORT_AGAIN)
-        context = onnx.checker.C.CheckerContext()
-        context.ir_version = self.file.model.ir_version
-        context.opset_imports = {"": self.opset}
-        try:
-            onnx.checker.check_node(proto, context)
-        except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
-            raise RefusalError(str(error).splitlines()[0].rstrip(". "), EXPORT_AGAIN) from error
-
-    def _resolve(self, name: str) -> None:
-        """Make sure that a value is known: computed before, a constant, or behind a refusal."""
-        if name in self.shapes or name in self.constants or name in self.unknown:
-            return
-        if name in self.initializers:
-            self.constants[name] = self.file.array(self.initializers[name])
-            return
-        if name in self.producers:
-            later = self.file.model.graph.node[self.producers[name]]
-            raise RefusalError(
-                f"it reads '{name}' before {later.op_type} '{_label(later)}' computes it",
-                "the nodes are unsorted or form a cycle, export the model again",
-            )
-        raise RefusalError(f"its operand '{name}' is missing", "export the model with its weights")
-
-    def _constant_node(self, proto: NodeProto) -> Constant:
-        for attribute in proto.attribute:
-            if attribute.name == "value" and attribute.HasField("t"):
-                return self.file.array(attribute.t)
-            if attribute.name in ("value_int", "value_ints"):
-                return np.asarray(attribute.i if attribute.name == "value_int" else attribute.ints, np.int64)
-            if attribute.name in ("value_float", "value_floats"):
-                return np.asarray(attribute.f if attribute.name == "value_float" else attribute.floats, np.float32)
-        raise RefusalError("it holds no numbers", "only tensors, integers and floats are supported")
-
-    def _fold(self, proto: NodeProto) -> Constant:
-        if proto.op_type not in FOLDS:
-            raise RefusalError("it computes a constant from constants", "export with constant folding on")
-        try:
-            return FOLDS[proto.op_type](_attributes(proto), [self.constants[name] for name in proto.input if name])
-        except (ValueError, TypeError, IndexError, KeyError) as error:
-            raise RefusalError(f"its constant operands do not fit ({error})", EXPORT_AGAIN) from error
-
-    def _fold_shape(self, proto: NodeProto) -> None:
-        x, y = proto.input[0], proto.output[0]
-        shape = self.constants[x].shape if x in self.constants else self.shapes.get(x)
-        if shape is None:
-            self.unknown.add(y)
-        else:
-            self.constants[y] = shape_of(_attributes(proto), shape)
-
-    def _translate(self, proto: NodeProto) -> None:
-        x, *others = proto.input
-        run_time = [name for name in others if name and name not in self.constants]
-        if proto.op_type not in RULES or run_time or x in self.constants:
-            names = ", ".join(f"'{name}'" for name in run_time or proto.input)
-            raise RefusalError(f"its operands {names} are computed at run time", "they must be constants")
-        node = Node(
-            self.opset,
-            _attributes(proto),
-            x,
-            proto.output[0],
-            self.shapes.get(x),
-            tuple(self.constants.get(name) for name in others),
-            tuple(name for name in proto.output[1:] if name in self.read),
-        )
-        op = RULES[proto.op_type](node)
-        self.shapes[op.y] = None if node.shape is None else open_shape(op, node.shape)
-        self.ops.append(op)
+def _needed(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:
+    """Those of the ops, in order, that compute what the outputs need."""
+    needed: list[Op] = []
+    read = set(outputs)
+    for op in reversed(ops):
+        if op.y in read:
+            needed.append(op)
+            read.update(op.operands)
+    return tuple(needed[::-1])
 
 
 def _opset(file: OnnxFile) -> int:
@@ -182,7 +141,7 @@ def _opset(file: OnnxFile) -> int:
             f"has IR version {file.model.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are supported, "
             "export or convert it with a current onnx"
         )
-    versions = [item.version for item in file.model.opset_import if item.domain in _DEFAULT_DOMAINS]
+    versions = [item.version for item in file.model.opset_import if item.domain in DEFAULT_DOMAINS]
     if not versions:
         raise file.error("names no version of the ONNX operators (opset); the file is truncated, export it again")
     opset = int(max(versions))
@@ -195,30 +154,67 @@ def _opset(file: OnnxFile) -> int:
     return opset
 
 
-def _graph_input(file: OnnxFile) -> GraphInput:
+def _run_time_inputs(file: OnnxFile, bound: Mapping[str, Constant]) -> list[ValueInfoProto]:
     graph = file.model.graph
     initializers = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in initializers]
-    if len(inputs) != 1:
-        names = ", ".join(f"'{value.name}'" for value in inputs) or "none"
-        raise file.error(f"has {len(inputs)} run-time inputs ({names}); exactly one is supported")
-    value = inputs[0]
-    tensor = value.type.tensor_type
-    if tensor.elem_type != TensorProto.FLOAT:
-        kind = element_type(tensor.elem_type)
-        raise file.error(f"input '{value.name}' has element type {kind}; export the model in float32")
-    if not tensor.HasField("shape"):
+    names = [value.name for value in inputs]
+    for name in bound:
+        if name not in names:
+            raise file.error(f"has no run-time input '{name}'; its inputs are {_quoted(names)}")
+    return [value for value in inputs if value.name not in bound]
+
+
+def _input_shapes(
+    file: OnnxFile, inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Shape]
+) -> dict[str, OpenShape]:
+    """Shapes of all run-time inputs, checked."""
+    names = [value.name for value in inputs]
+    for name in shapes:
+        if name not in names:
+            raise file.error(f"has no run-time input '{name}'; its inputs are {_quoted(names)}")
+    declared = {value.name: _declared_shape(value) for value in inputs}
+    is_open = [shape is None or None in shape for name, shape in declared.items() if name not in shapes]
+    if len(inputs) > 1 and any(is_open):
+        raise file.error(
+            f"has {len(inputs)} run-time inputs ({_quoted(names)}); "
+            "exactly one is supported, or several whose shapes are fixed"
+        )
+    return {value.name: _input_shape(file, value, shapes, len(inputs) == 1) for value in inputs}
+
+
+def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Shape], is_only: bool) -> OpenShape:
+    given, kind = shapes.get(value.name), value.type.tensor_type.elem_type
+    anything = given is not None and value.type.WhichOneof("value") in (None, "tensor_type")
+    if kind not in _FLOATS and not (anything and kind == TensorProto.UNDEFINED):
+        raise file.error(f"input '{value.name}' has element type {element_type(kind)}; export the model in float32")
+    shape = _declared_shape(value) if given is None else given
+    if shape is None:
         raise file.error(f"input '{value.name}' is declared without a shape; export the model with one")
-    shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-    if len(shape) not in (2, 4) or any(dim is not None and dim < 1 for dim in shape):
-        raise file.error(f"input '{value.name}' has shape {shape}; (N, C, H, W) or (N, F) is needed")
-    return GraphInput(value.name, shape)
+    image = is_only and given is None
+    if (image and len(shape) not in (2, 4)) or any(dim is not None and dim < 1 for dim in shape):
+        needed = "(N, C, H, W) or (N, F) is needed" if image else "all dimensions must be positive"
+        raise file.error(f"input '{value.name}' has shape {shape}; {needed}")
+    if len(shape) > MAX_RANK:
+        raise file.error(f"input '{value.name}' has {len(shape)} dimensions; at most {MAX_RANK} are supported")
+    return shape
 
 
-def _producers(file: OnnxFile, source: GraphInput) -> dict[str, int]:
+def _declared_shape(value: ValueInfoProto) -> OpenShape | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "none"
+
+
+def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
     """The index of the node that computes each value. Every name may be given once."""
     graph = file.model.graph
-    taken = [tensor.name for tensor in graph.initializer] + [source.name]
+    taken = [tensor.name for tensor in graph.initializer] + [*inputs]
     made = [(name, index) for index, node in enumerate(graph.node) for name in node.output if name]
     seen: set[str] = set()
     for name in [*taken, *(name for name, _ in made)]:
@@ -229,7 +225,7 @@ def _producers(file: OnnxFile, source: GraphInput) -> dict[str, int]:
 
 
 def _wanted(
-    file: OnnxFile, source: GraphInput, producers: Mapping[str, int], outputs: Sequence[str] | None
+    file: OnnxFile, inputs: Collection[str], producers: Mapping[str, int], outputs: Sequence[str] | None
 ) -> tuple[str, ...]:
     """The requested outputs, checked."""
     declared = [value.name for value in file.model.graph.output]
@@ -237,14 +233,17 @@ def _wanted(
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
         raise file.error("no output is asked for" if outputs is not None else f"declares no output; {EXPORT_AGAIN}")
+    seen: set[str] = set()
     for name in wanted:
-        if wanted.count(name) > 1:
+        if name in seen:
             raise file.error(f"output '{name}' is asked for twice; name each one once")
-        if name == source.name:
+        seen.add(name)
+        if name in inputs:
             raise file.error(f"output '{name}' is the model's input; ask for a value that the model computes")
         if name not in producers and name not in weights:
-            close = difflib.get_close_matches(name, producers, n=3, cutoff=0.5)
-            hint = ", ".join(f"'{match}'" for match in close or declared)
+            likely = [known for known in producers if len(known) <= _HINT_LENGTH][:_HINT_COUNT]
+            close = difflib.get_close_matches(name[:_HINT_LENGTH], likely, n=3, cutoff=0.5)
+            hint = ", ".join(f"'{match}'" for match in close or declared[:_HINT_COUNT])
             raise file.error(f"has no value '{name}'; {'did you mean' if close else 'its outputs are'} {hint}")
     return tuple(wanted)
 
@@ -262,24 +261,37 @@ def _read_values(file: OnnxFile, producers: Mapping[str, int], wanted: Sequence[
     return frozenset(read)
 
 
-def _attributes(proto: NodeProto) -> dict[str, Any]:
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in proto.attribute}
-
-
-def _label(proto: NodeProto) -> str:
-    return proto.name or next((name for name in proto.output if name), "")
-
-
-def _refused(file: OnnxFile, refusals: Sequence[tuple[NodeProto, RefusalError]]) -> str:
+def _refused(file: OnnxFile, translation: Translation) -> str:
     """One line per refused node: operator, name, opset, reason, remedy."""
-    versions = {
-        "" if item.domain in _DEFAULT_DOMAINS else item.domain: item.version for item in file.model.opset_import
-    }
-    lines = []
-    for proto, refusal in refusals:
-        domain = "" if proto.domain in _DEFAULT_DOMAINS else proto.domain
+    versions = {"" if item.domain in DEFAULT_DOMAINS else item.domain: item.version for item in file.model.opset_import}
+    lines, is_hinted = [], False
+    for proto, refusal in translation.refusals:
+        domain = "" if proto.domain in DEFAULT_DOMAINS else proto.domain
         operator = f"{domain}.{proto.op_type}" if domain else proto.op_type
-        lines.append(f"{operator} '{_label(proto)}' (opset {versions.get(domain, 'none')}): {refusal}")
-    if any(proto.op_type not in {*RULES, *FOLDS} for proto, _ in refusals):
+        lines.append(f"{operator} '{label(proto)}' (opset {versions.get(domain, 'none')}): {refusal}")
+        if isinstance(refusal, MisfitError) and not is_hinted:
+            size, is_hinted = _fitting_size(translation, refusal.op), True
+            lines[-1] += f", {size}x{size} would fit" if size else ""
+    if any(proto.op_type not in {*RULES, *FOLDS, "Shape", "Constant"} for proto, _ in translation.refusals):
         lines[-1] += f"; supported operators: {', '.join(sorted(RULES))}"
     return "\n  ".join([f"{len(lines)} nodes are not supported:", *lines] if len(lines) > 1 else lines)
+
+
+def _fitting_size(translation: Translation, op: Op) -> int | None:
+    """An image size that the ops up to a refused one would take, if the model fixes another."""
+    ((name, shape), *others) = translation.inputs.items()
+    if others or len(shape) != 4 or None in shape[1:]:
+        return None
+    ops = _needed([*translation.ops, op], [op.y])
+    if len(ops) > _HINT_COUNT:
+        return None
+    graph = Graph(GraphInput(name, shape), ops, (op.y,), constants=translation.scope.constants)
+    return next((size for size in _SIZES if _fits(graph, (shape[0] or 1, shape[1] or 1, size, size))), None)
+
+
+def _fits(graph: Graph, shape: Shape) -> bool:
+    try:
+        infer_shapes(graph, shape)
+    except (ModelError, KeyError):  # KeyError: it reads what a refused node computes
+        return False
+    return True

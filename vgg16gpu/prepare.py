@@ -59,7 +59,7 @@ def load_graph(request: Request) -> Graph:
         raise InputError(f"model {request.model!r} is not the path of an ONNX file")
     outputs = request.outputs
     if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(name, str) for name in outputs)):
-        raise InputError(f"outputs {request.outputs!r}: give names of ONNX values")
+        raise InputError(f"outputs {request.outputs!r}: give names of values, nodes or layers")
     return simplify(load(request.model, request.outputs))
 
 

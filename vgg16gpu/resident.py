@@ -45,10 +45,11 @@ class ResidentPlan:
         self.second_passes = 0  # images that were run again
         self._stager = Stager()
         self._bases: dict[Arena, int] = {}
+        self._pinned: list[Bytes] = []
         self._single: _Single | None = None
         try:
-            self._pinned_in = device.pinned(max(_block_nbytes(program) for program in plan.all_programs))
-            self._pinned_out = device.pinned(max(_returned_nbytes(program) for program in plan.all_programs))
+            self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
+            self._pinned_out = self._pin(max(_returned_nbytes(program) for program in plan.all_programs))
             self._allocate_and_upload()
             self._bound = {
                 (program.batch, dtype): bound
@@ -167,16 +168,24 @@ class ResidentPlan:
         return copy
 
     def close(self) -> None:
-        """Free the device memory. Safe to call twice. Raises what freeing raises, once all has been tried."""
+        """Free device and pinned memory. Safe to call twice. Raises what freeing raises, once all has been tried."""
         failure: Error | None = None
         self._stager.close()
-        while self._bases:
+        steps: list[Callable[[], None]] = [partial(self.device.free, address) for address in self._bases.values()]
+        steps += [partial(self.device.unpin, buffer) for buffer in self._pinned]
+        self._bases.clear()
+        self._pinned.clear()
+        for step in steps:
             try:
-                self.device.free(self._bases.popitem()[1])
+                step()
             except Error as error:
                 failure = error
         if failure:
             raise failure
+
+    def _pin(self, nbytes: int) -> Bytes:
+        self._pinned.append(self.device.pinned(nbytes))
+        return self._pinned[-1]
 
     def _address(self, arena: Arena, offset: int) -> int:
         return self._bases[arena] + offset

@@ -243,13 +243,13 @@ POOL_AND_SOFTMAX = (
     Mutant(
         "last row of the window lost",
         "pool.cu",
-        Edit("h1 = min(top + KH, H)", "h1 = min(top + KH - 1, H)"),
+        Edit("kh < rows.end", "kh < rows.end - 1"),
         partial(test_pool.test_small_shapes, kind="max"),
     ),
     Mutant(
         "padding counted when it must not be",
         "pool.cu",
-        Edit("count_include_pad ? KH * KW :", "!count_include_pad ? KH * KW :"),
+        Edit("if (count_include_pad)", "if (!count_include_pad)"),
         partial(test_pool.test_small_shapes, kind="average"),
     ),
     Mutant(
@@ -349,7 +349,7 @@ EDGES_OF_THE_GRAPH = (
     Mutant(
         "scale of another channel",
         "elementwise.cu",
-        Edit("index % (C / 4) * 4", "index / (C / 4) % (C / 4) * 4"),
+        Edit("x[i][k] = v[i];", "x[i][k] = v[k > 0 ? i ^ 1 : i];"),
         partial(test_elementwise.test_batch_norm, shape=(2, 8, 16, 17)),
     ),
     Mutant(

@@ -14,6 +14,7 @@ import pytest
 from tests.mutants.kernels import REPOSITORY, mutated_line, write_mutant
 from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE, Mutant
 from tests.mutants.table import MUTANTS as FFMA_MUTANTS
+from tests.mutants.table_general import GENERAL_MUTANTS
 from tests.mutants.table_mma import MMA_MUTANTS
 from vgg16gpu import kernel_source
 from vgg16gpu.devices import sanitize
@@ -22,7 +23,7 @@ from vgg16gpu.devices.sanitize import Sanitizer
 from vgg16gpu.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]
-MUTANTS = (*FFMA_MUTANTS, *MMA_MUTANTS)
+MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *MMA_MUTANTS)
 MEASURES_THE_DEVICE = {"ceiling.cu"}  # and computes nothing that could be wrong
 NEAR = 40  # lines between a mistake and the access that it leads to
 

@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.table import Table
 
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.info_graph import print_stages, stages
+from vgg16gpu.cli.info_refused import describe_refusal, print_refusal, refused_nodes
 from vgg16gpu.cli.options import find_model, json_option, kernels_option, parse_size, precision_option
 from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, table
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.errors import DeviceError
+from vgg16gpu.errors import DeviceError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Conv, Gemm, Graph, Op, Shape, op_arrays
+from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Plan, Step, Value
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.shapes import infer_shapes, matmul_operands
 from vgg16gpu.tuned import table as table_of_tiles
 from vgg16gpu.zoo.metadata import NOTE_KEY, model_metadata
 
@@ -34,7 +38,7 @@ H200 = DeviceFacts(
 
 @dataclass(frozen=True)
 class Layer:
-    """One op of the model as it is in the file. `flop` is 2 per multiply-add of Conv and Gemm, for the whole batch."""
+    """One op of the model as it is in the file. `flop` is 2 per multiply-add of its products, for the whole batch."""
 
     op: str
     name: str
@@ -58,8 +62,11 @@ class Layer:
 )
 @precision_option
 @kernels_option
+@click.option("--graph", "shows_graph", is_flag=True, help="Show what each simplify pass changes, and no plan.")
 @json_option
+@click.pass_context
 def info_command(
+    ctx: click.Context,
     *,
     model: str | None,
     size: tuple[int, int] | None,
@@ -67,19 +74,33 @@ def info_command(
     device: str,
     precision: str,
     kernels: str,
+    shows_graph: bool,
     as_json: bool,
 ) -> None:
     """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU.
 
     The plan says what is computed on which kernels, and stored as what: F32, F16, BF16, integers of 8 bits (U8, S8), or
     F16_PAIR, two float16 numbers whose sum is as exact as fp32 needs.
+
+    Of a model that is not supported it lists every node in the way, why, and what to do about it; the exit code is 1.
     """
     path = find_model(model)
-    graph = load(path)
+    try:
+        graph = load(path)
+    except ModelError as error:
+        if nodes := refused_nodes(error, path):
+            refusal = describe_refusal(error, path, nodes)
+            print_json(refusal) if as_json else print_refusal(refusal)
+            ctx.exit(EXIT_CHECK_FAILED)
+        raise
     batch = batch or graph.input.shape[0] or 1
     request = Request(path, batch=batch, size=size, precision=precision, kernels=kernels)
     fused = load_graph(request)
     shape = resolve_input_shape(fused, batch, size)
+    if shows_graph:
+        steps = _summary(path, graph, shape) | {"passes": stages(graph, shape)}
+        print_json(steps) if as_json else _print_graph(steps)
+        return
     facts = device_facts(device)
     report = describe(request, graph, shape, plan_graph(fused, request, facts), facts)
     print_json(report) if as_json else _print(report)
@@ -87,16 +108,10 @@ def info_command(
 
 def describe(request: Request, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
     """Everything `info` says, as plain data; bytes and FLOP are for one run of the batch."""
-    path = Path(request.model)
     rows = layers(graph, shape)
     program = plan.programs[-1]
     return {
-        "model": str(path),
-        "file_nbytes": path.stat().st_size,
-        "note": model_metadata(path).get(NOTE_KEY, ""),
-        "input": {"name": graph.input.name, "declared": list(graph.input.shape), "shape": list(shape)},
-        "outputs": [{"name": value.name, "shape": list(value.shape)} for value in program.outputs],
-        "parameters": graph.parameters,
+        **_summary(Path(request.model), graph, shape),
         "flop": sum(row.flop for row in rows),
         "layers": [vars(row) for row in rows],
         "device": facts.name,
@@ -114,13 +129,24 @@ def describe(request: Request, graph: Graph, shape: Shape, plan: Plan, facts: De
     }
 
 
+def _summary(path: Path, graph: Graph, shape: Shape) -> dict[str, Any]:
+    """What the file says; `refused` is for whoever reads the JSON of any model."""
+    shapes = infer_shapes(graph, shape)
+    return {
+        "model": str(path),
+        "file_nbytes": path.stat().st_size,
+        "refused": [],
+        "note": model_metadata(path).get(NOTE_KEY, ""),
+        "input": {"name": graph.input.name, "declared": list(graph.input.shape), "shape": list(shape)},
+        "outputs": [{"name": name, "shape": list(shapes[name])} for name in graph.outputs],
+        "parameters": graph.parameters,
+    }
+
+
 def layers(graph: Graph, shape: Shape) -> list[Layer]:
     """The ops of a graph with the shape each computes, its parameters and its FLOP."""
     shapes = infer_shapes(graph, shape)
-    return [
-        Layer(type(op).__name__, op.y, shapes[op.y], sum(array.size for array in op_arrays(op)), _flop(op, shapes))
-        for op in graph.ops
-    ]
+    return [Layer(type(op).__name__, op.y, shapes[op.y], _parameters(op, graph), _flop(op, shapes)) for op in graph.ops]
 
 
 def device_facts(name: str) -> DeviceFacts:
@@ -151,12 +177,21 @@ def _gpu_facts() -> DeviceFacts:
         device.close()
 
 
+def _parameters(op: Op, graph: Graph) -> int:
+    held = sum(array.size for array in op_arrays(op))
+    return held + sum(graph.constants[name].size for name in set(op.operands) if name in graph.constants)
+
+
 def _flop(op: Op, shapes: Mapping[str, Shape]) -> int:
     match op:
         case Conv():
             return 2 * math.prod(shapes[op.y]) * math.prod(op.weight.shape[1:])
         case Gemm():
             return 2 * math.prod(shapes[op.y]) * int(op.weight.shape[1])
+        case GeneralConv():
+            return 2 * math.prod(shapes[op.y]) * math.prod(shapes[op.others[0]][1:])
+        case MatMul():
+            return 2 * math.prod(shapes[op.y]) * matmul_operands(op, shapes[op.x], shapes[op.others[0]])[0][-1]
         case _:
             return 0
 
@@ -198,8 +233,13 @@ def _second_pass(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print_graph(report: dict[str, Any]) -> None:
     screen = console()
+    _print_summary(screen, report)
+    print_stages(screen, report["passes"])
+
+
+def _print_summary(screen: Console, report: dict[str, Any]) -> None:
     heading(screen, f"{report['model']} ({megabytes(report['file_nbytes'])})")
     if report["note"]:
         screen.print(f"Note: {report['note']}", markup=False)
@@ -210,6 +250,11 @@ def _print(report: dict[str, Any]) -> None:
         f"Input: {given['name']} {_times(given['shape'])} (declared {declared}); output: {outputs}", markup=False
     )
     screen.print(f"Parameters: {report['parameters']:,}")
+
+
+def _print(report: dict[str, Any]) -> None:
+    screen = console()
+    _print_summary(screen, report)
     screen.print(f"Cost of a run: {report['flop'] / 1e9:.2f} GFLOP (2 per multiply-add)")
     heading(screen, "Layers, as in the file")
     screen.print(_layer_table(report))

@@ -44,12 +44,12 @@ def _open_any() -> tuple[Device, str]:
 
 def _open_working_cuda() -> tuple[Device, str]:
     from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
-    from vgg16gpu.program import Kernel  # noqa: PLC0415
+    from vgg16gpu.transfer import BUS_GROUPS, transfer_kernel  # noqa: PLC0415
 
     device = CudaDevice()
     try:
         # A small kernel tells whether there is an nvcc (or its work in the cache) that goes with card and driver.
-        device.build([Kernel("elementwise.cu", "relu_f32")])
+        device.build([transfer_kernel(BUS_GROUPS)])
     except KernelError as error:
         device.close()
         reason = " ".join(str(error).splitlines()[:2])  # a compiler's message is longer; its first line says what

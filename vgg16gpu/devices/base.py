@@ -67,7 +67,10 @@ class Device(Protocol):
         """Give back what `allocate` returned."""
 
     def pinned(self, nbytes: int) -> Bytes:
-        """A host buffer that copies to and from the device fast; freed with the device."""
+        """A host buffer that copies to and from the device fast; freed with the device, if not before."""
+
+    def unpin(self, buffer: Bytes) -> None:
+        """Give back what `pinned` returned. Nothing may be on its way there or from there."""
 
     def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device."""

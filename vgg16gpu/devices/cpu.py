@@ -107,6 +107,11 @@ class CpuDevice:
         self._pinned.append(buffer)
         return buffer
 
+    def unpin(self, buffer: Bytes) -> None:
+        """Give back what `pinned` returned."""
+        self._require_open()
+        self._pinned = [other for other in self._pinned if other is not buffer]
+
     def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
         """Copy a contiguous host array to the device. Raises DeviceError if it does not fit there."""
         self._require_open()

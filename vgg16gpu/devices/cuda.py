@@ -152,9 +152,14 @@ class CudaDevice:
             self._held.allocations.pop(address).free()
 
     def pinned(self, nbytes: int) -> Bytes:
-        """A host buffer that copies to and from the device fast; freed with the device."""
+        """A host buffer that copies to and from the device fast; freed with the device, if not before."""
         with self._active(DeviceError):
             return self._held.pin(nbytes)
+
+    def unpin(self, buffer: Bytes) -> None:
+        """Give back what `pinned` returned. Nothing may be on its way there or from there."""
+        with self._active(DeviceError):
+            self._held.unpin(buffer)
 
     def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device.

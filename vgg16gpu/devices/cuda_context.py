@@ -131,6 +131,15 @@ class Held:
         self.buffers.append(buffer)
         return buffer[:nbytes]
 
+    def unpin(self, data: Bytes) -> None:
+        """Free a buffer from `pin`. Raises DeviceError if it is none."""
+        for index, buffer in enumerate(self.buffers):
+            if host_address(buffer) == host_address(data):
+                allocation: Any = self.buffers.pop(index).base
+                allocation.free()
+                return
+        raise DeviceError(f"{host_address(data):#x} is not pinned here, or has been given back")
+
     def is_pinned(self, data: Bytes) -> bool:
         """Whether all of `data` lies in one buffer from `pin`."""
         start = host_address(data)

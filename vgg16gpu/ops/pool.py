@@ -1,12 +1,12 @@
-"""Max and average pooling: the Python side of kernels/pool.cu."""
+"""Max and average pooling, by windows or of whole maps: the Python side of kernels/pool.cu."""
 
 from __future__ import annotations
 
 import math
 
-from vgg16gpu.graph import Pool
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, linear, scalars
-from vgg16gpu.program import Kernel, Step, Value
+from vgg16gpu.graph import GlobalPool, Pool
+from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.program import Dim3, Kernel, Step, Value
 
 SOURCE = "pool.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
@@ -16,18 +16,19 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     """One launch."""
     del constants, places
     op: Pool = layer.op
-    batch, height, width, channels = y.stored_shape
-    window = op.window
+    batch, rows, columns, pitch = y.stored_shape
+    _, channels, height, width = x.shape
+    window, pads = op.window, op.window.padding(height, width)
     grid, block = linear(math.prod(y.stored_shape) // 4)
     return (
         Step(
-            kernel=Kernel(SOURCE, "pool_f32", (("AVERAGE", int(op.kind == "average")),)),
+            kernel=_kernel("pool_f32", op),
             grid=grid,
             block=block,
             arguments=(
                 *(y.pointer, x.pointer),
-                *scalars(batch * height * width, x.shape[2], x.shape[3], channels, height, width),
-                *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left, int(op.count_include_pad)),
+                *scalars(batch * rows * columns, channels, height, width, pitch, rows, columns),
+                *scalars(*window.kernel, *window.strides, *window.dilations, *pads, int(op.count_include_pad)),
             ),
             flop=math.prod(y.shape) * math.prod(window.kernel),
             nbytes=x.nbytes + y.nbytes,
@@ -37,4 +38,27 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     )
 
 
-LOWERING = Lowering(Pool, steps)
+def global_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: GlobalPool = layer.op
+    batch, height, width, pitch = x.stored_shape
+    return (
+        Step(
+            kernel=_kernel("global_pool_f32", op),
+            grid=Dim3(batch * pitch // 4),
+            block=Dim3(BLOCK),
+            arguments=(y.pointer, x.pointer, *scalars(height * width, pitch)),
+            flop=math.prod(x.shape),
+            nbytes=x.nbytes + y.nbytes,
+            names=op.names,
+            label=f"global {op.kind} pool",
+        ),
+    )
+
+
+def _kernel(name: str, op: Pool | GlobalPool) -> Kernel:
+    return Kernel(SOURCE, name, (("AVERAGE", int(op.kind == "average")),))
+
+
+LOWERINGS = (Lowering(Pool, steps), Lowering(GlobalPool, global_steps))

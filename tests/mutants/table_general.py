@@ -1,0 +1,230 @@
+"""Wrong kernels of the general ops: those that take values of any layout, and what else few networks need."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests import (
+    test_conv_general,
+    test_elementwise,
+    test_lrn,
+    test_matmul,
+    test_pool,
+    test_rearrange,
+    test_softmax,
+)
+from tests.mutants.table import Edit, Mutant
+
+MAPS = (2, 5, 3, 4)
+
+ELEMENTWISE_AND_REARRANGE = (
+    Mutant(
+        "a function of the padding stored",
+        "elementwise.cu",
+        Edit("    if (i < real) {\n      const float v = value_of", "    {\n      const float v = value_of"),
+        test_elementwise.test_padding_of_operands_does_not_reach_the_output,
+    ),
+    Mutant(
+        "a repeated operand read as if it were not",
+        "elementwise.cu",
+        Edit("source[i * strides[RANK - 1]]", "source[i]"),
+        partial(test_elementwise.test_broadcasting, shapes=(MAPS, ())),
+    ),
+    Mutant(
+        "a vector of what lies apart",
+        "elementwise.cu",
+        Edit("real >= 4 && vectors >> k & 1", "real >= 4"),
+        partial(test_elementwise.test_operands_of_one_shape, function="add", shape=(2, 4, 2, 8)),
+    ),
+    Mutant(
+        "the fifth operand forgotten",
+        "elementwise.cu",
+        Edit("if (k < f.operands) v =", "if (k < f.operands && k < 4) v ="),
+        partial(test_elementwise.test_several_operands, function="add", count=5),
+    ),
+    Mutant(
+        "nan lost in a clip",
+        "elementwise.cu",
+        Edit("min_nan(max_nan(v,", "min_nan(fmaxf(v,"),
+        test_elementwise.test_clip_of_special_values,
+    ),
+    Mutant(
+        "a clip that ends at the lower limit",
+        "elementwise.cu",
+        Edit(
+            "min_nan(max_nan(v, f.operands > 1 ? x[1] : f.first), f.operands > 1 ? x[2] : f.second)",
+            "max_nan(min_nan(v, f.operands > 1 ? x[2] : f.second), f.operands > 1 ? x[1] : f.first)",
+        ),
+        partial(test_elementwise.test_clip, shape=(3, 4, 2), limits=(2.0, 1.0)),
+    ),
+    Mutant(
+        "epsilon forgotten",
+        "elementwise.cu",
+        Edit("sqrtf(x[4] + f.first)", "sqrtf(x[4])"),
+        partial(test_elementwise.test_batch_norm_of_run_time_parameters, shape=(2, 5, 3, 3)),
+    ),
+    Mutant(
+        "a slice without steps",
+        "rearrange.cu",
+        Edit("index[d] * walk.row[STEPS][d]", "index[d]"),
+        partial(test_rearrange.test_slices, shape=(9,), slices=(slice(7, 0, -3),)),
+    ),
+    Mutant(
+        "what lies before a tensor taken for its own",
+        "rearrange.cu",
+        Edit("source[d] >= 0 && ", ""),
+        partial(test_rearrange.test_padding, shape=(5,), before=(2,), after=(3,), value=-1.5),
+    ),
+    Mutant(
+        "padding channels filled like a margin",
+        "rearrange.cu",
+        Edit("if (!is_padding(walk, index)) v = inside", "v = inside"),
+        partial(test_rearrange.test_padding, shape=MAPS, before=(0, 0, 1, 2), after=(0, 0, 3, 1), value=-1.5),
+    ),
+    Mutant(
+        "elements numbered in the order of memory",
+        "rearrange.cu",
+        Edit("walk.row[NUMBERS]", "walk.row[OUT_STRIDES]"),
+        partial(test_rearrange.test_reshaped, shape=MAPS, target=(4, 3, 5, 2)),
+    ),
+    Mutant(
+        "the stride along the axis forgotten",
+        "rearrange.cu",
+        Edit("static_cast<long long>(along) * axis_stride", "static_cast<long long>(along)"),
+        partial(test_rearrange.test_gathered, shape=MAPS, axis=1, indices=[4, 0, 2]),
+    ),
+)
+
+# ---- matmul.cu and conv_general.cu
+
+PRODUCT = partial(test_matmul.test_small_shapes, layout=test_matmul.PLAIN)
+PRODUCT_OF_MAPS = partial(test_matmul.test_small_shapes, layout=test_matmul.NHWC)
+PRODUCT_WITH_BETA = partial(test_matmul.test_layouts_do_not_change_the_bits, case=test_matmul.EVERY_LAYOUT[1])
+PRODUCT_WITH_INFINITY = partial(
+    test_matmul.test_what_is_not_finite_stays_in_its_row_and_column, batch=(), bad=float("inf")
+)
+LONG_PRODUCT = test_matmul.test_sums_stay_exact_in_long_reductions
+GENERAL_CONV = partial(test_conv_general.test_small_shapes, layout=test_conv_general.PLAIN)
+GENERAL_CONV_NHWC = partial(test_conv_general.test_small_shapes, layout=test_conv_general.NHWC)
+GENERAL_CONV_WITH_NAN = partial(
+    test_conv_general.test_what_is_not_finite_stays_where_it_belongs, layout=test_conv_general.PLAIN, bad=float("nan")
+)
+LONG_GENERAL_CONV = partial(test_conv_general.test_sums_stay_exact_in_long_reductions, kernel=(3, 3))
+
+MATMUL_AND_CONV = (
+    Mutant(
+        "tiles overwritten while they are read",
+        "matmul.cu",
+        Edit("__syncthreads();  // the tiles before", "// the tiles before"),
+        PRODUCT,
+        order="7",
+    ),
+    Mutant(
+        "tiles read while they are written",
+        "matmul.cu",
+        Edit("__syncthreads();  // all threads", "// all threads"),
+        PRODUCT,
+        order="7",
+    ),
+    Mutant("k beyond the matrix", "matmul.cu", Edit("k0 + k < K && first", "first"), PRODUCT),
+    Mutant("k and rows exchanged", "matmul.cu", Edit("along_k ? slow : fast", "slow"), PRODUCT),
+    Mutant("products in one chain", "matmul.cu", Edit("GROUP_TILES = 9;", "GROUP_TILES = 9000;"), LONG_PRODUCT),
+    Mutant("last group of products lost", "matmul.cu", Edit(" && k0 + TILE < depth", ""), PRODUCT),
+    Mutant("groups of products added twice", "matmul.cu", Edit("      sum[i] = 0.f;\n", ""), LONG_PRODUCT),
+    Mutant("matrix of another batch", "matmul.cu", Edit("batch.row[A]", "batch.row[B]"), PRODUCT),
+    Mutant("padding batches computed", "matmul.cu", Edit("real && index[d] <", "real && index[d] <="), PRODUCT_OF_MAPS),
+    Mutant("padding columns computed", "matmul.cu", Edit("stored ? v : 0.f", "v"), PRODUCT_WITH_INFINITY),
+    Mutant("beta forgotten", "matmul.cu", Edit("fmaf(beta, c[m", "fmaf(1.f, c[m"), PRODUCT_WITH_BETA),
+    Mutant("alpha forgotten", "matmul.cu", Edit("alpha * total", "total"), PRODUCT_WITH_BETA),
+    Mutant("last row of a product dropped", "matmul.cu", Edit("m >= rows", "m + 1 >= rows"), PRODUCT),
+    Mutant("filter rows all the same", "conv_general.cu", Edit("kh * s[WEIGHT_STRIDE][H]", "0"), GENERAL_CONV),
+    Mutant("rows not dilated", "conv_general.cu", Edit("kh * s[DILATION][H]", "kh"), GENERAL_CONV),
+    Mutant("row above the map", "conv_general.cu", Edit("h < 0 || ", ""), GENERAL_CONV),
+    Mutant("columns behind the map", "conv_general.cu", Edit(" && w < s[INP][W]", ""), GENERAL_CONV),
+    Mutant("channels of the first group", "conv_general.cu", Edit("oc / group_outputs * s[INP][C]", "0"), GENERAL_CONV),
+    Mutant("padding channels left", "conv_general.cu", Edit("    out[position] = 0.f;\n", ""), GENERAL_CONV_NHWC),
+    Mutant("pixels before channels", "conv_general.cu", Edit("if (!channels_last) oc", "oc"), GENERAL_CONV_NHWC),
+    Mutant("filter rows in one chain", "conv_general.cu", Edit("GROUP = 288", "GROUP = 288000"), LONG_GENERAL_CONV),
+    Mutant("last filter rows lost", "conv_general.cu", Edit("total + sum +", "total +"), GENERAL_CONV),
+    Mutant("bias of the first filter", "conv_general.cu", Edit("bias[oc] : 0.f", "bias[0] : 0.f"), GENERAL_CONV),
+    Mutant("NaN lost in the ReLU", "conv_general.cu", Edit("relu(v)", "fmaxf(v, 0.f)"), GENERAL_CONV_WITH_NAN),
+)
+
+# ---- softmax.cu, pool.cu and lrn.cu
+
+GENERAL_MEAN = partial(test_pool.test_small_maps, kind="average")
+WHOLE_MEAN = partial(test_pool.test_whole_maps, kind="average", size=(15, 17), channels=5, inner=True)
+CROSS_CHANNEL = partial(test_lrn.test_sizes, channels=4, inner=True)
+
+SOFTMAX_POOL_LRN = (
+    Mutant(
+        "padding channels summed",
+        "softmax.cu",
+        Edit("start.real && place.real", "start.real"),
+        partial(test_softmax.test_small_maps, axis=1),
+    ),
+    Mutant(
+        "rows of padding computed",
+        "softmax.cu",
+        Edit("start.real && place.real", "place.real"),
+        partial(test_softmax.test_small_maps, axis=3),
+    ),
+    Mutant(
+        "logarithm forgotten",
+        "softmax.cu",
+        Edit("x - log_sum", "x"),
+        partial(test_softmax.test_small_maps, axis=3),
+    ),
+    Mutant(
+        "terms of a softmax in one chain",
+        "softmax.cu",
+        Edit("GROUP = 288", "GROUP = 288000"),
+        test_softmax.test_a_long_row_is_added_up_in_groups,
+    ),
+    Mutant("rows of a pool not dilated", "pool.cu", Edit("top + kh * DH", "top + kh"), GENERAL_MEAN),
+    Mutant("padding below not counted", "pool.cu", Edit("H + PB", "H"), GENERAL_MEAN),
+    Mutant("what lies beyond the padding counted", "pool.cu", Edit("H + PB", "H + PB + KH * DH"), GENERAL_MEAN),
+    Mutant(
+        "largest of nothing is no number",
+        "pool.cu",
+        Edit("else if (empty)", "else if (false)"),
+        partial(test_pool.test_a_window_of_nothing_but_padding, kind="max", count_include_pad=False),
+    ),
+    Mutant(
+        "divided by nothing",
+        "pool.cu",
+        Edit("max(counted, 1)", "counted"),
+        partial(test_pool.test_a_window_of_nothing_but_padding, kind="average", count_include_pad=False),
+    ),
+    Mutant(
+        "values of a window in one chain",
+        "pool.cu",
+        Edit("GROUP = 288", "GROUP = 288000"),
+        test_pool.test_a_large_window_is_added_up_in_groups,
+    ),
+    Mutant("last pixel of a map lost", "pool.cu", Edit("p < HW;", "p < HW - 1;"), WHOLE_MEAN),
+    Mutant("map of the first image", "pool.cu", Edit("(long long)n * HW * C", "0 * n"), WHOLE_MEAN),
+    Mutant(
+        "warps of a map read before they have written",
+        "pool.cu",
+        Edit("__syncthreads();  // all warps have written", "// all warps have written"),
+        WHOLE_MEAN,
+        order="7",
+    ),
+    Mutant("even window misplaced", "lrn.cu", Edit("(size - 1) / 2", "size / 2"), partial(CROSS_CHANNEL, size=2)),
+    Mutant(
+        "channels of the pixel before",
+        "lrn.cu",
+        Edit("max(c - (size - 1) / 2, 0)", "c - (size - 1) / 2"),
+        partial(CROSS_CHANNEL, size=5),
+    ),
+    Mutant("alpha of every channel", "lrn.cu", Edit(" / size * sum;", " * sum;"), partial(CROSS_CHANNEL, size=3)),
+    Mutant(
+        "squares in float",
+        "lrn.cu",
+        Edit("static_cast<double>(pixel[j]) * pixel[j]", "pixel[j] * pixel[j]"),
+        test_lrn.test_large_and_small_numbers,
+    ),
+)
+
+GENERAL_MUTANTS = (*ELEMENTWISE_AND_REARRANGE, *MATMUL_AND_CONV, *SOFTMAX_POOL_LRN)

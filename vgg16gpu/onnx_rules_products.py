@@ -1,0 +1,71 @@
+"""Rules of matrix products."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from vgg16gpu.graph import Array, Gemm, MatMul, Op
+from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError
+
+
+def gemm(node: Node) -> Op:
+    """Gemm: with constant B and one bias per output a fully connected layer; else a product of two matrices."""
+    if node.rank is not None and node.shape[:1] == (None,):
+        node.only("transA", 0, 0, "only (N, F) inputs are supported while the batch is open")
+    alpha, beta = float(node.attributes.get("alpha", 1.0)), float(node.attributes.get("beta", 1.0))
+    transposed = bool(node.attributes.get("transB", 0))
+    has_bias = node.operand(2) is not None and beta != 0
+    if node.is_constant(1):
+        weight = node.weight(1, "weight")
+        if weight.ndim != 2:
+            raise RefusalError(f"its weight has shape {weight.shape}", "only matrices are supported")
+        features = weight.shape[0 if transposed else 1]
+        bias = _bias(node, features) if has_bias and node.is_constant(2) else None
+        turned = bool(node.attributes.get("transA", 0)) or node.is_constant(0)
+        if not turned and (bias is not None) == has_bias and (bias is None or math.prod(bias.shape[:-1]) == 1):
+            if bias is not None:
+                bias = np.ascontiguousarray(np.broadcast_to(_scaled(node, bias, beta).reshape(-1), (features,)))
+            return Gemm(
+                node.x, node.y, (node.y,), _scaled(node, weight if transposed else _turned(node, weight), alpha), bias
+            )
+    if len(node.shape) != 2 or len(node.shape_of(1)) != 2:
+        raise RefusalError(f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN)
+    others = (node.value(1, "weight"), node.value(2, "bias")) if has_bias else (node.value(1, "weight"),)
+    turned = bool(node.attributes.get("transA", 0))
+    return MatMul(node.x, node.y, (node.y,), others, turned, transposed, alpha, beta)
+
+
+def matmul(node: Node) -> Op:
+    """MatMul: of a matrix and a constant one a fully connected layer; else of any rank."""
+    if node.is_constant(1) and not node.is_constant(0) and len(node.shape) == 2:
+        weight = node.weight(1, "weight")
+        if weight.ndim == 2:
+            return Gemm(node.x, node.y, (node.y,), _turned(node, weight), None)
+    return MatMul(node.x, node.y, (node.y,), (node.value(1, "weight"),))
+
+
+def _turned(node: Node, weight: Array) -> Array:
+    node.scope.memory.take(weight.shape, weight.dtype)
+    return np.ascontiguousarray(weight.T)
+
+
+def _scaled(node: Node, array: Array, factor: float) -> Array:
+    if factor == 1:
+        return array
+    node.scope.memory.take(array.shape, array.dtype)
+    with np.errstate(all="ignore"):  # weights that are not finite show in the scores, as in any other engine
+        return array * np.float32(factor)
+
+
+def _bias(node: Node, features: int) -> Array:
+    """Constant C, which must be broadcast to the product whatever the batch is."""
+    bias = node.weight(2, "bias")
+    rows = node.shape[1 if node.attributes.get("transA", 0) else 0] if node.rank == 2 else None
+    shape = (1, 1, *bias.shape)[-2:]
+    if bias.ndim > 2 or shape[0] not in (1, rows) or shape[1] not in (1, features):
+        raise RefusalError(
+            f"its bias has shape {bias.shape} for {features} outputs", "only one bias per output is supported"
+        )
+    return bias
