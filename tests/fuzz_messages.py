@@ -337,6 +337,25 @@ def _call_functions(random: Random, model: ModelProto) -> None:
     model.graph.node.insert(0, helper.make_node(f"F{depth - 1}", [x], ["from_function"], domain="deep"))
 
 
+def _many_nodes(random: Random, model: ModelProto) -> None:
+    """A long chain before a node, or as many nodes that read the same value."""
+    node = _one(random, model.graph.node)
+    if not node.input:
+        raise _UnfitError
+    x, operator, in_chain = node.input[0], random.choice(("Identity", "Relu", "Dropout", "Add")), random.random() < 0.5
+    index = list(model.graph.node).index(node)
+    names = [f"many{number}" for number in range(random.choice((2, 20, 1200, 4000)))]
+    read = [x, *names[:-1]] if in_chain else [x] * len(names)
+    nodes = [
+        helper.make_node(operator, [name] * (1 + (operator == "Add")), [made])
+        for name, made in zip(read, names, strict=True)
+    ]
+    node.input[0] = names[-1]
+    rest = list(model.graph.node)[index:]
+    del model.graph.node[index:]
+    model.graph.node.extend([*nodes, *rest])
+
+
 def _blow_up(random: Random, model: ModelProto) -> None:
     """A few bytes that ask for much memory: operators that make large values of small ones."""
     node = _one(random, model.graph.node)
@@ -436,5 +455,6 @@ _MESSAGES: Final[Mapping[str, Callable[[Random, ModelProto], None]]] = {
     "external data": _outside,
     "deep graphs": _deep_graphs,
     "deep functions": _call_functions,
+    "many nodes": _many_nodes,
     "blow-up": _blow_up,
 }

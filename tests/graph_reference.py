@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,33 +83,25 @@ def _moved(op: Op, x: Array64) -> Array64:
     return reference.apply(op, x)
 
 
-def _windows(x: Array64, window: Window, fill: float) -> Array64:
-    """(N, C, OH, OW, KH, KW): windows that begin in the map or before it, filled beside it."""
-    pads, (rows, columns) = window.padding(*x.shape[2:]), window.output_size(*x.shape[2:])
-    plain = replace(window, same="", ceil=False)
+def _windows(x: Array64, window: Window, fill: float, beyond: float | None = None) -> Array64:
+    """(N, C, OH, OW, KH, KW): the map, `fill` in its padding, `beyond` in what rounding up adds behind that."""
+    pads, counts = window.padding(*x.shape[2:]), window.output_size(*x.shape[2:])
+    padded = np.pad(x, ((0, 0), (0, 0), (pads.top, pads.bottom), (pads.left, pads.right)), constant_values=fill)
     more = [
-        max((count - 1) * stride + extent - size - before, after)
-        for count, stride, extent, size, before, after in (
-            (rows, window.strides[0], window.extent[0], x.shape[2], pads.top, pads.bottom),
-            (columns, window.strides[1], window.extent[1], x.shape[3], pads.left, pads.right),
-        )
+        max((count - 1) * stride + extent - size, 0)
+        for count, stride, extent, size in zip(counts, window.strides, window.extent, padded.shape[2:], strict=True)
     ]
-    edges = ((0, 0), (0, 0), (pads.top, more[0]), (pads.left, more[1]))
-    padded = np.pad(x, edges, constant_values=fill)
-    view = np.lib.stride_tricks.sliding_window_view(padded, plain.extent, axis=(2, 3))
+    edges = ((0, 0), (0, 0), (0, more[0]), (0, more[1]))
+    padded = np.pad(padded, edges, constant_values=fill if beyond is None else beyond)
+    view = np.lib.stride_tricks.sliding_window_view(padded, window.extent, axis=(2, 3))
     view = view[:, :, :: window.strides[0], :: window.strides[1], :: window.dilations[0], :: window.dilations[1]]
-    return np.asarray(view[:, :, :rows, :columns])
+    return np.asarray(view[:, :, : counts[0], : counts[1]])
 
 
 def _pool(op: Pool, x: Array64) -> Array64:
     if op.kind == "max":
         return np.asarray(_windows(x, op.window, -math.inf).max(axis=(4, 5)))
-    ones = np.ones_like(x)
-    counts = _windows(ones, op.window, 0.0)
-    if op.count_include_pad:
-        pads = op.window.padding(*x.shape[2:])
-        ones = np.pad(ones, ((0, 0), (0, 0), (pads.top, pads.bottom), (pads.left, pads.right)), constant_values=1.0)
-        counts = _windows(ones, replace(op.window, pads=type(pads)(), same=""), 0.0)
+    counts = _windows(np.ones_like(x), op.window, 1.0 if op.count_include_pad else 0.0, 0.0)
     return np.asarray(_windows(x, op.window, 0.0).sum(axis=(4, 5)) / counts.sum(axis=(4, 5)))
 
 

@@ -190,7 +190,7 @@ def test_a_chain_has_the_layers_of_its_convolutions() -> None:
 
 def test_steps_of_integers_are_those_of_the_two() -> None:
     path = path_of(NET, "int8")
-    assert [path.step_of(name) for name in "xab"] == [0.5, 0.25, 0.125]
+    assert [path.steps.get(name, 1.0) for name in "xab"] == [0.5, 0.25, 0.125]
 
 
 def test_a_chain_has_the_arrays_of_its_convolutions() -> None:

@@ -70,6 +70,8 @@ def ints(*numbers: int) -> Any:
         (MAP, (5, 4, 3, 3), {"dilations": [2, 1]}, GeneralConv),
         (MAP, (5, 4, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, Conv),
         (MAP, (5, 4, 2, 2), {"auto_pad": "SAME_LOWER", "strides": [2, 3]}, Conv),
+        (MAP, (5, 4, 1, 1), {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, Conv),
+        (MAP, (5, 4, 2, 1), {"auto_pad": "SAME_LOWER", "strides": [5, 4]}, Conv),
         (OPEN_SIZE, (5, 4, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, GeneralConv),
         (OPEN_SIZE, (5, 4, 2, 4), {"auto_pad": "SAME_LOWER"}, Conv),
         (OPEN_SIZE, (4, 2, 3, 3), {"group": 2, "dilations": [1, 2]}, GeneralConv),

@@ -130,6 +130,8 @@ def test_pool_details(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "options", "message"),
     [
+        ("MaxPool", {"ceil_mode": 2}, "ceil_mode is 2; 0 or 1 is needed"),
+        ("MaxPool", {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, "strides (2, 3) leap over elements"),
         ("MaxPool", {"dilations": [2, -2]}, "dilations is [2, -2]"),
         ("MaxPool", {"kernel_shape": [2]}, "kernel_shape is [2]; two positive numbers"),
         ("MaxPool", {"kernel_shape": [2, 2, 2]}, "kernel_shape is [2, 2, 2]"),

@@ -206,4 +206,4 @@ def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:
         "c": QuantisedOp(none, zeros(1), Scale(0.125, False), None),
     }
     path = path_of(NET, wish=Wish("int8", quantised=quantised))
-    assert [path.step_of(name) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]
+    assert [path.steps.get(name, 1.0) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]

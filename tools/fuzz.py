@@ -3,8 +3,8 @@
     python tools/fuzz.py [--cases N] [--seconds S] [--seed N] [--jobs N] [--output FILE]
 
 Case `number` of a seed is always the same file (tests/fuzz_models.py). Worker processes load each one; what is accepted
-and small is run on the cpu device and compared with onnxruntime. Loading may take 256 MiB beyond what the process has
-and 5 s. A failed case is kept, as a folder with the model and a report. Exit code 1 when there is one.
+and small is run on the cpu device and compared with onnxruntime. Loading may take 5 s, and 256 MiB more than folding
+constants may. A failed case is kept, as a folder with the model and a report. Exit code 1 when there is one.
 """
 
 from __future__ import annotations

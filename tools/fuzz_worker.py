@@ -28,8 +28,10 @@ from tests.fuzz_seeds import furnish
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
 from vgg16gpu.loader import load
+from vgg16gpu.onnx_fold import BASE_MEMORY
 from vgg16gpu.session import Declared, Session
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.simplify import simplify
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -41,7 +43,7 @@ FAILURES: Final = (CRASH, HANG, OUTSIDE, WRONG)
 
 # What a worker is doing, and for how many seconds it may. Compilers and onnxruntime are not what is tested here.
 LOADING, RUNNING, COMPILING, JUDGING, MAKING = STAGES = range(5)
-LOAD_NBYTES: Final = 256 << 20  # that loading may map beyond what the process has
+LOAD_NBYTES: Final = BASE_MEMORY + (256 << 20)  # that loading may map beyond what the process has
 RUN_NBYTES: Final = 2 << 30
 MAX_ELEMENTS: Final = 1 << 18  # in all values of a model that is run
 MAX_OPS: Final = 1000  # the same
@@ -118,7 +120,7 @@ class Examiner:
     def _load_and_run(self, damaged: Case) -> Outcome:
         self._enter(LOADING, damaged.number)
         try:
-            graph = load(self._model)
+            graph = simplify(load(self._model))
             with Session(self._model, self._device) as session:
                 inputs = _inputs(session.inputs, damaged.seed.inputs)
                 shapes = infer_shapes(graph, {value.name: inputs[value.name].shape for value in graph.inputs})
@@ -158,7 +160,7 @@ class Examiner:
         return self._failure(number, WRONG, reason_class(problems[0], self._model), "\n".join(problems))
 
     def _stays_finite(self, inputs: Arrays) -> bool:
-        """Whether no weight, and no value inside the judge, is NaN or infinite: engines may differ in what they do then."""
+        """Whether no weight, and no value inside the judge, is NaN or infinite: engines differ in what they do then."""
         model = onnx.load(self._model, load_external_data=False)
         weights = [numpy_helper.to_array(tensor, str(self._model.parent)) for tensor in model.graph.initializer]
         names = {name for node in model.graph.node for name in node.output if name}

@@ -12,8 +12,8 @@ GeneralConv and AxisSoftmax for what Conv and Softmax do not cover.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -128,6 +128,7 @@ class Conv(Op):
     window: Window
     relu: bool = False
     pool: bool = False  # 2x2 max-pool, stride 2, no padding, after the ReLU
+    weight_steps: Array | None = None  # (OC,), if the file holds integers: weight / step is one of -128..127
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +161,7 @@ class Gemm(Op):
     bias: Array | None
     relu: bool = False
     flattens: bool = False
+    weight_steps: Array | None = None  # as of Conv
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,7 +321,8 @@ class GraphInput:
 class Graph:
     """A whole model. `ops` are in topological order; each value has one producer.
 
-    `others`: run-time inputs beside `input`. `constants`: what general ops read beside run-time values.
+    `others`: run-time inputs beside `input`. `constants`: what general ops read beside run-time values. `integers`: for
+    values that the file itself rounds to bytes the step, and whether they are signed.
     """
 
     input: GraphInput
@@ -327,6 +330,7 @@ class Graph:
     outputs: tuple[str, ...]
     others: tuple[GraphInput, ...] = ()
     constants: Mapping[str, Array] = field(default_factory=dict)
+    integers: Mapping[str, tuple[float, bool]] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[GraphInput, ...]:
@@ -345,7 +349,13 @@ def parts(op: Op) -> tuple[Op, ...]:
     return (op.first, op.second) if isinstance(op, ConvChain) else (op,)
 
 
+def with_operands(op: Op, operands: Sequence[str]) -> Op:
+    """The same op, reading other values."""
+    x, *others = operands
+    return replace(op, x=x, others=tuple(others)) if isinstance(op, MultiOp) else replace(op, x=x)
+
+
 def op_arrays(op: Op) -> tuple[Array, ...]:
     """The constant arrays of an op."""
-    found = (value for part in parts(op) for value in vars(part).values())
-    return tuple(value for value in found if isinstance(value, np.ndarray) and value.dtype == np.float32)
+    found = (item for part in parts(op) for item in vars(part).items() if item[0] != "weight_steps")
+    return tuple(value for _, value in found if isinstance(value, np.ndarray) and value.dtype == np.float32)

@@ -184,6 +184,13 @@ class Node:
         """The attribute `axis`, counted from the front."""
         return positive_axis(self.attributes.get("axis", default), rank)
 
+    def flag(self, name: str) -> bool:
+        """An attribute that is 0, the default, or 1."""
+        value = self.attributes.get(name, 0)
+        if value not in (0, 1):
+            raise RefusalError(f"{name} is {value}", "0 or 1 is needed")
+        return bool(value)
+
     def only(self, name: str, accepted: object, default: object, remedy: str) -> None:
         """Refuse any value of an attribute but the accepted one."""
         value = self.attributes.get(name, default)

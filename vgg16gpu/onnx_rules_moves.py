@@ -45,7 +45,7 @@ def reshape(node: Node) -> Op:
     target = node.constant(1)
     if target is None or target.ndim != 1 or target.dtype != np.int64:
         raise RefusalError("its shape operand is not a list of int64", EXPORT_AGAIN)
-    shape, allowzero = [int(dim) for dim in target], bool(node.attributes.get("allowzero", 0))
+    shape, allowzero = [int(dim) for dim in target], node.flag("allowzero")
     if node.is_unknown(0):
         return Reshape(node.x, node.y, (node.y,), tuple(shape))
     if _flattens(shape, node.shape, allowzero):

@@ -15,7 +15,7 @@ def gemm(node: Node) -> Op:
     if node.rank is not None and node.shape[:1] == (None,):
         node.only("transA", 0, 0, "only (N, F) inputs are supported while the batch is open")
     alpha, beta = float(node.attributes.get("alpha", 1.0)), float(node.attributes.get("beta", 1.0))
-    transposed = bool(node.attributes.get("transB", 0))
+    transposed = node.flag("transB")
     has_bias = node.operand(2) is not None and beta != 0
     if node.is_constant(1):
         weight = node.weight(1, "weight")
@@ -23,7 +23,7 @@ def gemm(node: Node) -> Op:
             raise RefusalError(f"its weight has shape {weight.shape}", "only matrices are supported")
         features = weight.shape[0 if transposed else 1]
         bias = _bias(node, features) if has_bias and node.is_constant(2) else None
-        turned = bool(node.attributes.get("transA", 0)) or node.is_constant(0)
+        turned = node.flag("transA") or node.is_constant(0)
         if not turned and (bias is not None) == has_bias and (bias is None or math.prod(bias.shape[:-1]) == 1):
             if bias is not None:
                 bias = np.ascontiguousarray(np.broadcast_to(_scaled(node, bias, beta).reshape(-1), (features,)))
@@ -33,7 +33,7 @@ def gemm(node: Node) -> Op:
     if len(node.shape) != 2 or len(node.shape_of(1)) != 2:
         raise RefusalError(f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN)
     others = (node.value(1, "weight"), node.value(2, "bias")) if has_bias else (node.value(1, "weight"),)
-    turned = bool(node.attributes.get("transA", 0))
+    turned = node.flag("transA")
     return MatMul(node.x, node.y, (node.y,), others, turned, transposed, alpha, beta)
 
 
@@ -62,7 +62,7 @@ def _scaled(node: Node, array: Array, factor: float) -> Array:
 def _bias(node: Node, features: int) -> Array:
     """Constant C, which must be broadcast to the product whatever the batch is."""
     bias = node.weight(2, "bias")
-    rows = node.shape[1 if node.attributes.get("transA", 0) else 0] if node.rank == 2 else None
+    rows = node.shape[1 if node.flag("transA") else 0] if node.rank == 2 else None
     shape = (1, 1, *bias.shape)[-2:]
     if bias.ndim > 2 or shape[0] not in (1, rows) or shape[1] not in (1, features):
         raise RefusalError(

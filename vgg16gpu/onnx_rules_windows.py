@@ -60,13 +60,16 @@ def max_pool(node: Node) -> Op:
 
 def average_pool(node: Node) -> Op:
     """AveragePool: 2-D; a 1x1 window with stride 1 (torch's AdaptiveAvgPool at 224) changes nothing."""
-    return _pool(node, "average", count_include_pad=bool(node.attributes.get("count_include_pad", 0)))
+    return _pool(node, "average", count_include_pad=node.flag("count_include_pad"))
 
 
 def _pool(node: Node, kind: Literal["max", "average"], *, count_include_pad: bool) -> Op:
     kernel = _pair(node, "kernel_shape", None)
     window = _window(node, kernel)
     pads, (rows, columns) = window.pads, window.extent
+    auto = node.attributes.get("auto_pad", b"")
+    if auto.startswith(b"SAME") and (window.strides[0] > rows or window.strides[1] > columns):
+        raise RefusalError(f"strides {window.strides} leap over elements", "export with explicit pads, not auto_pad")
     if max(pads.top, pads.bottom) >= rows or max(pads.left, pads.right) >= columns:
         raise RefusalError(f"pads {tuple(pads)} are not smaller than its kernel {(rows, columns)}", EXPORT_AGAIN)
     if kernel == window.strides == (1, 1):
@@ -128,7 +131,7 @@ def _window(node: Node, kernel: tuple[int, int]) -> Window:
         Pads(*pads),
         _pair(node, "dilations", (1, 1)),
         "upper" if auto == "SAME_UPPER" else "lower" if auto == "SAME_LOWER" else "",
-        bool(node.attributes.get("ceil_mode", 0)) and not auto.startswith("SAME"),
+        node.flag("ceil_mode") and not auto.startswith("SAME"),
     )
     try:
         return _resolved(window, node.shape)

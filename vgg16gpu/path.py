@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, ConvChain, Graph, Op, Shape, parts
+from vgg16gpu.graph import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
 from vgg16gpu.ops import lowerings
 from vgg16gpu.ops.base import Layer, Lowering, Scaling
 from vgg16gpu.quantise import QuantisedOp
@@ -55,7 +56,7 @@ class Path:
                 facts=self.facts,
                 precision=self.precision,
                 number=number,
-                reads_input=self._reads_input(op),
+                reads_input=op is self._only_reader,
                 x_scaling=self.scalings.get(op.x),
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
@@ -71,19 +72,23 @@ class Path:
             replace(chain, op=second, x_shape=between, reads_input=False, x_scaling=None),
         )
 
-    def _reads_input(self, op: Op) -> bool:
-        """Whether `op` alone reads the run-time input, which nobody wants back either."""
+    @cached_property
+    def _only_reader(self) -> Op | None:
+        """The op that alone reads the run-time input, which nobody wants back either."""
         name = self.graph.input.name
-        return [other for other in self.graph.ops if name in other.operands] == [op] and name not in self.graph.outputs
+        readers = [op for op in self.graph.ops if name in op.operands]
+        return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
 
-    def step_of(self, name: str) -> float:
-        """The step of a value that an op reads or writes as integers; 1 for any other."""
+    @cached_property
+    def steps(self) -> Mapping[str, float]:
+        """The step of every value that an op reads or writes as integers."""
+        found: dict[str, float] = {}
         for op in (part for whole in self.graph.ops for part in parts(whole)):
-            quantised = self.quantised.get(op.y)
-            scale = quantised and (quantised.x if op.x == name else quantised.y if op.y == name else None)
-            if scale:
-                return scale.step
-        return 1.0
+            if quantised := self.quantised.get(op.y):
+                found.setdefault(op.x, quantised.x.step)
+                if quantised.y:
+                    found.setdefault(op.y, quantised.y.step)
+        return found
 
     def with_scalings(self, scalings: Mapping[str, Scaling]) -> Path:
         """The same with room for scales."""
@@ -98,13 +103,15 @@ class Path:
 
         Raises ModelError for an op that has none.
         """
-        return replace(self, lowerings={layer.op.y: _best(layer, families) for layer in self.layers(self.shapes)})
+        chosen = {layer.op.y: _best(layer, _usable(layer, families)) for layer in self.layers(self.shapes)}
+        return replace(self, lowerings=chosen)
 
     def chained(self, families: tuple[str, ...]) -> Path:
         """The same with a chain in the graph, if one of these families computes it; else itself."""
         path = replace(self, graph=_with_chain(self.graph))
         first = next(path.layers(path.shapes))
-        return path if isinstance(first.op, ConvChain) and _found(first, families) else self
+        is_whole = all(_usable(part, families) == families for part in first.parts)
+        return path if isinstance(first.op, ConvChain) and is_whole and _found(first, families) else self
 
 
 def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], wish: Wish) -> Path:
@@ -137,6 +144,12 @@ def _with_chain(graph: Graph) -> Graph:
                 chain = ConvChain(first.x, second.y, (*first.names, *second.names), first, second)
                 return replace(graph, ops=(chain, *others))
     return graph
+
+
+def _usable(layer: Layer, families: tuple[str, ...]) -> tuple[str, ...]:
+    """Of these families those that can be asked: without a scale for its input an op of int8 stays in float32."""
+    plain = layer.precision == "int8" and layer.quantised is None and isinstance(layer.op, Conv | Gemm)
+    return ("ffma",) if plain else families
 
 
 def _best(layer: Layer, families: tuple[str, ...]) -> Lowering:

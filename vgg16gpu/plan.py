@@ -9,8 +9,8 @@ import numpy as np
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Array, Gemm, Graph, Shape
-from vgg16gpu.ops import preprocess, scales
+from vgg16gpu.graph import Array, Gemm, Graph, Op, Shape, Transpose, with_operands
+from vgg16gpu.ops import lowerings, preprocess, scales
 from vgg16gpu.ops.base import Constants, Scaling, WeightArena
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.path import Path, choose_path
@@ -48,7 +48,7 @@ def make_plan(
     """
     wish = wish or Wish()
     if isinstance(input_shapes, Mapping):
-        return _float32_plan(graph, facts, [input_shapes], replace(wish, kernels="ffma"))
+        return _float32_plan(_with_stored_inputs(graph), facts, [input_shapes], replace(wish, kernels="ffma"))
     shapes = sorted(input_shapes, key=lambda shape: shape[0])
     path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), wish)
     if path.splits_float32 and _runs_alone(graph, shapes[0]):
@@ -56,6 +56,22 @@ def make_plan(
     if path.splits_float32:
         return _float32_plan(graph, facts, shapes, replace(wish, kernels="ffma"))
     return _plain_plan(path, shapes, wish)
+
+
+def _with_stored_inputs(graph: Graph) -> Graph:
+    """The graph with a copy of every further input that a kernel reads which knows the NHWC layout alone."""
+    copies: dict[str, Op] = {}
+    ops = []
+    for op in graph.ops:
+        if not any(lowering.free for lowering in lowerings(op)):
+            for item in graph.others:
+                if item.name in op.operands:
+                    order = tuple(range(len(item.shape)))
+                    y = f"{item.name}/stored"
+                    copies.setdefault(item.name, Transpose(item.name, y, (y,), order))
+            op = with_operands(op, [copies[name].y if name in copies else name for name in op.operands])  # noqa: PLW2901
+        ops.append(op)
+    return replace(graph, ops=(*copies.values(), *ops))
 
 
 def _float32_plan(graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], wish: Wish) -> Plan:

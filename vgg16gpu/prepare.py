@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vgg16gpu.dequantise import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
@@ -21,7 +22,7 @@ from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.path import FAMILIES
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Plan
-from vgg16gpu.quantise import quantise
+from vgg16gpu.quantise import QuantisedOp, held_scales, quantise
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
@@ -60,15 +61,16 @@ def load_graph(request: Request) -> Graph:
     outputs = request.outputs
     if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(name, str) for name in outputs)):
         raise InputError(f"outputs {request.outputs!r}: give names of values, nodes or layers")
-    return simplify(load(request.model, request.outputs))
+    graph = load(request.model, request.outputs)
+    return simplify(lifted(graph) if request.precision == "int8" else dequantised(graph))
 
 
 def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     """The plan of a loaded graph on a device with these facts. Raises ModelError and InputError."""
-    batches = _integers(request.batch)
+    batches = _whole_numbers(request.batch)
     if not batches or not all(1 <= batch <= MAX_BATCH for batch in batches):
         raise InputError(f"batch {request.batch!r}: give one size, or several, each between 1 and {MAX_BATCH}")
-    size = None if request.size is None else _integers(request.size)
+    size = None if request.size is None else _whole_numbers(request.size)
     if size is not None and len(size) not in (1, 2):
         raise InputError(f"size {request.size!r}: give one number of pixels, or height and width")
     sides = None if size is None else (size[0], size[-1])
@@ -81,9 +83,16 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
         normalisation,
         request.keep_values,
         partial(_samples, shapes[0][1:], normalisation),
-        quantise(graph, read_scales(request.model, graph)) if request.precision == "int8" else None,
+        quantise(graph, held_scales(graph) or read_scales(request.model, graph))
+        if request.precision == "int8"
+        else None,
     )
     return make_plan(graph, facts, shapes, wish)
+
+
+def _integers(graph: Graph, request: Request) -> Mapping[str, QuantisedOp]:
+    """What int8 needs of each op, with the scales of the model file itself or of the one beside it."""
+    return quantise(graph, held_scales(graph) or read_scales(request.model, graph))
 
 
 def _check_rows(graph: Graph, shape: Shape) -> None:
@@ -117,7 +126,7 @@ def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None
     return Normalisation(mean, std)
 
 
-def _integers(value: Any) -> tuple[int, ...]:
+def _whole_numbers(value: Any) -> tuple[int, ...]:
     """One whole number or several, of any integer type; empty for anything else."""
     items = value if isinstance(value, Sequence | np.ndarray) else (value,)
     if any(isinstance(item, bool | np.bool_ | str) for item in items):

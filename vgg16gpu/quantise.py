@@ -40,7 +40,7 @@ from vgg16gpu.graph import (
 Integers8: TypeAlias = npt.NDArray[np.int8]
 Run: TypeAlias = Callable[[Callable[[slice], None], Iterable[slice]], Iterable[None]]
 
-WEIGHT_LIMIT: Final = 127  # the largest weight of an output channel; -128 is not used
+WEIGHT_LIMIT: Final = 127  # the largest weight of an output channel; only files with integers of their own use -128
 SMALLEST_STEP: Final = float(np.finfo(np.float32).tiny)  # below it a quotient by the step would lose bits or overflow
 _BLOCK: Final = 1 << 19  # weights turned into integers at a time: temporaries that stay in the cache
 _INT32_MAX: Final = 2**31 - 1
@@ -95,12 +95,12 @@ class QuantisedOp:
 
 
 def quantise(graph: Graph, scales: Scales) -> Mapping[str, QuantisedOp]:
-    """The integers of every Conv and Gemm, by the name of what it computes.
+    """The integers of every Conv and Gemm whose input has a scale, by the name of what it computes.
 
-    `scales` has one for each of `quantised_inputs(graph)`. Raises ModelError for weights that integers cannot hold.
+    Raises ModelError for weights that integers cannot hold.
     """
     stored = stored_scales(graph, scales)
-    ops = [op for op in graph.ops if isinstance(op, Conv | Gemm)]
+    ops = [op for op in graph.ops if isinstance(op, Conv | Gemm) and op.x in scales]
     with ThreadPoolExecutor() as pool:
         return {op.y: quantise_op(op, scales[op.x], stored[op.y], pool.map) for op in ops}
 
@@ -114,7 +114,7 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> Q
     name = f"{type(op).__name__} '{op.y}'"
     if op.bias is not None and not np.isfinite(op.bias).all():
         raise ModelError(f"{name}: its bias holds NaN or Inf, which int8 would hide; repair the model or use fp32")
-    weight, steps = weight_integers(op.weight, run)
+    weight, steps = weight_integers(op.weight, run, op.weight_steps)
     with np.errstate(over="ignore"):
         finite = np.isfinite(np.float32(x.step) * steps).all()
     if not finite:
@@ -128,11 +128,11 @@ def quantise_op(op: Conv | Gemm, x: Scale, y: Scale | None, run: Run = map) -> Q
     return QuantisedOp(weight, steps, x, y)
 
 
-def weight_integers(weight: Array, run: Run = map) -> tuple[Integers8, Array]:
+def weight_integers(weight: Array, run: Run = map, known: Array | None = None) -> tuple[Integers8, Array]:
     """rint(weight / step of its output channel), in the weight's shape, and the steps, (OC,).
 
-    A step is the largest magnitude of the channel / 127, at least the smallest normal float32; NaN and Inf make one of
-    their own kind, and integers without a meaning.
+    A step is the largest magnitude of the channel / 127, at least the smallest normal float32, unless the steps are
+    known; NaN and Inf make one of their own kind, and integers without a meaning.
     """
     rows = weight.reshape(len(weight), -1)
     integers, steps = np.empty(rows.shape, np.int8), np.empty(len(rows), np.float32)
@@ -140,7 +140,10 @@ def weight_integers(weight: Array, run: Run = map) -> tuple[Integers8, Array]:
     def turn(part: slice) -> None:
         block = rows[part]
         scaled = np.abs(block)
-        steps[part] = np.maximum(scaled.max(axis=1) / WEIGHT_LIMIT, np.float32(SMALLEST_STEP))
+        if known is None:
+            steps[part] = np.maximum(scaled.max(axis=1) / WEIGHT_LIMIT, np.float32(SMALLEST_STEP))
+        else:
+            steps[part] = known[part]
         with np.errstate(invalid="ignore"):
             np.divide(block, steps[part, None], out=scaled)
             integers[part] = np.rint(scaled, out=scaled)
@@ -148,6 +151,11 @@ def weight_integers(weight: Array, run: Run = map) -> tuple[Integers8, Array]:
     count = max(_BLOCK // max(rows.shape[1], 1), 1)
     list(run(turn, [slice(first, first + count) for first in range(0, len(rows), count)]))
     return integers.reshape(weight.shape), steps
+
+
+def held_scales(graph: Graph) -> Scales:
+    """The scales that the model file itself has."""
+    return {name: Scale(float(np.float32(step)), signed) for name, (step, signed) in graph.integers.items()}
 
 
 def quantised_inputs(graph: Graph) -> Mapping[str, bool]:
@@ -159,16 +167,13 @@ def quantised_inputs(graph: Graph) -> Mapping[str, bool]:
 
 
 def stored_scales(graph: Graph, scales: Scales) -> Mapping[str, Scale | None]:
-    """How every value is stored, the input included: its scale, or None for float32.
-
-    Raises KeyError unless `scales` has one for each of `quantised_inputs(graph)`.
-    """
+    """How every value is stored, the input included: its scale, or None for float32, which readers without one want."""
     wanted: dict[str, set[Scale | None]] = {name: {None} for name in graph.outputs}
     for op in reversed(graph.ops):
         for name in op.operands:
             readers = wanted.setdefault(name, set())
             if isinstance(op, Conv | Gemm):
-                readers.add(scales[name])
+                readers.add(scales.get(name))
             else:
                 readers |= wanted.get(op.y, {None}) if _carries_integers(op) else {None}
     stored = {item.name: _only(wanted.get(item.name)) for item in graph.inputs}
@@ -200,7 +205,7 @@ def _carries_integers(op: Op) -> bool:
 def _largest_sum(weight: Integers8) -> int:
     """The largest sum of magnitudes of an output channel, or a cheap bound where that is enough."""
     length = math.prod(weight.shape[1:])
-    if length * WEIGHT_LIMIT * 255 <= _INT32_MAX:
-        return length * WEIGHT_LIMIT
+    if length * (WEIGHT_LIMIT + 1) * 255 <= _INT32_MAX:
+        return length * (WEIGHT_LIMIT + 1)
     rows = weight.reshape(len(weight), -1)
-    return max(int(np.abs(row).sum(dtype=np.int64)) for row in rows)
+    return max(int(np.abs(row.astype(np.int16)).sum(dtype=np.int64)) for row in rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 from vgg16gpu.errors import ModelError
@@ -73,7 +74,12 @@ class _Schedule:
         self.held = scheduler.held
         self.keep_values, self.reserved = scheduler.keep_values, scheduler.reserved
         self.layers = list(self.path.layers(shapes))
+        self.readers: dict[str, list[Layer]] = {}
+        for layer in self.layers:
+            for name in dict.fromkeys(layer.op.operands):
+                self.readers.setdefault(name, []).append(layer)
         self.input_shape = shapes[self.graph.input.name]
+        self.producers = {op.y: op for op in self.graph.ops}
         self.batch = self.input_shape[0] if len(self.input_shape) in _ROWS else 1
         self.elements = self._elements()
         converted = {
@@ -112,9 +118,6 @@ class _Schedule:
         """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
         return self.path.lowerings[self.layers[0].op.y].reads_input
 
-    def _readers(self, name: str) -> list[Layer]:
-        return [layer for layer in self.layers if name in layer.op.operands]
-
     @property
     def _stays_raw(self) -> bool:
         """Whether the kernels read the input where the host left it: it is no matrix and no feature map."""
@@ -124,7 +127,7 @@ class _Schedule:
         """The element of every stored value."""
         found = {} if self.takes_input else {self.graph.input.name: Element.F32}
         for layer in self.layers:
-            readers = self._readers(layer.op.y)
+            readers = self.readers.get(layer.op.y, [])
             wanted = self.path.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
             found[layer.op.y] = self.path.lowerings[layer.op.y].gives(layer, wanted)
         return found
@@ -141,7 +144,10 @@ class _Schedule:
             return Layout.PLAIN
         if name == self.graph.input.name or self.elements[name] is not Element.F32:
             return Layout.NHWC
-        lowerings = [self.path.lowerings[name], *(self.path.lowerings[reader.op.y] for reader in self._readers(name))]
+        lowerings = [
+            self.path.lowerings[name],
+            *(self.path.lowerings[reader.op.y] for reader in self.readers.get(name, ())),
+        ]
         return Layout.PLAIN if all(lowering.free for lowering in lowerings) else Layout.NHWC
 
     def _value(self, name: str, element: Element, pointer: Pointer) -> Value:
@@ -153,7 +159,7 @@ class _Schedule:
             pointer,
             element,
             scaling.scale if scaling and element is Element.F16_PAIR else None,
-            self.path.step_of(name),
+            self.path.steps.get(name, 1.0),
         )
 
     # Where it lies
@@ -174,7 +180,7 @@ class _Schedule:
         self.raw_end = start + raw_nbytes
         self.output_end = start + end
         self.control = replace(self.control, counters=_at(self.raw_end), error=_at(start + self.control.error.offset))
-        firsts = [self.raw_end + 4 * sum(counters[:index]) for index in range(len(counters))]
+        firsts = [self.raw_end + 4 * before for before in accumulate(counters, initial=0)][:-1]
         self.counters = {layer.op.y: _at(first) for layer, first in zip(self.layers, firsts, strict=True)}
         self.places = places
         self.values = {
@@ -224,10 +230,10 @@ class _Schedule:
 
     def _writes_output(self, name: str) -> bool:
         """Whether the op that computes `name` can write the output itself: it is plain, or a matrix that none reads."""
-        producer = next((op for op in self.graph.ops if op.y == name), None)
+        producer = self.producers.get(name)
         if producer and name in self.graph.outputs and self._layout(name) is Layout.PLAIN:
             return True
-        read = any(name in op.operands for op in self.graph.ops)
+        read = name in self.readers
         if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not Element.F32:
             return False
         aligned_rows = self.shapes[name][-1] % self.path.lowerings[name].output_alignment == 0

@@ -26,7 +26,6 @@ from vgg16gpu.graph import (
     Graph,
     Identity,
     MatMul,
-    MultiOp,
     Op,
     Pads,
     Pool,
@@ -34,6 +33,7 @@ from vgg16gpu.graph import (
     Reshape,
     Softmax,
     Window,
+    with_operands,
 )
 
 Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
@@ -68,12 +68,35 @@ def flatten_to_reshape(graph: Graph, keep: Collection[str] = frozenset()) -> Gra
 
 def drop_identity(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     """Remove Identity: the two values become one, under the name that must stay. If both must, the op stays."""
-    fixed = {*graph.outputs, *keep, graph.input.name}
+    fixed = {*graph.outputs, *keep, *graph.constants, *(item.name for item in graph.inputs)}
+    source: dict[str, str] = {}  # of a value that goes: the value that is no copy
+    stays: dict[str, str] = {}  # the name under which that one stays, if not its own
+    copies: dict[str, list[str]] = {}
+    ops: list[Op] = []
     for op in graph.ops:
-        if isinstance(op, Identity) and not fixed.issuperset((op.x, op.y)):
-            gone, kept = (op.y, op.x) if op.x in fixed else (op.x, op.y)
-            return drop_identity(_merge_values(graph, op, gone, kept), keep)
-    return graph
+        origin = source.get(op.x, op.x)
+        is_fixed = stays.get(origin, origin) in fixed
+        if not isinstance(op, Identity) or (is_fixed and op.y in fixed):
+            ops.append(op)
+            continue
+        source[op.y] = origin
+        copies.setdefault(origin, []).extend(op.names)
+        if not is_fixed:
+            stays[origin] = op.y
+
+    if not source:
+        return graph
+
+    def name_of(value: str) -> str:
+        origin = source.get(value, value)
+        return stays.get(origin, origin)
+
+    def renamed(op: Op) -> Op:
+        y = name_of(op.y)
+        others = [name for name in (*op.names, *copies.get(op.y, ())) if name != y]
+        return replace(with_operands(op, [name_of(name) for name in op.operands]), y=y, names=(*others, y))
+
+    return replace(graph, ops=tuple(map(renamed, ops)))
 
 
 def fold_batch_norm(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -92,7 +115,7 @@ def _normalised(conv: Conv, norm: BatchNorm) -> Conv:
         factor = norm.scale / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
         bias = (0 if conv.bias is None else conv.bias) - norm.mean.astype(np.float64)
         weight = (conv.weight * factor[:, None, None, None]).astype(np.float32)
-        return replace(conv, weight=weight, bias=(bias * factor + norm.shift).astype(np.float32))
+        return replace(conv, weight=weight, bias=(bias * factor + norm.shift).astype(np.float32), weight_steps=None)
 
 
 def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -212,25 +235,6 @@ def _fuse(graph: Graph, keep: Collection[str], fusion: Fusion) -> Graph:
             op = replace(fused, y=op.y, names=producer.names + op.names)  # noqa: PLW2901
         made[op.y] = op
     return replace(graph, ops=tuple(made.values()))
-
-
-def _merge_values(graph: Graph, identity: Op, gone: str, kept: str) -> Graph:
-    """The graph without `identity`, its two values under the one name `kept`; their producer computes both."""
-
-    def renamed(op: Op) -> Op:
-        op = _reading(op, [kept if name == gone else name for name in op.operands])
-        if op.y != identity.x:
-            return op
-        others = tuple(name for name in op.names + identity.names if name != kept)
-        return replace(op, y=kept, names=(*others, kept))
-
-    return replace(graph, ops=tuple(renamed(op) for op in graph.ops if op is not identity))
-
-
-def _reading(op: Op, operands: Sequence[str]) -> Op:
-    """The op with other operands."""
-    x, *others = operands
-    return replace(op, x=x, others=tuple(others)) if isinstance(op, MultiOp) else replace(op, x=x)
 
 
 def _is_neutral(op: Op, rank: int) -> bool:

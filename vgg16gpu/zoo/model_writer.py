@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto
 
-from vgg16gpu.onnx_file import encode_varint
+from vgg16gpu.onnx_wire import encode_varint
 
 IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
 
