@@ -130,6 +130,9 @@ def test_pool_details(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "options", "message"),
     [
+        ("MaxPool", {"kernel_shape": [2**31, 2]}, "kernel_shape is [2147483648, 2]"),
+        ("MaxPool", {"strides": [1, 2**40]}, "strides is [1, 1099511627776]"),
+        ("MaxPool", {"pads": [0, 0, 0, 2**40]}, "pads are [0, 0, 0, 1099511627776]"),
         ("MaxPool", {"ceil_mode": 2}, "ceil_mode is 2; 0 or 1 is needed"),
         ("MaxPool", {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, "strides (2, 3) leap over elements"),
         ("MaxPool", {"dilations": [2, -2]}, "dilations is [2, -2]"),

@@ -23,6 +23,7 @@ from vgg16gpu.graph import (
 from vgg16gpu.onnx_fold import OpenShape
 from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError
 
+_LARGEST: Final = 1 << 20  # elements of a window, a stride or padding; so kernels can count in 32 bits
 _PARAMETERS: Final = ("scale", "shift", "mean", "variance")
 
 
@@ -123,7 +124,7 @@ def _window(node: Node, kernel: tuple[int, int]) -> Window:
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise RefusalError(f"auto_pad is '{auto}'", "NOTSET, VALID, SAME_UPPER and SAME_LOWER are known")
     pads = tuple(node.attributes.get("pads", (0, 0, 0, 0))) if auto == "NOTSET" else (0, 0, 0, 0)
-    if len(pads) != 4 or min(pads) < 0:
+    if len(pads) != 4 or min(pads) < 0 or max(pads) > _LARGEST:
         raise RefusalError(f"pads are {list(pads)}", "four numbers, none negative, are needed")
     window = Window(
         kernel,
@@ -155,6 +156,6 @@ def _resolved(window: Window, shape: OpenShape) -> Window:
 
 def _pair(node: Node, name: str, default: tuple[int, int] | None) -> tuple[int, int]:
     value = tuple(node.attributes.get(name, default or ()))
-    if len(value) != 2 or min(value) < 1:
+    if len(value) != 2 or min(value) < 1 or max(value) > _LARGEST:
         raise RefusalError(f"{name} is {list(value)}", "two positive numbers (2-D) are needed")
     return value[0], value[1]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Gemm, Graph, Op, Shape, Transpose, with_operands
@@ -119,7 +117,7 @@ def _split_plan(path: Path, shapes: Sequence[Shape], wish: Wish) -> Plan:
 
 def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
     """Where the constants lie that general ops read."""
-    return {name: arena.add(np.ascontiguousarray(array)) for name, array in graph.constants.items()}
+    return {name: arena.add(array) for name, array in graph.constants.items()}
 
 
 def _weight_plan(arena: WeightArena) -> WeightPlan:

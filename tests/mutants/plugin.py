@@ -28,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.mutants.table_mma import MMA_MUTANTS
 
     name = os.environ["VGG16GPU_MUTANT"]
-    write_mutant(_folder, next(mutant for mutant in (*MUTANTS, *GENERAL_MUTANTS, *MMA_MUTANTS, *PLANTED) if mutant.name == name))
+    write_mutant(
+        _folder, next(mutant for mutant in (*MUTANTS, *GENERAL_MUTANTS, *MMA_MUTANTS, *PLANTED) if mutant.name == name)
+    )
     kernel_source.kernel_dir = lambda: _folder  # type: ignore[assignment]
 
 
