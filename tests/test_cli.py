@@ -154,11 +154,15 @@ def test_models_that_are_refused(tmp_path):
         helper.make_node("Sinh", ["b"], ["y"], name="second"),
     ]
     onnx.save(model_of(nodes), tmp_path / "nodes.onnx")
-    for command in (("infer", digit_sample(), "--model"), ("info",), ("testbench", "--model")):
+    words = ("nodes.onnx", "Erf", "first", "Sinh", "second")
+    for command in (("infer", digit_sample(), "--model"), ("testbench", "--model")):
         result = invoke(*command, tmp_path / "nodes.onnx")
         assert result.exit_code == 2
         assert result.stdout == ""
-        assert all(word in result.stderr for word in ("nodes.onnx", "Erf", "first", "Sinh", "second"))
+        assert all(word in result.stderr for word in words)
+    told = invoke("info", tmp_path / "nodes.onnx")  # what it was asked for
+    assert told.exit_code == 1
+    assert all(word in told.stdout for word in words)
     weight = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "w")
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL

@@ -132,7 +132,7 @@ def test_auto_with_an_nvcc_that_does_not_know_the_gpu(monkeypatch, opened):
         raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\nnvcc fatal: Unsupported gpu\nand\nmore")
 
     monkeypatch.setattr(cuda_compiler, "_run_nvcc", fail)
-    assert "elementwise.cu does not compile for sm_90a" in (reason := falls_back(opened))
+    assert "transfer.cu -DGROUPS=2 does not compile for sm_90a" in (reason := falls_back(opened))
     assert reason.endswith("nvcc: nvcc fatal: Unsupported gpu")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from vgg16gpu.pipeline import Pipeline, Port, Span
 from vgg16gpu.program import Arena, Calibration, Element, Layout, Plan, Pointer, Program, Step, Value
 from vgg16gpu.results import ResultBlock, Results, read_results
 from vgg16gpu.staging import Rows, Stager
+from vgg16gpu.transfer import BUS_GROUPS, transfer_step
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,17 @@ class _Bound:
     rest: Bytes  # behind the images, sent as zeros
     round_trip: Callable[[], None]
     block: ResultBlock
+
+
+@dataclass(frozen=True, eq=False)
+class _Direct:
+    """A program for images that lie on the device already. Its launches bring the control words to the host."""
+
+    input: Span
+    image_nbytes: int
+    rows: tuple[Span, ...]  # the first row of each output
+    launch: Callable[[], None]
+    block: ResultBlock  # of control words alone
 
 
 # For `run_once`: the place of each input in the host's buffer, that buffer, the run, what comes back.
@@ -47,6 +59,7 @@ class ResidentPlan:
         self._bases: dict[Arena, int] = {}
         self._pinned: list[Bytes] = []
         self._single: _Single | None = None
+        self._direct: dict[tuple[int, str], _Direct] = {}  # by the program's identity and element type
         try:
             self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
             self._pinned_out = self._pin(max(_returned_nbytes(program) for program in plan.all_programs))
@@ -71,6 +84,59 @@ class ResidentPlan:
         bound = self._bound[batch, images.dtype]
         results = self._pass(bound, images)
         return self.finished(bound.images[: len(images)], results)
+
+    def run_on_device(self, batch: int, element_type: str, images: Span, targets: Sequence[int]) -> Results:
+        """As `run`, for images that lie on the device and stay there; each output's rows go to an address in `targets`.
+
+        The results have flags alone. Nothing is copied from or to the host: a kernel writes the control words there,
+        and one synchronisation, of this and of every second pass, waits for that and for the outputs.
+        """
+        program = next(program for program in self.plan.programs if program.batch == batch)
+        direct = self._directly(program, element_type)
+        results = self._pass_on_device(direct, images, targets)
+        if not self.plan.second_pass:
+            return results
+        exact, nbytes = self._directly(self.plan.second_pass, element_type), direct.image_nbytes
+        for i in map(int, np.flatnonzero(results.out_of_range)):
+            image = Span(images.address + i * nbytes, nbytes)
+            places = [target + i * row.nbytes for target, row in zip(targets, exact.rows, strict=True)]
+            results.out_of_range[i] = self._pass_on_device(exact, image, places).out_of_range[0]
+            self.second_passes += 1
+        return results
+
+    def _pass_on_device(self, direct: _Direct, images: Span, targets: Sequence[int]) -> Results:
+        device, (address, nbytes) = self.device, direct.input
+        count = images.nbytes // direct.image_nbytes
+        device.copy_on_device(address, images.address, images.nbytes)
+        device.zero(address + images.nbytes, nbytes - images.nbytes)
+        direct.launch()
+        for target, row in zip(targets, direct.rows, strict=True):
+            device.copy_on_device(target, row.address, count * row.nbytes)
+        device.synchronize()
+        return direct.block.read(count)
+
+    def _directly(self, program: Program, element_type: str) -> _Direct:
+        key = id(program), element_type
+        if key not in self._direct:
+            self._direct[key] = self._bind_direct(program, element_type)
+        return self._direct[key]
+
+    def _bind_direct(self, program: Program, element_type: str) -> _Direct:
+        error = program.control.error
+        start = error.offset // 16 * 16  # where the kernel that copies can begin
+        words = self._pinned_out[: program.control.end - start]
+        report = transfer_step(Pointer(Arena.STAGING, 0), Pointer(error.arena, start), words.nbytes, BUS_GROUPS)
+        self.device.build((report.kernel,))
+        bases = {**self._bases, Arena.STAGING: words.ctypes.data}  # pinned memory has its address on the device too
+        return _Direct(
+            input=self._input_span(program, element_type),
+            image_nbytes=program.input.entries[element_type].nbytes // program.input.shape[0],
+            rows=tuple(
+                Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // y.shape[0]) for y in program.outputs
+            ),
+            launch=self.device.bind((*program.all_steps(element_type), report), bases),
+            block=ResultBlock(replace(program, outputs=()), words[error.offset - start :]),
+        )
 
     def run_once(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
         """The outputs for arrays of exactly the planned shapes, by name of the input; NaN and Inf are let through.
@@ -200,7 +266,7 @@ class ResidentPlan:
         for arena, nbytes in sizes.items():
             self._bases[arena] = device.allocate(max(nbytes, 1))
         for upload in weights.uploads:
-            device.copy_in(self._address(upload.target.arena, upload.target.offset), upload.array)
+            device.copy_in(self._address(upload.target.arena, upload.target.offset), np.ascontiguousarray(upload.array))
             if upload.pack:
                 device.bind((upload.pack,), self._bases)()
         if self.plan.calibration:
@@ -225,15 +291,19 @@ class ResidentPlan:
         return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
 
     def _port(self, program: Program, element_type: str) -> Port:
-        first, error = program.input.entries[element_type].pointer, program.control.error
+        error = program.control.error
         return Port(
             shape=image_shape(program.input.shape, element_type),
             element_type=element_type,
-            input=Span(self._address(first.arena, first.offset), program.control.end - first.offset),
+            input=self._input_span(program, element_type),
             output=Span(self._address(error.arena, error.offset), _returned_nbytes(program)),
             launch=self.bind(program.all_steps(element_type)),
             results=partial(read_results, program),
         )
+
+    def _input_span(self, program: Program, element_type: str) -> Span:
+        first = program.input.entries[element_type].pointer
+        return Span(self._address(first.arena, first.offset), program.control.end - first.offset)
 
 
 def image_shape(shape: Shape, element_type: str) -> Shape:

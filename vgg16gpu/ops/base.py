@@ -43,7 +43,7 @@ class WeightArena:
     def add(self, array: npt.NDArray[np.generic]) -> Pointer:
         """An array that is stored as it is."""
         pointer = self.reserve(array.nbytes)
-        self.uploads.append(Upload(np.ascontiguousarray(array), pointer))
+        self.uploads.append(Upload(array, pointer))
         return pointer
 
     def add_zeros(self, words: int) -> Pointer:
@@ -66,7 +66,7 @@ class WeightArena:
     def add_packed(self, array: npt.NDArray[np.generic], pack: Step) -> None:
         """An array that goes to the start of the staging arena, from where the step `pack` takes it."""
         self.staging_nbytes = max(self.staging_nbytes, aligned(array.nbytes))
-        self.uploads.append(Upload(np.ascontiguousarray(array), Pointer(Arena.STAGING, 0), pack))
+        self.uploads.append(Upload(array, Pointer(Arena.STAGING, 0), pack))
 
 
 Constants: TypeAlias = tuple[Pointer, ...]  # where the weights of an op lie, in an order that its lowering knows
