@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu import interop
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array
+from vgg16gpu.graph import Array, Shape
 from vgg16gpu.pipeline import Pipeline, Sent
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Program
@@ -31,6 +32,8 @@ from vgg16gpu.stream import Source, cut, flow, item_name
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 Outputs: TypeAlias = Array | tuple[Array, ...]
+DeviceInput: TypeAlias = interop.SupportsCudaArray | Mapping[str, interop.SupportsCudaArray]
+DeviceOutputs: TypeAlias = interop.DeviceArray | tuple[interop.DeviceArray, ...]
 
 
 @dataclass(frozen=True)
@@ -126,15 +129,29 @@ class Engine:
         """The plan on the device, for measurements. Raises InputError once the engine is closed."""
         return self._require_open()
 
-    def run(self, x: Input) -> Outputs:
+    @overload
+    def run(self, x: DeviceInput, *, stream: interop.Stream = None) -> DeviceOutputs: ...
+
+    @overload
+    def run(self, x: Input) -> Outputs: ...
+
+    def run(self, x: Any, *, stream: interop.Stream = None) -> Outputs | DeviceOutputs:
         """Outputs for N inputs: float32 in the model's shape, or uint8 (N, H, W, C) to be normalised on the device.
 
         `x` may be a dict from the input's name. Returns one array, or a tuple for several outputs, with N rows each.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
+        An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
+        there, `interop.DeviceArray`, ready for any stream, and nothing is copied from or to the host. What is enqueued
+        on `stream` now (a handle, or a stream of torch, CuPy or cuda.core) is waited for; without it, what the library
+        of `x` is at: see `interop.view_of`.
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave the range of float16 inside the network.
         """
+        if interop.is_on_device(array := self._only_input(x)):
+            return self._run_on_device(array, stream)
+        if stream is not None:
+            raise InputError("stream is for arrays on the GPU, and this input is on the host; leave it out")
         images = self._checked(x)
         parts = []
         with self._lock:
@@ -143,6 +160,24 @@ class Engine:
                 self._last_batch = batch
                 parts.append(resident.run(batch, images[first : first + batch]))
         return self._joined(parts)
+
+    def _run_on_device(self, x: object, stream: interop.Stream) -> DeviceOutputs:
+        parts = []
+        with self._lock:
+            resident = self._require_open()
+            foreign = self.device.foreign
+            if foreign is None:
+                raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
+            view = interop.view_of(x, foreign, stream)
+            self._check_form(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
+            count = view.shape[0]
+            outputs = tuple(interop.DeviceArray(foreign, (count, *y.shape[1:])) for y in self.program.outputs)
+            for first, batch in self._batches(count):
+                self._last_batch = batch
+                targets = [output.row_address(first) for output in outputs]
+                parts.append(resident.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
+        self._check_flags(parts)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
         """What `run` returns for each item, in order, while the device computes without a pause.
@@ -251,16 +286,17 @@ class Engine:
 
     def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
-        if any(part.is_flagged for part in parts):
-            self._refuse(parts, where)
+        self._check_flags(parts, where)
         if len(parts) == 1:
             outputs = parts[0].outputs
         else:
             outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def _refuse(self, parts: Sequence[Results], where: str) -> None:
+    def _check_flags(self, parts: Sequence[Results], where: str = "") -> None:
         """Raise InputError for NaN and Inf, unless they are allowed, and for overflow that is not due to them."""
+        if not any(part.is_flagged for part in parts):
+            return
         nonfinite = np.concatenate([part.nonfinite for part in parts])
         lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
         if nonfinite.any() and not self._allow_nonfinite:
@@ -283,21 +319,26 @@ class Engine:
             yield first, batch
             first += batch
 
-    def _checked(self, x: Input) -> Images:
+    def _only_input(self, x: Any) -> Any:
         if isinstance(x, Mapping):
             name = self.program.input.name
             if set(x) != {name}:
                 raise InputError(f"inputs {sorted(map(str, x))}: this model has one input, '{name}'")
-            x = x[name]
-        images = _as_array(x)
-        expected = self._accepted
-        if images.shape[1:] != expected.get(images.dtype) or images.ndim == 0 or len(images) == 0:
-            accepted = " or ".join(f"{name} (N, {', '.join(map(str, shape))})" for name, shape in expected.items())
-            found = f"{images.dtype} {images.shape}"
-            remedy = "" if images.dtype in expected else "; convert it with x.astype(np.float32)"
-            name = self.program.input.name
-            raise InputError(f"input '{name}' is {found}; this model takes {accepted}, N >= 1{remedy}")
+            return x[name]
+        return x
+
+    def _checked(self, x: Input) -> Images:
+        images = _as_array(self._only_input(x))
+        self._check_form(images.dtype, images.shape, "x.astype(np.float32)")
         return images
+
+    def _check_form(self, dtype: np.dtype[Any], shape: Shape, conversion: str) -> None:
+        expected = self._accepted
+        if shape[1:] != expected.get(dtype) or not shape or shape[0] == 0:
+            accepted = " or ".join(f"{name} (N, {', '.join(map(str, dims))})" for name, dims in expected.items())
+            remedy = "" if dtype in expected else f"; convert it with {conversion}"
+            name = self.program.input.name
+            raise InputError(f"input '{name}' is {dtype} {shape}; this model takes {accepted}, N >= 1{remedy}")
 
 
 def _named(chosen: npt.NDArray[np.bool_]) -> str:

@@ -38,13 +38,41 @@ class Counters:
 
     copies_in: int = 0
     copies_out: int = 0
-    launches: int = 0  # of kernels, and copies from place to place on the device
+    launches: int = 0  # of kernels, copies from place to place on the device, and zeroing there
     synchronisations: int = 0
     allocations: int = 0
 
     def since(self, earlier: Counters) -> Counters:
         """The difference to an earlier copy."""
         return Counters(*(now - then for now, then in zip(vars(self).values(), vars(earlier).values(), strict=True)))
+
+
+class Memory(Protocol):
+    """Memory of a card that belongs to whoever holds this object, whether the device that made it is open or not."""
+
+    address: int
+
+    def read(self, target: npt.NDArray[np.generic]) -> None:
+        """Copy the first bytes to a contiguous host array, and wait for it."""
+
+
+class Foreign(Protocol):
+    """What other libraries have on the same card: their memory and streams, and memory that is made for them."""
+
+    ordinal: int  # of the card
+
+    @property
+    def stream(self) -> int:
+        """The compute lane, as the handle of a stream."""
+
+    def card_of(self, address: int) -> int | None:
+        """The number of the card whose memory this is; None if it is no card's."""
+
+    def follow(self, stream: int) -> None:
+        """Hold back what will be enqueued on the compute lane until all is done that is on a stream now."""
+
+    def memory(self, nbytes: int) -> Memory:
+        """Fresh memory. Raises DeviceError when it runs out."""
 
 
 class Device(Protocol):
@@ -56,6 +84,10 @@ class Device(Protocol):
 
     facts: DeviceFacts
     counters: Counters
+
+    @property
+    def foreign(self) -> Foreign | None:
+        """How to meet other libraries on this card; None where there is no card."""
 
     def build(self, kernels: Iterable[Kernel]) -> None:
         """Compile (or take from the cache) and load kernels. Raises KernelError with the compiler's message."""
@@ -80,6 +112,9 @@ class Device(Protocol):
 
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
         """Enqueue a copy from one address to another, on the compute lane."""
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Enqueue that these bytes become zero, on the compute lane; counts as a launch."""
 
     def event(self) -> Event:
         """A new event, which counts as reached until it is recorded; freed with the device."""

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices import cpu_compiler, cpu_memory
-from vgg16gpu.devices.base import Bytes, Counters, Event, Lane, Transfer, step_by_step
+from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Lane, Transfer, step_by_step
 from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.errors import DeviceError, KernelError
@@ -50,6 +50,7 @@ class CpuDevice:
 
     facts: DeviceFacts
     counters: Counters
+    foreign: Foreign | None = None  # this is no card
 
     def __init__(self, sanitize: Check | None = None) -> None:
         supported_machine()
@@ -132,6 +133,13 @@ class CpuDevice:
         for address in (target, source):
             self._heap.require(address, nbytes)
         cpu_memory.copy(target, source, nbytes)
+        self.counters.launches += 1
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Make these bytes zero. Raises DeviceError if they are not the device's."""
+        self._require_open()
+        self._heap.require(address, nbytes)
+        ctypes.memset(address, 0, nbytes)
         self.counters.launches += 1
 
     def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:

@@ -24,6 +24,7 @@ from vgg16gpu.devices.cuda_context import (
     pick_card,
     read_facts,
 )
+from vgg16gpu.devices.cuda_foreign import CudaForeign
 from vgg16gpu.devices.cuda_graph import kernel_signature, load_bindings
 from vgg16gpu.devices.cuda_launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
 from vgg16gpu.devices.cuda_versions import cuda_versions
@@ -55,6 +56,7 @@ class CudaDevice:
                 self._held.open()
                 self._bindings = load_bindings()
                 self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
+            self.foreign = CudaForeign(self._held, ordinal, self.counters)
             self._compiler = CubinCompiler(self.facts.compute_capability)
         except BaseException:
             self.close()
@@ -185,6 +187,12 @@ class CudaDevice:
         """Enqueue a copy from one address to another, on the compute lane."""
         with self._active(DeviceError):
             self._held.driver.memcpy_dtod_async(target, source, nbytes, self._held.stream)
+        self.counters.launches += 1
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Enqueue that these bytes become zero, on the compute lane."""
+        with self._active(DeviceError):
+            self._held.driver.memset_d8_async(address, 0, nbytes, self._held.stream)
         self.counters.launches += 1
 
     # Order and time
