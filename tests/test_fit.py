@@ -63,10 +63,11 @@ def test_a_fixed_size(tmp_path: Path) -> None:
 def test_no_size_fits(tmp_path: Path) -> None:
     model = torch_vgg((4, "M"), size=8)
     model.input_shape = ("n", 3, "h", "w")
-    graph = load(model.save(tmp_path / "m.onnx"))  # fits 8x8, which is not searched
-    assert resolve_input_shape(graph, 1, 8) == (1, 3, 8, 8)
-    with pytest.raises(ModelError, match=r"weights for 64 features, its input \(1, 50176\)"):
-        resolve_input_shape(graph, 1)
+    graph = load(model.save(tmp_path / "m.onnx"))
+    assert resolve_input_shape(graph, 1) == (1, 3, 8, 8)  # sizes that nobody uses are tried last
+    model.input_shape = ("n", 3, "h", 600)
+    with pytest.raises(ModelError, match=r"weights for 64 features, its input \(1, 134400\)"):
+        resolve_input_shape(load(model.save(tmp_path / "m.onnx")), 1)
     with pytest.raises(ModelError, match="0x8 is not possible"):
         resolve_input_shape(graph, 1, (0, 8))
 

@@ -204,10 +204,11 @@ def test_all_offending_nodes_are_listed_at_once(tmp_path: Path) -> None:
     )
     assert message[4] == (
         "  com.microsoft.Gelu 'last' (opset none): operators of domain 'com.microsoft' are not supported; "
-        "export with plain ONNX operators; supported operators: Add, AveragePool, BatchNormalization, Cast, Clip, "
-        "Concat, Conv, Div, Dropout, Flatten, Gather, Gemm, GlobalAveragePool, GlobalMaxPool, Identity, LRN, "
-        "LeakyRelu, LogSoftmax, MatMul, MaxPool, Mul, Pad, Relu, Reshape, Slice, Softmax, Squeeze, Sub, Sum, "
-        "Transpose, Unsqueeze"
+        "export with plain ONNX operators: the float32 model, or the QuantizeLinear/DequantizeLinear (QDQ) form; "
+        "supported operators: Add, AveragePool, BatchNormalization, Cast, Clip, Concat, Conv, DequantizeLinear, Div, "
+        "Dropout, Flatten, Gather, Gemm, GlobalAveragePool, GlobalMaxPool, Identity, LRN, LeakyRelu, LogSoftmax, "
+        "MatMul, MaxPool, Mul, Pad, QuantizeLinear, Relu, Reshape, Slice, Softmax, Squeeze, Sub, Sum, Transpose, "
+        "Unsqueeze"
     )
 
 
@@ -334,11 +335,29 @@ def test_a_size_that_would_fit_is_named(tmp_path: Path, size: int, style: str) -
     assert "\n" not in message
 
 
-def test_no_size_fits_other_channels(tmp_path: Path) -> None:
+def test_other_channels_are_no_matter_of_size(tmp_path: Path) -> None:
     model = torch_vgg((4, "M"))
     model.input_shape = (1, 4, 8, 8)
     message = refusal(model.save(tmp_path / "m.onnx"))
-    assert message.endswith("weights for 3 channels, input has 4; export the model for another input size")
+    assert message.endswith(
+        "weights for 3 channels, input has 4; export the model for inputs with 3 channels, in the layout (N, C, H, W)"
+    )
+
+
+def test_a_size_that_fits_everything(tmp_path: Path) -> None:
+    """The first pool that is too large is not the only op that has to fit: the weights behind it take 8x8 alone."""
+    model = torch_vgg((4, "M", 4, "M", "M"), size=8)
+    model.input_shape = (1, 3, 4, 4)
+    assert refusal(model.save(tmp_path / "m.onnx")).endswith("for another input size, 8x8 would fit")
+
+
+def test_the_rank_of_the_input_and_all_nodes_at_once(tmp_path: Path) -> None:
+    model = Model(("n", 4, 9))
+    model.node("Conv", [model.node("Gelu", ["input"], "g"), model.weight("w", 5, 4, 3)], "y", name="one_d")
+    message = refusal(model.save(tmp_path / "m.onnx")).splitlines()
+    assert message[0].endswith("input 'input' has shape (None, 4, 9); (N, C, H, W) or (N, F) is needed")
+    assert len(message) == 4
+    assert message[3].startswith("  Conv 'one_d' (opset 17): its weight has shape (5, 4, 3), only 2-D convolution")
 
 
 # Several inputs, and inputs that are constants

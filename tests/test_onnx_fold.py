@@ -14,7 +14,8 @@ from onnx_single import run_onnxruntime, run_time
 from vgg16gpu.errors import ModelError
 from vgg16gpu.loader import load_model
 from vgg16gpu.onnx_file import parse_onnx
-from vgg16gpu.onnx_fold import BASE_MEMORY, OPEN_BATCH, OPEN_SIZE, FoldError, Memory, fold, has_marks, shape_of
+from vgg16gpu.onnx_fold import OPEN_BATCH, OPEN_SIZE, fold, has_marks, shape_of
+from vgg16gpu.onnx_memory import BASE_MEMORY, SPREAD, FoldError, Memory
 
 
 def ints(*numbers: int) -> Any:
@@ -199,6 +200,22 @@ def test_room_is_for_all_nodes_together() -> None:
     memory.allow(array)
     memory.allow(array)
     assert fold("Concat", {"axis": 0}, [array, array], memory).size == 2 << 20
+
+
+def test_one_number_repeated_needs_no_room_up_to_a_limit() -> None:
+    """As the light models of onnx have weights; whoever copies one needs room again."""
+    memory = Memory()
+    value = {"value": np.array([0.5], np.float32)}
+    weight = fold("ConstantOfShape", value, [ints(4096, 25088)], memory)
+    assert weight.strides == (0, 0)
+    assert memory.left == BASE_MEMORY
+    with pytest.raises(FoldError, match="takes too much memory"):
+        fold("Reshape", {}, [weight, ints(-1)], memory)
+    memory = Memory()
+    for _ in range(SPREAD >> 28):
+        fold("ConstantOfShape", value, [ints(1 << 26)], memory)
+    with pytest.raises(FoldError, match="takes too much memory"):
+        fold("ConstantOfShape", value, [ints(1)], memory)
 
 
 def test_a_model_that_asks_for_much_is_refused() -> None:

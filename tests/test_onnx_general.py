@@ -700,3 +700,57 @@ def test_loading_a_model_of_constants_alone(tmp_path: Path) -> None:
     loaded = load_model(model.save(tmp_path / "m.onnx"))
     assert loaded.graph is None
     np.testing.assert_array_equal(loaded.constants["y"], [2, 3])
+
+
+# ---- Flatten of an open batch to several rows for each image
+
+
+def in_rows(path: Path, *nodes: tuple[str, Sequence[Any], dict[str, Any]], shape: Sequence[Any] = MAP) -> Path:
+    """Flatten with axis 2, then these nodes one behind the other, their constants given."""
+    model = Model(shape)
+    x = model.node("Flatten", ["input"], "rows", "flatten", axis=2)
+    for index, (op, constants, options) in enumerate(nodes):
+        names = [model.constant(f"c{index}_{place}", value) for place, value in enumerate(constants)]
+        x = model.node(op, [x, *names], f"v{index}", "it" if index == len(nodes) - 1 else "", **options)
+    return model.save(path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [],
+        [("Gemm", [weights(63, 5), weights(5)], {})],
+        [("Gemm", [weights(5, 63), weights(1, 5)], {"transB": 1, "alpha": 0.5, "beta": 2.0})],
+        [("Gemm", [weights(63, 5)], {}), ("Relu", [], {}), ("Identity", [], {}), ("Gemm", [weights(5, 3)], {})],
+        [("MatMul", [weights(63, 5)], {}), ("LeakyRelu", [], {}), ("Clip", [np.float32(-0.1), np.float32(1)], {})],
+    ],
+)
+@pytest.mark.parametrize("rest", [1, 2])
+def test_rows_that_are_joined_again(tmp_path: Path, nodes: list[Any], rest: int) -> None:
+    features = nodes[-1][1][0].shape if nodes and nodes[-1][0] in ("Gemm", "MatMul") else (63, 5)[: 2 if nodes else 1]
+    count = features[0] if nodes and nodes[-1][2].get("transB") else features[-1]
+    target = ints(-1, 4 * count) if rest == 1 else ints(-1, 2, 2 * count)
+    accept(in_rows(tmp_path, *nodes, ("Reshape", [target], {})))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "message"),
+    [
+        (
+            [("Softmax", [], {})],
+            MAP,
+            "'rows' has several rows for each image of an open batch; use Flatten with axis 1",
+        ),
+        ([("Shape", [], {})], MAP, "'rows' has several rows for each image"),
+        ([("Relu", [], {})], MAP, "'v0' has several rows for each image of an open batch; export with a fixed batch"),
+        ([("Reshape", [ints(-1, 63)], {})], MAP, "it turns 4 rows for each image into (-1, 63), which is not one row"),
+        ([("Reshape", [ints(1, -1)], {})], MAP, "it turns 4 rows for each image into (1, -1)"),
+        ([("Gemm", [weights(63, 5)], {"transA": 1})], MAP, "transA is 1"),
+        ([("Gemm", [weights(62, 5)], {})], MAP, "62"),
+        ([("MatMul", [weights(63)], {})], MAP, "it multiplies rows of images with (63,)"),
+        ([("MatMul", [weights(2, 63, 5)], {})], MAP, "it multiplies rows of images with (2, 63, 5)"),
+        ([("Add", [weights(63)], {})], MAP, "'rows' has several rows for each image"),
+    ],
+)
+def test_rows_that_are_refused(tmp_path: Path, nodes: list[Any], shape: Sequence[Any], message: str) -> None:
+    refuse(in_rows(tmp_path, *nodes, shape=shape), message)

@@ -91,6 +91,7 @@ def test_the_deepest_chain() -> None:
             [function("a", [call("b", "x", "y")]), function("b", [call("a", "x", "y")])],
             "calls itself",
         ),
+        ([call("f15", "x", "y")], chain(16, calls=2), r"has 32768 nodes of .* at most 20000 of"),
         ([call("f20", "x", "y")], chain(21, calls=2), r"has 1048576 nodes of .* once its functions are written out"),
     ],
 )

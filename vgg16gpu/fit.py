@@ -9,14 +9,15 @@ from vgg16gpu.graph import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, 
 from vgg16gpu.shapes import infer_shapes
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
-_SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513))
+_SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))
 
 
 def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | None = None) -> Shape:
     """The (N, C, H, W) or (N, F) that a run of `batch` images takes.
 
     `size` (pixels: one number, or height and width) fills an open image size; without it the usual 224 is tried first,
-    then 32 to 512. Raises ModelError when the model fixes another batch or size, or when no size fits.
+    then 32 to 512, then what is smaller. Raises ModelError when the model fixes another batch or size, or when no size
+    fits.
     """
     declared = graph.input.shape
     if declared[0] not in (None, batch):

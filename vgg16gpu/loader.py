@@ -19,7 +19,7 @@ from vgg16gpu.graph import Graph, GraphInput, Op, Shape
 from vgg16gpu.onnx_file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.onnx_fold import FOLDS, OpenShape, has_marks
 from vgg16gpu.onnx_inline import inline_functions
-from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError
+from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError, RefusalError
 from vgg16gpu.onnx_rules import RULES
 from vgg16gpu.onnx_shapes import MAX_RANK
 from vgg16gpu.onnx_translate import DEFAULT_DOMAINS, Translation, label
@@ -99,16 +99,23 @@ def _load(
     translation = Translation(file, opset, inputs, bound, producers, _read_values(file, producers, wanted))
     for index in sorted({producers[name] for name in translation.read if name in producers}):
         translation.add(file.model.graph.node[index])
+    translation.refuse_outputs(wanted)
+    problems = _problem_of_rank(inputs, shapes)
     if translation.refusals:
         if not inputs and not bound:
             raise file.error("has 0 run-time inputs (none); exactly one is supported")
-        raise file.error(_refused(file, translation))
+        problems.append(_refused(file, translation))
+    if problems:
+        raise file.error("\n  ".join(problems))
     constants = {name: _constant(translation, name) for name in wanted if name not in translation.shapes}
     return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
 
 
 def _constant(translation: Translation, name: str) -> Constant:
-    array = translation.constant(name)
+    try:
+        array = translation.constant(name)
+    except RefusalError as error:
+        raise translation.file.error(f"output '{name}' cannot be read: {error}") from error
     assert array is not None
     if has_marks(array):
         raise translation.file.error(f"output '{name}' depends on a dimension that is open; export with fixed sizes")
@@ -180,10 +187,19 @@ def _input_shapes(
             f"has {len(inputs)} run-time inputs ({_quoted(names)}); "
             "exactly one is supported, or several whose shapes are fixed"
         )
-    return {value.name: _input_shape(file, value, shapes, len(inputs) == 1) for value in inputs}
+    return {value.name: _input_shape(file, value, shapes) for value in inputs}
 
 
-def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Shape], is_only: bool) -> OpenShape:
+def _problem_of_rank(inputs: Mapping[str, OpenShape], shapes: Mapping[str, Shape]) -> list[str]:
+    """What is wrong with the only input of a model, that takes images or rows. Its nodes may tell more."""
+    return [
+        f"input '{name}' has shape {shape}; (N, C, H, W) or (N, F) is needed"
+        for name, shape in inputs.items()
+        if len(inputs) == 1 and name not in shapes and len(shape) not in (2, 4)
+    ]
+
+
+def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Shape]) -> OpenShape:
     given, kind = shapes.get(value.name), value.type.tensor_type.elem_type
     anything = given is not None and value.type.WhichOneof("value") in (None, "tensor_type")
     if kind not in _FLOATS and not (anything and kind == TensorProto.UNDEFINED):
@@ -191,10 +207,8 @@ def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Sha
     shape = _declared_shape(value) if given is None else given
     if shape is None:
         raise file.error(f"input '{value.name}' is declared without a shape; export the model with one")
-    image = is_only and given is None
-    if (image and len(shape) not in (2, 4)) or any(dim is not None and dim < 1 for dim in shape):
-        needed = "(N, C, H, W) or (N, F) is needed" if image else "all dimensions must be positive"
-        raise file.error(f"input '{value.name}' has shape {shape}; {needed}")
+    if any(dim is not None and dim < 1 for dim in shape):
+        raise file.error(f"input '{value.name}' has shape {shape}; all dimensions must be positive")
     if len(shape) > MAX_RANK:
         raise file.error(f"input '{value.name}' has {len(shape)} dimensions; at most {MAX_RANK} are supported")
     return shape
@@ -278,20 +292,24 @@ def _refused(file: OnnxFile, translation: Translation) -> str:
 
 
 def _fitting_size(translation: Translation, op: Op) -> int | None:
-    """An image size that the ops up to a refused one would take, if the model fixes another."""
+    """An image size that a refused op, and all that is known before and behind it, would take."""
     ((name, shape), *others) = translation.inputs.items()
     if others or len(shape) != 4 or None in shape[1:]:
         return None
-    ops = _needed([*translation.ops, op], [op.y])
-    if len(ops) > _HINT_COUNT:
+    ops, known = [], {name, *translation.scope.constants}
+    for other in translation.tried:
+        if known.issuperset(other.operands):
+            ops.append(other)
+            known.add(other.y)
+    if len(ops) > _HINT_COUNT or op.y not in known:
         return None
-    graph = Graph(GraphInput(name, shape), ops, (op.y,), constants=translation.scope.constants)
+    graph = Graph(GraphInput(name, shape), tuple(ops), (op.y,), constants=translation.scope.constants)
     return next((size for size in _SIZES if _fits(graph, (shape[0] or 1, shape[1] or 1, size, size))), None)
 
 
 def _fits(graph: Graph, shape: Shape) -> bool:
     try:
         infer_shapes(graph, shape)
-    except (ModelError, KeyError):  # KeyError: it reads what a refused node computes
+    except ModelError:
         return False
     return True

@@ -240,6 +240,11 @@ def element_type(number: int) -> str:
     return TensorProto.DataType.Name(number) if number in TensorProto.DataType.values() else str(number)
 
 
+def is_known_type(number: int) -> bool:
+    """Whether tensors of an element type can be read."""
+    return number in _DTYPES
+
+
 def open_onnx(path: str | Path) -> OnnxFile:
     """Map and parse an ONNX file. Raises ModelError with one line that says what the file is instead."""
     path = Path(path)

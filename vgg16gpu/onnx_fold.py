@@ -9,51 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx.helper
 from onnx import TensorProto
 
+from vgg16gpu import onnx_integers
 from vgg16gpu.onnx_file import Constant, element_type
+from vgg16gpu.onnx_integers import Attributes
+from vgg16gpu.onnx_memory import BASE_MEMORY as BASE_MEMORY  # noqa: PLC0414 - tools/fuzz_worker.py has it from here
+from vgg16gpu.onnx_memory import FoldError, Memory
 
 OpenShape: TypeAlias = tuple[int | None, ...]  # None: known only when a run size is chosen
-Attributes: TypeAlias = Mapping[str, Any]
 
 OPEN_BATCH: Final = -(1 << 62)  # the model's open batch; the first dimension of every run-time value
 OPEN_SIZE: Final = OPEN_BATCH - 1  # any other open dimension
-
-# What folding may allocate: this many bytes, and so many for each byte of constants that it reads.
-BASE_MEMORY: Final = 1 << 30
-MEMORY_PER_BYTE: Final = 8
 
 _CASTS: Final = frozenset(
     getattr(TensorProto, name)
     for name in ("FLOAT", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 )
-
-
-class FoldError(ValueError):
-    """Constants that cannot be computed; says why."""
-
-
-@dataclass
-class Memory:
-    """Bytes that folding may still allocate, so that a small file cannot ask for a large one."""
-
-    left: int = BASE_MEMORY
-
-    def allow(self, array: Constant) -> None:
-        """Count the bytes of a constant that is read."""
-        self.left += MEMORY_PER_BYTE * array.nbytes
-
-    def take(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Room for an array. Raises FoldError when there is none."""
-        self.left -= math.prod(shape) * dtype.itemsize
-        if self.left < 0:
-            raise FoldError(f"a constant of shape {tuple(shape)} takes too much memory")
-
 
 Fold: TypeAlias = Callable[[Attributes, Sequence[Constant | None], Memory], Constant]
 
@@ -192,7 +168,7 @@ def _constant_of_shape(attributes: Attributes, operands: Sequence[Constant | Non
     value = np.asarray(attributes.get("value", np.zeros(1, np.float32)))
     if min(shape, default=0) < 0 or value.size != 1:
         raise FoldError(f"a constant of shape {tuple(shape)} with {value.size} values is not possible")
-    memory.take(shape, value.dtype)
+    (memory.repeat if value.dtype == np.float32 else memory.take)(shape, value.dtype)
     return np.broadcast_to(value.reshape(()), shape)  # no copy: it costs nothing until somebody needs one
 
 
@@ -236,11 +212,13 @@ FOLDS: Final[Mapping[str, Fold]] = {
     "Cast": _cast,
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
+    "DequantizeLinear": onnx_integers.dequantise,
     "Div": _arithmetic(_divide, 1, commutes=False),
     "Flatten": _flatten,
     "Gather": _gather,
     "Identity": _identity,
     "Mul": _arithmetic(np.multiply, 1, commutes=True),
+    "QuantizeLinear": onnx_integers.quantise,
     "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _squeeze,

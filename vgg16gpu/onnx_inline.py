@@ -13,7 +13,7 @@ from onnx import FunctionProto, NodeProto
 from vgg16gpu.onnx_file import OnnxFile
 
 MAX_DEPTH: Final = 32  # functions called inside each other
-MAX_NODES: Final = 100_000  # when all are written out
+MAX_NODES: Final = 20_000  # when all are written out
 MAX_BYTES: Final = 64 << 20  # of these nodes
 
 _Key: TypeAlias = tuple[str, str, str]  # domain, name, overload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -11,7 +12,8 @@ import numpy as np
 
 from vgg16gpu.graph import Array, Op, Shape
 from vgg16gpu.onnx_file import Constant
-from vgg16gpu.onnx_fold import Memory, OpenShape, has_marks
+from vgg16gpu.onnx_fold import OpenShape, has_marks
+from vgg16gpu.onnx_memory import Memory
 
 FLOAT32_REMEDY: Final = "export the model in float32"
 EXPORT_AGAIN: Final = "the file is broken, export the model again"
@@ -46,18 +48,32 @@ class Value(NamedTuple):
 Operand: TypeAlias = Value | Constant | None
 
 
+class Integers(NamedTuple):
+    """What QuantizeLinear makes of a run-time value: a real number is (q - zero) * scale."""
+
+    scale: float
+    zero: int
+    dtype: np.dtype[Any]
+
+
 @dataclass
 class Scope:
     """What rules add to a graph beside ops.
 
     constants: float constants that general ops read. known: outputs of nodes that are constants.
-    taken: every name of the model.
+    integers: run-time values that are integers in the file; as values of the graph they are the real numbers meant.
+    rows: run-time values (N * rows, F) in the file, N open; as values of the graph they are (N, rows, F).
+    steps: of weights that the file holds as integers, in a shape that broadcasts to theirs. taken: every name of the
+    model.
     """
 
     taken: set[str]
     memory: Memory = field(default_factory=Memory)
     constants: dict[str, Array] = field(default_factory=dict)
     known: dict[str, Constant] = field(default_factory=dict)
+    integers: dict[str, Integers] = field(default_factory=dict)
+    steps: dict[str, Array] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
 
     def fresh(self, stem: str) -> str:
         """A name that no other value has."""
@@ -161,6 +177,19 @@ class Node:
         if array.size == 0:
             raise RefusalError(f"its {what} of shape {array.shape} is empty", EXPORT_AGAIN)
         return cast(Array, array)
+
+    def weight_steps(self, index: int, *, transposed: bool = False) -> Array | None:
+        """The steps of a weight that the file holds as integers: one for each output, its first dimension.
+
+        None where there are none, or steps of another dimension. `transposed`: the weight is a matrix (IN, OUT).
+        """
+        steps, shape = self.scope.steps.get(self.names[index]), cast(Shape, self.shape_of(index))
+        if steps is None:
+            return None
+        steps, shape = (steps.T, shape[::-1]) if transposed else (steps, shape)
+        if math.prod(steps.shape[1:]) != 1:
+            return None
+        return np.ascontiguousarray(np.broadcast_to(steps.reshape(-1), shape[:1]))
 
     def integers(self, index: int, what: str) -> tuple[int, ...] | None:
         """A constant operand that is a list of whole numbers (or one), or None when it is left out."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from vgg16gpu import onnx_rules_integers as integers
 from vgg16gpu import onnx_rules_moves as moves
 from vgg16gpu import onnx_rules_products as products
 from vgg16gpu import onnx_rules_values as values
@@ -26,6 +27,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "Clip": values.clip,
     "Concat": moves.concat,
     "Conv": windows.conv,
+    "DequantizeLinear": integers.dequantize_linear,
     "Div": values.arithmetic("div"),
     "Dropout": values.dropout,
     "Flatten": moves.flatten,
@@ -41,6 +43,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "MaxPool": windows.max_pool,
     "Mul": values.arithmetic("mul"),
     "Pad": moves.pad,
+    "QuantizeLinear": integers.quantize_linear,
     "Relu": values.relu,
     "Reshape": moves.reshape,
     "Slice": moves.slice_,

@@ -28,9 +28,34 @@ def flatten(node: Node) -> Op:
     if from_front == 1:
         return _rows(node)
     if node.fixed is None:
-        raise RefusalError(f"axis is {axis}", "only axis 1, which keeps the batch, is supported while sizes are open")
+        if from_front == 0:
+            raise RefusalError(
+                f"axis is {axis}", "only axis 1, which keeps the batch, is supported while sizes are open"
+            )
+        return _rows_of_images(node, from_front)
     rows = math.prod(node.fixed[:from_front])
     return Reshape(node.x, node.y, (node.y,), (rows, math.prod(node.fixed[from_front:])))
+
+
+def _rows_of_images(node: Node, axis: int) -> Op:
+    """(N, ...) -> (N * rows, F), N open: in the graph (N, rows, F) until a Reshape joins the rows of an image again."""
+    rows, features = _product(node.shape[1:axis]), _product(node.shape[axis:])
+    if rows is None or node.shape[0] is not None:
+        raise RefusalError(f"axis is {axis} of {_readable(node.shape)}", f"use axis 1, or {_FIXED_SIZES}")
+    node.scope.rows[node.y] = rows
+    return Reshape(node.x, node.y, (node.y,), (0, rows, -1 if features is None else features))
+
+
+def _joined(node: Node, target: list[int]) -> Op:
+    """(N * rows, F) -> (N, ...), all that belongs to an image in its place."""
+    features = _product(node.shape[1:])
+    kept, rest = target[:1] in ([-1], [OPEN_BATCH]), target[1:]
+    if not kept or not rest or min(rest) < 1 or math.prod(rest) != features:
+        raise RefusalError(
+            f"it turns {node.scope.rows[node.x]} rows for each image into {_readable(target)}, which is not one row",
+            _FIXED_SIZES,
+        )
+    return Reshape(node.x, node.y, (node.y,), (0, *rest))
 
 
 def _rows(node: Node) -> Op:
@@ -48,6 +73,8 @@ def reshape(node: Node) -> Op:
     shape, allowzero = [int(dim) for dim in target], node.flag("allowzero")
     if node.is_unknown(0):
         return Reshape(node.x, node.y, (node.y,), tuple(shape))
+    if node.x in node.scope.rows:
+        return _joined(node, shape)
     if _flattens(shape, node.shape, allowzero):
         return _rows(node)
     if node.fixed is not None:

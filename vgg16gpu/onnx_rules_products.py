@@ -12,6 +12,7 @@ from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError
 
 def gemm(node: Node) -> Op:
     """Gemm: with constant B and one bias per output a fully connected layer; else a product of two matrices."""
+    has_rows = node.x in node.scope.rows if not node.is_constant(0) else False
     if node.rank is not None and node.shape[:1] == (None,):
         node.only("transA", 0, 0, "only (N, F) inputs are supported while the batch is open")
     alpha, beta = float(node.attributes.get("alpha", 1.0)), float(node.attributes.get("beta", 1.0))
@@ -23,14 +24,15 @@ def gemm(node: Node) -> Op:
             raise RefusalError(f"its weight has shape {weight.shape}", "only matrices are supported")
         features = weight.shape[0 if transposed else 1]
         bias = _bias(node, features) if has_bias and node.is_constant(2) else None
-        turned = node.flag("transA") or node.is_constant(0)
+        turned = node.flag("transA") or node.is_constant(0) or has_rows
         if not turned and (bias is not None) == has_bias and (bias is None or math.prod(bias.shape[:-1]) == 1):
             if bias is not None:
+                node.scope.memory.take((features,), bias.dtype)
                 bias = np.ascontiguousarray(np.broadcast_to(_scaled(node, bias, beta).reshape(-1), (features,)))
-            return Gemm(
-                node.x, node.y, (node.y,), _scaled(node, weight if transposed else _turned(node, weight), alpha), bias
-            )
-    if len(node.shape) != 2 or len(node.shape_of(1)) != 2:
+            steps = node.weight_steps(1, transposed=not transposed) if alpha == 1 else None
+            weight = _scaled(node, weight if transposed else _turned(node, weight), alpha)
+            return Gemm(node.x, node.y, (node.y,), weight, bias, weight_steps=steps)
+    if len(node.shape) != 2 + has_rows or len(node.shape_of(1)) != 2:
         raise RefusalError(f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN)
     others = (node.value(1, "weight"), node.value(2, "bias")) if has_bias else (node.value(1, "weight"),)
     turned = node.flag("transA")
@@ -42,7 +44,10 @@ def matmul(node: Node) -> Op:
     if node.is_constant(1) and not node.is_constant(0) and len(node.shape) == 2:
         weight = node.weight(1, "weight")
         if weight.ndim == 2:
-            return Gemm(node.x, node.y, (node.y,), _turned(node, weight), None)
+            steps = node.weight_steps(1, transposed=True)
+            return Gemm(node.x, node.y, (node.y,), _turned(node, weight), None, weight_steps=steps)
+    if not node.is_constant(0) and node.x in node.scope.rows and len(node.shape_of(1)) != 2:
+        raise RefusalError(f"it multiplies rows of images with {node.shape_of(1)}", "use a matrix, or fix the batch")
     return MatMul(node.x, node.y, (node.y,), (node.value(1, "weight"),))
 
 

@@ -31,7 +31,10 @@ def conv(node: Node) -> Op:
     """Conv: 2-D; dense with constant weights, or of any group, dilation and weights."""
     weight = node.shape_of(1)
     if len(weight) != 4:
-        raise RefusalError(f"its weight has shape {weight}", "only 2-D convolution, (OC, C, KH, KW), is supported")
+        raise RefusalError(
+            f"its weight has shape {weight}, only 2-D convolution, (OC, C, KH, KW), is supported",
+            "rewrite it as 2-D (a 1-D one has maps of one row) and export again",
+        )
     if None in weight:
         raise RefusalError(f"its weight '{node.names[1]}' has an open shape", "export it with a fixed one")
     kernel = (weight[2] or 0, weight[3] or 0)
@@ -47,7 +50,7 @@ def conv(node: Node) -> Op:
     window = _window(node, kernel)
     run_time = any(node.operand(index) is not None and not node.is_constant(index) for index in (1, 2))
     if group == 1 and window.is_plain and not run_time and not node.is_constant(0):
-        return Conv(node.x, node.y, (node.y,), constants[0], bias, window)
+        return Conv(node.x, node.y, (node.y,), constants[0], bias, window, weight_steps=node.weight_steps(1))
     others = (node.value(1),) if node.operand(2) is None else (node.value(1), node.value(2))
     return GeneralConv(node.x, node.y, (node.y,), others, window, group)
 
@@ -102,12 +105,15 @@ def batch_norm(node: Node) -> Op:
     node.only("training_mode", 0, 0, "export with model.eval()")
     used = node.used_outputs or (node.extra_outputs if node.opset < 14 else ())  # more outputs mean training there
     if used:
-        raise RefusalError(f"its training output '{used[0]}' is used", "export with model.eval()")
+        reason = f"it has '{used[0]}', an output that only training_mode computes"
+        raise RefusalError(reason, "export with model.eval()")
     epsilon = float(node.attributes.get("epsilon", 1e-5))
     constant = {index: node.weight(index, what) for index, what in enumerate(_PARAMETERS, 1) if node.is_constant(index)}
     shapes = {array.shape for array in constant.values()}
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         raise RefusalError(f"its parameters have shapes {sorted(shapes)}", "only one value per channel is supported")
+    if 4 in constant:
+        node.scope.memory.take(constant[4].shape, np.dtype(np.float64))
     if 4 in constant and not (constant[4].astype(np.float64) + epsilon > 0).all():
         raise RefusalError("a variance plus epsilon is not above zero", "the model is broken: train or export it again")
     if len(constant) == 4 and node.rank in (None, 4) and not node.is_constant(0):

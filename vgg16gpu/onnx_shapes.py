@@ -79,8 +79,19 @@ def _tried(op: Op, shapes: Sequence[OpenShape], batch: int, size: int) -> Shape:
     try:
         return output_shape(op, *(_numbers(shape, batch, size) for shape in shapes))
     except ModelError as error:
-        # The list of refused nodes names the node itself.
-        raise MisfitError(str(error).partition(": ")[2], op) from error
+        reason = str(error).partition(": ")[2]  # the list of refused nodes names the node itself
+        channels = _channels(op, shapes)
+        if channels is not None and shapes[0][1] not in (None, channels):
+            layout = f"export the model for inputs with {channels} channels, in the layout (N, C, H, W)"
+            raise RefusalError(reason, layout) from error
+        raise MisfitError(reason, op) from error
+
+
+def _channels(op: Op, shapes: Sequence[OpenShape]) -> int | None:
+    """How many channels a convolution needs."""
+    if len(shapes[0]) != 4 or not isinstance(op, Conv | GeneralConv):
+        return None
+    return op.weight.shape[1] if isinstance(op, Conv) else (shapes[1][1] or 0) * op.group
 
 
 def _numbers(shape: OpenShape, batch: int, size: int) -> Shape:

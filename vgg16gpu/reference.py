@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from vgg16gpu.errors import Error, ModelError
 from vgg16gpu.graph import Array
 from vgg16gpu.onnx_file import OnnxFile, open_onnx
+from vgg16gpu.onnx_wire import CODED, INSIDE
 
 _ERRORS_ONLY = 3  # onnxruntime's log severity
 _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
@@ -83,7 +84,7 @@ def _with_outputs(file: OnnxFile, names: Sequence[str]) -> bytes:
     """The model with further outputs, without its weights: they stay in its file, as external data."""
     model = onnx.ModelProto()
     model.CopyFrom(file.model)
-    _point_at_file(model.graph.initializer, file.path.name)
+    _point_at_file(model.graph.initializer, file)
     for node in model.graph.node:
         for attribute in node.attribute:
             if attribute.HasField("t"):  # onnxruntime takes external data for initializers only
@@ -93,12 +94,17 @@ def _with_outputs(file: OnnxFile, names: Sequence[str]) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _point_at_file(tensors: Any, name: str) -> None:
+def _point_at_file(tensors: Any, file: OnnxFile) -> None:
+    """Large raw data in the model file as external data in that file; what is coded otherwise is decoded."""
     for tensor in tensors:
-        for entry in tensor.external_data:
-            # open_onnx marks bytes inside the model file with a location that cannot be a file name.
-            if entry.key == "location" and "\0" in entry.value:
-                entry.value = name
+        entries = {entry.key: entry for entry in tensor.external_data}
+        if "location" not in entries or entries["location"].value != INSIDE:
+            continue
+        if entries["field"].value in CODED:
+            tensor.CopyFrom(numpy_helper.from_array(file.array(tensor), tensor.name))
+            continue
+        entries["location"].value = file.path.name
+        tensor.external_data.remove(entries["field"])  # onnxruntime takes no key that it does not know
 
 
 def _first_line(error: Exception) -> str:
