@@ -5,6 +5,7 @@ import pytest
 
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import Graph, GraphInput, Transpose
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.zoo.digits import digits_model
 
@@ -68,3 +69,22 @@ def test_normalisation_fits_float32(wanted):
 def test_outputs_are_a_sequence_of_names():
     with pytest.raises(InputError, match="outputs 5: give names"):
         plan(outputs=5)
+
+
+@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 1, 3, 2)], ids=str)
+def test_bytes_are_for_channels_first(order):
+    """Bytes come channels last in every model; where numbers do too, there are only numbers."""
+    graph = Graph(GraphInput("x", (None, 8, 6, 3)), (Transpose("x", "y", ("y",), order),), ("y",))
+    entries = plan_graph(graph, Request("m.onnx", size=(6, 3)), FACTS).programs[0].input.entries
+    assert ("uint8" in entries) == (order != (0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(("batch", "fits"), [(1, True), (2, False)])
+def test_images_that_are_mixed_come_one_by_one(batch, fits):
+    graph = Graph(GraphInput("x", (None, 6)), (Transpose("x", "y", ("y",), (1, 0)),), ("y",))
+    request = Request("m.onnx", batch=batch)
+    if fits:
+        assert plan_graph(graph, request, FACTS).programs[0].outputs[0].shape == (6, 1)
+    else:
+        with pytest.raises(ModelError, match="Transpose 'y' mixes the images of a batch.* use batch 1"):
+            plan_graph(graph, request, FACTS)

@@ -15,7 +15,7 @@ from vgg16gpu.dequantise import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, Shape
+from vgg16gpu.graph import Array, Graph, Shape, Transpose
 from vgg16gpu.loader import load
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.ops.preprocess import Normalisation
@@ -76,16 +76,14 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     sides = None if size is None else (size[0], size[-1])
     shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
     _check_rows(graph, shapes[-1])
-    normalisation = _normalisation(request, shapes[0])
+    normalisation = None if _is_channels_last(graph) else _normalisation(request, shapes[0])
     wish = Wish(
         request.precision,
         request.kernels,
         normalisation,
         request.keep_values,
         partial(_samples, shapes[0][1:], normalisation),
-        quantise(graph, held_scales(graph) or read_scales(request.model, graph))
-        if request.precision == "int8"
-        else None,
+        _integers(graph, request) if request.precision == "int8" else None,
     )
     return make_plan(graph, facts, shapes, wish)
 
@@ -110,6 +108,12 @@ def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
     if normalisation is None:
         return np.random.default_rng(SCALES_SEED).standard_normal((SAMPLES, *shape)).astype(np.float32)
     return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
+
+
+def _is_channels_last(graph: Graph) -> bool:
+    """Whether the input is (N, H, W, C), as Keras has it, so that bytes cannot be told from numbers by their shape."""
+    readers = [op for op in graph.ops if graph.input.name in op.operands]
+    return bool(readers) and all(isinstance(op, Transpose) and op.permutation == (0, 3, 1, 2) for op in readers)
 
 
 def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None:
