@@ -86,5 +86,5 @@ def test_images_that_are_mixed_come_one_by_one(batch, fits):
     if fits:
         assert plan_graph(graph, request, FACTS).programs[0].outputs[0].shape == (6, 1)
     else:
-        with pytest.raises(ModelError, match="Transpose 'y' mixes the images of a batch.* use batch 1"):
+        with pytest.raises(ModelError, match=r"Transpose 'y' mixes the images of a batch.* use batch 1"):
             plan_graph(graph, request, FACTS)
