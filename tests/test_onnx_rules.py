@@ -12,7 +12,7 @@ from graph_reference import compute
 from onnx_models import Model, onnxruntime_values, random_input
 from onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, single, weights
 
-from vgg16gpu.graph import Conv, Gemm, Pads, Pool
+from vgg16gpu.graph import Conv, Gemm, MatMul, Pads, Pool
 from vgg16gpu.loader import load
 
 
@@ -167,6 +167,13 @@ def test_gemm(tmp_path: Path, options: dict[str, Any], transposed: int, bias: tu
     assert isinstance(op, Gemm)
     assert op.weight.shape == (5, 6)
     assert op.weight.flags.c_contiguous
+
+
+@pytest.mark.parametrize("options", [{"alpha": 1e20}, {"beta": -1e20}, {"alpha": 1e-30}, {"alpha": 0.0}], ids=str)
+def test_factors_that_could_leave_float32_stay_out_of_the_weights(tmp_path: Path, options: dict[str, float]) -> None:
+    op = accept(single(tmp_path, "Gemm", MATRIX, [weights(6, 5), weights(5)], **options))
+    assert isinstance(op, MatMul)
+    assert (op.alpha, op.beta) == pytest.approx((options.get("alpha", 1.0), options.get("beta", 1.0)))
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
 from vgg16gpu.graph import Array, Gemm, MatMul, Op
 from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError
+
+_LEAST: Final = 1e-6
+_MOST: Final = 1e6
 
 
 def gemm(node: Node) -> Op:
@@ -25,7 +29,14 @@ def gemm(node: Node) -> Op:
         features = weight.shape[0 if transposed else 1]
         bias = _bias(node, features) if has_bias and node.is_constant(2) else None
         turned = node.flag("transA") or node.is_constant(0) or has_rows
-        if not turned and (bias is not None) == has_bias and (bias is None or math.prod(bias.shape[:-1]) == 1):
+        # Factors beyond these could take weights out of float32's range where they leave the sum inside.
+        folds = all(_LEAST <= abs(factor) <= _MOST for factor in (alpha, beta if has_bias else 1.0))
+        if (
+            not turned
+            and folds
+            and (bias is not None) == has_bias
+            and (bias is None or math.prod(bias.shape[:-1]) == 1)
+        ):
             if bias is not None:
                 node.scope.memory.take((features,), bias.dtype)
                 bias = np.ascontiguousarray(np.broadcast_to(_scaled(node, bias, beta).reshape(-1), (features,)))
