@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -47,6 +48,7 @@ from fuzz_worker import (
 from rich.progress import Progress
 
 from tests.fuzz_models import case
+from vgg16gpu.bench.environment import commit
 from vgg16gpu.cli.show import add_row, console, heading, progress, table
 from vgg16gpu.files import atomic_writer
 
@@ -61,6 +63,7 @@ STAGES: Final = {
     MAKING: "idle",
 }
 SHOWN_REASONS: Final = 40
+RECORDED_REASONS: Final = 100  # the most frequent ones
 KEPT: Final = 10  # failures of a kind
 
 
@@ -253,9 +256,12 @@ def record(campaign: Campaign, seconds: float) -> dict[str, Any]:
         "peak_nbytes": campaign.peak_nbytes,
         "compared": campaign.verdicts[AGREES],
         "verdicts": {verdict: campaign.verdicts[verdict] for verdict in VERDICTS},
-        "reasons": [[*key, number] for key, number in campaign.reasons.most_common() if key[1]],
+        "reasons": [[*key, number] for key, number in campaign.reasons.most_common(RECORDED_REASONS) if key[1]],
+        "different_reasons": len(campaign.reasons),
         "failures": [vars(outcome) for outcome in campaign.failures],
         "environment": {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(Path(__file__).resolve().parents[1]),
             "machine": platform.machine(),
             "python": platform.python_version(),
             **{name: version(name) for name in ("numpy", "onnx", "protobuf", "onnxruntime")},

@@ -85,16 +85,15 @@ def identity(node: Node) -> Op:
 
 
 def dropout(node: Node) -> Op:
-    """Dropout at inference: x. The ratio means nothing then, and the mask is all ones."""
+    """Dropout at inference: x. The ratio means nothing then; the mask is all ones, of which ONNX says so from 12 on."""
     training = node.constant(2)
     if training is not None and training.any():
         raise RefusalError("training_mode is true", "export with model.eval()")
     for mask in node.used_outputs:
-        if node.fixed is None:
-            raise RefusalError(f"its mask '{mask}' is used", "export with model.eval(), or with fixed sizes")
-        dtype = np.dtype(np.bool_ if node.opset >= 10 else np.float32)
-        node.scope.memory.take(node.fixed, dtype)
-        node.scope.known[mask] = np.ones(node.fixed, dtype)
+        if node.fixed is None or node.opset < 12:
+            raise RefusalError(f"its mask '{mask}' is used", "export with model.eval(), opset 12 or later, fixed sizes")
+        node.scope.memory.take(node.fixed, np.dtype(np.bool_))
+        node.scope.known[mask] = np.ones(node.fixed, np.bool_)
     return identity(node)
 
 
