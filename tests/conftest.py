@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.errors import DeviceError
+from vgg16gpu.program import Plan
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,3 +78,19 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
         pytest.skip(f"{gpu.facts.name} has no wgmma, or cuda-bindings is missing")
     build_together(gpu, request.session.items)
     return gpu
+
+
+@pytest.fixture
+def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
+    from vgg16gpu import engine
+
+    make = engine.plan_graph
+
+    def made(*arguments: Any) -> Plan:
+        plan = make(*arguments)
+        controls = [replace(program.control, lowest=60000.0) for program in plan.programs]
+        strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]
+        return replace(plan, programs=tuple(strict), second_pass=plan.programs[0])
+
+    monkeypatch.setattr(engine, "plan_graph", made)

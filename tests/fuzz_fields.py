@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import onnx
 
+from vgg16gpu.onnx_wire import encode_varint
+
 HUGE: Final = (-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 3, 7, 64, 65536, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1)
 
 
@@ -115,12 +117,12 @@ def _read(data: bytes, descriptor: Any) -> list[_Field]:
 def _write(fields: list[_Field]) -> bytes:
     parts = []
     for item in fields:
-        parts.append(_coded(item.number << 3 | item.wire))
+        parts.append(encode_varint(item.number << 3 | item.wire))
         if isinstance(item.value, int):
-            parts.append(_coded(item.value))
+            parts.append(encode_varint(item.value))
         else:
             body = _write(item.value) if isinstance(item.value, list) else item.value
-            parts += [_coded(len(body)), body] if item.wire == 2 else [body]
+            parts += [encode_varint(len(body)), body] if item.wire == 2 else [body]
     return b"".join(parts)
 
 
@@ -132,15 +134,6 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             return value, position
-
-
-def _coded(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _remove_field(random: Random, fields: list[_Field], index: int) -> None:

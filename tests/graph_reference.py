@@ -131,6 +131,9 @@ def _elementwise(op: Elementwise, x: Array64, *others: Array64) -> Array64:
             shape = (-1, *[1] * (x.ndim - 2))
             scale, shift, mean, variance = (other.reshape(shape) for other in others)
             y = (x - mean) / np.sqrt(variance + op.numbers[0]) * scale + shift
+        case "quantise":
+            step, low, high = op.numbers
+            y = np.clip(np.rint(x / step), low, high) * step
         case "add" | "sub" | "mul" | "div" as name:
             function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
             for other in others:

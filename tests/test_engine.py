@@ -6,7 +6,6 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import DeviceError, InputError, ModelError
 from vgg16gpu.graph import Array
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
-from vgg16gpu.program import Plan
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.samples import structured_images
 
@@ -422,22 +420,6 @@ def test_nan_is_not_taken_for_an_image_beyond_float16(device: Device, model: Pat
         assert_same_bits(run(engine, x)[[0, 2]], run(engine, images(3))[[0, 2]])
         with pytest.raises(InputError, match=r"input 2 of 3 .* leave the range of float16"):
             engine.run(overflowing(x, 2))
-
-
-@pytest.fixture
-def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
-    from vgg16gpu import engine
-
-    make = engine.plan_graph
-
-    def made(*arguments: Any) -> Plan:
-        plan = make(*arguments)
-        controls = [replace(program.control, lowest=60000.0) for program in plan.programs]
-        strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]
-        return replace(plan, programs=tuple(strict), second_pass=plan.programs[0])
-
-    monkeypatch.setattr(engine, "plan_graph", made)
 
 
 @pytest.mark.usefixtures("second_passes")

@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.interop import DeviceArray, is_on_device, stream_handle, view_of
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.program import Plan
 from vgg16gpu.zoo.samples import structured_images
 
 SIZE = 16
@@ -458,23 +456,7 @@ def test_what_leaves_the_range_of_float16(device: Device, model: Path) -> None:
         assert engine.second_passes == 0
 
 
-@pytest.fixture
-def strict_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
-    from vgg16gpu import engine
-
-    make = engine.plan_graph
-
-    def made(*arguments: Any) -> Plan:
-        plan = make(*arguments)
-        controls = [replace(program.control, lowest=60000.0) for program in plan.programs]
-        strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]
-        return replace(plan, programs=tuple(strict), second_pass=plan.programs[0])
-
-    monkeypatch.setattr(engine, "plan_graph", made)
-
-
-@pytest.mark.usefixtures("strict_plans")
+@pytest.mark.usefixtures("second_passes")
 @pytest.mark.parametrize("element_type", ["float32", "uint8"])
 def test_images_out_of_range_are_run_again(device: Device, model: Path, element_type: str) -> None:
     x = inputs(element_type, 5)

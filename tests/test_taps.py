@@ -16,6 +16,10 @@ import pytest
 from onnx import GraphProto, TensorProto, helper
 from onnx_models import onnxruntime_values, random_input, torch_vgg
 
+from vgg16gpu.devices.base import Device
+from vgg16gpu.engine import Engine
+from vgg16gpu.errors import ModelError
+from vgg16gpu.loader import load
 from vgg16gpu.taps import TapError, resolve
 from vgg16gpu.zoo.architecture import Layer, Vgg
 from vgg16gpu.zoo.digits import digits_model
@@ -504,3 +508,26 @@ def test_against_hooks_of_torch(tmp_path: Path, network: str, dynamo: bool, fold
     computed = onnxruntime_values(path, x, sorted(set(values.values())))
     for name, value in values.items():
         assert np.linalg.norm(computed[value] - seen[name]) <= 1e-5 * np.linalg.norm(seen[name]), name
+
+
+def test_an_engine_computes_layers_by_name(device: Device, tmp_path: Path) -> None:
+    names = ["relu2_2", "features.0", "pool1", "fc6", "classifier.1"]
+    path = torch_vgg().save(tmp_path / "m.onnx")
+    x = random_input((2, 3, 8, 8))
+    values = resolve(onnx.load(path).graph, names)
+    expected = onnxruntime_values(path, x, list(values))
+    with Engine(path, device=device.facts.kind, batch=2, outputs=names, kernels="ffma") as engine:
+        for name, value, found in zip(names, values, engine.run(x), strict=True):
+            np.testing.assert_allclose(found, expected[value], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_what_lies_behind_a_layer_is_not_computed(device: Device, tmp_path: Path) -> None:
+    path = torch_vgg().save(tmp_path / "m.onnx")
+    with Engine(path, device=device.facts.kind, outputs=["relu1_1"]) as engine:
+        assert len(engine.graph.ops) == 1
+
+
+def test_a_layer_that_is_not_there_is_named_with_the_file(tmp_path: Path) -> None:
+    path = torch_vgg().save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=r"m\.onnx: has no value 'relu9_9'; did you mean 'relu"):
+        load(path, ["relu9_9"])

@@ -9,7 +9,7 @@ from vgg16gpu.graph import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, 
 from vgg16gpu.shapes import infer_shapes
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
-_SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))
+SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))
 
 
 def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | None = None) -> Shape:
@@ -52,7 +52,7 @@ def _check_size(graph: Graph, height: int, width: int) -> None:
 def _first_fit(graph: Graph, head: Shape) -> Shape:
     """The input shape for the first size that fits. Raises the error of the first one tried when none does."""
     for shape in _candidates(graph, head):
-        if _fits(graph, shape):
+        if fits(graph, shape):
             return shape
     first = next(_candidates(graph, head))
     infer_shapes(graph, first)
@@ -63,7 +63,7 @@ def _checked(graph: Graph, shape: Shape) -> Shape:
     try:
         infer_shapes(graph, shape)
     except ModelError as error:
-        fitting = next((other for other in _candidates(graph, shape[:2]) if _fits(graph, other)), None)
+        fitting = next((other for other in _candidates(graph, shape[:2]) if fits(graph, other)), None)
         hint = f"; {fitting[2]}x{fitting[3]} would fit" if fitting else ""
         raise ModelError(f"image size {shape[2]}x{shape[3]} (height x width) does not fit: {error}{hint}") from error
     return shape
@@ -74,11 +74,12 @@ def _candidates(graph: Graph, head: Shape) -> Iterator[Shape]:
     if height and width:
         yield (*head, height, width)
         return
-    for size in _SEARCHED_SIZES:
+    for size in SEARCHED_SIZES:
         yield (*head, height or size, width or size)
 
 
-def _fits(graph: Graph, shape: Shape) -> bool:
+def fits(graph: Graph, shape: Shape) -> bool:
+    """Whether all ops of a graph can be computed for an input of this shape."""
     try:
         infer_shapes(graph, shape)
     except ModelError:

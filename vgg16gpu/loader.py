@@ -6,7 +6,6 @@ A model that is not supported is refused as a whole, with every offending node i
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final
 
 from onnx import TensorProto, ValueInfoProto
 
-from vgg16gpu.errors import ModelError
+from vgg16gpu.fit import SEARCHED_SIZES, fits
 from vgg16gpu.graph import Graph, GraphInput, Op, Shape
 from vgg16gpu.onnx_file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.onnx_fold import FOLDS, OpenShape, has_marks
@@ -23,15 +22,13 @@ from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError, RefusalError
 from vgg16gpu.onnx_rules import RULES
 from vgg16gpu.onnx_shapes import MAX_RANK
 from vgg16gpu.onnx_translate import DEFAULT_DOMAINS, Translation, label
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.taps import TapError, resolve
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
 
 _FLOATS: Final = (TensorProto.FLOAT, TensorProto.FLOAT16)  # what run-time inputs may be; kernels compute in float32
-_HINT_COUNT: Final = 1000  # how many names, or ops, are looked through for a hint
-_HINT_LENGTH: Final = 100
-_SIZES: Final = (224, *range(1, 513))  # image sizes that are tried to say which one would fit
+_HINT_COUNT: Final = 1000  # how many ops are looked through for a hint
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,8 @@ def load_model(
 ) -> Loaded:
     """Read an ONNX model.
 
-    `outputs` names the values to compute, inner ones too; by default those that the model declares. Nodes that none of
+    `outputs` names the values to compute, inner ones too, by value, node or layer (taps.py); by default those that the
+    model declares. Nodes that none of
     them needs are left out. Large weights stay views of the mapped file. `bound` has run-time inputs that are constants
     now: lists of whole numbers, say. `shapes` has shapes of run-time inputs, in place of those that the model declares.
     Without it a model may have one run-time input, (N, C, H, W) or (N, F), or several of fixed shapes.
@@ -95,7 +93,7 @@ def _load(
     file = inline_functions(file)
     inputs = _input_shapes(file, _run_time_inputs(file, bound), shapes)
     producers = _producers(file, [*inputs, *bound])
-    wanted = _wanted(file, {*inputs, *bound}, producers, outputs)
+    wanted = _wanted(file, {*inputs, *bound}, outputs)
     translation = Translation(file, opset, inputs, bound, producers, _read_values(file, producers, wanted))
     for index in sorted({producers[name] for name in translation.read if name in producers}):
         translation.add(file.model.graph.node[index])
@@ -238,28 +236,20 @@ def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
     return dict(made)
 
 
-def _wanted(
-    file: OnnxFile, inputs: Collection[str], producers: Mapping[str, int], outputs: Sequence[str] | None
-) -> tuple[str, ...]:
-    """The requested outputs, checked."""
+def _wanted(file: OnnxFile, inputs: Collection[str], outputs: Sequence[str] | None) -> tuple[str, ...]:
+    """The values of the requested outputs, which may be named by node or layer, checked."""
     declared = [value.name for value in file.model.graph.output]
-    weights = {tensor.name for tensor in file.model.graph.initializer}
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
         raise file.error("no output is asked for" if outputs is not None else f"declares no output; {EXPORT_AGAIN}")
-    seen: set[str] = set()
-    for name in wanted:
-        if name in seen:
-            raise file.error(f"output '{name}' is asked for twice; name each one once")
-        seen.add(name)
+    try:
+        values = resolve(file.model.graph, wanted)
+    except TapError as error:
+        raise file.error(str(error)) from error
+    for name in values:
         if name in inputs:
             raise file.error(f"output '{name}' is the model's input; ask for a value that the model computes")
-        if name not in producers and name not in weights:
-            likely = [known for known in producers if len(known) <= _HINT_LENGTH][:_HINT_COUNT]
-            close = difflib.get_close_matches(name[:_HINT_LENGTH], likely, n=3, cutoff=0.5)
-            hint = ", ".join(f"'{match}'" for match in close or declared[:_HINT_COUNT])
-            raise file.error(f"has no value '{name}'; {'did you mean' if close else 'its outputs are'} {hint}")
-    return tuple(wanted)
+    return values
 
 
 def _read_values(file: OnnxFile, producers: Mapping[str, int], wanted: Sequence[str]) -> frozenset[str]:
@@ -304,12 +294,4 @@ def _fitting_size(translation: Translation, op: Op) -> int | None:
     if len(ops) > _HINT_COUNT or op.y not in known:
         return None
     graph = Graph(GraphInput(name, shape), tuple(ops), (op.y,), constants=translation.scope.constants)
-    return next((size for size in _SIZES if _fits(graph, (shape[0] or 1, shape[1] or 1, size, size))), None)
-
-
-def _fits(graph: Graph, shape: Shape) -> bool:
-    try:
-        infer_shapes(graph, shape)
-    except ModelError:
-        return False
-    return True
+    return next((size for size in SEARCHED_SIZES if fits(graph, (shape[0] or 1, shape[1] or 1, size, size))), None)

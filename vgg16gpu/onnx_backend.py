@@ -45,10 +45,10 @@ class RefusedError(ModelError, unittest.SkipTest):
 class VggBackendRep(BackendRep):
     """A model ready to run. What it has on the device goes with it."""
 
-    def __init__(self, model: Model, device: Device, kernels: str = "auto") -> None:
+    def __init__(self, model: Model, device: Device) -> None:
         """Raises RefusedError."""
         with _refusing():
-            self.session = Session(model, device, kernels)
+            self.session = Session(model, device)
             self.session.check()
         self._names = [value.name for value in self.session.inputs]
         self._outputs = namedtupledict("Outputs", [value.name for value in self.session.outputs])
@@ -89,12 +89,13 @@ class VggBackend(Backend):
 
     @classmethod
     def prepare(cls, model: Model, device: str = "CPU", **kwargs: Any) -> VggBackendRep:
-        """A model to be run again and again. `kernels="ffma"`: see Engine. Other keywords are ignored.
+        """A model to be run again and again. Further keywords are ignored.
 
         Raises RefusedError for a model that is not supported, DeviceError for a device that is not there.
         """
+        del kwargs
         with _turn:
-            return VggBackendRep(model, _device(device), kwargs.get("kernels", "auto"))
+            return VggBackendRep(model, _device(device))
 
     @classmethod
     def run_model(cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any) -> tuple[AnyArray, ...]:

@@ -39,7 +39,6 @@ from vgg16gpu.onnx_wire import (
     one_line,
     strip_model,
 )
-from vgg16gpu.onnx_wire import encode_varint as encode_varint  # noqa: PLC0414 - zoo/model_writer.py imports it from here
 
 Constant: TypeAlias = npt.NDArray[Any]
 

@@ -18,7 +18,6 @@ from onnx import TensorProto
 from vgg16gpu import onnx_integers
 from vgg16gpu.onnx_file import Constant, element_type
 from vgg16gpu.onnx_integers import Attributes
-from vgg16gpu.onnx_memory import BASE_MEMORY as BASE_MEMORY  # noqa: PLC0414 - tools/fuzz_worker.py has it from here
 from vgg16gpu.onnx_memory import FoldError, Memory
 
 OpenShape: TypeAlias = tuple[int | None, ...]  # None: known only when a run size is chosen

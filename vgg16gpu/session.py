@@ -26,7 +26,7 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import Loaded, load_model
 from vgg16gpu.onnx_file import OnnxFile, element_type, open_onnx, parse_onnx
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.resident import ResidentPlan, check_memory
 from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.simplify import simplify
@@ -93,18 +93,16 @@ class Session:
 
     model: the ONNX file, its bytes, or the message that onnx.load returns.
     device: "auto", "cpu", "cuda" or "cuda:N"; or a device that is open, and stays so.
-    kernels: what they mean for `Engine`.
 
     Raises ModelError for what is no model, or has inputs or outputs other than tensors of float32, float16, whole
     numbers and bool; DeviceError. What the operators need is looked at once shapes are known, by `check` and `run`.
     """
 
-    def __init__(self, model: Model, device: str | Device = "auto", kernels: str = "auto") -> None:
+    def __init__(self, model: Model, device: str | Device = "auto") -> None:
         self._file = _opened(model)
         self.inputs, self.outputs = _declared_inputs(self._file), _declared_outputs(self._file)
         # Numbers that launches take by value: like whole numbers, they are known when a plan is made.
         self._fixed = {node.input[2] for node in self._file.model.graph.node if _has_pad_value(node)}
-        self._kernels = kernels
         self._lock = threading.Lock()
         self._prepared: OrderedDict[object, _Prepared] = OrderedDict()  # the one used last comes last
         self._owns_device = isinstance(device, str)
@@ -197,7 +195,7 @@ class Session:
             return _Prepared(known)
         graph = simplify(graph)
         used = tuple(value.name for value in graph.inputs)
-        plan = make_plan(graph, self.device.facts, {name: shapes[name] for name in used}, Wish(kernels=self._kernels))
+        plan = make_plan(graph, self.device.facts, {name: shapes[name] for name in used})
         check_memory(plan, self.device)
         self.device.build(plan.kernels)
         return _Prepared(known, graph.outputs, used, ResidentPlan(plan, self.device))
