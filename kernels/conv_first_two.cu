@@ -165,9 +165,7 @@ DEVICE void clear_padding(const Group& group, const Work& work, const Tile& tile
       if (!inside) {
         value = make_uint4(0, 0, 0, 0);
       } else if constexpr (E::RECORDED) {
-        const uint4 v = value;
-        largest = larger_magnitudes(larger_magnitudes(largest, v.x), v.y);
-        largest = larger_magnitudes(larger_magnitudes(largest, v.z), v.w);
+        largest = larger_magnitudes(largest, uint4(value));
       }
     }
   }

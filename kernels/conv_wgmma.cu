@@ -7,7 +7,7 @@
 //           their rows:
 //           inp    {CP, W, H, planes * N}, box {block, HALO_W, HALO_H, 1}, a block is BLOCK_BYTES of channels
 //           weight {block, OCP, blocks * 9 * planes}, box {block, WEIGHT_ROWS, STAGE_UNITS}
-//           out    {OCP, OW, OH, planes * N}, box {64, TILE_W, TILE_ROWS, 1}, both halved with POOL
+//           out    {OCP, OW, OH, planes * N}, box {64, TILE_W, TILE_ROWS, 1}; POOL: both halved, flat OW, TILE_ROWS
 // Mapping:  a product of 64 output channels x PIXELS pixels x 32 bytes of channels; weights are operand a, pixels b.
 //           One halo tile in shared memory serves all nine taps: a tap only moves the start of b's descriptor, because
 //           the hardware swizzles by address bits. FLAT_PITCH 0: a tile is TILE_ROWS rows of 8 pixels, a group of 8
@@ -17,8 +17,8 @@
 //           issues the loads), 1 and 2 multiply: two halves of 128 channels, or with PAIR_TILES two tiles of pixels.
 //           tiles = oc_tiles * tiles_x * tiles_y * images.
 // Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0),
-//           POOL (0; not flat), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0), HALO_STAGES (2),
-//           WEIGHT_STAGES (5), STAGE_UNITS (1: tap planes a weight stage), PROMOTE_TAPS (3).
+//           POOL (0; flat: PAIR_TILES, no F16_PAIR), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0),
+//           HALO_STAGES (2), WEIGHT_STAGES (5), STAGE_UNITS (1: tap planes a weight stage), PROMOTE_TAPS (3).
 // Shared:   SHARED_BYTES: both rings, a staging tile for each consumer, barriers; 384 threads, 24 and 240 registers.
 // Cost:     2*N*OC*H*W*C*9 FLOP, three times that for F16_PAIR; a halo is read once per tile and its channel tiles.
 // Sums:     float32 over channel blocks, then taps; F16_PAIR: hi*lo + lo*hi apart, hi*hi added to registers every
@@ -84,17 +84,21 @@ constexpr int UNIT_BYTES = WEIGHT_ROWS * BLOCK_BYTES;  // one tap of one plane
 constexpr int WEIGHT_BYTES = STAGE_UNITS * UNIT_BYTES;
 constexpr int BLOCK_UNITS = 9 * PLANES;
 
-typedef StagedTile<OUT_ELEMENT, PIXELS / 8, POOL != 0> Staging;
+constexpr bool POOLED_LATER = FLAT && POOL;  // windows lie across threads, and across both tiles
+constexpr bool POOLED_FIRST = POOL && !FLAT;
+typedef StagedTile<OUT_ELEMENT, PIXELS / 8, POOLED_FIRST> Staging;
+
 constexpr int WEIGHTS_AT = HALO_STAGES * PLANES * HALO_PLANE;
 constexpr int STAGING_AT = WEIGHTS_AT + WEIGHT_STAGES * WEIGHT_BYTES;
-constexpr int BARRIERS_AT = STAGING_AT + 2 * Staging::BYTES;
+constexpr int POOLED_AT = STAGING_AT + 2 * Staging::BYTES;
+constexpr int BARRIERS_AT = POOLED_AT + (POOLED_LATER ? TILE_ROWS * ((FLAT_PITCH - 1) / 2) * Out::ROW_BYTES : 0);
 constexpr int SHARED_BYTES = 1024 + BARRIERS_AT + 16 * (HALO_STAGES + WEIGHT_STAGES);  // 1024 to align
 
 static_assert(TILE_ROWS % 2 == 0 || FLAT, "products are multiples of 16 pixels wide");
 static_assert(!FLAT || FLAT_PITCH >= 8, "at most one junk pixel in 8");
 static_assert(PIXELS <= 256, "the widest product of wgmma");
 static_assert(HALO_W <= 256 && HALO_H <= 256, "the largest box of TMA");
-static_assert(!(FLAT && POOL), "pooling takes all of a window from one thread: tiles 8 pixels wide");
+static_assert(!POOLED_LATER || (PAIR_TILES && PLANES == 1), "both tiles hold an even number of rows");
 static_assert(BLOCK_UNITS % STAGE_UNITS == 0, "weight stages end where a channel block ends");
 static_assert(STAGE_UNITS == 1 || STAGE_UNITS % PLANES == 0, "a tap's planes lie in one stage or in one each");
 static_assert(HALO_STAGES >= 2 && WEIGHT_STAGES >= (STAGE_UNITS == 1 ? 2 * PLANES : 2), "given back one tap late");
@@ -118,6 +122,7 @@ struct Shared {
   uint32_t base;
   DEVICE uint32_t halo(int stage) const { return base + stage * PLANES * HALO_PLANE; }
   DEVICE uint32_t weights(int stage) const { return base + WEIGHTS_AT + stage * WEIGHT_BYTES; }
+  DEVICE uint32_t pooled() const { return base + POOLED_AT; }
   DEVICE uint32_t staging(int consumer) const { return base + STAGING_AT + consumer * Staging::BYTES; }
   DEVICE uint32_t halo_full(int stage) const { return base + BARRIERS_AT + 8 * stage; }
   DEVICE uint32_t halo_empty(int stage) const { return halo_full(HALO_STAGES + stage); }
@@ -293,10 +298,10 @@ struct Consumer {
 struct Visible {
   int x, y;  // this thread's pixels: first column and row of the stored map, distances to its end
   DEVICE Visible(const Work& work, const Tile& tile) {
-    const int shift = POOL ? 1 : 0, q = threadIdx.x % 4;
-    x = (work.width >> shift) - (tile.x >> shift) - (POOL ? q : 2 * q);
-    y = (work.height >> shift) - (tile.y >> shift);
-    if (FLAT) x = min(y, TILE_ROWS) * FLAT_PITCH - 2 * q;  // pixels left in the line
+    const int q = threadIdx.x % 4;
+    x = (work.width >> POOL) - (tile.x >> POOL) - (POOL ? q : 2 * q);
+    y = (work.height >> POOL) - (tile.y >> POOL);
+    if (FLAT && !POOL) x = min(y, TILE_ROWS) * FLAT_PITCH - 2 * q;  // pixels left in the line
   }
   DEVICE uint32_t mask(int column) const {
     if (FLAT) {
@@ -311,25 +316,31 @@ struct Visible {
   }
 };
 
-// Finish a tile and send it off; the store reads the staging tile while the next tile is multiplied.
+// Finish a tile and send it off; the store reads what is staged while the next tile is multiplied.
 DEVICE void store_tile(const CUtensorMap* out, const typename In::Sum (&sum)[PIXELS / 2],
                        const Finish<OUT_ELEMENT>& finish, const Consumer& consumer, const Tile& tile, int oc,
                        unsigned* maximum) {
-  const uint32_t staging = consumer.shared.staging(consumer.number);
-  const bool storing = threadIdx.x % 128 == 0;
+  const Shared& shared = consumer.shared;
+  const uint32_t staging = shared.staging(consumer.number), stored = POOLED_LATER ? shared.pooled() : staging;
+  const bool storing = POOLED_LATER ? threadIdx.x == 128 : threadIdx.x % 128 == 0;
+  const auto all_there = [&] { named_barrier(POOLED_LATER ? 3 : 1 + consumer.number, POOLED_LATER ? 256 : 128); };
   if (storing) store_wait_read<0>();
-  named_barrier(1 + consumer.number, 128);  // the last store has read the staging tile
+  if (!POOLED_LATER) all_there();  // the last store has read what was stored
   uint32_t largest = 0;
   const Visible visible(consumer.work, tile);
-  stage_tile<OUT_ELEMENT, PIXELS / 8, POOL != 0>(sum, finish, staging, [&](int column, uint32_t items) {
-    largest = larger_magnitudes(largest, items, visible.mask(column));
+  stage_tile<OUT_ELEMENT, PIXELS / 8, POOLED_FIRST>(sum, finish, staging, [&](int column, uint32_t items) {
+    if (!POOLED_LATER) largest = larger_magnitudes(largest, items, visible.mask(column));
   });
+  if constexpr (POOLED_LATER) {
+    all_there();  // both tiles are staged, and the last store has read what was stored
+    largest = pool_tiles<OUT_ELEMENT, TILE_ROWS, FLAT_PITCH>(shared.staging(0), Staging::BYTES, stored, visible.y);
+  }
   shared_writes_to_async();
-  named_barrier(1 + consumer.number, 128);  // all of the tile is staged
+  all_there();
   if (storing) {
     UNROLL
     for (int plane = 0; plane < PLANES; plane++)
-      store_box(out, staging + plane * Staging::PLANE_BYTES, oc, tile.x >> (POOL ? 1 : 0), tile.y >> (POOL ? 1 : 0),
+      store_box(out, stored + plane * Staging::PLANE_BYTES, oc, tile.x >> POOL, tile.y >> POOL,
                 tile.n + plane * consumer.work.images);
     store_commit();
   }
@@ -376,7 +387,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
   for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
     Tile tile = work.tile(index);
     const int oc = tile.oc + (PAIR_TILES ? 0 : 64 * consumer.number);
-    if (PAIR_TILES) tile.y += TILE_ROWS * consumer.number;
+    if (PAIR_TILES && !POOLED_LATER) tile.y += TILE_ROWS * consumer.number;
     consumer.accumulate(sums);
     const Finish<OUT_ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
     consumer.drain(sums);

@@ -61,6 +61,7 @@ DEVICE int larger(int a, int b) { return max(a, b); }
 DEVICE uint32_t bits_of(__half2 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 DEVICE uint32_t bits_of(__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 DEVICE __half2 half2_of(uint32_t bits) { return *reinterpret_cast<const __half2*>(&bits); }
+DEVICE __nv_bfloat162 bfloat2_of(uint32_t bits) { return *reinterpret_cast<const __nv_bfloat162*>(&bits); }
 
 // What the thread's two output channels are finished with. Bytes are stored two neighbouring channels at a time, which
 // is why the weights' rows of 8-bit elements are permuted: a thread's rows r, r + 8 are channels 2r, 2r + 1 there.
@@ -198,8 +199,60 @@ DEVICE uint32_t larger_magnitudes(uint32_t largest, uint32_t items, uint32_t mas
   return bits_of(__hmax2_nan(half2_of(largest), half2_of(items & mask)));
 }
 
+DEVICE uint32_t larger_magnitudes(uint32_t largest, const uint4& items) {
+  largest = larger_magnitudes(larger_magnitudes(largest, items.x), items.y);
+  return larger_magnitudes(larger_magnitudes(largest, items.z), items.w);
+}
+
 // Add a warp's maxima to the image's: the bits of a float, which order as integers do. One atomic operation a warp.
 DEVICE void record_largest(uint32_t largest, unsigned* maximum) {
   const unsigned half_bits = __reduce_max_sync(0xffffffffu, max(largest & 0xffff, largest >> 16));
   if (threadIdx.x % 32 == 0) atomicMax(maximum, __float_as_uint(__half2float(__ushort_as_half(half_bits))));
+}
+
+// ---- A 2x2 pool of staged tiles, for kernels whose threads do not hold whole windows. Finishing keeps the order, so
+// the bits are those of pooling first.
+
+// Where 16 bytes of a staged pixel lie.
+template <class E>
+DEVICE uint4& staged_piece(uint32_t tile, int pixel, int piece) {
+  const uint32_t place = piece ^ (E::BYTES == 2 ? pixel % 8 : pixel / 2 % 4);
+  return *reinterpret_cast<uint4*>(__cvta_shared_to_generic(tile + pixel * E::ROW_BYTES + place * 16));
+}
+
+template <int STORED>
+DEVICE uint32_t larger_items(uint32_t a, uint32_t b) {
+  static_assert(STORED != F16_PAIR, "the larger pair is not the larger of each half");
+  if constexpr (STORED == F16) return bits_of(__hmax2_nan(half2_of(a), half2_of(b)));
+  if constexpr (STORED == BF16) return bits_of(__hmax2_nan(bfloat2_of(a), bfloat2_of(b)));
+  return STORED == U8 ? __vmaxu4(a, b) : __vmaxs4(a, b);
+}
+template <int STORED>
+DEVICE uint4 larger_items(uint4 a, uint4 b) {
+  return make_uint4(larger_items<STORED>(a.x, b.x), larger_items<STORED>(a.y, b.y), larger_items<STORED>(a.z, b.z),
+                    larger_items<STORED>(a.w, b.w));
+}
+
+// ROWS rows of PITCH pixels, the last of which is junk, in each of two staged tiles, the second `apart` bytes behind
+// the first and its rows below: pooled, row by row, by the last 256 threads of a block. Returns the largest magnitudes
+// of the first `visible` rows where they matter.
+template <int STORED, int ROWS, int PITCH>
+DEVICE uint32_t pool_tiles(uint32_t tiles, uint32_t apart, uint32_t pooled, int visible) {
+  typedef Stored<STORED> E;
+  constexpr int PIECES = E::ROW_BYTES / 16, WIDTH = (PITCH - 1) / 2, THREADS = 256;
+  uint32_t largest = 0;
+  for (int i = threadIdx.x + THREADS - blockDim.x; i < ROWS * WIDTH * PIECES; i += THREADS) {
+    const int piece = i % PIECES, pixel = i / PIECES, x = 2 * (pixel % WIDTH);
+    uint4 items[2];
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+      const int row = 2 * (pixel / WIDTH) + h, place = row % ROWS * PITCH + x;
+      const uint32_t tile = row < ROWS ? tiles : tiles + apart;
+      items[h] = larger_items<STORED>(staged_piece<E>(tile, place, piece), staged_piece<E>(tile, place + 1, piece));
+    }
+    items[0] = larger_items<STORED>(items[0], items[1]);
+    staged_piece<E>(pooled, pixel, piece) = items[0];
+    if (E::RECORDED && pixel / WIDTH < visible) largest = larger_magnitudes(largest, items[0]);
+  }
+  return largest;
 }

@@ -21,6 +21,7 @@ from tests.wgmma_harness import (
     check_replays,
     convolution,
     parameters,
+    raw,
     resident,
 )
 from vgg16gpu.devices.cuda import CudaDevice
@@ -34,6 +35,7 @@ TALL = LargeTile(28)  # not for pairs, whose sums would not fit
 PAIR = LargeTile(12, pair_tiles=True)  # two tiles of pixels, 64 output channels
 FLAT = LargeTile(7, flat_pitch=15)  # whole rows of a map 14 wide
 FLAT_PAIR = LargeTile(7, flat_pitch=15, pair_tiles=True)
+FLAT_POOL = LargeTile(3, flat_pitch=10, pair_tiles=True)
 
 SHAPES = (
     ConvCase("", (2, 64, 15, 13), 128, HALVES),
@@ -55,7 +57,16 @@ BYTES = (  # 64 channels are blocks of 64 bytes, 128 of 128 bytes; S8 without a 
     ConvCase("int8", (2, 128, 14, 14), 128, FLAT, relu=False),
     ConvCase("int8", (2, 64, 14, 14), 64, FLAT_PAIR, behind_relu=True),
 )
+FLAT_POOLS = (  # not for pairs; both tiles of pixels are pooled together
+    ConvCase("", (2, 64, 14, 14), 64, FLAT_PAIR, pool=True),
+    ConvCase("", (3, 65, 15, 15), 70, LargeTile(7, flat_pitch=16, pair_tiles=True), pool=True, relu=False),
+    ConvCase("", (2, 130, 13, 14), 128, FLAT_PAIR, pool=True),
+    ConvCase("", (2, 64, 28, 28), 128, LargeTile(7, flat_pitch=29, pair_tiles=True), pool=True),
+    ConvCase("", (2, 64, 29, 31), 64, LargeTile(4, flat_pitch=32, pair_tiles=True), pool=True, bias=False),
+    ConvCase("", (40, 64, 20, 9), 64, LargeTile(3, flat_pitch=10, pair_tiles=True), pool=True),  # several tiles a block
+)
 CASES = (
+    *(replace(case, precision=precision) for precision in ("fp16", "bf16", "int8") for case in FLAT_POOLS),
     *(replace(case, precision=precision) for precision in ("fp32", "fp16") for case in SHAPES),
     *(replace(SHAPES[i], precision="bf16") for i in (2, 3, 7)),
     *BYTES,
@@ -65,6 +76,7 @@ SANITIZED = (
     *(ConvCase(precision, (2, 65, 5, 9), 70, HALVES, pool=True) for precision in PRECISIONS),
     ConvCase("fp32", (1, 65, 5, 9), 20, PAIR),
     ConvCase("int8", (1, 130, 14, 14), 128, FLAT, relu=False),
+    *(ConvCase(precision, (2, 64, 9, 9), 64, FLAT_POOL, pool=True) for precision in ("fp16", "int8")),
 )
 
 
@@ -102,6 +114,24 @@ def test_a_thousand_replays(hopper: CudaDevice, precision: str) -> None:
     check_replays(hopper, ConvCase(precision, (2, 64, 15, 15), 128, HALVES, pool=True).trial())
 
 
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_a_thousand_replays_of_a_flat_pool(hopper: CudaDevice, precision: str) -> None:
+    check_replays(hopper, ConvCase(precision, (40, 64, 20, 9), 64, FLAT_POOL, pool=True).trial())
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_pooling_later_gives_the_same_bits(hopper: CudaDevice, precision: str, relu: bool) -> None:
+    """And the largest magnitude of what is stored alone."""
+    trial = ConvCase(precision, (3, 64, 17, 9), 64, FLAT_POOL, relu=relu, pool=True).trial()
+    flat, columns = trial.run(hopper), replace(trial, tile=PAIR).run(hopper)
+    np.testing.assert_array_equal(raw(flat, "y"), raw(columns, "y"))
+    if precision == "fp16":
+        recorded = flat.at(flat.program.control.maxima(0), (3,))
+        stored = np.abs(raw(flat, "y")[0].view(np.float16)).max(axis=(1, 2, 3))
+        np.testing.assert_array_equal(recorded, stored.astype(np.float32))
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("tile", [PAIR, FLAT], ids=["columns", "flat"])
 def test_nan_stays_where_it_belongs(hopper: CudaDevice, precision: str, tile: LargeTile) -> None:
@@ -109,6 +139,14 @@ def test_nan_stays_where_it_belongs(hopper: CudaDevice, precision: str, tile: La
     reached = np.zeros((14, 14), np.bool_)
     reached[2:5, 3:6] = True
     check_nan(hopper, trial, None if precision == "int8" else reached)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_nan_stays_where_it_belongs_in_a_flat_pool(hopper: CudaDevice, precision: str) -> None:
+    trial = ConvCase(precision, (3, 64, 14, 14), 128, FLAT_PAIR, pool=True).trial()
+    reached = np.zeros((7, 7), np.bool_)
+    reached[1:3, 1:3] = True
+    check_nan(hopper, trial, reached)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS[:3])

@@ -344,7 +344,9 @@ def check_large(problem: Problem, tile: LargeTile, macros: Mapping[str, int]) ->
     flat, planes = macros["FLAT_PITCH"], problem.element.planes
     assert macros["TILE_ROWS"] % 2 == 0 or flat
     assert not flat or flat == problem.width + 1 >= 8
-    assert not (flat and macros["POOL"])
+    if flat and macros["POOL"]:
+        assert macros["PAIR_TILES"]
+        assert planes == 1
     assert tile.pixels <= 256
     assert tile.pixels // 2 * (3 if planes == 2 else 1) <= REGISTERS_OF_SUMS
     assert max(tile.halo) <= WIDEST_BOX

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import MAX_POOL_2X2, Conv, Pads
+from vgg16gpu.graph import Conv, Pads
 from vgg16gpu.ops import scales, tuning
 from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.ops.conv_igemm import GROUP_ALIGNMENT, flop, label
@@ -145,7 +145,9 @@ class LargeTile:
         columns, rows = self.halo
         halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
         weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
-        staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool)
+        staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool and not self.flat_pitch)
+        if problem.pool and self.flat_pitch:  # by both warpgroups, of what both have staged
+            staging += self.rows * (problem.width // 2) * TILE_CHANNELS * problem.element.nbytes
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
 
     def taps(self, problem: Problem) -> int:
@@ -167,7 +169,8 @@ class LargeTile:
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
         sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
-        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and not problem.pool)
+        pools = not problem.pool or (self.pair_tiles and problem.element.planes == 1)
+        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and pools)
         whole = problem.out_channels % self.out_channels == 0
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
 
@@ -464,7 +467,7 @@ def _large(layer: Layer, cut: Cut, x: Value, y: Value, constants: Constants, fin
     block = problem.block_nbytes // problem.element.nbytes
     stored = tile.width, tile.rows
     if problem.pool:
-        stored = tile.width // MAX_POOL_2X2.strides[1], tile.rows // MAX_POOL_2X2.strides[0]
+        stored = (problem.width // 2, tile.rows) if tile.flat_pitch else (tile.width // 2, tile.rows // 2)
     arguments = (
         feature_map(x, (block, *tile.halo, 1)),
         weight_map(problem, constants[0], tile.out_channels, tile.taps(problem)),
