@@ -77,15 +77,58 @@ def test_tests_are_counted_under_the_op_that_they_are_about(suite):
     assert rows["test_vgg19"] == "(several: real)"
 
 
+NODE = "this operator is not supported; export the model without it"
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (f"the model in memory: Trilu 'y' (opset 14): {NODE}; supported operators: Add, Sum", f"Trilu: {NODE}"),
+        (
+            "the model in memory: 4 nodes are not supported:\n"
+            f"  Less 'a' (opset 17): {NODE}\n"
+            "  Cast 'b' (opset 17): it casts to DOUBLE; export the model in float32\n"
+            f"  Cos 'it's c' (opset 17): {NODE}\n"
+            f"  Less 'd' (opset 17): {NODE}; supported operators: Add, Sum",
+            f"Cast: it casts to DOUBLE; export the model in float32 | Cos, Less: {NODE}",
+        ),
+        ("the model in memory: input 'x' is a sequence", "input is a sequence"),
+        ("ai.onnx.ml.Scaler 's' (opset 1): no", "ai.onnx.ml.Scaler: no"),
+        ("the model in memory: has opset 6; one of 7 to 25", "has opset 6; one of 7 to 25"),
+    ],
+)
+def test_causes_are_reasons_without_names(reason, expected):
+    assert conformance.cause(reason) == expected
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_record_says_what_became_of_each_test(order):
+    more = conformance.Outcome("test_sin_double", "node", "Sin", "refused", "Sin is not supported")
+    assert conformance.summary([*OUTCOMES, more][::order], ["test_add", "test_sin", "test_cos"]) == {
+        "totals": {"passed": 2, "refused": 2, "failed": 1},
+        "must": {"listed": 3, "passed": 1},
+        "failed": {"test_sub": "Traceback\nAssertionError: 1 is not 2"},
+        "ops": {"Add": {"passed": 1}, "Shape": {"passed": 1}, "Sin": {"refused": 2}, "Sub": {"failed": 1}},
+        "launches_of_passed": {"test_add": 1, "test_shape": 0},
+        "refused_by_cause": {"Sin is not supported": ["test_sin", "test_sin_double"]},
+    }
+
+
 def test_the_tool_runs_the_tests_of_the_suite_and_writes_what_they_gave(tmp_path, capsys):
     output = tmp_path / "conformance.json"
     pattern = "^test_(add|sin|shape|matmul_1d_1d)$"
     assert conformance.main(["--match", pattern, "--jobs", "0", "--output", str(output)]) == 0
     record = json.loads(output.read_text())
+    assert record["passed"]
+    assert record["failures"] == []
     assert record["totals"] == {"passed": 3, "refused": 1, "failed": 0}
-    tests = {test["name"]: test for test in record["tests"]}
-    assert tests["test_shape"]["launches"] == 0 < tests["test_add"]["launches"]
-    assert "Sin" in tests["test_sin"]["reason"]
+    assert record["must"]["listed"] == record["must"]["passed"] > 0
+    assert record["launches_of_passed"]["test_shape"] == 0 < record["launches_of_passed"]["test_add"]
+    ((cause, names),) = record["refused_by_cause"].items()
+    assert cause.startswith("Sin: this operator is not supported")
+    assert names == ["test_sin"]
+    assert (record["onnx"], record["match"]) == (onnx.__version__, pattern)
+    assert record["environment"].keys() >= {"device", "versions", "commit"}
     text = capsys.readouterr().out
     assert "passed without a kernel: test_shape\n" in text
     assert "FAIL" not in text

@@ -348,6 +348,34 @@ def test_round_trips(gpu, plain_gpu, source, start, length, early):
         device.free(address)
 
 
+def test_launches_are_given_back_one_by_one(gpu, plain_gpu, kernel):
+    """Others of the same kernel, and a round trip that was made of them, go on."""
+    for device in (gpu, plain_gpu):
+        device.build([kernel])
+        address, buffer = device.allocate(8192), device.pinned(4 * COUNT)
+        before = len(device._held.sequences)
+        first, second = (device.bind(chain(kernel, 2), {Arena.ACTIVATIONS: address}) for _ in range(2))
+        transfer = Transfer(buffer, address)
+        trip = device.round_trip(transfer, first, transfer)
+        assert len(device._held.sequences) == before + (3 if device.uses_graphs else 2)
+        trip()
+        if device.uses_graphs:
+            device.unbind(first)
+            buffer.view(np.float32)[:] = numbers()
+            trip()
+            np.testing.assert_array_equal(buffer.view(np.float32), chained(numbers(), 2))
+        for launch in (first, trip, trip, lambda: None):
+            device.unbind(launch)
+        assert len(device._held.sequences) == before + 1
+        for launch in (first, trip):
+            with pytest.raises(KernelError, match="given back"):
+                launch()
+        np.testing.assert_array_equal(run_chain(device, second, address, numbers(), 2), chained(numbers(), 2))
+        device.unbind(second)
+        device.unpin(buffer)
+        device.free(address)
+
+
 @pytest.mark.parametrize("nbytes", [4, 20, MAX_TRANSFER_NBYTES - 4, MAX_TRANSFER_NBYTES, MAX_TRANSFER_NBYTES + 4])
 def test_a_round_trip_brings_every_byte(gpu, nbytes):
     """There and back, on both sides of the size at which the copy engine takes over."""

@@ -11,7 +11,7 @@ import pytest
 from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_context import import_problem, pick_card
-from vgg16gpu.devices.cuda_launch import BuiltKernel, pack, resolve
+from vgg16gpu.devices.cuda_launch import BuiltKernel, LaunchSequence, pack, resolve
 from vgg16gpu.devices.cuda_tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program import Arena, Dim3, Element, Kernel, Pointer, Scalar, Step, TensorMap
@@ -152,6 +152,20 @@ def test_a_map_that_cannot_be():
 def test_a_map_needs_a_signature():
     with pytest.raises(KernelError, match=r"conv1 .*: tensor maps need cuda-bindings and a driver of CUDA 12.4"):
         resolve(step((MAP,)), FakeFunction(), built(None), BASES, None)
+
+
+# ---- Launches that were given back
+
+
+def test_launches_that_were_given_back_are_no_longer_made():
+    made = []
+    graph = SimpleNamespace(launch=lambda: made.append("graph"), destroy=lambda: made.append("destroyed"))
+    sequence = LaunchSequence(None, "stream", [], graph=graph)
+    sequence.launch()
+    sequence.clear()
+    with pytest.raises(KernelError, match="given back"):
+        sequence.launch()
+    assert made == ["graph", "destroyed"]
 
 
 # ---- What is refused

@@ -695,8 +695,9 @@ def test_other_streams_are_not_waited_for(torch: Any, model: Path) -> None:
         with torch.cuda.stream(stream):
             torch.cuda._sleep(2_000_000_000)
             done.record()
-        engine.run(tensor)
+        y = engine.run(tensor)
         assert not done.query()
+        assert len(y) == 4  # kept until here: to free it waits for all streams
         done.synchronize()
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import unittest
+import weakref
 
 import numpy as np
 import onnx
@@ -131,11 +132,12 @@ def test_a_plan_is_made_once_for_each_form_and_the_last_ones_are_kept(device, mo
 
 
 class Counting:
-    """A device that knows how much of it is in use."""
+    """A device that knows how much of it is in use: memory and what is bound."""
 
     def __init__(self, device):
         self._device = device
         self.used = set()
+        self.bound = set()
 
     def __getattr__(self, name):
         return getattr(self._device, name)
@@ -149,16 +151,107 @@ class Counting:
         self.used.remove(address)
         self._device.free(address)
 
+    def pinned(self, nbytes):
+        buffer = self._device.pinned(nbytes)
+        self.used.add(buffer.ctypes.data)
+        return buffer
 
-def test_plans_that_are_not_kept_and_closed_sessions_give_their_memory_back(device):
+    def unpin(self, buffer):
+        self.used.remove(buffer.ctypes.data)
+        self._device.unpin(buffer)
+
+    def bind(self, steps, bases):
+        launch = self._device.bind(steps, bases)
+        self.bound.add(launch)
+        return launch
+
+    def round_trip(self, upload, launch, download):
+        run = self._device.round_trip(upload, launch, download)
+        self.bound.add(run)
+        return run
+
+    def unbind(self, launch):
+        self.bound.remove(launch)
+        self._device.unbind(launch)
+
+
+def conv_softmax():
+    """Two kernels for an image, and weights that are packed by a third."""
+    weights = [("w", normal(4, 3, 3, 3)), ("b", normal(4))]
+    nodes = [node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]), node("Softmax", ["c"], ["y"], axis=1)]
+    return model(nodes, [value("x", ["n", 3, 4, 4])], [value("y", None)], weights)
+
+
+def test_plans_that_are_not_kept_and_closed_sessions_give_back_what_they_had(device):
     counting = Counting(device)
-    with Session(add(), counting) as session:
-        used = []
+    with Session(conv_softmax(), counting) as session:
+        in_use = []
         for rows in range(1, CAPACITY + 4):
-            session.run({"a": normal(rows, 3), "b": normal(3)})
-            used.append(len(counting.used))
-        assert used[CAPACITY - 1] == used[-1] > used[0] > 0
+            session.run({"x": normal(rows, 3, 4, 4)})
+            in_use.append((len(counting.used), len(counting.bound)))
+        memory, launches = in_use[0]
+        assert memory > 0
+        assert launches == 4  # for `run` and `run_once`, with a round trip each; what packed the weights is gone
+        assert in_use[CAPACITY - 1 :] == [(CAPACITY * memory, CAPACITY * launches)] * 4
     assert not counting.used
+    assert not counting.bound
+
+
+def test_nothing_refers_to_a_plan_that_is_not_kept(device, monkeypatch):
+    plans = []
+
+    class Watched(session_module.ResidentPlan):
+        def __init__(self, *args):
+            plans.append(weakref.ref(self))
+            super().__init__(*args)
+
+    monkeypatch.setattr(session_module, "ResidentPlan", Watched)
+    with Session(add(), device) as session:
+        for rows in range(1, CAPACITY + 3):
+            session.run({"a": normal(rows, 3), "b": normal(3)})
+        gc.collect()
+        assert [plan() is None for plan in plans] == [True] * 2 + [False] * CAPACITY
+
+
+@pytest.mark.gpu
+def test_the_driver_has_as_many_graphs_as_belong_to_plans_that_are_kept(gpu, monkeypatch):
+    """Counted by the driver's own calls; and what other plans launch is as it was."""
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    live = set()
+    instantiate, destroy = bindings.cuGraphInstantiate, bindings.cuGraphExecDestroy
+
+    def instantiated(*arguments):
+        error, executable = instantiate(*arguments)
+        live.add(int(executable))
+        return error, executable
+
+    def destroyed(executable):
+        live.remove(int(executable))
+        return destroy(executable)
+
+    monkeypatch.setattr(bindings, "cuGraphInstantiate", instantiated)
+    monkeypatch.setattr(bindings, "cuGraphExecDestroy", destroyed)
+    sequences = len(gpu._held.sequences)
+    kept = {}
+    with Session(conv_softmax(), gpu) as other, Session(conv_softmax(), gpu) as session:
+        x = normal(1, 3, 4, 4)
+        (expected,) = other.run({"x": x})
+        of_a_plan = len(live)
+        assert of_a_plan > 0
+        for rows in range(1, 51):
+            session.run({"x": normal(rows, 3, 4, 4)})
+            kept[rows] = len(live) - of_a_plan, len(gpu._held.sequences) - sequences
+        assert kept[1][0] == of_a_plan
+        graphs, launches = kept[CAPACITY]
+        assert graphs == CAPACITY * of_a_plan
+        assert all(kept[rows] == (graphs, launches) for rows in range(CAPACITY, 51))
+        assert_array_equal(other.run({"x": x})[0], expected)
+        for rows in (50, 1):  # kept, and planned again
+            inputs = normal(rows, 3, 4, 4)
+            inputs[0] = x
+            assert_allclose(session.run({"x": inputs})[0][:1].sum(axis=1), 1, rtol=1e-6)
+    assert not live
+    assert len(gpu._held.sequences) == sequences
 
 
 def test_float16_models_take_and_give_float16(device):
@@ -345,6 +438,32 @@ def test_a_model_gives_its_memory_back_when_nobody_holds_it(monkeypatch, device)
     del rep
     gc.collect()
     assert not counting.used
+
+
+def test_what_the_garbage_collector_finds_in_the_midst_of_a_run_is_closed_behind_it(monkeypatch, device):
+    """A device takes one call at a time: while it records a graph, memory cannot be freed."""
+    freed = []
+
+    class Collecting(Counting):
+        def bind(self, steps, bases):
+            before = len(self.used)
+            gc.collect()
+            freed.append(before - len(self.used))
+            return super().bind(steps, bases)
+
+    collecting = Collecting(device)
+    monkeypatch.setattr(backend, "_opened", lambda _: collecting)
+    inputs = [normal(1, 3), normal(3)]
+    forgotten, rep = backend.prepare(add()), backend.prepare(add())
+    forgotten.run(inputs)
+    in_use = len(collecting.used)
+    forgotten.itself = forgotten  # so that it goes with the garbage collector alone
+    del forgotten
+    rep.run(inputs)
+    assert len(collecting.used) == in_use
+    assert not any(freed)
+    del rep
+    assert not collecting.used
 
 
 # ---- Single nodes

@@ -7,6 +7,9 @@ it does not support the model. failed: a wrong answer, or any other exception. "
 run launched nothing, because the answer follows from shapes and constants. Nothing is downloaded: the whole models are
 those that onnx ships without weights.
 
+The record has the totals, the counts of each op, the passed tests with the kernel launches of a run, the refused ones
+by cause, the failed ones in full; in an order that lets two records be compared line by line.
+
 Exit code 1 when a test failed, or one of the must list did not pass.
 """
 
@@ -27,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +52,7 @@ MUST: Final = Path(__file__).resolve().parents[1] / "tests" / "conformance_must.
 KINDS: Final = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 VERDICTS: Final = ("passed", "refused", "failed")
 _LIGHT: Final = "onnx/backend/test/data/light/"
+_NODE: Final = re.compile(r"(\S+) '.*' \(opset \w+\): ")  # how a refusal begins that is about a node
 
 
 @dataclass(frozen=True)
@@ -184,14 +188,44 @@ def broken(found: Sequence[Outcome], must: Sequence[str]) -> list[str]:
     return lines
 
 
+def cause(reason: str) -> str:
+    """Why a model is refused: operators and reasons, without the names in the model and without what is supported."""
+    text = reason.removeprefix("the model in memory: ").partition("; supported operators: ")[0]
+    lines = [line.strip() for line in text.splitlines() if not line.endswith(" nodes are not supported:")]
+    operators: dict[str, set[str]] = {}
+    for line in lines:
+        node = _NODE.match(line)
+        why = re.sub(r" '[^']*'", "", line[node.end() :] if node else line)
+        operators.setdefault(why, set()).update(node.groups() if node else ())
+    named = [f"{', '.join(sorted(ops))}: {why}" if ops else why for why, ops in operators.items()]
+    return " | ".join(sorted(named))
+
+
+def summary(found: Sequence[Outcome], must: Sequence[str]) -> dict[str, Any]:
+    """What a record keeps of the outcomes, in an order that does not depend on the order of the tests."""
+    by_name, totals = sorted(found, key=lambda item: item.name), Counter(item.verdict for item in found)
+    passed = {item.name: item.launches for item in by_name if item.verdict == "passed"}
+    refused: dict[str, list[str]] = {}
+    for item in by_name:
+        if item.verdict == "refused":
+            refused.setdefault(cause(item.reason), []).append(item.name)
+    return {
+        "totals": {verdict: totals[verdict] for verdict in VERDICTS},
+        "must": {"listed": len(must), "passed": len(passed.keys() & set(must))},
+        "failed": {item.name: item.reason for item in by_name if item.verdict == "failed"},
+        "ops": {op: dict(sorted(counts.items())) for op, counts in sorted(_counts(found).items())},
+        "launches_of_passed": passed,
+        "refused_by_cause": dict(sorted(refused.items())),
+    }
+
+
 def show(found: Sequence[Outcome], title: str) -> None:
     """The table op by op on stdout: first the ops of which something passed or failed."""
-    screen, ops = console(), sorted({item.op for item in found})
-    counts = {op: Counter(item.verdict for item in found if item.op == op) for op in ops}
+    screen, counts = console(), _counts(found)
     still = Counter(item.op for item in found if item.launches == 0)
     heading(screen, title)
     result = table(["op", *VERDICTS, "no kernel"], right=[*VERDICTS, "no kernel"])
-    for op in sorted(ops, key=lambda op: (counts[op]["refused"] == counts[op].total(), op)):
+    for op in sorted(counts, key=lambda op: (counts[op]["refused"] == counts[op].total(), op)):
         style = "red" if counts[op]["failed"] else None
         add_row(result, op, *(counts[op][verdict] for verdict in VERDICTS), still[op], style=style)
     total = sum(counts.values(), Counter[str]())
@@ -209,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--must", type=Path, default=MUST, help="Names of the tests that must pass.")
     parser.add_argument("--match", type=re.compile, help="Only tests whose name this pattern is found in.")
     parser.add_argument("--jobs", type=int, default=1, help="Processes; 0: none beside this one.")
-    parser.add_argument("--output", type=Path, help="Write every outcome as JSON.")
+    parser.add_argument("--output", type=Path, help="Write a record of every test as JSON.")
     options = parser.parse_args(arguments)
     device, choice = open_device(options.device.lower())
     where = {"device_choice": choice, **environment(device)}
@@ -222,7 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(found, f"onnx {onnx.__version__} on {choice} ({seconds:.0f} s)")
     failures = broken(found, must)
     if options.output:
-        _write(options.output, found, must, failures, {"seconds": round(seconds, 1), "environment": where})
+        about = {"match": options.match and options.match.pattern, "seconds": round(seconds, 1), "environment": where}
+        _write(options.output, {"passed": not failures, "failures": failures, **about, **summary(found, must)})
     for failure in failures:
         print(f"FAIL: {failure}")
     return int(bool(failures))
@@ -235,21 +270,18 @@ def _run(names: Sequence[str], device: str, jobs: int) -> list[Outcome]:
         return list(bar.track(outcomes(names, device, jobs), len(names), description="conformance"))
 
 
-def _write(
-    path: Path, found: Sequence[Outcome], must: Sequence[str], failures: Sequence[str], about: Mapping[str, Any]
-) -> None:
-    totals = Counter(item.verdict for item in found)
-    record = {
-        "what": f"the conformance suite of onnx {onnx.__version__}",
-        "passed": not failures,
-        "failures": failures,
-        "totals": {verdict: totals[verdict] for verdict in VERDICTS},
-        "must": len(must),
-        **about,
-        "tests": [asdict(item) for item in found],
-    }
+def _write(path: Path, results: Mapping[str, Any]) -> None:
+    record = {"what": "the conformance suite of ONNX", "onnx": onnx.__version__, **results}
     with atomic_writer(path) as file:
         file.write(json.dumps(record, indent=1).encode() + b"\n")
+
+
+def _counts(found: Sequence[Outcome]) -> dict[str, Counter[str]]:
+    """How many tests of each op passed, were refused and failed."""
+    counts: dict[str, Counter[str]] = {}
+    for item in found:
+        counts.setdefault(item.op, Counter())[item.verdict] += 1
+    return counts
 
 
 def _last_line(text: str) -> str:

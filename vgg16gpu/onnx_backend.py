@@ -15,8 +15,9 @@ import re
 import threading
 import unittest
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -29,13 +30,14 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
-from vgg16gpu.errors import DeviceError, InputError, ModelError
+from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu.loader import IR_VERSIONS, OPSETS
 from vgg16gpu.session import AnyArray, Model, Session
 
 Inputs: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 
-_turn: Final = threading.RLock()  # models share devices, which take one call at a time
+_turn: Final = threading.Lock()  # models share devices, which take one call at a time
+_dropped: Final[deque[Session]] = deque()  # nobody holds their models any more
 
 
 class RefusedError(ModelError, unittest.SkipTest):
@@ -52,7 +54,7 @@ class VggBackendRep(BackendRep):
             self.session.check()
         self._names = [value.name for value in self.session.inputs]
         self._outputs = namedtupledict("Outputs", [value.name for value in self.session.outputs])
-        weakref.finalize(self, _close, self.session).atexit = False
+        weakref.finalize(self, _drop, self.session).atexit = False
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[AnyArray, ...]:
         """The outputs, a tuple that can also be asked by name.
@@ -62,7 +64,7 @@ class VggBackendRep(BackendRep):
         """
         del kwargs
         arrays = self._by_name(inputs)
-        with _turn, _refusing():
+        with _in_turn(), _refusing():
             outputs: tuple[AnyArray, ...] = self._outputs(*self.session.run(arrays))
         return outputs
 
@@ -94,7 +96,7 @@ class VggBackend(Backend):
         Raises RefusedError for a model that is not supported, DeviceError for a device that is not there.
         """
         del kwargs
-        with _turn:
+        with _in_turn():
             return VggBackendRep(model, _device(device))
 
     @classmethod
@@ -159,9 +161,29 @@ def _opened(name: str) -> Device:
     return device
 
 
-def _close(session: Session) -> None:
-    with _turn:
-        session.close()
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    try:
+        with _turn:
+            yield
+    finally:
+        _close_dropped()
+
+
+def _drop(session: Session) -> None:
+    """Close it as soon as no call is under way: the garbage collector may come in the midst of one."""
+    _dropped.append(session)
+    _close_dropped()
+
+
+def _close_dropped() -> None:
+    while _dropped and _turn.acquire(blocking=False):
+        try:
+            while _dropped:
+                with suppress(Error):  # a device that is out of order says so in the next run
+                    _dropped.popleft().close()
+        finally:
+            _turn.release()
 
 
 def _node_model(

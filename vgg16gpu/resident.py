@@ -58,6 +58,7 @@ class ResidentPlan:
         self._stager = Stager()
         self._bases: dict[Arena, int] = {}
         self._pinned: list[Bytes] = []
+        self._launches: list[Callable[[], None]] = []  # all that is bound
         self._single: _Single | None = None
         self._direct: dict[tuple[int, str], _Direct] = {}  # by the program's identity and element type
         try:
@@ -134,7 +135,7 @@ class ResidentPlan:
             rows=tuple(
                 Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // y.shape[0]) for y in program.outputs
             ),
-            launch=self.device.bind((*program.all_steps(element_type), report), bases),
+            launch=self._kept(self.device.bind((*program.all_steps(element_type), report), bases)),
             block=ResultBlock(replace(program, outputs=()), words[error.offset - start :]),
         )
 
@@ -166,7 +167,7 @@ class ResidentPlan:
         error = program.control.error
         upload = Transfer(source, self._address(error.arena, start))
         download = Transfer(target, self._address(error.arena, error.offset))
-        round_trip = self.device.round_trip(upload, self.bind(program.all_steps()), download)
+        round_trip = self._kept(self.device.round_trip(upload, self.bind(program.all_steps()), download))
         return places, source, round_trip, ResultBlock(program, target)
 
     def finished(self, images: Rows, results: Results) -> Results:
@@ -215,8 +216,8 @@ class ResidentPlan:
         return self._bound[batch, np.dtype(element_type)].port.launch
 
     def bind(self, steps: Sequence[Step]) -> Callable[[], None]:
-        """A launcher of some steps of a program, in this order: for timing them one by one."""
-        return self.device.bind(steps, self._bases)
+        """A launcher of some steps of a program, in this order; the plan gives it back when it is closed."""
+        return self._kept(self.device.bind(steps, self._bases))
 
     def read(self, value: Value) -> Array:
         """A value in its ONNX shape and layout, as float32, as it lies on the device now."""
@@ -234,13 +235,18 @@ class ResidentPlan:
         return copy
 
     def close(self) -> None:
-        """Free device and pinned memory. Safe to call twice. Raises what freeing raises, once all has been tried."""
+        """Give back all that the plan has on the device, which other plans may use on. Safe to call twice.
+
+        Raises what freeing raises, once all has been tried.
+        """
         failure: Error | None = None
         self._stager.close()
         steps: list[Callable[[], None]] = [partial(self.device.free, address) for address in self._bases.values()]
         steps += [partial(self.device.unpin, buffer) for buffer in self._pinned]
+        steps += [partial(self.device.unbind, launch) for launch in self._launches]  # done, once memory is free
         self._bases.clear()
         self._pinned.clear()
+        self._launches.clear()
         for step in steps:
             try:
                 step()
@@ -248,6 +254,10 @@ class ResidentPlan:
                 failure = error
         if failure:
             raise failure
+
+    def _kept(self, launch: Callable[[], None]) -> Callable[[], None]:
+        self._launches.append(launch)
+        return launch
 
     def _pin(self, nbytes: int) -> Bytes:
         self._pinned.append(self.device.pinned(nbytes))
@@ -268,17 +278,19 @@ class ResidentPlan:
         for upload in weights.uploads:
             device.copy_in(self._address(upload.target.arena, upload.target.offset), np.ascontiguousarray(upload.array))
             if upload.pack:
-                device.bind((upload.pack,), self._bases)()
+                self.bind((upload.pack,))()
         if self.plan.calibration:
             self._calibrate(self.plan.calibration)
         device.synchronize()
+        while self._launches:  # they were for this once
+            device.unbind(self._launches.pop())
         device.free(self._bases.pop(Arena.STAGING))
 
     def _calibrate(self, calibration: Calibration) -> None:
         bound = self._bind(calibration.program)[calibration.samples.dtype]
         for sample in calibration.samples:
             self._pass(bound, sample[None])
-        self.device.bind(calibration.finish, self._bases)()
+        self.bind(calibration.finish)()
 
     def _bind(self, program: Program) -> dict[npt.DTypeLike, _Bound]:
         return {np.dtype(name): self._bind_entry(program, name) for name in program.input.entries}
@@ -287,7 +299,7 @@ class ResidentPlan:
         port = self._port(program, element_type)
         source, target = self._pinned_in[: port.input.nbytes], self._pinned_out[: port.output.nbytes]
         upload, download = Transfer(source, port.input.address), Transfer(target, port.output.address)
-        round_trip = self.device.round_trip(upload, port.launch, download)
+        round_trip = self._kept(self.device.round_trip(upload, port.launch, download))
         return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
 
     def _port(self, program: Program, element_type: str) -> Port:

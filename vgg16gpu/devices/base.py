@@ -131,6 +131,12 @@ class Device(Protocol):
     def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built."""
 
+    def unbind(self, launch: Callable[[], None]) -> None:
+        """Give back what `bind` or `round_trip` returned, which must not be called again, nor be under way.
+
+        Anything else that can be called is left alone. Kernels stay: other launches have them too.
+        """
+
     def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
         """Prepare a run: `upload` to the device, what `bind` returned, `download` to the host, and wait for it.
 

@@ -160,6 +160,10 @@ class CpuDevice:
 
         return run
 
+    def unbind(self, launch: Callable[[], None]) -> None:  # noqa: ARG002
+        """Nothing to give back: what `bind` returned is all that there is of it."""
+        self._require_open()
+
     def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
         """Prepare a run: `upload`, what `bind` returned, `download`; each is done before the next begins."""
         self._require_open()

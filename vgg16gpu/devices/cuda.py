@@ -97,8 +97,19 @@ class CudaDevice:
             sequence = LaunchSequence(held.driver, held.stream, [self._resolve(step, bases) for step in steps])
             if self._bindings is not None and len(steps) > 1:
                 sequence.make_graph(self._bindings)
-            held.sequences.append(sequence)
+            held.sequences.add(sequence)
         return _Launcher(self, sequence, len(steps))
+
+    def unbind(self, launch: Callable[[], None]) -> None:
+        """Give back what `bind` or `round_trip` returned, its graph with it; it must not be under way.
+
+        Called again, it raises KernelError. Anything else that can be called is left alone. Kernels stay: other
+        launches have them too.
+        """
+        with self._active(DeviceError):
+            if isinstance(launch, _Launcher | _RoundTrip) and launch.sequence in self._held.sequences:
+                self._held.sequences.remove(launch.sequence)
+                launch.sequence.clear()
 
     def round_trip(self, upload: Transfer, launch: Callable[[], None], download: Transfer) -> Callable[[], None]:
         """Prepare a run: `upload` to the device, what `bind` returned, `download` to the host, and wait for it.
@@ -121,19 +132,8 @@ class CudaDevice:
             else:
                 sequence = LaunchSequence(held.driver, held.stream, list(launches), upload, download)
             sequence.make_graph(bindings)
-            held.sequences.append(sequence)
-        count = launch.count
-
-        def run() -> None:
-            counters = self.counters
-            with self._active(KernelError):
-                sequence.launch()
-                counters.copies_in += 1
-                counters.launches += count
-                counters.copies_out += 1
-                self._wait()
-
-        return run
+            held.sequences.add(sequence)
+        return _RoundTrip(self, sequence, launch.count)
 
     # Memory
 
@@ -347,6 +347,24 @@ class _Launcher:
         with self.device._active(KernelError):
             self.sequence.launch()
         self.device.counters.launches += self.count
+
+
+@dataclass(frozen=True, eq=False)
+class _RoundTrip:
+    """What `round_trip` returns where it has made a graph."""
+
+    device: CudaDevice
+    sequence: LaunchSequence
+    count: int
+
+    def __call__(self) -> None:
+        device, counters = self.device, self.device.counters
+        with device._active(KernelError):
+            self.sequence.launch()
+            counters.copies_in += 1
+            counters.launches += self.count
+            counters.copies_out += 1
+            device._wait()
 
 
 def _goes_by_kernel(transfer: Transfer) -> bool:

@@ -111,7 +111,7 @@ class Held:
     marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
     modules: dict[Unit, Any] = field(default_factory=dict)
     kernels: dict[Kernel, BuiltKernel] = field(default_factory=dict)
-    sequences: list[LaunchSequence] = field(default_factory=list)
+    sequences: set[LaunchSequence] = field(default_factory=set)
     allocations: dict[int, Any] = field(default_factory=dict)
     buffers: list[Bytes] = field(default_factory=list)  # pinned, as PyCUDA made them
     ring: list[tuple[Bytes, Any]] = field(default_factory=list)
@@ -175,7 +175,8 @@ class Held:
             with suppress(self.driver.Error):
                 allocation.free()
         # The others go with their last reference; that has to be here, while the context is current.
-        for container in (self.sequences, self.buffers, self.ring, self.events, self.marks):
+        self.sequences.clear()
+        for container in (self.buffers, self.ring, self.events, self.marks):
             container.clear()
         for table in (self.allocations, self.kernels, self.modules, self.lanes):
             table.clear()

@@ -47,7 +47,7 @@ class Launch:
     early: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class LaunchSequence:
     """Launches in order, one by one or as one graph, with a copy in before and a copy out behind them if wanted."""
 
@@ -65,6 +65,8 @@ class LaunchSequence:
 
     def launch(self) -> None:
         """Enqueue all of it. Raises KernelError."""
+        if self.stream is None:
+            raise KernelError("these launches have been given back to the device; bind their steps again")
         if self.graph is not None:
             self.graph.launch()
         else:
