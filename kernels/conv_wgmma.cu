@@ -263,6 +263,8 @@ struct Consumer {
     sums.clear();
     for (int block = 0; block < work.channel_blocks; block++) {
       barrier_wait(shared.halo_full(halo.stage), halo.parity, watch);
+      // Of a ring that a block's taps go around evenly the compiler would keep every address, and spill.
+      asm volatile("" : "+r"(weights.stage), "+r"(weights_done.stage));
       const uint32_t pixels = shared.halo(halo.stage) + (PAIR_TILES ? number * TILE_ROWS * HALO_W * BLOCK_BYTES : 0);
       const uint64_t x = matrix_descriptor(pixels, GROUP_BYTES, SWIZZLE);
       UNROLL

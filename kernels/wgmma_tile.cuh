@@ -233,21 +233,21 @@ DEVICE uint4 larger_items(uint4 a, uint4 b) {
                     larger_items<STORED>(a.w, b.w));
 }
 
-// ROWS rows of PITCH pixels, the last of which is junk, in each of two staged tiles, the second `apart` bytes behind
+// LINES rows of PITCH pixels, the last of which is junk, in each of two staged tiles, the second `apart` bytes behind
 // the first and its rows below: pooled, row by row, by the last 256 threads of a block. Returns the largest magnitudes
 // of the first `visible` rows where they matter.
-template <int STORED, int ROWS, int PITCH>
+template <int STORED, int LINES, int PITCH>
 DEVICE uint32_t pool_tiles(uint32_t tiles, uint32_t apart, uint32_t pooled, int visible) {
   typedef Stored<STORED> E;
   constexpr int PIECES = E::ROW_BYTES / 16, WIDTH = (PITCH - 1) / 2, THREADS = 256;
   uint32_t largest = 0;
-  for (int i = threadIdx.x + THREADS - blockDim.x; i < ROWS * WIDTH * PIECES; i += THREADS) {
+  for (int i = threadIdx.x + THREADS - blockDim.x; i < LINES * WIDTH * PIECES; i += THREADS) {
     const int piece = i % PIECES, pixel = i / PIECES, x = 2 * (pixel % WIDTH);
     uint4 items[2];
     UNROLL
     for (int h = 0; h < 2; h++) {
-      const int row = 2 * (pixel / WIDTH) + h, place = row % ROWS * PITCH + x;
-      const uint32_t tile = row < ROWS ? tiles : tiles + apart;
+      const int row = 2 * (pixel / WIDTH) + h, place = row % LINES * PITCH + x;
+      const uint32_t tile = row < LINES ? tiles : tiles + apart;
       items[h] = larger_items<STORED>(staged_piece<E>(tile, place, piece), staged_piece<E>(tile, place + 1, piece));
     }
     items[0] = larger_items<STORED>(items[0], items[1]);
