@@ -738,13 +738,18 @@ def test_results_outlive_the_engine_and_then_go(torch: Any, model: Path) -> None
 
 @pytest.mark.gpu
 def test_large_results_are_freed(torch: Any) -> None:
+    def free() -> int:
+        return int(torch.cuda.mem_get_info()[0])
+
+    def is_freed() -> bool:
+        before = free()
+        held = CudaMemory(0, 1 << 30)
+        taken = before - free()
+        del held
+        return taken >= 1 << 29 and before - free() < 1 << 29
+
     torch.cuda.synchronize()
-    CudaMemory(0, 1 << 28)
-    before = torch.cuda.mem_get_info()[0]
-    held = CudaMemory(0, 1 << 28)
-    assert before - torch.cuda.mem_get_info()[0] >= 1 << 28
-    del held
-    assert torch.cuda.mem_get_info()[0] >= before
+    assert any(is_freed() for _ in range(5))  # others use the card too
     with pytest.raises(
         DeviceError, match=r"no [0-9,]+ bytes for results on cuda:0 \(cuMemAlloc_v2 failed: .*free memory"
     ):
