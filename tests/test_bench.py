@@ -89,10 +89,14 @@ def test_tensor_cores_by_data_sheet() -> None:
     assert tensor_flops(DeviceFacts("cpu", "a CPU", 2, (0, 0), 1, 1, 1)) == {}
 
 
-def test_layers_and_ceilings_of_a_real_engine(model: Path) -> None:
+def test_layers_and_ceilings_of_a_real_engine(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine(model, device="cpu") as engine:
         allocations = engine.device.counters.allocations
-        ceilings = measure_ceilings(engine.device)
+        given_back: list[object] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.device, "unbind", given_back.append)
+            ceilings = measure_ceilings(engine.device)
+        assert len(given_back) == 2
         assert engine.device.counters.allocations == allocations + 1
         assert 1e8 < ceilings.bytes_per_s < 1e13
         assert 1e8 < ceilings.flop_per_s < 1e14

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx_models import Model
 from PIL import Image
 
 from tests import reference
@@ -69,6 +70,31 @@ def test_images_become_scales_beside_the_model(model, images):
         assert value["clipped"] == pytest.approx(
             (np.abs(values[name]) > value["range"] + scale.step / 2).mean(), abs=1e-4
         )
+
+
+def rounding(path, zero):
+    """A file that rounds its input by itself."""
+    model = Model((1, 1, 32, 32))
+    operands = [model.constant("step", np.float32(0.03)), model.constant("zero", np.int8(zero))]
+    x = model.node("QuantizeLinear", ["input", *operands], "q")
+    model.conv(model.node("DequantizeLinear", [x, *operands], "d"), "y", 1, 4)
+    return model.save(path)
+
+
+def test_a_file_with_scales_that_int8_cannot_hold_takes_others(tmp_path, images):
+    path = rounding(tmp_path / "m.onnx", 5)
+    assert run(path, "--images", images).exit_code == 0
+    with Engine(path, device="cpu", precision="int8") as engine:
+        assert engine.plan.families["y"] == "mma"
+
+
+def test_a_file_with_scales_of_its_own_takes_no_others(tmp_path, images):
+    path = rounding(tmp_path / "m.onnx", 0)
+    result = run(path, "--images", images)
+    assert result.exit_code == 2
+    for word in ("m.onnx: has scales of its own (QuantizeLinear)", "--precision int8", "the float32 model"):
+        assert word in result.stderr
+    assert not scales_path(path).exists()
 
 
 def test_the_table(model, images):

@@ -5,15 +5,18 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from PIL import Image
 
 from tests.quantised_reference import evaluate
+from vgg16gpu.accuracy import SCORE_TOLERANCES
 from vgg16gpu.cli import cli, testbench_case
 from vgg16gpu.cli import testbench as command
 from vgg16gpu.engine import Engine
-from vgg16gpu.normalise import normalise
+from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scale_file import read_scales
+from vgg16gpu.testbench import standard_inputs
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -60,6 +63,41 @@ def test_the_standard_inputs_pass(narrow, tmp_path, device):
     assert set(report["mean_run_s"]) == {"1", "2"}
     assert report["environment"]["versions"]["onnxruntime"]
     assert json.loads((tmp_path / "r.json").read_text())["inputs"] == report["inputs"]
+
+
+class Pictures(CalibrationDataReader):
+    """What onnxruntime's tool calibrates with."""
+
+    def __init__(self):
+        self.left = iter(standard_inputs((3, 64, 64), IMAGENET_MEAN, IMAGENET_STD))
+
+    def get_next(self):
+        item = next(self.left, None)
+        return None if item is None else {"input": item.array[None]}
+
+
+@pytest.fixture(scope="module")
+def rounded(narrow, tmp_path_factory):
+    """The narrow VGG11 with QuantizeLinear and DequantizeLinear, of its output too."""
+    path = tmp_path_factory.mktemp("models") / "rounded.onnx"
+    options = {"ActivationSymmetric": True}
+    form, kind = QuantFormat.QDQ, QuantType.QInt8
+    quantize_static(narrow, path, Pictures(), form, per_channel=True, activation_type=kind, extra_options=options)
+    return path
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_a_file_that_rounds_by_itself(rounded, precision):
+    """References are what it says unrounded; int8 is compared with what onnxruntime makes of the file as it is."""
+    report, code = bench("--model", rounded, "--precision", precision, "--layers")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == 10
+    if precision == "int8":
+        assert 0.5 < report["quantised"]["ratio"] <= 1.1
+        assert report["worst_error"] > 1e-3
+    else:
+        assert report["worst_error"] < SCORE_TOLERANCES[precision]
+        assert len(report["steps"]) >= 11
 
 
 def test_tables(narrow):

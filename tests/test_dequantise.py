@@ -18,7 +18,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from tests.quantised_reference import evaluate
 from vgg16gpu import Engine
 from vgg16gpu.accuracy import score_error
-from vgg16gpu.dequantise import dequantised, lifted
+from vgg16gpu.dequantise import dequantised, lifted, plain_operators
 from vgg16gpu.graph import (
     MAX_POOL_2X2,
     Conv,
@@ -31,11 +31,12 @@ from vgg16gpu.graph import (
     Op,
     Pool,
     Relu,
+    Softmax,
     Transpose,
     Window,
 )
 from vgg16gpu.prepare import Request, load_graph
-from vgg16gpu.quantise import held_scales
+from vgg16gpu.quantise import Scale, held_scales
 
 SYMMETRIC: Any = np.int8(0)
 SIGNED, UNSIGNED, ODD = (0.5, -128.0, 127.0), (0.25, 0.0, 255.0), (0.5, -120.0, 135.0)
@@ -53,6 +54,10 @@ def chain(*steps: Any, outputs: tuple[str, ...] = (), rank: int = 4) -> Graph:
 
 def conv(x: str, y: str, names: tuple[str, ...]) -> Op:
     return Conv(x, y, names, np.zeros((3, 3, 1, 1), np.float32), None, Window((1, 1)))
+
+
+def gemm(x: str, y: str, names: tuple[str, ...]) -> Op:
+    return Gemm(x, y, names, np.zeros((3, 192), np.float32), None)
 
 
 def pool(x: str, y: str, names: tuple[str, ...]) -> Op:
@@ -106,8 +111,8 @@ def test_what_kernels_can_hold_becomes_a_scale() -> None:
 
 
 def test_what_they_cannot_hold_stays() -> None:
-    graph = lifted(chain(ODD, conv, Relu, UNSIGNED))
-    assert types(graph) == [Elementwise, Conv, Relu, Identity]
+    graph = lifted(chain(ODD, conv, Relu, UNSIGNED, conv))
+    assert types(graph) == [Elementwise, Conv, Relu, Identity, Conv]
     assert set(graph.integers) == {"v3", "v4"}
 
 
@@ -135,9 +140,31 @@ def test_a_value_that_all_who_read_it_round_alike() -> None:
 
 
 def test_integers_end_where_something_is_computed() -> None:
-    assert set(lifted(chain(SIGNED, average, conv)).integers) == {"v0", "v1"}
-    turned = lifted(chain(SIGNED, lambda x, y, names: Transpose(x, y, names, (0, 1, 3, 2)), Flatten))
-    assert set(turned.integers) == {"v0", "v1"}
+    graph = lifted(chain(SIGNED, average, conv))
+    assert set(graph.integers) == {"v1"}
+    assert types(graph) == [Elementwise, Pool, Conv]
+    turned = lifted(chain(SIGNED, lambda x, y, names: Transpose(x, y, names, (0, 1, 3, 2)), Flatten, gemm))
+    assert set(turned.integers) == {"v0", "v1", "v2", "v3"}
+    assert types(turned) == [Identity, Transpose, Flatten, Gemm]
+
+
+@pytest.mark.parametrize("behind", [(), (Identity,), (Identity, Flatten), (pool, Flatten), (Softmax,)])
+def test_what_comes_out_is_rounded(behind: tuple[Any, ...]) -> None:
+    graph = lifted(chain(SIGNED, conv, UNSIGNED, *behind))
+    assert types(graph)[:3] == [Identity, Conv, Elementwise]
+    assert types(dequantised(chain(SIGNED, conv, UNSIGNED, *behind)))[:3] == [Identity, Conv, Relu]
+
+
+def test_a_value_that_comes_out_and_goes_on_is_rounded_once() -> None:
+    graph = lifted(chain(SIGNED, conv, SIGNED, Identity, conv, outputs=("v4", "v5")))
+    assert types(graph) == [Identity, Conv, Elementwise, Identity, Conv]
+    assert held_scales(graph)["v4"] == Scale(0.5, signed=True)
+
+
+def test_operators_for_a_judge() -> None:
+    assert plain_operators(chain(conv, Relu, Identity)) == {}
+    found = plain_operators(chain(UNSIGNED, Identity, conv, ODD, Identity))
+    assert found == {"v1": "Relu", "v2": "Identity", "v4": "Identity", "v5": "Identity"}
 
 
 # ---- Whole files
@@ -214,6 +241,24 @@ def test_zero_points_of_the_input(tmp_path: Path, zero: Any) -> None:
     assert stays == (zero != 128)
     assert len(held_scales(graph)) >= (2 if stays else 3)
     assert score_error(run(path, x, "int8"), exact(path, x)).max() < 0.01
+
+
+@pytest.mark.parametrize("ends", [("y",), ("y", "relu1")])
+@pytest.mark.parametrize("zero", [SYMMETRIC, np.uint8(160)])
+def test_outputs_are_rounded_as_the_file_says(tmp_path: Path, zero: Any, ends: tuple[str, ...]) -> None:
+    """Where no byte inside is off, scores on the file's own grid are onnxruntime's, saturated ones included."""
+    model = network(relu=True)
+    y = rounded(model, "y", 0.01, zero)
+    names = [y, *(f"{name}_dq" for name in ends[1:])]
+    path, x = model.save(tmp_path / "m.onnx", names), random_input((4, 3, 12, 12))
+    scores = run(path, x, "int8")
+    scores = scores[0] if len(ends) > 1 else scores
+    expected = exact(path, x)
+    largest = 0.01 * (np.iinfo(zero.dtype).max - int(zero))
+    assert expected.max() == pytest.approx(largest)
+    assert scores.max() == pytest.approx(largest)
+    assert (scores == expected).mean() > 0.8
+    assert np.abs(scores - expected).max() < 0.025  # where a byte inside is off by one
 
 
 def test_a_branch_around_rounding(tmp_path: Path) -> None:

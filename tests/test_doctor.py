@@ -154,6 +154,15 @@ def test_try_device_notices_a_wrong_result(monkeypatch):
     assert "wrong result" in doctor.try_device("cpu", lambda _: (device, reason)).problem
 
 
+def test_the_trial_gives_its_launch_back(monkeypatch):
+    device, _ = open_device("cpu")
+    given_back = []
+    monkeypatch.setattr(device, "unbind", given_back.append)
+    assert doctor.relu_is_right(device)
+    assert len(given_back) == 1
+    device.close()
+
+
 def test_try_device_reports_a_device_that_fails(monkeypatch):
     device, reason = open_device("cpu")
     monkeypatch.setattr(device, "allocate", refuse)

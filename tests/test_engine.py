@@ -549,6 +549,18 @@ def test_byte_order_does_not_matter(model: Path) -> None:
         assert_same_bits(run(engine, x.astype(">f4")), run(engine, x))
 
 
+def test_half_precision_is_widened(model: Path) -> None:
+    x = images(2).astype(np.float16)
+    with Engine(model, device="cpu", batch=2) as engine:
+        expected = run(engine, x.astype(np.float32))
+        assert_same_bits(run(engine, x), expected)
+        assert_same_bits(run(engine, x.astype(">f2")), expected)
+        assert_same_bits(next(engine.stream([x])), expected)
+        x[1, 0, 0, 0] = np.inf
+        with pytest.raises(InputError, match="input 1 of 2"):
+            engine.run(x)
+
+
 def test_what_is_no_plain_array_is_refused(model: Path) -> None:
     with Engine(model, device="cpu") as engine:
         with pytest.raises(InputError, match=r"masked array.*x\.filled"):

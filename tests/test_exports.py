@@ -70,6 +70,15 @@ def test_the_dynamo_exporter(tmp_path: Path, form: str, name: str) -> None:
     check(DYNAMO_FORMS[form].export(network(name), tmp_path / "vgg.onnx"), DYNAMO_FORMS[form])
 
 
+@pytest.mark.usefixtures("dynamo_exporter")
+@pytest.mark.parametrize("form", [name for name in DYNAMO_FORMS if "half" not in name])
+def test_a_global_average_of_the_dynamo_exporter(tmp_path: Path, form: str) -> None:
+    """AdaptiveAvgPool2d(1), which it writes as a mean over two axes."""
+    path = DYNAMO_FORMS[form].export(network("vgg11", side=1), tmp_path / "vgg.onnx")
+    assert "ReduceMean" in {node.op_type for node in onnx.load(path, load_external_data=False).graph.node}
+    check(path, DYNAMO_FORMS[form])
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("form", TRAINING_FORMS)
 def test_training_mode_is_refused(tmp_path: Path, form: str, name: str, request: pytest.FixtureRequest) -> None:

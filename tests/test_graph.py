@@ -83,7 +83,8 @@ def test_output_shapes(op: Op, shape: Shape, expected: Shape) -> None:
     ("op", "shape", "message"),
     [
         (conv(), (1, 4, 7, 7), "Conv 'y': weights for 3 channels, input has 4"),
-        (conv(), (1, 3), r"Conv 'y': its input has shape \(1, 3\); it needs \(N, C, H, W\)"),
+        (conv(), (1, 3), r"Conv 'y': its input has shape \(1, 3\); it needs \(N, C, H, W\)$"),
+        (conv(), (3, 7, 7), r"its input has shape \(3, 7, 7\); it needs \(N, C, H, W\), so a batch dimension in front"),
         (conv(window=Window((3, 3))), (1, 3, 2, 7), "a 3x3 window does not fit a 2x7 map; use a larger input image"),
         (conv(pool=True), (1, 3, 1, 7), "a 2x2 window does not fit a 1x7 map"),
         (Pool(*XY, "max", Window((2, 2))), (1, 3, 7, 1), "Pool 'y': a 2x2 window does not fit a 7x1 map"),

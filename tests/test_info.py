@@ -21,7 +21,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.graph import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import PRECISIONS, SAMPLES
-from vgg16gpu.simplify import PASSES, simplify
+from vgg16gpu.simplify import IMAGE_PASSES, simplify
 from vgg16gpu.tuned import table
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.digits import digits_model
@@ -266,7 +266,7 @@ def passes(path, *arguments):
 def test_graph_shows_what_each_pass_folds(tmp_path):
     path = torch_vgg((4, "M"), norm=True).save(tmp_path / "m.onnx")
     report, found = passes(path, "--batch", "2")
-    assert list(found) == ["load", *(step.__name__ for step in PASSES)]
+    assert list(found) == ["load", *(step.__name__ for step in IMAGE_PASSES)]
     assert report["input"]["shape"] == [2, 3, 8, 8]
     assert "steps" not in report
     assert [row["op"] for row in found["load"]["ops"]] == [
@@ -330,7 +330,7 @@ def test_graph_shows_ops_that_appear_and_disappear(tmp_path, monkeypatch):
         made = Relu(graph.ops[-1].x, "made", ("made",))
         return replace(graph, ops=(*graph.ops[:-1], made), outputs=("made",))
 
-    monkeypatch.setattr("vgg16gpu.cli.info_graph.PASSES", (swap_the_last,))
+    monkeypatch.setattr("vgg16gpu.cli.info_graph.IMAGE_PASSES", (swap_the_last,))
     path = torch_vgg((4, "M")).save(tmp_path / "m.onnx")
     _, found = passes(path)
     stage = found["swap_the_last"]

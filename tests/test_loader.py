@@ -207,8 +207,8 @@ def test_all_offending_nodes_are_listed_at_once(tmp_path: Path) -> None:
         "export with plain ONNX operators: the float32 model, or the QuantizeLinear/DequantizeLinear (QDQ) form; "
         "supported operators: Add, AveragePool, BatchNormalization, Cast, Clip, Concat, Conv, DequantizeLinear, Div, "
         "Dropout, Flatten, Gather, Gemm, GlobalAveragePool, GlobalMaxPool, Identity, LRN, LeakyRelu, LogSoftmax, "
-        "MatMul, MaxPool, Mul, Pad, QuantizeLinear, Relu, Reshape, Slice, Softmax, Squeeze, Sub, Sum, Transpose, "
-        "Unsqueeze"
+        "MatMul, MaxPool, Mul, Pad, QuantizeLinear, ReduceMean, Relu, Reshape, Slice, Softmax, Squeeze, Sub, Sum, "
+        "Transpose, Unsqueeze"
     )
 
 
@@ -349,6 +349,15 @@ def test_a_size_that_fits_everything(tmp_path: Path) -> None:
     model = torch_vgg((4, "M", 4, "M", "M"), size=8)
     model.input_shape = (1, 3, 4, 4)
     assert refusal(model.save(tmp_path / "m.onnx")).endswith("for another input size, 8x8 would fit")
+
+
+def test_an_image_without_a_batch_is_told_what_it_lacks(tmp_path: Path) -> None:
+    model = Model((3, 8, 8))
+    model.node("Conv", ["input", model.constant("weight", np.ones((4, 3, 3, 3), np.float32))], "y")
+    message = refusal(model.save(tmp_path / "m.onnx"))
+    assert message.endswith(
+        "it needs (N, C, H, W), so a batch dimension in front; export the model with a batch dimension"
+    )
 
 
 def test_the_rank_of_the_input_and_all_nodes_at_once(tmp_path: Path) -> None:

@@ -100,6 +100,32 @@ def test_ops_on_constants_are_refused(tmp_path: Path) -> None:
     refuse(model.save(tmp_path / "m.onnx"), "it computes a constant from constants; export with constant folding on")
 
 
+@pytest.mark.parametrize(
+    ("shape", "constants", "options", "message"),
+    [
+        (MAP, [], {"axes": [1]}, "it takes the mean over axes [1] of 4 dimensions; only that over height and width of"),
+        (MAP, [], {"axes": [1, 2]}, "over axes [1, 2] of 4 dimensions"),
+        (MAP, [], {"axes": [2, 3, -1]}, "over axes [2, 3, 3] of 4 dimensions"),
+        (MAP, [], {}, "over axes [0, 1, 2, 3] of 4 dimensions"),
+        (MAP, [], {"axes": [2, 4]}, "axis is 4 for 4 dimensions"),
+        (MAP, [np.array([2])], {"opset": 18}, "over axes [2] of 4 dimensions"),
+        (MAP, [np.array([], np.int64)], {"opset": 18}, "over axes [0, 1, 2, 3] of 4 dimensions"),
+        (MAP, [], {"opset": 18, "noop_with_empty_axes": 2}, "noop_with_empty_axes is 2"),
+        (MATRIX, [], {"axes": [1]}, "over axes [1] of 2 dimensions"),
+    ],
+)
+def test_means_over_other_axes_are_refused(
+    tmp_path: Path, shape: Sequence[int | str | None], constants: Sequence[Any], options: dict[str, Any], message: str
+) -> None:
+    refuse(single(tmp_path, "ReduceMean", shape, constants, **options), message)
+
+
+def test_computed_axes_of_a_mean_are_refused(tmp_path: Path) -> None:
+    model = Model((2, 3, 4, 4))
+    model.node("ReduceMean", ["input", "input"], "y", name="it")
+    refuse(model.save(tmp_path / "m.onnx", opset=18), "its operands 'input' are computed at run time")
+
+
 POOLS: list[dict[str, Any]] = [
     {},
     {"strides": [2, 2]},

@@ -1,8 +1,15 @@
 """What a user may ask for, and what is refused before a device is touched."""
 
+import re
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+from onnx_models import Model
 
+from vgg16gpu.cli import cli
+from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Graph, GraphInput, Transpose
@@ -71,12 +78,39 @@ def test_outputs_are_a_sequence_of_names():
         plan(outputs=5)
 
 
-@pytest.mark.parametrize("order", [(0, 3, 1, 2), (0, 1, 3, 2)], ids=str)
-def test_bytes_are_for_channels_first(order):
-    """Bytes come channels last in every model; where numbers do too, there are only numbers."""
-    graph = Graph(GraphInput("x", (None, 8, 6, 3)), (Transpose("x", "y", ("y",), order),), ("y",))
-    entries = plan_graph(graph, Request("m.onnx", size=(6, 3)), FACTS).programs[0].input.entries
-    assert ("uint8" in entries) == (order != (0, 3, 1, 2))
+def two_inputs(path, *shapes):
+    """The sum of two inputs."""
+    model = Model(shapes[0])
+    model.node("Add", ["input", "z"], "y")
+    proto = model.proto()
+    proto.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, shapes[1]))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("shapes", [((1, 3, 8, 8), (8, 8)), ((), (1, 4))], ids=str)
+def test_several_inputs_are_refused_with_a_remedy(tmp_path, shapes):
+    path = two_inputs(tmp_path / "m.onnx", *shapes)
+    message = f"has 2 run-time inputs, 'input' {shapes[0]} and 'z' {shapes[1]}; an engine takes one; use "
+    for remedy in ("vgg16gpu.session.Session", "vgg16gpu.onnx_backend"):
+        with pytest.raises(ModelError, match=re.escape(message) + ".*" + re.escape(remedy)):
+            Engine(path, device="cpu")
+    for command in (["info"], ["info", "--graph"], ["infer", "-", "--model"]):
+        result = CliRunner().invoke(cli, [*command, str(path)], input="1 2 3")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+
+
+def test_the_only_input_that_is_read_is_images_or_rows(tmp_path):
+    """The loader looks at the rank where a file has one input."""
+    model = Model((2, 3, 4))
+    model.node("Relu", ["input"], "y")
+    proto = model.proto()
+    proto.graph.input.append(helper.make_tensor_value_info("unread", TensorProto.FLOAT, [1]))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match=r"'input' has shape \(2, 3, 4\); an engine takes \(N, C, H, W\) or \(N, F\)"):
+        load_graph(Request(path))
 
 
 @pytest.mark.parametrize(("batch", "fits"), [(1, True), (2, False)])
@@ -88,3 +122,9 @@ def test_images_that_are_mixed_come_one_by_one(batch, fits):
     else:
         with pytest.raises(ModelError, match=r"Transpose 'y' mixes the images of a batch.* use batch 1"):
             plan_graph(graph, request, FACTS)
+
+
+def test_a_batch_of_the_file_that_is_mixed_is_for_a_session():
+    graph = Graph(GraphInput("x", (2, 6)), (Transpose("x", "y", ("y",), (1, 0)),), ("y",))
+    with pytest.raises(ModelError, match=r"Transpose 'y' mixes the images .*; use vgg16gpu\.session\.Session or"):
+        plan_graph(graph, Request("m.onnx", batch=2), FACTS)

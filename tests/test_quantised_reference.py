@@ -1,5 +1,6 @@
 """The two judges of int8: the integer reference of the tests, and onnxruntime's quantised form."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,10 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import reference
+from tests.graph_reference import compute
 from tests.quantised_reference import evaluate, fmaf, integers, sums
 from tests.random_graphs import SAME, graphs
 from vgg16gpu.accuracy import layer_error, score_error
-from vgg16gpu.graph import MAX_POOL_2X2, Conv, Gemm, Graph, GraphInput, Pads, Pool, Window
+from vgg16gpu.errors import ModelError
+from vgg16gpu.graph import (
+    MAX_POOL_2X2,
+    Conv,
+    Flatten,
+    Gemm,
+    GlobalPool,
+    Graph,
+    GraphInput,
+    Pads,
+    Pool,
+    Reshape,
+    Transpose,
+    Window,
+)
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import Scale, quantise, quantise_op, quantised_inputs
 from vgg16gpu.quantised_reference import QuantisedOracle, qdq_model
@@ -164,6 +180,25 @@ def test_the_quantised_form_is_valid_onnx_and_keeps_huge_biases():
     assert model.graph.output[0].name == "e"
     scores = QuantisedOracle(net, scales_from(net, x)).scores(x)
     np.testing.assert_allclose(scores[:, 3], 1e12, rtol=1e-6)
+
+
+def test_ops_without_weights_between_integers():
+    ops = (
+        Conv("x", "a", ("a",), normal(8, 3, 3, 3), normal(8), SAME, relu=True),
+        Transpose("a", "t", ("t",), (0, 2, 3, 1)),
+        Flatten("t", "f", ("f",)),
+        Gemm("f", "g", ("g",), normal(8, 8 * 16), normal(8)),
+        Reshape("g", "r", ("r",), (0, 2, 2, 2)),
+        GlobalPool("r", "y", ("y",), "average"),
+    )
+    net, x = Graph(GraphInput("x", (None, 3, 4, 4)), ops, ("y",)), normal(2, 3, 4, 4)
+    scales = {"x": Scale(0.03, signed=True), "f": Scale(0.1, signed=False)}
+    with pytest.raises(ModelError, match=r"Reshape 'r': there is no quantised form .* another precision"):
+        qdq_model(net, scales)
+    for kept in (ops[:4], (ops[0], replace(ops[-1], x="a"))):
+        net = replace(net, ops=kept, outputs=(kept[-1].y,))
+        expected = compute(net, {"x": x})[net.outputs[0]].reshape(2, 8)
+        assert score_error(QuantisedOracle(net, scales).scores(x).reshape(2, 8), expected).max() < 0.05
 
 
 def _random_weights(*shape):

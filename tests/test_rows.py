@@ -10,6 +10,7 @@ from vgg16gpu.graph import (
     Concat,
     Elementwise,
     Gather,
+    GeneralConv,
     Graph,
     GraphInput,
     MatMul,
@@ -19,6 +20,7 @@ from vgg16gpu.graph import (
     Reshape,
     Slice,
     Transpose,
+    Window,
 )
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.shapes import infer_shapes
@@ -35,6 +37,7 @@ CONSTANTS = {
     "matrix": zeros(8, 6),
     "stack": zeros(5, 3, 8, 6),
     "bias": zeros(6),
+    "filters": zeros(4, 3, 3, 3),
 }
 
 
@@ -59,6 +62,7 @@ ALONE = (
     op_of(MatMul, ("matrix",)),
     op_of(MatMul, ("matrix", "bias")),
     op_of(MatMul, ("x",), False, True),
+    op_of(GeneralConv, ("filters",), Window((3, 3))),
 )
 MIXING = (
     op_of(Transpose, (1, 0, 2, 3)),
@@ -74,6 +78,7 @@ MIXING = (
     op_of(Elementwise, ("rows",), "mul"),
     op_of(MatMul, ("stack",)),
     op_of(MatMul, ("matrix",), False, True, x="stack"),
+    op_of(GeneralConv, ("x",), Window((8, 8))),
 )
 
 

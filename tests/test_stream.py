@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.kernel_harness import assert_same_bits
+from tests.test_interop import ByDlpack, ByInterface
 from vgg16gpu import Engine
 from vgg16gpu.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.devices.base import Counters, Device, Lane
@@ -220,6 +221,22 @@ def test_images_beyond_float16_are_refused_by_item_and_input(device: Device, mod
 def test_a_batch_size_that_is_not_the_engines_is_refused_at_once(engine: Engine, batch: int) -> None:
     with pytest.raises(InputError, match=f"batch {batch}: the engine is built for 1, 4; give one of these"):
         engine.stream([], batch)
+
+
+@pytest.mark.parametrize("given", [5, None, np.float32(1), np.array(1.0)], ids=repr)
+def test_what_cannot_be_iterated_over_is_refused_at_once(engine: Engine, given: Any) -> None:
+    with pytest.raises(InputError, match=f"stream takes inputs one after the other, .* no {type(given).__name__}; "):
+        engine.stream(given)
+
+
+@pytest.mark.parametrize("place", [ByInterface, ByDlpack])
+def test_arrays_on_a_gpu_are_for_run(engine: Engine, pixels: Any, place: Any) -> None:
+    message = "item 1 of the stream: the input lies on a GPU, and a stream takes arrays on the host; give it to run"
+    for item in (place(pixels), {"input": place(pixels)}):
+        stream = engine.stream([pixels, item])
+        next(stream)
+        with pytest.raises(InputError, match=message):
+            next(stream)
 
 
 # ---- Company

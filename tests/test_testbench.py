@@ -161,6 +161,11 @@ def test_rows_of_a_larger_batch_are_left_out():
     assert step.passed
 
 
+def test_a_step_without_rows_is_judged_whole():
+    (step,) = judge_steps([(("mean",), np.array(2.0))], {"mean": np.array(2.0)})
+    assert (step.shape, step.error, step.passed) == ((), 0.0, True)
+
+
 def test_the_worst_of_several_inputs_is_kept_and_nan_is_worst():
     reference = {"a": np.ones((1, 4), np.float32)}
     runs = [judge_steps([(("a",), np.full((1, 4), value, np.float32))], reference) for value in (1, np.nan, 2)]

@@ -299,6 +299,15 @@ def test_time_runs_out_while_something_compiles():
         done.set()
 
 
+def test_all_that_was_bound_is_given_back():
+    task = conv_task()
+    answer = right_bytes(task)
+    device = TuneDevice(lambda _: answer, lambda _: 1e-5)
+    run(task, device)
+    assert device.launched
+    assert device.bound == []
+
+
 def test_time_runs_out_between_two_tasks():
     first, second = small_tasks("fp16")[1:3]
     answer = right_bytes(first)
@@ -321,6 +330,7 @@ def test_a_device_beyond_use_ends_the_search():
     with pytest.raises(KernelError, match=r"conv_wgmma batch=1 .*'tile'.* broke the device: an illegal memory access"):
         run(task, device)
     assert device.memory == {}
+    assert device.bound == []
 
 
 @pytest.mark.usefixtures("fake")

@@ -25,6 +25,7 @@ class TuneDevice:
         self.built: set[Kernel] = set()
         self.clock = 0.0
         self.launched: list[Step] = []
+        self.bound: list[Callable[[], None]] = []
 
     def build(self, kernels: Iterable[Kernel]) -> None:
         self.built |= set(kernels)
@@ -70,7 +71,11 @@ class TuneDevice:
                 if data is not None:
                     self._bytes(bases[pointer.arena] + pointer.offset, len(data))[:] = data
 
+        self.bound.append(launch)
         return launch
+
+    def unbind(self, launch: Callable[[], None]) -> None:
+        self.bound.remove(launch)
 
     def synchronize(self) -> None:
         pass

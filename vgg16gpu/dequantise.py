@@ -1,8 +1,8 @@
 """What becomes of the QuantizeLinear and DequantizeLinear of a model file: scales for int8, nothing otherwise.
 
 A file in that form rounds values to integers between its operators, which the loader gives as Elementwise "quantise".
-In int8 the kernels round in the same places by themselves, where the integers are what they can hold: bytes 0..255 or
--128..127 without a zero point. Anything else stays an op, and who reads it computes in float32.
+In int8 the kernels round what Conv and Gemm read by themselves, where the integers are what they can hold: bytes 0..255
+or -128..127 without a zero point. Anything else stays an op: outputs, and what others read, are rounded in float32.
 
 Exporters leave out a ReLU where integers that begin at zero do the same. It is put back.
 """
@@ -17,9 +17,11 @@ from typing import Final
 from vgg16gpu.graph import (
     AxisSoftmax,
     Concat,
+    Conv,
     Elementwise,
     Flatten,
     Gather,
+    Gemm,
     GlobalPool,
     Graph,
     Identity,
@@ -45,27 +47,51 @@ def dequantised(graph: Graph) -> Graph:
     return replace(graph, ops=tuple(unrounded.op(op) if _is_quantise(op) else op for op in graph.ops))
 
 
+def plain_operators(graph: Graph) -> Mapping[str, str]:
+    """The operators that nodes of a loaded model are without its rounding, by their results: for onnxruntime.
+
+    Empty for a file without QuantizeLinear of run-time values.
+    """
+    found = {}
+    for op in graph.ops:
+        if isinstance(op, Elementwise) and _is_quantise(op):
+            found[op.y] = "Relu" if op.numbers[1] == 0 else "Identity"
+        elif isinstance(op, Identity) and found:
+            found[op.y] = "Identity"
+    return found
+
+
 def lifted(graph: Graph) -> Graph:
     """The same with `Graph.integers` in place of the ops that int8 kernels do not need. Run it before `simplify`.
 
-    Where others read the value as it was before, the op stays, and gives what the integers stand for.
+    Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
+    stand for. With no integers that the kernels can hold it is `dequantised`: then calibrated scales fit it.
     """
     if not any(map(_is_quantise, graph.ops)):
         return graph
-    unrounded, shared = _Unrounded(graph), _shared(graph)
+    unrounded, shared, floats = _Unrounded(graph), _shared(graph), _floats(graph)
     integers: dict[str, tuple[float, bool]] = {}
     ops: list[Op] = []
     for op in graph.ops:
         if _is_quantise(op) and (stored := _integers(op)):
             integers[op.y] = stored
-            op = op if op.x in shared else unrounded.op(op)  # noqa: PLW2901
+            op = op if op.x in shared or op.y in floats else unrounded.op(op)  # noqa: PLW2901
         elif _carries(op) and op.x in integers:
             integers[op.y] = integers[op.x]
         ops.append(op)
     for op in reversed(ops):
         if _carries(op) and op.y in integers and op.x not in shared:
             integers.setdefault(op.x, integers[op.y])
-    return replace(graph, ops=tuple(ops), integers=integers)
+    return replace(graph, ops=tuple(ops), integers=integers) if integers else dequantised(graph)
+
+
+def _floats(graph: Graph) -> set[str]:
+    """The values that come out, or that others than Conv and Gemm read, also behind what integers pass through."""
+    found = set(graph.outputs)
+    for op in reversed(graph.ops):
+        if not isinstance(op, Conv | Gemm) and not _is_quantise(op) and (op.y in found or not _carries(op)):
+            found.update(op.operands)
+    return found
 
 
 def _shared(graph: Graph) -> set[str]:
@@ -120,4 +146,4 @@ def _integers(op: Op) -> tuple[float, bool] | None:
 
 def _carries(op: Op) -> bool:
     """Whether integers pass through it unchanged."""
-    return isinstance(op, Flatten | Identity) or (isinstance(op, Pool) and op.kind == "max")
+    return isinstance(op, Flatten | Identity | Transpose) or (isinstance(op, Pool) and op.kind == "max")

@@ -204,6 +204,7 @@ def relu_is_right(device: Device) -> bool:
         run()
         device.copy_out(result, address + target.pointer.offset)
         device.synchronize()
+        device.unbind(run)
     finally:
         device.free(address)
     return bool(np.array_equal(result, np.maximum(values, 0)))

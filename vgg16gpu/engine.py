@@ -97,8 +97,9 @@ class Engine:
             self.plan = plan_graph(self.graph, request, self.device.facts)
             check_memory(self.plan, self.device)
             self._sizes = tuple(program.batch for program in self.plan.programs)
-            slot = self.program.input
-            self._accepted = {np.dtype(name): image_shape(slot.shape, name)[1:] for name in slot.entries}
+            # By the number of the output; only at batch 1, as larger batches of such a model are refused.
+            self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
+            self._accepted = {np.dtype(name): self._given_shape(name)[1:] for name in self.program.input.entries}
             planned = time.perf_counter()
             self.device.build(self.plan.kernels)
             compiled = time.perf_counter()
@@ -136,9 +137,11 @@ class Engine:
     def run(self, x: Input) -> Outputs: ...
 
     def run(self, x: Any, *, stream: interop.Stream = None) -> Outputs | DeviceOutputs:
-        """Outputs for N inputs: float32 in the model's shape, or uint8 (N, H, W, C) to be normalised on the device.
+        """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
-        `x` may be a dict from the input's name. Returns one array, or a tuple for several outputs, with N rows each.
+        float16 on the host becomes float32. `x` may be a dict from the input's name. Returns one array, or a tuple for
+        several outputs, with N rows each; an output that does not have a row for each image comes whole, in the shape
+        that the file gives it, and then N must be 1.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
         An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
@@ -170,8 +173,14 @@ class Engine:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
             view = interop.view_of(x, foreign, stream)
             self._check_form(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
+            if self.graph.input.channels_last and view.dtype == np.float32:
+                raise InputError(
+                    f"input '{self.program.input.name}' has its channels last in the model's file, and the host turns "
+                    "them: give the float32 array on the host, or uint8 pixels on the GPU"
+                )
             count = view.shape[0]
-            outputs = tuple(interop.DeviceArray(foreign, (count, *y.shape[1:])) for y in self.program.outputs)
+            shapes = [self._whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
+            outputs = tuple(interop.DeviceArray(foreign, shape) for shape in shapes)
             for first, batch in self._batches(count):
                 self._last_batch = batch
                 targets = [output.row_address(first) for output in outputs]
@@ -182,23 +191,32 @@ class Engine:
     def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
         """What `run` returns for each item, in order, while the device computes without a pause.
 
-        Items are what `run` takes, of any N each; the rows of all are put together to batches of size `batch`, one of
-        the engine's, the largest if not given. A batch that is not full runs when the iterable ends or the element type
-        changes, at the smallest size that holds it; two batches are read ahead. Bits are those of `run` at the same
-        built batch size; on FFMA kernels, and with an engine of one size, that is always so. uint8 needs a quarter of
-        the copying of float32. The first use allocates two pinned buffers each way on the host and one buffer each way
-        on the device, as large as the inputs and outputs of a batch, which `vgg16gpu info` does not count.
+        Items are what `run` takes on the host, of any N each that it takes (arrays on a GPU are for `run` alone); the
+        rows of all are put together to batches of size `batch`, one of the engine's, the largest if not given. A batch
+        that is not full runs when the iterable ends or the element type changes, at the smallest size that holds it;
+        two batches are read ahead. Bits are those of `run` at the same built batch size; on FFMA kernels, and with an
+        engine of one size, that is always so. uint8 needs a quarter of the copying of float32. The first use allocates
+        two pinned buffers each way on the host and one buffer each way on the device, as large as the inputs and
+        outputs of a batch, which `vgg16gpu info` does not count.
         The engine may be used meanwhile, by other streams and threads too, and after leaving a stream at any point.
         What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
-        does, naming the item (counted from 0), and for a batch size that is not the engine's.
+        does, naming the item (counted from 0), for what cannot be iterated over, and for a batch size that is not the
+        engine's.
         """
         sizes = self._sizes
         if batch is not None and batch not in sizes:
             raise InputError(f"batch {batch}: the engine is built for {', '.join(map(str, sizes))}; give one of these")
-        return self._stream(Source(iterable, self._checked), batch or sizes[-1])
+        try:
+            items = iter(iterable)
+        except TypeError as error:
+            raise InputError(
+                f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
+                "give a single input to run"
+            ) from error
+        return self._stream(Source(items, self._checked_on_host), batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
-        """The pinned memory that `run` sends from: (N, C, H, W) float32 or (N, H, W, C) uint8, N the largest batch.
+        """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
 
         Fill its first n rows and `run(engine.input()[:n])`: then the host copies nothing. All element types share this
         memory, every `run` may change all of it, and it goes with the engine: fill it anew each time, and only while no
@@ -208,7 +226,8 @@ class Engine:
             resident, accepted = self._require_open(), self.program.input.entries
             if element_type not in accepted:
                 raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
-            return resident.input(element_type)
+            images = resident.input(element_type)
+            return self.graph.input.to_file(images) if element_type == "float32" else images
 
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
         """Every value of the last batch that ran, with the ONNX names that its step computed (the last is the value's).
@@ -291,6 +310,8 @@ class Engine:
             outputs = parts[0].outputs
         else:
             outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
+        if self._whole:
+            outputs = tuple(y.reshape(self._whole.get(i, y.shape)) for i, y in enumerate(outputs))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _check_flags(self, parts: Sequence[Results], where: str = "") -> None:
@@ -327,10 +348,25 @@ class Engine:
             return x[name]
         return x
 
+    def _checked_on_host(self, x: Input) -> Images:
+        if interop.is_on_device(self._only_input(x)):
+            raise InputError(
+                "the input lies on a GPU, and a stream takes arrays on the host; give it to run, which takes it where "
+                "it is, or copy it (x.cpu() in torch, x.get() in CuPy)"
+            )
+        return self._checked(x)
+
     def _checked(self, x: Input) -> Images:
         images = _as_array(self._only_input(x))
+        if images.dtype == np.float16:
+            images = images.astype(np.float32)  # exact
         self._check_form(images.dtype, images.shape, "x.astype(np.float32)")
-        return images
+        return self.graph.input.from_file(images) if images.dtype == np.float32 else images
+
+    def _given_shape(self, element_type: str) -> Shape:
+        """The shape of the largest batch as a user gives it."""
+        shape = self.program.input.shape
+        return self.graph.input.in_file(shape) if element_type == "float32" else image_shape(shape, element_type)
 
     def _check_form(self, dtype: np.dtype[Any], shape: Shape, conversion: str) -> None:
         expected = self._accepted
@@ -339,6 +375,12 @@ class Engine:
             remedy = "" if dtype in expected else f"; convert it with {conversion}"
             name = self.program.input.name
             raise InputError(f"input '{name}' is {dtype} {shape}; this model takes {accepted}, N >= 1{remedy}")
+        if self._whole and shape[0] != 1:
+            i, whole = next(iter(self._whole.items()))
+            raise InputError(
+                f"input '{self.program.input.name}' is {dtype} {shape}; output '{self.graph.outputs[i]}' has shape "
+                f"{whole}, without a row for each image, so they come one by one: N = 1"
+            )
 
 
 def _named(chosen: npt.NDArray[np.bool_]) -> str:

@@ -311,10 +311,26 @@ class ConvChain(Op):
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A run-time input. None stands for a dimension that the model leaves open."""
+    """A run-time input. None stands for a dimension that the model leaves open.
+
+    `channels_last`: the file has it as (N, H, W, C), and users give numbers so; `shape` is (N, C, H, W) all the same.
+    """
 
     name: str
     shape: tuple[int | None, ...]
+    channels_last: bool = False
+
+    def in_file(self, shape: Shape) -> Shape:
+        """A shape of this input as the file has it."""
+        return (shape[0], *shape[2:], shape[1]) if self.channels_last else shape
+
+    def to_file(self, x: Array) -> Array:
+        """An array of this input in the order of the file; a view."""
+        return np.moveaxis(x, 1, -1) if self.channels_last else x
+
+    def from_file(self, x: Array) -> Array:
+        """An array in the order of the file in that of this input; a view."""
+        return np.moveaxis(x, -1, 1) if self.channels_last else x
 
 
 @dataclass(frozen=True, eq=False)

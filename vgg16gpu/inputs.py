@@ -1,7 +1,8 @@
 """Files as network inputs: text, .npy, .npz, images, folders of images, standard input.
 
-Numbers (float) are taken as they are, channels first: (C, H, W) or (N, C, H, W). Bytes (uint8) are pixels, channels
-last: (H, W, C) or (N, H, W, C), which the engine normalises on the device. Image files become pixels (see images.py).
+Numbers (float) are taken as they are, in the order of the model's file: channels first, (C, H, W) or (N, C, H, W), or
+last (Keras). Bytes (uint8) are pixels, channels last: (H, W, C) or (N, H, W, C), which the engine normalises on the
+device. Image files become pixels (see images.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.graph import GraphInput
 from vgg16gpu.images import IMAGE_SUFFIXES, load_image
 from vgg16gpu.textfile import parse_numbers, shape_samples
 
@@ -32,20 +34,32 @@ _NPY_MAGIC = b"\x93NUMPY"
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What one sample must be: its shape as the model says, without the batch, and whether NaN and Inf may pass.
+    """What one sample must be: its shape, without the batch, and whether NaN and Inf may pass.
 
-    The rest is for messages: whether the model runs at other image sizes (--size), and what to do about NaN and Inf.
+    `channels_last`: numbers are (H, W, C) all the same, as the model's file says. The rest is for messages: whether the
+    model runs at other image sizes (--size), and what to do about NaN and Inf.
     """
 
     shape: tuple[int, ...]  # (C, H, W), or (F,) for a model without images
     allow_nonfinite: bool = False
     open_size: bool = False
     nonfinite_advice: str = "repair the data"
+    channels_last: bool = False
+
+    def array_shape(self, *, is_pixels: bool) -> tuple[int, ...]:
+        """The shape of one sample as an array of numbers or of pixels."""
+        turned = len(self.shape) == 3 and (is_pixels or self.channels_last)
+        return (*self.shape[1:], self.shape[0]) if turned else self.shape
+
+
+def spec_of(given: GraphInput, shape: tuple[int, ...]) -> InputSpec:
+    """What a model with this input takes, for one sample of `shape`."""
+    return InputSpec(shape, open_size=given.shape[2:] == (None, None), channels_last=given.channels_last)
 
 
 @dataclass(frozen=True, eq=False)
 class NamedInput:
-    """One sample: float32 (C, H, W) or uint8 (H, W, C), and where it came from."""
+    """One sample, float32 as the model's file has it or uint8 (H, W, C), and where it came from."""
 
     name: str
     array: Sample
@@ -152,7 +166,9 @@ def _image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
 def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float32]:
     if not text.strip():
         raise InputError(f"'{name}' is empty; expected numbers separated by white space")
-    return shape_samples(parse_numbers(text, name), spec.shape, name, open_size=spec.open_size)
+    shape = spec.array_shape(is_pixels=False)
+    channels_last = spec.channels_last
+    return shape_samples(parse_numbers(text, name), shape, name, open_size=spec.open_size, channels_last=channels_last)
 
 
 def _load_npy(path: Path) -> AnyArray:
@@ -193,10 +209,10 @@ def _samples(array: AnyArray, name: str, spec: InputSpec) -> AnyArray:
     is_pixels = array.dtype == np.uint8
     if not is_pixels and array.dtype.kind != "f":
         raise InputError(
-            f"'{name}' has elements of type {array.dtype}; accepted are floats (numbers, channels first) "
-            "and uint8 (pixels, channels last)"
+            f"'{name}' has elements of type {array.dtype}; accepted are floats (numbers, channels "
+            f"{'last' if spec.channels_last else 'first'}) and uint8 (pixels, channels last)"
         )
-    shape = (*spec.shape[1:], spec.shape[0]) if is_pixels and len(spec.shape) == 3 else spec.shape
+    shape = spec.array_shape(is_pixels=is_pixels)
     if array.ndim not in (len(shape), len(shape) + 1):
         raise InputError(
             f"'{name}' has rank {array.ndim}, shape {array.shape}; accepted are {_shape(shape)} for one input "
@@ -204,7 +220,7 @@ def _samples(array: AnyArray, name: str, spec: InputSpec) -> AnyArray:
         )
     batch = array[None] if array.ndim == len(shape) else array
     if batch.shape[1:] != shape:
-        advice = _shape_advice(batch.shape[1:], shape, is_pixels, spec.open_size)
+        advice = _shape_advice(batch.shape[1:], is_pixels, spec)
         raise InputError(f"'{name}' has shape {array.shape}; {advice}")
     if not len(batch):
         raise InputError(f"'{name}' has shape {array.shape}: it holds no inputs; give at least one")
@@ -219,18 +235,19 @@ def _to_float32(sample: AnyArray, name: str) -> npt.NDArray[np.float32]:
     return numbers
 
 
-def _shape_advice(found: tuple[int, ...], wanted: tuple[int, ...], is_pixels: bool, open_size: bool) -> str:
-    kind = "uint8 pixels" if is_pixels else "floats"
+def _shape_advice(found: tuple[int, ...], is_pixels: bool, spec: InputSpec) -> str:
+    kind, wanted = "uint8 pixels" if is_pixels else "floats", spec.array_shape(is_pixels=is_pixels)
     text = f"the model takes {kind} of {_shape(wanted)}, or {_shape(('N', *wanted))}"
     if len(wanted) != 3:
         return text
-    other = (wanted[2], *wanted[:2]) if is_pixels else (*wanted[1:], wanted[0])
+    channels_last = is_pixels or spec.channels_last
+    other = (wanted[2], *wanted[:2]) if channels_last else (*wanted[1:], wanted[0])
     if found == other:
-        axes = "2, 3, 1" if is_pixels else "3, 1, 2"
+        axes = "2, 3, 1" if channels_last else "3, 1, 2"
         return f"{text}: transpose it (batch axes 0, {axes})"
-    channel_axis = 2 if is_pixels else 0
+    channel_axis = 2 if channels_last else 0
     sides = {side for axis, side in enumerate(found) if axis != channel_axis}
-    if open_size and found[channel_axis] == wanted[channel_axis] and len(sides) == 1:
+    if spec.open_size and found[channel_axis] == wanted[channel_axis] and len(sides) == 1:
         return f"{text}; --size {sides.pop()} runs the model at that size if its layers allow it"
     return text
 

@@ -101,12 +101,14 @@ class DeviceArray:
 
     def row_address(self, first: int) -> int:
         """Where a row begins."""
-        return self._memory.address + first * (self.nbytes // self.shape[0])
+        return self._memory.address + first * self.dtype.itemsize * math.prod(self.shape[1:])
 
     def __array__(self, *_: object, **__: object) -> Array:
         raise TypeError("this array lies on the GPU; its numpy() makes a copy on the host")
 
     def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
         return self.shape[0]
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError, RefusalError
 from vgg16gpu.onnx_rules import RULES
 from vgg16gpu.onnx_shapes import MAX_RANK
 from vgg16gpu.onnx_translate import DEFAULT_DOMAINS, Translation, label
+from vgg16gpu.simplify import channels_first_input
 from vgg16gpu.taps import TapError, resolve
 
 OPSETS: Final = range(7, 26)
@@ -294,4 +295,6 @@ def _fitting_size(translation: Translation, op: Op) -> int | None:
     if len(ops) > _HINT_COUNT or op.y not in known:
         return None
     graph = Graph(GraphInput(name, shape), tuple(ops), (op.y,), constants=translation.scope.constants)
-    return next((size for size in SEARCHED_SIZES if fits(graph, (shape[0] or 1, shape[1] or 1, size, size))), None)
+    graph = channels_first_input(graph)
+    batch, channels = (dim or 1 for dim in graph.input.shape[:2])
+    return next((size for size in SEARCHED_SIZES if fits(graph, (batch, channels, size, size))), None)

@@ -44,6 +44,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "Mul": values.arithmetic("mul"),
     "Pad": moves.pad,
     "QuantizeLinear": integers.quantize_linear,
+    "ReduceMean": windows.reduce_mean,
     "Relu": values.relu,
     "Reshape": moves.reshape,
     "Slice": moves.slice_,

@@ -11,6 +11,7 @@ from vgg16gpu.graph import (
     BatchNorm,
     Conv,
     Elementwise,
+    Flatten,
     GeneralConv,
     GlobalPool,
     Identity,
@@ -21,7 +22,7 @@ from vgg16gpu.graph import (
     Window,
 )
 from vgg16gpu.onnx_fold import OpenShape
-from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError
+from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError, positive_axis
 
 _LARGEST: Final = 1 << 20  # elements of a window, a stride or padding; so kernels can count in 32 bits
 _PARAMETERS: Final = ("scale", "shift", "mean", "variance")
@@ -89,6 +90,23 @@ def global_average_pool(node: Node) -> Op:
 def global_max_pool(node: Node) -> Op:
     """GlobalMaxPool of (N, C, H, W)."""
     return GlobalPool(node.x, node.y, (node.y,), "max")
+
+
+def reduce_mean(node: Node) -> Op | tuple[Op, ...]:
+    """ReduceMean over height and width of (N, C, H, W); the axes are an attribute before opset 18, an operand since."""
+    axes, rank = node.axes(1, 18), len(node.shape)
+    if not axes and node.flag("noop_with_empty_axes"):
+        return Identity(node.x, node.y, (node.y,))
+    found = sorted(positive_axis(axis, rank) for axis in axes or range(rank))
+    if rank != 4 or found != [2, 3]:
+        raise RefusalError(
+            f"it takes the mean over axes {found} of {rank} dimensions",
+            "only that over height and width of (N, C, H, W) is supported: export it as GlobalAveragePool",
+        )
+    if node.attributes.get("keepdims", 1):
+        return global_average_pool(node)
+    pooled = node.scope.fresh(node.y)
+    return GlobalPool(node.x, pooled, (pooled,), "average"), Flatten(pooled, node.y, (node.y,))
 
 
 def lrn(node: Node) -> Op:

@@ -35,6 +35,8 @@ MAX_RANK: Final = 8  # of a value on a device
 _BATCHES: Final = (1009, 1013)
 _SIZES: Final = (5040, 7560)
 
+_TAKES_MAPS: Final = (Conv, GeneralConv, Pool, GlobalPool, BatchNorm, LocalResponseNorm)
+
 
 def open_shape(op: Op, shapes: Sequence[OpenShape], batch_is_open: bool) -> OpenShape:
     """Shape of op.y as far as it is known. Raises RefusalError when the op fits at no size, or not at every batch."""
@@ -84,6 +86,8 @@ def _tried(op: Op, shapes: Sequence[OpenShape], batch: int, size: int) -> Shape:
         if channels is not None and shapes[0][1] not in (None, channels):
             layout = f"export the model for inputs with {channels} channels, in the layout (N, C, H, W)"
             raise RefusalError(reason, layout) from error
+        if len(shapes[0]) == 3 and isinstance(op, _TAKES_MAPS):
+            raise RefusalError(reason, "export the model with a batch dimension") from error
         raise MisfitError(reason, op) from error
 
 

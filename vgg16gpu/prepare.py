@@ -15,7 +15,7 @@ from vgg16gpu.dequantise import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, Shape, Transpose
+from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import load
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.ops.preprocess import Normalisation
@@ -26,13 +26,14 @@ from vgg16gpu.quantise import QuantisedOp, held_scales, quantise
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.simplify import simplify
+from vgg16gpu.simplify import IMAGE_PASSES, simplify
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 KERNELS = ("auto", *FAMILIES)
 SAMPLES = 4  # inputs that fix the scales of fp32 on tensor cores
 MAX_BATCH = 65535  # blocks of a grid in y and z
+_SESSION = "use vgg16gpu.session.Session or vgg16gpu.onnx_backend"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,25 @@ def load_graph(request: Request) -> Graph:
     if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(name, str) for name in outputs)):
         raise InputError(f"outputs {request.outputs!r}: give names of values, nodes or layers")
     graph = load(request.model, request.outputs)
-    return simplify(lifted(graph) if request.precision == "int8" else dequantised(graph))
+    _check_input(request.model, graph)
+    return simplify(lifted(graph) if request.precision == "int8" else dequantised(graph), passes=IMAGE_PASSES)
+
+
+def _check_input(model: str | Path, graph: Graph) -> None:
+    """Refuse what is no image or row, and inputs beside it: batches are made of one input."""
+    if graph.others:
+        inputs = " and ".join(f"'{value.name}' {value.shape}" for value in graph.inputs)
+        raise ModelError(f"{model}: has {len(graph.inputs)} run-time inputs, {inputs}; an engine takes one; {_SESSION}")
+    if len(graph.input.shape) not in (2, 4):
+        raise ModelError(
+            f"{model}: input '{graph.input.name}' has shape {graph.input.shape}; an engine takes (N, C, H, W) or "
+            f"(N, F); {_SESSION}"
+        )
+
+
+def has_scales(model: str | Path) -> bool:
+    """Whether a model file has scales of its own, which int8 takes: then none beside it are read."""
+    return bool(load_graph(Request(model, precision="int8")).integers)
 
 
 def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
@@ -76,7 +95,7 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     sides = None if size is None else (size[0], size[-1])
     shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
     _check_rows(graph, shapes[-1])
-    normalisation = None if _is_channels_last(graph) else _normalisation(request, shapes[0])
+    normalisation = _normalisation(request, shapes[0])
     wish = Wish(
         request.precision,
         request.kernels,
@@ -97,9 +116,10 @@ def _check_rows(graph: Graph, shape: Shape) -> None:
     """Refuse batches of a model whose images cannot be computed apart: a batch is filled as it comes."""
     mixing = mixing_op(graph, infer_shapes(graph, shape)) if shape[0] > 1 else None
     if mixing:
+        remedy = "use batch 1" if graph.input.shape[0] is None else f"{_SESSION}, which run the batch of the file whole"
         raise ModelError(
             f"{type(mixing).__name__} '{mixing.y}' mixes the images of a batch, or has other rows than its input; "
-            "use batch 1"
+            f"{remedy}"
         )
 
 
@@ -108,12 +128,6 @@ def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
     if normalisation is None:
         return np.random.default_rng(SCALES_SEED).standard_normal((SAMPLES, *shape)).astype(np.float32)
     return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
-
-
-def _is_channels_last(graph: Graph) -> bool:
-    """Whether the input is (N, H, W, C), as Keras has it, so that bytes cannot be told from numbers by their shape."""
-    readers = [op for op in graph.ops if graph.input.name in op.operands]
-    return bool(readers) and all(isinstance(op, Transpose) and op.permutation == (0, 3, 1, 2) for op in readers)
 
 
 def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None:

@@ -309,6 +309,10 @@ class Program:
         """Everything that is launched for an input of that element type."""
         return (*self.input.entries[element_type].steps, *self.steps)
 
+    def is_whole(self, y: Value) -> bool:
+        """Whether an output does not have a row for each image, so that it is only of use as a whole."""
+        return y.shape[:1] != (self.batch,)
+
     @property
     def block(self) -> Pointer:
         """Where the block begins that the host copies in."""

@@ -17,7 +17,23 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import MAX_POOL_2X2, Array, BatchNorm, Conv, Flatten, Gemm, Graph, Op, Pool, Relu, Softmax, Window
+from vgg16gpu.graph import (
+    MAX_POOL_2X2,
+    Array,
+    BatchNorm,
+    Conv,
+    Flatten,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Identity,
+    Op,
+    Pool,
+    Relu,
+    Softmax,
+    Transpose,
+    Window,
+)
 from vgg16gpu.quantise import QuantisedOp, Scale, Scales, quantise, stored_scales
 from vgg16gpu.reference import _onnxruntime
 from vgg16gpu.simplify import value_ranks
@@ -55,7 +71,7 @@ class QuantisedOracle:
 def qdq_model(graph: Graph, scales: Scales) -> onnx.ModelProto:
     """The graph in ONNX's quantised form, for any batch size; outputs keep their names.
 
-    Raises ModelError for weights that integers cannot hold.
+    Raises ModelError for weights that integers cannot hold, and for ops that a VGG does not have.
     """
     writer = _Writer(graph, scales)
     for op in graph.ops:
@@ -97,8 +113,17 @@ class _Writer:
                 self._node("BatchNormalization", [x, *names], op.y, epsilon=op.epsilon)
             case Relu() | Flatten() | Softmax():
                 self._node(type(op).__name__, [x], op.y)
-            case _:
+            case Transpose():
+                self._node("Transpose", [x], op.y, perm=op.permutation)
+            case GlobalPool():
+                self._node("GlobalMaxPool" if op.kind == "max" else "GlobalAveragePool", [x], op.y)
+            case Identity():
                 self._node("Identity", [x], op.y)
+            case _:
+                raise ModelError(
+                    f"{type(op).__name__} '{op.y}': there is no quantised form of this operator here to compare int8 "
+                    "with; check the model in another precision"
+                )
 
     def _sum_of_products(self, op: Conv | Gemm, integers: QuantisedOp) -> None:
         """Conv or Gemm on what its integers stand for, ReLU and pooling."""

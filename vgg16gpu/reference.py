@@ -23,17 +23,18 @@ class Oracle:
     """A model in onnxruntime, CPU, its own default optimisations.
 
     With `values` the model runs with these inner ONNX values as further outputs (which keeps onnxruntime from fusing
-    across them). Raises Error when onnxruntime is missing and ModelError when it refuses the model.
+    across them). `operators`: what its QuantizeLinear and DequantizeLinear are instead, by the values they compute.
+    Raises Error when onnxruntime is missing and ModelError when it refuses the model.
     """
 
-    def __init__(self, model: Path, values: Sequence[str] = ()) -> None:
+    def __init__(self, model: Path, values: Sequence[str] = (), operators: Mapping[str, str] | None = None) -> None:
         runtime = _onnxruntime()
         options = runtime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
         source: str | bytes = str(model)
-        if values:
+        if values or operators:
             options.add_session_config_entry(_FOLDER_KEY, str(model.resolve().parent))
-            source = _with_outputs(open_onnx(model), values)
+            source = _changed(open_onnx(model), values, operators or {})
         try:
             self._session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no base class but this one
@@ -44,12 +45,21 @@ class Oracle:
 
     def scores(self, x: Array) -> Array:
         """The first output for (N, ...) inputs, computed in the model's own batch size, or one by one."""
-        return np.concatenate([self._run([self._output], part)[0][:count] for part, count in self._parts(x)])
+        return np.concatenate([self._scores(part)[:count] for part, count in self._parts(x)])
 
     def values(self, x: Array, names: Sequence[str]) -> Mapping[str, Array]:
         """Values of the model for one (1, ...) input, by ONNX name; `names` among those given at construction."""
         part, _ = self._parts(x[:1])[0]
         return dict(zip(names, self._run(list(names), part), strict=True))
+
+    def _scores(self, x: Array) -> Array:
+        (scores,) = self._run([self._output], x)
+        if scores.shape[:1] != x.shape[:1]:
+            raise ModelError(
+                f"{self._model}: onnxruntime's output '{self._output}' has shape {scores.shape} for {len(x)} inputs; "
+                "one row for each is needed"
+            )
+        return scores
 
     def _parts(self, x: Array) -> list[tuple[Array, int]]:
         """Batches that the model takes, the last filled with zeros, each with the number of its real rows."""
@@ -80,10 +90,16 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _with_outputs(file: OnnxFile, names: Sequence[str]) -> bytes:
-    """The model with further outputs, without its weights: they stay in its file, as external data."""
+def _changed(file: OnnxFile, names: Sequence[str], operators: Mapping[str, str]) -> bytes:
+    """The model with further outputs or other operators, without weights: they stay in its file, as external data."""
     model = onnx.ModelProto()
     model.CopyFrom(file.model)
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.output[0] in operators:
+            node.op_type = operators[node.output[0]]
+            del node.input[1:], node.attribute[:]
+    if operators:
+        del model.graph.value_info[:]  # types of integers that are none now
     _point_at_file(model.graph.initializer, file)
     for node in model.graph.node:
         for attribute in node.attribute:

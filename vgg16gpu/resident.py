@@ -133,7 +133,8 @@ class ResidentPlan:
             input=self._input_span(program, element_type),
             image_nbytes=program.input.entries[element_type].nbytes // program.input.shape[0],
             rows=tuple(
-                Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // y.shape[0]) for y in program.outputs
+                Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // program.batch)
+                for y in program.outputs
             ),
             launch=self._kept(self.device.bind((*program.all_steps(element_type), report), bases)),
             block=ResultBlock(replace(program, outputs=()), words[error.offset - start :]),

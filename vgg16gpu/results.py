@@ -16,7 +16,10 @@ LARGEST_FLOAT16 = 65504.0
 
 
 class Results(NamedTuple):
-    """One row of every output, and one of each flag, for each image."""
+    """One row of every output, and one of each flag, for each image.
+
+    An output that has no rows (`Program.is_whole`) is all in the row of the only image.
+    """
 
     outputs: tuple[Array, ...]
     nonfinite: npt.NDArray[np.bool_]  # the image holds NaN or Inf
@@ -52,6 +55,10 @@ class ResultBlock:
             buffer[value.pointer.offset - control.error.offset :][: value.nbytes].view(np.float32).reshape(value.shape)
             for value in program.outputs
         ]
+        self._rows = [
+            output[np.newaxis] if program.is_whole(value) else output
+            for output, value in zip(self._outputs, program.outputs, strict=True)
+        ]
 
     def read(self, count: int) -> Results:
         """A copy of what the last run left here of its first `count` images.
@@ -61,7 +68,7 @@ class ResultBlock:
         # Nearly every run is clean, and one comparison of all words says so sooner than a look at each image.
         is_clean = not np.count_nonzero(self._words - self._least > self._room)  # what is below `least` wraps around
         flags = (np.zeros(count, np.bool_), np.zeros(count, np.bool_)) if is_clean else self._flags(count)
-        return Results(tuple([output[:count].copy() for output in self._outputs]), *flags)
+        return Results(tuple([rows[:count].copy() for rows in self._rows]), *flags)
 
     def whole(self) -> tuple[Array, ...]:
         """A copy of all outputs, whatever the control words say of the images. Raises KernelError as `read` does."""

@@ -9,6 +9,7 @@ from vgg16gpu.graph import (
     Concat,
     Elementwise,
     Gather,
+    GeneralConv,
     Graph,
     MatMul,
     Op,
@@ -45,6 +46,8 @@ def _keeps_rows(op: Op, graph: Graph, shapes: Mapping[str, Shape]) -> bool:
             return _broadcasts_rows(op, graph, shapes)
         case MatMul():
             return _multiplies_rows(op, graph, shapes)
+        case GeneralConv():
+            return all(name in graph.constants for name in op.others)
     return True
 
 

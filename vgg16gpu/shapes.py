@@ -62,7 +62,8 @@ def moves(op: Op) -> bool:
 
 def _map_shape(op: Op, shape: Shape) -> tuple[int, int, int, int]:
     if len(shape) != 4:
-        raise ModelError(f"{type(op).__name__} '{op.y}': its input has shape {shape}; it needs (N, C, H, W)")
+        missing = ", so a batch dimension in front" if len(shape) == 3 else ""
+        raise ModelError(f"{type(op).__name__} '{op.y}': its input has shape {shape}; it needs (N, C, H, W){missing}")
     return shape[0], shape[1], shape[2], shape[3]
 
 

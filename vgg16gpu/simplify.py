@@ -32,6 +32,7 @@ from vgg16gpu.graph import (
     Relu,
     Reshape,
     Softmax,
+    Transpose,
     Window,
     with_operands,
 )
@@ -40,11 +41,27 @@ Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
 Fusion: TypeAlias = Callable[[Op, Op], Op | None]
 
 
-def simplify(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """Apply every pass in order. Values in `keep` stay values of the result, as the outputs do."""
-    for step in PASSES:
+def simplify(graph: Graph, keep: Collection[str] = frozenset(), passes: Sequence[Pass] | None = None) -> Graph:
+    """Apply every pass, of `PASSES` unless told, in order. Values in `keep` stay values, as the outputs do."""
+    for step in PASSES if passes is None else passes:
         graph = step(graph, keep)
     return graph
+
+
+def channels_first_input(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """An input (N, H, W, C) that is transposed at once (Keras) becomes (N, C, H, W): who brings it in turns it."""
+    given = graph.input
+    readers = [op for op in graph.ops if given.name in op.operands]
+    if not readers or not all(map(_brings_channels_first, readers)):
+        return graph
+    batch, height, width, channels = given.shape
+    ops = tuple(_as_identity(op) if op.x == given.name else op for op in graph.ops)
+    changed = replace(given, shape=(batch, channels, height, width), channels_last=True)
+    return drop_identity(replace(graph, input=changed, ops=ops), keep)
+
+
+def _brings_channels_first(op: Op) -> bool:
+    return isinstance(op, Transpose) and op.permutation == (0, 3, 1, 2)
 
 
 def neutral_ops_to_identity(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -186,10 +203,11 @@ def fold_flatten(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     return _fuse(graph, keep, fold)
 
 
-PASSES: Final[tuple[Pass, ...]] = (
+IMAGE_PASSES: Final[tuple[Pass, ...]] = (  # for who brings the input in
     neutral_ops_to_identity,
     flatten_to_reshape,
     drop_identity,
+    channels_first_input,
     fuse_bias,
     fold_batch_norm,
     fuse_relu,
@@ -197,6 +215,7 @@ PASSES: Final[tuple[Pass, ...]] = (
     fold_flatten,
     drop_unread_constants,
 )
+PASSES: Final = tuple(step for step in IMAGE_PASSES if step is not channels_first_input)
 
 
 def value_ranks(graph: Graph) -> dict[str, int]:

@@ -197,7 +197,8 @@ def judge_steps(
     for names, value in values:
         if names[-1] in references:
             reference = references[names[-1]]
-            error = layer_error(value[: len(reference)].reshape(reference.shape), reference)
+            rows = value[: len(reference)] if reference.ndim else value
+            error = layer_error(rows.reshape(reference.shape), reference)
             verdicts.append(StepVerdict(names, reference.shape, error, _within(error, tolerance)))
     return tuple(verdicts)
 

@@ -39,17 +39,20 @@ def parse_numbers(text: bytes, name: str) -> Floats:
     return numbers
 
 
-def shape_samples(numbers: Floats, shape: tuple[int, ...], name: str, *, open_size: bool = False) -> Floats:
+def shape_samples(
+    numbers: Floats, shape: tuple[int, ...], name: str, *, open_size: bool = False, channels_last: bool = False
+) -> Floats:
     """(count, *shape): the numbers cut into samples. Raises InputError, with the sizes that would fit, else.
 
-    `open_size` tells whether the model runs at other image sizes, so that --size is worth naming.
+    `open_size` tells whether the model runs at other image sizes, so that --size is worth naming. An image's shape is
+    (C, H, W), or (H, W, C) with `channels_last`.
     """
     wanted = math.prod(shape)
     if numbers.size and numbers.size % wanted == 0:
         return numbers.reshape(-1, *shape)
     raise InputError(
         f"'{name}' has {numbers.size} numbers; the model takes {wanted} ({_times(shape)}) or a multiple of that; "
-        + _advice(numbers.size, shape, open_size)
+        + _advice(numbers.size, shape, open_size, channels_last)
     )
 
 
@@ -65,12 +68,15 @@ def fitting_sizes(count: int, channels: int) -> list[tuple[int, int]]:
     return found
 
 
-def _advice(count: int, shape: tuple[int, ...], open_size: bool) -> str:
-    sizes = fitting_sizes(count, shape[0]) if len(shape) == 3 else []
+def _advice(count: int, shape: tuple[int, ...], open_size: bool, channels_last: bool) -> str:
+    channels = shape[-1 if channels_last else 0]
+    sizes = fitting_sizes(count, channels) if len(shape) == 3 else []
     if not sizes:
         return "no square size fits that count; is the file complete?"
-    hints = (f" (--size {side})" if open_size else "" for _, side in sizes)
-    options = (f"{images} of {shape[0]}x{side}x{side}{hint}" for (images, side), hint in zip(sizes, hints, strict=True))
+    options = []
+    for images, side in sizes:
+        image = (side, side, channels) if channels_last else (channels, side, side)
+        options.append(f"{images} of {_times(image)}" + (f" (--size {side})" if open_size else ""))
     fixed = "" if open_size else "; but the size of this model is fixed"
     return "it would fit " + ", or ".join(options) + fixed
 

@@ -128,6 +128,13 @@ POOLS = {
     "max-opset-8": one("MaxPool", kernel_shape=[2, 2], strides=[2, 2], storage_order=0, opset=8),
     "global-average": one("GlobalAveragePool"),
     "global-max": one("GlobalMaxPool"),
+    "reduce-mean-axes": one("ReduceMean", axes=[-1, -2]),
+    "reduce-mean-axes-flat": one("ReduceMean", opset=13, axes=[2, 3], keepdims=0),
+    "reduce-mean-operand": one("ReduceMean", integers(-2, -1), opset=18, keepdims=1),
+    "reduce-mean-operand-flat": one("ReduceMean", integers(3, -2), opset=20, keepdims=0),
+    "reduce-mean-noop": one("ReduceMean", opset=18, noop_with_empty_axes=1),
+    "reduce-mean-noop-empty": one("ReduceMean", integers(), opset=18, noop_with_empty_axes=1),
+    "reduce-mean-noop-axes": one("ReduceMean", integers(2, 3), opset=18, noop_with_empty_axes=1),
 }
 
 

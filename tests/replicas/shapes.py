@@ -80,6 +80,11 @@ SHAPES = {
     "pad-before-conv": item(
         chain(("Pad", integers(0, 0, 1, 1, 0, 0, 1, 1)), ("Conv", (6, 4, 3, 3), (6,)), ("Relu",)), opset=13
     ),
+    "reduce-mean-of-open-maps": item(
+        chain(("Conv", (6, 4, 3, 3)), ("ReduceMean", {"axes": [2, 3], "keepdims": 0}), ("Gemm", (6, 5))),
+        ("n", 4, None, None),
+        size=9,
+    ),
     "cast-to-the-same": item(chain(("Conv", (6, 4, 3, 3)), ("Cast", {"to": FLOAT}), ("Relu",))),
 }
 

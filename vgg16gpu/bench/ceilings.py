@@ -99,4 +99,6 @@ def _seconds(device: Device, step: Step, address: int) -> float:
     launches = _LAUNCHES[device.facts.kind]
     work = device.bind((step,) * launches, {Arena.ACTIVATIONS: address})
     device.measure(work, 2)
-    return statistics.median(device.measure(work, _SAMPLES)) / launches
+    times = device.measure(work, _SAMPLES)
+    device.unbind(work)
+    return statistics.median(times) / launches

@@ -37,11 +37,14 @@ class ColdStart:
     exits_s: tuple[float, ...]
 
 
-def measure_cold_start(model: Path, device: str, x: Array) -> ColdStart:
-    """Classify one input (C, H, W) in a fresh process, RUNS times. Raises Error with its last line when it fails."""
+def measure_cold_start(model: Path, device: str, x: Array, *, channels_last: bool = False) -> ColdStart:
+    """Classify one input (C, H, W) in a fresh process, RUNS times. Raises Error with its last line when it fails.
+
+    `channels_last`: the model takes it as (H, W, C).
+    """
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
         image = Path(folder, "input.npy")
-        np.save(image, x)
+        np.save(image, np.moveaxis(x, 0, -1) if channels_last else x)
         command = [
             sys.executable,
             "-u",

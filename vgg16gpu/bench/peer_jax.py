@@ -48,7 +48,7 @@ class JaxPeer:
             inp: Any = jax_int8.random_bytes(shape, np.random.default_rng(1))
             found = [_JaxContender(self, inp, "NHWC, jit, int8, random data", jax_int8.REASON)]
         else:
-            inp = jax_net.to_nhwc(x).astype(jax_net.TYPES[self._setting.precision])
+            inp = jax_net.to_nhwc(self._setting.graph.input.from_file(x)).astype(jax_net.TYPES[self._setting.precision])
             found = [_JaxContender(self, inp, f"NHWC, jit{strict}", "")]
         try:
             yield found

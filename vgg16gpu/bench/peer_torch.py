@@ -46,6 +46,7 @@ class TorchPeer:
     @contextmanager
     def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
         """NCHW and channels_last; on a GPU eager, as a CUDA graph and, if asked for, compiled."""
+        x = np.ascontiguousarray(self._setting.graph.input.from_file(x))
         nets = {name: net for name, net in self._nets.items() if x.ndim == 4 or name == "NCHW"}
         found: list[Contender] = []
         if self._device.type == "cpu":

@@ -60,7 +60,7 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
     graph = load_graph(Request(wanted.path))
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
     shape = resolve_input_shape(graph, wanted.batches[0], wanted.size)
-    inputs = sample_inputs(shape[1:])
+    inputs = np.ascontiguousarray(graph.input.to_file(sample_inputs(shape[1:])))
     references = _references(wanted, inputs[: max(wanted.batches)], say)
     size = None if len(shape) != 4 or graph.input.shape[2:] == shape[2:] else (shape[2], shape[3])
     model = _Model(graph, shape, inputs, references)

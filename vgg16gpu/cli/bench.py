@@ -27,6 +27,7 @@ from vgg16gpu.cli.show import console, print_json
 from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import GraphInput
 from vgg16gpu.prepare import PRECISIONS, Request, load_graph
 from vgg16gpu.scores import finite_or_none
 
@@ -115,7 +116,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     _check_files(options)
     old = read(options.compare) if options.compare else None
     wanted = _wanted(options)
-    shape = _sample_shape(wanted)
+    given, shape = _sample(wanted)
     identity = model_identity(wanted.path, shape)
     say = _progress(options)
 
@@ -123,7 +124,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
         if old is not None and options.compare is not None:
             check_comparable(old, options.compare, identity, vars(engine.device.facts))
 
-    cold_start = _cold_start(options, wanted, shape, say)
+    cold_start = _cold_start(options, wanted, given, shape, say)
     findings = run_benchmark(wanted, say, check)
     for failure in findings.failures:
         click.echo(f"vgg16gpu: {failure}", err=True)
@@ -190,21 +191,22 @@ def _wanted(options: Options) -> Wanted:
     )
 
 
-def _sample_shape(wanted: Wanted) -> tuple[int, ...]:
-    """The shape of one input. Raises ModelError for a file, a batch or a size that will not do."""
+def _sample(wanted: Wanted) -> tuple[GraphInput, tuple[int, ...]]:
+    """The model's input, and the shape of one. Raises ModelError for a file, a batch or a size that will not do."""
     graph = load_graph(Request(wanted.path))
     batches = wanted.batches or (graph.input.shape[0] or 1,)
     shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]
-    return shapes[0][1:]
+    return graph.input, shapes[0][1:]
 
 
 def _cold_start(
-    options: Options, wanted: Wanted, shape: tuple[int, ...], say: Callable[[str], None]
+    options: Options, wanted: Wanted, given: GraphInput, shape: tuple[int, ...], say: Callable[[str], None]
 ) -> ColdStart | None:
     if not options.cold_start:
         return None
     say("cold starts")
-    return measure_cold_start(wanted.path, wanted.device, sample_inputs(shape)[0])
+    x = sample_inputs(shape)[0]
+    return measure_cold_start(wanted.path, wanted.device, x, channels_last=given.channels_last)
 
 
 def _progress(options: Options) -> Callable[[str], None]:

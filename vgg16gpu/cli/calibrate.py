@@ -14,11 +14,12 @@ from vgg16gpu.calibration import Calibration, calibrate
 from vgg16gpu.cli.options import device_option, find_model, json_option, model_notes, parse_floats, size_option
 from vgg16gpu.cli.show import add_row, console, print_json, progress, table
 from vgg16gpu.engine import Engine
+from vgg16gpu.errors import ModelError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.histogram import METHOD
-from vgg16gpu.inputs import InputSpec, expand_paths, read_inputs
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.inputs import expand_paths, read_inputs, spec_of
+from vgg16gpu.prepare import Request, has_scales, load_graph
 from vgg16gpu.scale_file import scales_path, write_scales
 
 _MEAN_HELP = "Mean of pixels / 255, one number a channel. Default: the model's own, else ImageNet's."
@@ -59,11 +60,16 @@ def calibrate_command(**values: Any) -> None:
     options = Options(**values)
     path = find_model(options.model)
     graph = load_graph(Request(path))
+    if has_scales(path):
+        raise ModelError(
+            f"{path}: has scales of its own (QuantizeLinear), which int8 takes, and no others; run it with "
+            "--precision int8, or calibrate the float32 model"
+        )
     check_writable(scales_path(path), "the file of scales")
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
     notes = model_notes(path, shape[1], options.mean, options.std, None)
     files = _spread(expand_paths([options.images]), options.limit)
-    inputs = read_inputs(files, InputSpec(shape[1:], open_size=graph.input.shape[2:] == (None, None)))
+    inputs = read_inputs(files, spec_of(graph.input, shape[1:]))
     first = next(inputs)  # read before the engine is built, so that a wrong folder costs no compilation
     inputs = itertools.islice(itertools.chain([first], inputs), options.limit)
     with (

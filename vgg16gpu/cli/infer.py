@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape, Softmax
-from vgg16gpu.inputs import InputSpec, NamedInput, batched, expand_paths
+from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reader import HANDFUL, Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
@@ -84,10 +84,10 @@ class Results:
     repeats: list[float] = field(default_factory=list)  # the first batch again
     streaming: float = 0.0  # all other batches together
 
-    def add(self, batch: Sequence[NamedInput], outputs: Outputs) -> None:
+    def add(self, batch: Sequence[NamedInput], outputs: tuple[Array, ...]) -> None:
         """One batch more."""
         self.names += [item.name for item in batch]
-        self.batches.append(outputs if isinstance(outputs, tuple) else (outputs,))
+        self.batches.append(outputs)
 
     def outputs(self) -> tuple[Array, ...]:
         """Every output of the model for all inputs."""
@@ -125,9 +125,9 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     """Classify images (.png .jpg .bmp .webp, or a folder of them) or numbers (.txt .npy .npz, or - for text on stdin).
 
     Images are resized (shorter side to size * 256 / 224), cropped at the centre, and normalised with mean and standard
-    deviation; for models of one channel they become grey and are resized to the size. Numbers are taken as they are,
-    channels first; .npy and .npz of uint8 are pixels, channels last. Exit code 1 when scores are NaN or infinite though
-    the inputs are not, 2 when an image cannot be read; the others are classified all the same.
+    deviation; for models of one channel they become grey and are resized to the size. Numbers are taken as they are, in
+    the order of the model's input; .npy and .npz of uint8 are pixels, channels last. Exit code 1 when scores are NaN or
+    infinite though the inputs are not, 2 when an image cannot be read; the others are classified all the same.
     """
     options = Options(**values)
     if options.output:
@@ -156,8 +156,11 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _reader(files: Sequence[str], graph: Graph, shape: Shape, options: Options) -> Reader:
-    open_size = graph.input.shape[2:] == (None, None)
-    spec = InputSpec(shape[1:], options.allow_nonfinite, open_size, _NONFINITE_ADVICE)
+    spec = replace(
+        spec_of(graph.input, shape[1:]),
+        allow_nonfinite=options.allow_nonfinite,
+        nonfinite_advice=_NONFINITE_ADVICE,
+    )
     return Reader(files, spec, _processes(files) if options.workers is None else options.workers)
 
 
@@ -221,7 +224,7 @@ def _run(engine: Engine, batches: Iterator[list[NamedInput]], reader: Reader, *,
         task = bar.add_task("images", total=len(reader.files))
 
         def add(outputs: Outputs) -> None:
-            results.add(sent.popleft(), outputs)
+            results.add(sent.popleft(), _by_input(engine, outputs))
             done = len(results.names) + len(reader.unreadable)
             bar.update(task, completed=done, total=max(len(reader.files), done))
 
@@ -239,6 +242,13 @@ def _run(engine: Engine, batches: Iterator[list[NamedInput]], reader: Reader, *,
             add(outputs)
         results.streaming = time.perf_counter() - start
     return results
+
+
+def _by_input(engine: Engine, outputs: Outputs) -> tuple[Array, ...]:
+    """All outputs with a row for each input: what has none comes whole for each."""
+    arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+    pairs = zip(arrays, engine.program.outputs, strict=True)
+    return tuple(array[np.newaxis] if engine.program.is_whole(value) else array for array, value in pairs)
 
 
 def _stacked(batch: Sequence[NamedInput]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
+from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, GraphInput, MatMul, Op, Shape, op_arrays
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Plan, Step, Value
@@ -93,25 +93,25 @@ def info_command(
             print_json(refusal) if as_json else print_refusal(refusal)
             ctx.exit(EXIT_CHECK_FAILED)
         raise
-    batch = batch or graph.input.shape[0] or 1
-    request = Request(path, batch=batch, size=size, precision=precision, kernels=kernels)
+    request = Request(path, size=size, precision=precision, kernels=kernels)
     fused = load_graph(request)
-    shape = resolve_input_shape(fused, batch, size)
+    batch = batch or fused.input.shape[0] or 1
+    request = replace(request, batch=batch)
+    shape = fused.input.in_file(resolve_input_shape(fused, batch, size))
     if shows_graph:
-        steps = _summary(path, graph, shape) | {"passes": stages(graph, shape)}
+        steps = _summary(path, graph, shape, fused.input) | {"passes": stages(graph, shape)}
         print_json(steps) if as_json else _print_graph(steps)
         return
     facts = device_facts(device)
-    report = describe(request, graph, shape, plan_graph(fused, request, facts), facts)
+    plan = plan_graph(fused, request, facts)
+    report = _summary(path, graph, shape, fused.input) | describe(request, layers(graph, shape), plan, facts)
     print_json(report) if as_json else _print(report)
 
 
-def describe(request: Request, graph: Graph, shape: Shape, plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
-    """Everything `info` says, as plain data; bytes and FLOP are for one run of the batch."""
-    rows = layers(graph, shape)
+def describe(request: Request, rows: Sequence[Layer], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+    """What a run of the batch costs, as plain data: bytes and FLOP."""
     program = plan.programs[-1]
     return {
-        **_summary(Path(request.model), graph, shape),
         "flop": sum(row.flop for row in rows),
         "layers": [vars(row) for row in rows],
         "device": facts.name,
@@ -129,15 +129,21 @@ def describe(request: Request, graph: Graph, shape: Shape, plan: Plan, facts: De
     }
 
 
-def _summary(path: Path, graph: Graph, shape: Shape) -> dict[str, Any]:
-    """What the file says; `refused` is for whoever reads the JSON of any model."""
+def _summary(path: Path, graph: Graph, shape: Shape, given: GraphInput) -> dict[str, Any]:
+    """What the file says; `refused` is for whoever reads the JSON of any model. `given`: its input, simplified."""
     shapes = infer_shapes(graph, shape)
+    layout = ("NHWC" if given.channels_last else "NCHW") if len(shape) == 4 else "NF"
     return {
         "model": str(path),
         "file_nbytes": path.stat().st_size,
         "refused": [],
         "note": model_metadata(path).get(NOTE_KEY, ""),
-        "input": {"name": graph.input.name, "declared": list(graph.input.shape), "shape": list(shape)},
+        "input": {
+            "name": graph.input.name,
+            "declared": list(graph.input.shape),
+            "shape": list(shape),
+            "layout": layout,
+        },
         "outputs": [{"name": name, "shape": list(shapes[name])} for name in graph.outputs],
         "parameters": graph.parameters,
     }
@@ -247,7 +253,8 @@ def _print_summary(screen: Console, report: dict[str, Any]) -> None:
     outputs = ", ".join(f"{output['name']} {_times(output['shape'])}" for output in report["outputs"])
     declared = _times(["?" if side is None else side for side in given["declared"]])
     screen.print(
-        f"Input: {given['name']} {_times(given['shape'])} (declared {declared}); output: {outputs}", markup=False
+        f"Input: {given['name']} {_times(given['shape'])} {given['layout']} (declared {declared}); output: {outputs}",
+        markup=False,
     )
     screen.print(f"Parameters: {report['parameters']:,}")
 

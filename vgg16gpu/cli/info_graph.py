@@ -12,18 +12,20 @@ from rich.table import Table
 from vgg16gpu.cli.show import add_row, heading, table
 from vgg16gpu.graph import Graph, Op, Shape
 from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.simplify import PASSES
+from vgg16gpu.simplify import IMAGE_PASSES
 
 
 def stages(graph: Graph, shape: Shape) -> list[dict[str, Any]]:
-    """The loaded graph, then each pass with the ops that it made or changed, as plain data.
+    """The loaded graph, then each pass with the ops that it made or changed, as plain data. `shape`: as in the file.
 
     `was` are the ops that a changed one stands for. `dropped` are ops of which nothing is left.
     """
     loaded = [_described(op, infer_shapes(graph, shape)) for op in graph.ops]
     found = [_stage("load", "The model as in the file.", graph, loaded, [])]
-    for step in PASSES:
+    for step in IMAGE_PASSES:
         before, graph = graph, step(graph, frozenset())
+        if graph.input.channels_last and not before.input.channels_last:
+            shape = shape[0], shape[-1], *shape[1:-1]
         shapes = infer_shapes(graph, shape)
         sources = _sources(before, graph)
         changed = [

@@ -130,7 +130,7 @@ def _engine(bench: Bench, options: Options) -> Engine:
 
 def _steps(engine: Engine, bench: Bench, tolerance: float) -> tuple[StepVerdict, ...]:
     names = [op.y for op in engine.graph.ops]  # the ONNX values that steps store
-    oracle = Oracle(bench.path, names)
+    oracle = Oracle(bench.path, names, bench.unrounded)
     runs = []
     for item in itertools.islice(iter(bench.inputs), _LAYER_INPUTS):
         engine.run(item.array[None])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import numpy as np
 
 from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, is_digits, model_notes
+from vgg16gpu.dequantise import plain_operators
 from vgg16gpu.engine import Outputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph
-from vgg16gpu.inputs import InputSpec, NamedInput, read_inputs
+from vgg16gpu.inputs import NamedInput, read_inputs, spec_of
+from vgg16gpu.loader import load
 from vgg16gpu.normalise import normalise
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.prepare import Request, has_scales, load_graph
 from vgg16gpu.quantised_reference import QuantisedOracle
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scale_file import read_scales
@@ -94,21 +97,33 @@ class Bench:
         """The model's batch where it is fixed, else 1."""
         return self.graph.input.shape[0] or 1
 
+    @cached_property
+    def unrounded(self) -> Mapping[str, str]:
+        """Of a file that rounds values to integers by itself: what its nodes are without that."""
+        return plain_operators(load(self.path))
+
     def numbers(self, item: NamedInput) -> Array:
-        """One input as (1, ...) float32, normalised on the host when it is pixels."""
+        """One input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
         if item.array.dtype == np.uint8:
-            return normalise(item.array.astype(np.uint8), self.notes.mean, self.notes.std)[None]
+            pixels = normalise(item.array.astype(np.uint8), self.notes.mean, self.notes.std)[None]
+            return np.ascontiguousarray(self.graph.input.to_file(pixels))
         return item.array.astype(np.float32)[None]
 
     def exact(self, inputs: Iterable[NamedInput]) -> Array:
         """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
-        oracle = Oracle(self.path)
+        oracle = Oracle(self.path, operators=self.unrounded)
         return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
 
     def quantised(self, inputs: Iterable[NamedInput]) -> Array:
-        """The scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales."""
-        oracle = QuantisedOracle(self.graph, read_scales(self.path, self.graph))
-        return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+        """The scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales.
+
+        A file with scales of its own is that form.
+        """
+        if has_scales(self.path):
+            oracle = Oracle(self.path)
+            return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+        form = QuantisedOracle(self.graph, read_scales(self.path, self.graph))
+        return np.concatenate([form.scores(self.graph.input.from_file(self.numbers(item))) for item in inputs])
 
 
 @dataclass
@@ -140,7 +155,7 @@ def prepare(options: Options) -> Bench:
         labels = [label for _, label in files]
         return Bench(path, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
     if options.inputs:
-        inputs = list(read_inputs([options.inputs], InputSpec(sample, open_size=graph.input.shape[2:] == (None, None))))
+        inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample)))
         references = _references(options.references, len(inputs), classes)
         return Bench(path, graph, sample, notes, inputs, references=references)
     if is_digits(options.model):
@@ -148,7 +163,10 @@ def prepare(options: Options) -> Bench:
         inputs = [NamedInput(f"digit {i}", x) for i, x in enumerate(pixels)]
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
         return Bench(path, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
-    inputs = standard_inputs(sample, notes.mean, notes.std)
+    inputs = [
+        replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
+        for item in standard_inputs(sample, notes.mean, notes.std)
+    ]
     return Bench(path, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
 
 
@@ -208,8 +226,8 @@ class LabelledImages(Sequence[NamedInput]):
 
 def _classes(graph: Graph, shape: tuple[int, ...]) -> int:
     output = infer_shapes(graph, shape)[graph.outputs[0]]
-    if len(output) != 2:
-        raise InputError(f"output '{graph.outputs[0]}' has shape {output}; a testbench needs (N, classes)")
+    if len(output) != 2 or output[0] != shape[0]:
+        raise InputError(f"output '{graph.outputs[0]}' has shape {output}; a testbench needs ({shape[0]}, classes)")
     return output[1]
 
 

@@ -51,6 +51,7 @@ class Stand:
         self._zeros = np.zeros(words, np.int32)
         self._words = self._room(self._zeros.nbytes)
         self._error_word = _behind(self._words, 4 * MAX_LAUNCHES * self._counters)
+        self._bound: list[Callable[[], None]] = []
         self._right: list[Bytes] = []  # results that have been compared with float64
         self._bases = {Arena.ACTIVATIONS: device.allocate(self._end)}
         try:
@@ -60,9 +61,11 @@ class Stand:
             raise
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free the memory, and give back all that is bound."""
         with suppress(Error):  # of a device beyond use, which somebody else is about to report
             self.device.free(self._bases[Arena.ACTIVATIONS])
+            while self._bound:
+                self.device.unbind(self._bound.pop())
 
     def check(self, choice: Choice[Any]) -> Bytes:
         """The bits that a candidate leaves in the sampled images.
@@ -71,7 +74,7 @@ class Stand:
         """
         self._repeat(self._y, np.full(1 << 16, POISON, np.uint8), self.task.y.nbytes)
         self._zero()
-        self.device.bind((self._step(choice, 0),), self._bases)()
+        self.graph(choice, 1)()
         result = self.images()
         if any(np.array_equal(result, known) for known in self._right):
             return result
@@ -84,12 +87,13 @@ class Stand:
 
     def quick(self, choice: Choice[Any]) -> float:
         """Seconds of a launch by itself, the gaps around it included: enough to drop the slow ones."""
-        launch = self.device.bind((self._step(choice, 0),), self._bases)
+        launch = self.graph(choice, 1)
         return min(self.measure(launch) for _ in range(2))
 
     def graph(self, choice: Choice[Any], launches: int) -> Callable[[], None]:
         """So many launches in a row."""
-        return self.device.bind([self._step(choice, i) for i in range(launches)], self._bases)
+        self._bound.append(self.device.bind([self._step(choice, i) for i in range(launches)], self._bases))
+        return self._bound[-1]
 
     def measure(self, work: Callable[[], None]) -> float:
         """Seconds of `work`."""
