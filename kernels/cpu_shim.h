@@ -1,10 +1,11 @@
 // CUDA's language for a C++ compiler: keywords, vector types, built-in variables, warp functions, atomics, and the export
 // of each kernel to Python. How blocks and threads run is in cpu/scheduler.h.
 //
-// Rules for a kernel that runs in both worlds: it includes common.cuh only (or mma.cuh, which builds on it); `extern "C" __global__ void name(...)` with
-// pointers, 32-bit integers and floats as arguments; shared arrays inside functions; dynamic shared memory through
-// DYNAMIC_SHARED; no assumption of zeroed shared memory or of warps in lockstep; every thread of a block reaches every
-// __syncthreads (none returns before); local arrays below 8 KB; PTX only in helpers with a host twin.
+// Rules for a kernel that runs in both worlds: it includes common.cuh only (or mma.cuh, which builds on it); `extern "C"
+// __global__ void name(...)` with pointers, 32-bit integers and floats as arguments; shared arrays inside functions;
+// dynamic shared memory through DYNAMIC_SHARED; __constant__ arrays outside of namespaces; no assumption of zeroed shared
+// memory or of warps in lockstep; every thread of a block reaches every __syncthreads (none returns before); local arrays
+// below 8 KB; PTX only in helpers with a host twin.
 #pragma once
 
 #ifdef CPU_SHIM_LIST_KERNELS
@@ -22,6 +23,7 @@
 #define __global__
 #define __device__
 #define __host__
+#define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
@@ -132,6 +134,13 @@ struct Export<KERNEL> {
   }                                                                                                              \
   extern "C" __attribute__((visibility("default"))) const char* cpu_signature_##kernel() {                       \
     return ::cpu::Export<&kernel>::signature;                                                                    \
+  }
+
+// A __constant__ array, for Python to fill: where it lies, and its bytes. All OS threads have the same.
+#define CPU_EXPORT_CONSTANT(array)                                                                               \
+  extern "C" __attribute__((visibility("default"))) void* cpu_constant_##array(size_t* nbytes) {                 \
+    *nbytes = sizeof array;                                                                                      \
+    return array;                                                                                                \
   }
 
 #endif  // CPU_SHIM_LIST_KERNELS

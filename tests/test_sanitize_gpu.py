@@ -54,3 +54,8 @@ def test_a_finding_of_either_tool_fails(toolkit, capsys, tool):
     add_sanitizer(toolkit, "bin/compute-sanitizer", failing=tool)
     assert sanitize_gpu.main([]) == 1
     assert f"{tool}: FAILED (exit code 86)" in capsys.readouterr().out
+
+
+def test_kernels_of_the_lab_are_among_them():
+    files = sanitize_gpu.kernel_tests()
+    assert {str(sanitize_gpu.ROOT / "tests" / name) for name in ("test_pool.py", "lab/test_winograd.py")} <= {*files}

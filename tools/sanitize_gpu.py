@@ -43,7 +43,8 @@ def python_under(sanitizer: Path, tool: str) -> list[str]:
 
 def kernel_tests() -> list[str]:
     """The test files of the kernels. Collecting the others would import much that is slow under a sanitizer."""
-    files = [ROOT / "tests" / f"test_{kernel.stem}.py" for kernel in (ROOT / "kernels").glob("*.cu")]
+    kernels = [path.relative_to(ROOT / "kernels") for path in (ROOT / "kernels").rglob("*.cu")]
+    files = [ROOT / "tests" / kernel.with_name(f"test_{kernel.stem}.py") for kernel in kernels]
     return sorted(str(file) for file in files if file.is_file())
 
 

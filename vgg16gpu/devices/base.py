@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.errors import KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.program import Arena, Kernel, Step
 
@@ -92,6 +93,13 @@ class Device(Protocol):
     def build(self, kernels: Iterable[Kernel]) -> None:
         """Compile (or take from the cache) and load kernels. Raises KernelError with the compiler's message."""
 
+    def constant(self, kernel: Kernel, name: str) -> int:
+        """Address of a `__constant__` array that a built kernel's file defines outside of namespaces.
+
+        Copies to and from it work like others. It is shared by the kernels of that file and those macros, and there as
+        long as the device is open. Raises KernelError where there is no such array.
+        """
+
     def allocate(self, nbytes: int) -> int:
         """Address of fresh device memory, aligned to 256 bytes. Raises DeviceError with need and free."""
 
@@ -154,6 +162,14 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free everything. Safe to call twice."""
+
+
+def no_constant(kernel: Kernel, name: str) -> KernelError:
+    """What `Device.constant` raises for a name that is not there."""
+    return KernelError(
+        f"{kernel.source} has no __constant__ array '{name}' that {kernel.label} could read; write at the file's top "
+        f"level: __constant__ float {name}[LENGTH];"
+    )
 
 
 def step_by_step(

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices import cpu_compiler, cpu_memory
-from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Lane, Transfer, step_by_step
+from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Lane, Transfer, no_constant, step_by_step
 from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.errors import DeviceError, KernelError
@@ -65,6 +65,7 @@ class CpuDevice:
         self.counters = Counters()
         self._kernels: dict[Kernel, LoadedKernel] = {}
         self._heap = cpu_memory.Heap(total, exact=self._check is not None)
+        self._constants: dict[int, int] = {}  # bytes by address
         self._pinned: list[Bytes] = []
         self._workers: cpu_memory.WorkerMemory | None = None
         self._closed = False
@@ -88,6 +89,19 @@ class CpuDevice:
         need = self._os_threads * max(library.worker_nbytes for library in libraries.values())
         if self._workers is None or self._workers.nbytes < need:
             self._workers = cpu_memory.WorkerMemory(need)
+
+    def constant(self, kernel: Kernel, name: str) -> int:
+        """Address of a `__constant__` array of a built kernel's file. Raises KernelError where there is none.
+
+        Every device of the process that is opened with the same checks has the same array.
+        """
+        self._require_open()
+        found = self._built(kernel).library.constant(name)
+        if found is None:
+            raise no_constant(kernel, name)
+        address, nbytes = found
+        self._constants[address] = nbytes
+        return address
 
     def allocate(self, nbytes: int) -> int:
         """Address of fresh memory, aligned to 256 bytes. Raises DeviceError with need and free."""
@@ -116,14 +130,14 @@ class CpuDevice:
     def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
         """Copy a contiguous host array to the device. Raises DeviceError if it does not fit there."""
         self._require_open()
-        self._heap.require(address, source.nbytes)
+        self._require_memory(address, source.nbytes)
         cpu_memory.copy(address, cpu_memory.contiguous_address(source, written=False), source.nbytes)
         self.counters.copies_in += 1
 
     def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
         """Copy from the device into a contiguous host array. Raises DeviceError if there is not as much."""
         self._require_open()
-        self._heap.require(address, target.nbytes)
+        self._require_memory(address, target.nbytes)
         cpu_memory.copy(cpu_memory.contiguous_address(target, written=True), address, target.nbytes)
         self.counters.copies_out += 1
 
@@ -131,14 +145,14 @@ class CpuDevice:
         """Copy from one address to another. Raises DeviceError if one does not hold as much."""
         self._require_open()
         for address in (target, source):
-            self._heap.require(address, nbytes)
+            self._require_memory(address, nbytes)
         cpu_memory.copy(target, source, nbytes)
         self.counters.launches += 1
 
     def zero(self, address: int, nbytes: int) -> None:
         """Make these bytes zero. Raises DeviceError if they are not the device's."""
         self._require_open()
-        self._heap.require(address, nbytes)
+        self._require_memory(address, nbytes)
         ctypes.memset(address, 0, nbytes)
         self.counters.launches += 1
 
@@ -213,6 +227,7 @@ class CpuDevice:
         with self._lock:
             self._closed = True
             self._heap.clear()
+            self._constants.clear()
             self._pinned.clear()
             self._kernels.clear()
             self._workers = None
@@ -222,6 +237,11 @@ class CpuDevice:
             return self._kernels[kernel]
         except KeyError:
             raise KernelError(f"{kernel.label} of {kernel.source} is not built; call build first") from None
+
+    def _require_memory(self, address: int, nbytes: int) -> None:
+        """Raise DeviceError unless these bytes lie inside one allocation, or one constant array."""
+        if not any(0 <= address - start <= size - nbytes for start, size in self._constants.items()):
+            self._heap.require(address, nbytes)
 
     def _require_open(self) -> None:
         if self._closed:

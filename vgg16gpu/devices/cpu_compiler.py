@@ -64,6 +64,7 @@ _NATIVE = {
     "aarch64": ("-mcpu=native",),
 }
 _EXPORTED = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(\w+)\s*\(')
+_CONSTANT = re.compile(r"\b__constant__\s[^;]*?(\w+)\s*\[")
 _MESSAGE_LINES = 30
 
 
@@ -182,6 +183,7 @@ def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path,
     if not names:
         raise KernelError(f'{unit.label}: the file has no kernel; expected extern "C" __global__ void name(...)')
     text += "".join(f"CPU_EXPORT({name})\n" for name in names)
+    text += "".join(f"CPU_EXPORT_CONSTANT({name})\n" for name in _CONSTANT.findall(listing.stdout))
     _check(run([*command, "-x", "c++", "-", "-o", str(target)], text), unit)
 
 

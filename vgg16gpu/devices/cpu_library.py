@@ -57,15 +57,26 @@ class Library:
         except AttributeError:
             return None
         signature.restype = ctypes.c_char_p
-        return LoadedKernel(launch, signature().decode())
+        return LoadedKernel(self, launch, signature().decode())
+
+    def constant(self, name: str) -> tuple[int, int] | None:
+        """Address and bytes of one of its __constant__ arrays, or None if there is none of that name."""
+        try:
+            find = self._library[f"cpu_constant_{name}"]
+        except AttributeError:
+            return None
+        nbytes = ctypes.c_size_t()
+        find.restype = ctypes.c_void_p
+        return find(ctypes.byref(nbytes)), nbytes.value
 
 
 class LoadedKernel:
     """A kernel that can be launched. `signature` has one letter an argument: p, i, f or w."""
 
-    def __init__(self, launch: ctypes._NamedFuncPointer, signature: str) -> None:
+    def __init__(self, library: Library, launch: ctypes._NamedFuncPointer, signature: str) -> None:
         launch.restype = ctypes.c_int
         launch.argtypes = [ctypes.c_void_p]
+        self.library = library
         self.launch = launch
         self.signature = signature
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.base import Bytes, Counters, Event, KernelResources, Lane, Transfer, step_by_step
+from vgg16gpu.devices.base import (
+    Bytes,
+    Counters,
+    Event,
+    KernelResources,
+    Lane,
+    Transfer,
+    no_constant,
+    step_by_step,
+)
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, find_nvcc
 from vgg16gpu.devices.cuda_context import (
     CHUNK_NBYTES,
@@ -85,6 +94,16 @@ class CudaDevice:
     def resources(self, kernel: Kernel) -> KernelResources:
         """What the compiler says a built kernel takes. Raises KernelError if it is not built."""
         return self._built(kernel).resources
+
+    def constant(self, kernel: Kernel, name: str) -> int:
+        """Address of a `__constant__` array of a built kernel's file. Raises KernelError where there is none."""
+        with self._active(KernelError):
+            module = self._held.modules[self._built(kernel).unit]
+            try:
+                address, _ = module.get_global(name)
+            except self._held.driver.Error as error:
+                raise no_constant(kernel, name) from error
+        return int(address)
 
     def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
         """Resolve arguments once; the result enqueues all steps in order. Their kernels must be built.

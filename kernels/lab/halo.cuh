@@ -1,0 +1,128 @@
+// What halo_shared.cu and halo_prefetch.cu share: the tile of a channel in shared memory, how it is fetched and used.
+//
+// A block's outputs need ROWS x SPAN values of a channel, the halo included. Its threads take what is to be copied in turn,
+// whatever part of the tile it belongs to: each copies as much as the others. Where rows are a multiple of 4 floats long
+// they copy 16 bytes at a time: the tile then begins SKEW columns further left, at a multiple of 4, and 4 values lie either
+// all inside the image or all beside it. Otherwise they copy single floats.
+//
+// Copies are asynchronous (cp.async) from Ampere on: they are there after copy_async_wait and a barrier.
+#pragma once
+
+#include "common.cuh"
+
+#ifndef KSIZE
+#define KSIZE 3
+#endif
+#ifndef STRIDE
+#define STRIDE 1
+#endif
+#ifndef PADDING
+#define PADDING 0
+#endif
+#ifndef BLOCK_X
+#define BLOCK_X 8
+#endif
+#ifndef BLOCK_Y
+#define BLOCK_Y 4
+#endif
+#ifndef OUTPUTS
+#define OUTPUTS 8
+#endif
+
+static_assert(BLOCK_X % 4 == 0, "the tiles of all blocks begin at the same place within 4 floats");
+
+constexpr int THREADS = BLOCK_X * BLOCK_Y;
+constexpr int TAPS = KSIZE * KSIZE;
+constexpr int ROWS = (BLOCK_Y - 1) * STRIDE + KSIZE;
+constexpr int SPAN = (BLOCK_X - 1) * STRIDE + KSIZE;
+constexpr int SKEW = (4 - PADDING % 4) % 4;
+constexpr int QUADS = (SKEW + SPAN + 3) / 4;  // of a row
+// BLOCK_X more than a multiple of 2 * BLOCK_X: then the rows of a warp lie in different banks (at stride 1).
+constexpr int PITCH = BLOCK_X < 32 ? (4 * QUADS + BLOCK_X - 1) / (2 * BLOCK_X) * (2 * BLOCK_X) + BLOCK_X : 4 * QUADS;
+
+// What a block needs of a channel.
+struct Tile {
+  __align__(16) float x[ROWS][PITCH];
+  __align__(16) float weight[TAPS][OUTPUTS];
+};
+
+// Start copying a float, or writing zero if !valid (source is not read then); see copy16_async.
+__device__ __forceinline__ void copy4_async(float* shared_target, const float* global_source, bool valid) {
+#if HAS_COPY_ASYNC
+  asm volatile(
+      "{ .reg .pred ignore;\n"
+      "  setp.eq.s32 ignore, %2, 0;\n"
+      "  cp.async.ca.shared.global [%0], [%1], 4, ignore; }" ::"r"(
+          static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
+      "l"(__cvta_generic_to_global(global_source)), "r"(static_cast<int>(valid))
+      : "memory");
+#else
+  *shared_target = valid ? *global_source : 0.f;
+#endif
+}
+
+// Copies one channel after the other.
+struct Fetcher {
+  const float* plane;   // of the image
+  const float* filter;  // of the first output channel
+  int C, H, W, top, left, outputs;
+
+  __device__ __forceinline__ Fetcher(const float* x, const float* weight, int C, int H, int W, int n, int oc, int OC)
+      : plane(x + (long long)n * C * H * W),
+        filter(weight + (long long)oc * C * TAPS),
+        C(C),
+        H(H),
+        W(W),
+        top(static_cast<int>(blockIdx.y) * BLOCK_Y * STRIDE - PADDING),
+        left(static_cast<int>(blockIdx.x) * BLOCK_X * STRIDE - PADDING),
+        outputs(OC - oc) {}
+
+  __device__ __forceinline__ bool inside(int h, int w) const { return h >= 0 && h < H && w >= 0 && w < W; }
+
+  // Start copying a channel into `tile`, as a group of copies.
+  __device__ __forceinline__ void fetch(Tile& tile) {
+    const int thread = threadIdx.y * BLOCK_X + threadIdx.x;
+    if (W % 4 == 0) {
+      for (int i = thread; i < ROWS * QUADS; i += THREADS) {
+        const int row = i / QUADS, column = i % QUADS * 4;
+        const int h = top + row, w = left - SKEW + column;
+        copy16_async(&tile.x[row][column], plane + (long long)h * W + w, inside(h, w));
+      }
+    } else {
+      for (int i = thread; i < ROWS * SPAN; i += THREADS) {
+        const int row = i / SPAN, column = i % SPAN;
+        const int h = top + row, w = left + column;
+        copy4_async(&tile.x[row][SKEW + column], plane + (long long)h * W + w, inside(h, w));
+      }
+    }
+    for (int i = thread; i < OUTPUTS * TAPS; i += THREADS) {
+      const int output = i / TAPS, tap = i % TAPS;
+      copy4_async(&tile.weight[tap][output], filter + (long long)output * C * TAPS + tap, output < outputs);
+    }
+    copy_async_commit();
+    plane += (long long)H * W;
+    filter += TAPS;
+  }
+};
+
+// Add a channel to the sums of this thread, one for each output channel.
+__device__ __forceinline__ void add_channel(float (&sum)[OUTPUTS], const Tile& tile) {
+  UNROLL
+  for (int kh = 0; kh < KSIZE; kh++) {
+    UNROLL
+    for (int kw = 0; kw < KSIZE; kw++) {
+      const float value = tile.x[threadIdx.y * STRIDE + kh][threadIdx.x * STRIDE + SKEW + kw];
+      LANES
+      for (int o = 0; o < OUTPUTS; o++) sum[o] = fmaf(value, tile.weight[kh * KSIZE + kw][o], sum[o]);
+    }
+  }
+}
+
+__device__ __forceinline__ void store(float* y, const float (&sum)[OUTPUTS], int n, int oc, int OC, int OH, int OW) {
+  const int ow = blockIdx.x * BLOCK_X + threadIdx.x;
+  const int oh = blockIdx.y * BLOCK_Y + threadIdx.y;
+  if (oh >= OH || ow >= OW) return;
+  UNROLL
+  for (int o = 0; o < OUTPUTS; o++)
+    if (oc + o < OC) y[(((long long)n * OC + oc + o) * OH + oh) * OW + ow] = sum[o];
+}

@@ -1,0 +1,61 @@
+"""A variant of the lab whose kernel file differs from the right one in one place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vgg16gpu.kernel_source import read_source
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.program import Step
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`old`, which stands once in the kernel file of `variant` or in its headers of the lab, becomes `new`."""
+
+    variant: Variant
+    old: str
+    new: str
+    problem: Problem  # that shows it
+    parameters: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The right file and its headers of the lab, as one text."""
+        return re.sub(
+            r'#include "(lab/\w+\.cuh)"', lambda found: read_source(found[1]), read_source(self.variant.source)
+        )
+
+    @property
+    def line(self) -> int:
+        """Where the texts begin to differ."""
+        return self.source[: self.source.index(self.old)].count("\n") + 1
+
+    def planted(self, folder: Path) -> Variant:
+        """The variant with the fault; its kernel file lies in `folder`."""
+        right = self.source
+        assert right.count(self.old) == 1, f"{self.old!r} occurs {right.count(self.old)} times, not once"
+        return _with_source(self.variant, folder / "planted", right.replace(self.old, self.new))
+
+    def removed(self, folder: Path) -> Variant:
+        """The same without the fault."""
+        return _with_source(self.variant, folder / "removed", self.source)
+
+
+def _with_source(variant: Variant, folder: Path, text: str) -> Variant:
+    folder.mkdir(exist_ok=True)
+    path = folder / Path(variant.source).name
+    path.write_text(text)
+
+    def elsewhere(step: Step) -> Step:
+        return replace(step, kernel=replace(step.kernel, source=str(path)))
+
+    def launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
+        made = variant.launches(problem, parameters, places)
+        steps = tuple(map(elsewhere, made.compute)), tuple(map(elsewhere, made.convert))
+        return replace(made, compute=steps[0], convert=steps[1])
+
+    return replace(variant, source=str(path), launches=launches)

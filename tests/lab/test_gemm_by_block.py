@@ -1,0 +1,46 @@
+"""vgg16gpu/lab/variants/gemm_by_block.py: right in blocks that can be launched, and never timed in others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.harness import check, problem_id, random_problems
+from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.trial import MAX_THREADS, InvalidLaunchError, Trial
+from vgg16gpu.lab.variant import places
+from vgg16gpu.lab.variants import gemm_basic
+from vgg16gpu.lab.variants.gemm_by_block import VARIANTS
+
+(VARIANT,) = VARIANTS
+BLOCKS = [block for block in VARIANT.parameters["block"] if block**2 <= MAX_THREADS]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("problem", random_problems("gemm-by-block", 8), ids=problem_id)
+def test_random_shapes(device: Device, problem: Problem, block: int) -> None:
+    check(device, VARIANT, problem, {"block": block})
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "problem", random_problems("gemm-by-block small", 3, height=9, width=7, kernel=3), ids=problem_id
+)
+def test_small(device: Device, problem: Problem) -> None:
+    check(device, VARIANT, problem)
+
+
+def test_the_published_block_of_64_never_ran(device: Device) -> None:
+    """0.003 ms is what it takes to be turned down."""
+    assert 64 in VARIANT.parameters["block"]
+    launches = device.counters.launches
+    with pytest.raises(InvalidLaunchError, match="a block of 64x64x1 is 4096 threads, at most 1024 can be launched"):
+        Trial(device, VARIANT, Problem(1, 3, 256, 256, 1), {"block": 64})
+    assert device.counters.launches == launches
+
+
+def test_it_is_the_basic_product_again() -> None:
+    problem = Problem(1, 3, 64, 64, 4)
+    where, _ = places(problem, VARIANT.workspace_nbytes(problem, {"block": 16}))
+    (basic,) = gemm_basic.VARIANTS
+    assert VARIANT.launches(problem, {"block": 16}, where) == basic.launches(problem, {"block": 16}, where)

@@ -1,0 +1,32 @@
+"""kernels/lab/gemm_shared.cu against float64, in every block that is offered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.harness import check, problem_id, random_problems
+from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variants.gemm_shared import VARIANTS
+
+(VARIANT,) = VARIANTS
+BLOCKS = VARIANT.parameters["block"]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("problem", random_problems("gemm-shared", 8), ids=problem_id)
+def test_random_shapes(device: Device, problem: Problem, block: int) -> None:
+    check(device, VARIANT, problem, {"block": block})
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "problem", random_problems("gemm-shared small", 3, height=9, width=7, kernel=3), ids=problem_id
+)
+def test_small(device: Device, problem: Problem) -> None:
+    check(device, VARIANT, problem)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_several_tiles_along_each_side(device: Device, block: int) -> None:
+    check(device, VARIANT, Problem(2, 2, 5, block + 3, 2 * block + 1, kernel=5, padding=2), {"block": block})

@@ -1,0 +1,36 @@
+"""kernels/lab/several_channels.cu against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.harness import check, problem_id, random_problems
+from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variants.several_channels import VARIANTS
+
+(VARIANT,) = VARIANTS
+PROBLEMS = random_problems("several_channels", 10)
+SMALL = (Problem(2, 3, 9, 7, 5, padding=1), Problem(1, 2, 8, 19, 3, kernel=4, stride=2, padding=2))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_id)
+def test_random_shapes(device: Device, problem: Problem) -> None:
+    check(device, VARIANT, problem)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("problem", SMALL, ids=problem_id)
+def test_small_shapes(device: Device, problem: Problem) -> None:
+    check(device, VARIANT, problem)
+
+
+@pytest.mark.parametrize("per_thread", [*VARIANT.parameters["per_thread"], 1, 3])
+@pytest.mark.parametrize("problem", random_problems("per_thread", 3, kernel=3, stride=2), ids=problem_id)
+def test_counts_per_thread(device: Device, problem: Problem, per_thread: int) -> None:
+    check(device, VARIANT, problem, {"per_thread": per_thread})
+
+
+@pytest.mark.parametrize("outputs", [1, 3, 4, 5, 8])
+def test_groups_that_are_not_full(device: Device, outputs: int) -> None:
+    check(device, VARIANT, Problem(2, 2, 6, 9, outputs))

@@ -1,0 +1,1 @@
+"""The convolution lab: published experiments on GPU convolutions, run again, judged and drawn."""

@@ -1,0 +1,148 @@
+"""A variant on a device with a problem of its own: guarded, checked against float64, ready to be timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import DeviceError, Error, KernelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.lab.problem import Array, Array64, Problem
+from vgg16gpu.lab.variant import Layout, Parameters, Variant, places
+from vgg16gpu.program import Arena, Pointer, Step
+
+MAX_THREADS: Final = 1024  # of a block, on every architecture
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)
+_POISON: Final = 0xFF  # a byte; four of them are a NaN
+
+
+class InvalidLaunchError(Error):
+    """A launch that CUDA rejects; nothing would have run, in no time at all."""
+
+
+class RefusedError(Error):
+    """A variant does not do this problem with these parameters; the message says why."""
+
+
+def guard(step: Step, facts: DeviceFacts) -> None:
+    """Raise InvalidLaunchError for a block or grid that no device takes, or more shared memory than this one has."""
+    threads = math.prod(step.block)
+    if not 1 <= threads <= MAX_THREADS:
+        shape = "x".join(map(str, step.block))
+        raise InvalidLaunchError(f"a block of {shape} is {threads} threads, at most {MAX_THREADS} can be launched")
+    if any(not 1 <= count <= most for count, most in zip(step.grid, MAX_GRID, strict=True)):
+        raise InvalidLaunchError(f"a grid of {tuple(step.grid)}: at most {MAX_GRID} can be launched")
+    if step.shared > facts.shared_nbytes:
+        raise InvalidLaunchError(f"{step.shared} bytes of shared memory, a block has {facts.shared_nbytes}")
+
+
+class Trial:
+    """The arrays of a problem in device memory, and the launches of a variant bound to them.
+
+    Raises RefusedError, InvalidLaunchError, KernelError for what does not compile, DeviceError without memory.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        variant: Variant,
+        problem: Problem,
+        parameters: Parameters | None = None,
+        inputs: tuple[Array, Array] | None = None,
+    ) -> None:
+        self.device, self.variant, self.problem = device, variant, problem
+        self.parameters = variant.with_defaults(parameters or {})
+        reason = variant.refuses(problem, self.parameters)
+        if reason:
+            raise RefusedError(f"{variant.name}: {reason}")
+        workspace = variant.workspace_nbytes(problem, self.parameters)
+        self._places, self._nbytes = places(problem, workspace)
+        self.launches = variant.launches(problem, self.parameters, self._places)
+        for step in self.steps:
+            guard(step, device.facts)
+        device.build([step.kernel for step in self.steps])
+        self.x, self.weight = inputs or problem.random()
+        self._base = device.allocate(self._nbytes)
+        self._bound: list[Callable[[], None]] = []
+        try:
+            self._fill()
+            self.convert = self._bind(self.launches.convert)
+            self.compute = self._bind(self.launches.compute)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All launches, in order."""
+        return (*self.launches.convert, *self.launches.compute)
+
+    def run(self) -> Array:
+        """Convert, compute, and y as (N, outputs, rows, columns). What a kernel does not write is NaN."""
+        batch, outputs, rows, columns = self.problem.y_shape
+        shape = self.problem.y_shape if self.variant.y_layout == "CHW" else (batch, rows, columns, outputs)
+        y = np.empty(shape, np.float32)
+        y.view(np.uint8).fill(_POISON)
+        self.device.copy_in(self._at(self._places.y), y)
+        self.convert()
+        self.compute()
+        self.device.copy_out(y, self._at(self._places.y))
+        self.device.synchronize()
+        return y if self.variant.y_layout == "CHW" else np.ascontiguousarray(y.transpose(0, 3, 1, 2))
+
+    def error(self, expected: Array64 | None = None) -> float:
+        """Norm-wise error against float64: |y - expected| / |expected|; NaN where something was not written."""
+        if expected is None:
+            expected = self.problem.expected(self.x, self.weight)
+        difference = np.linalg.norm(self.run().astype(np.float64) - expected)
+        return float(difference / max(float(np.linalg.norm(expected)), np.finfo(np.float64).tiny))
+
+    def close(self) -> None:
+        """Give everything back. Safe to call twice."""
+        for launch in self._bound:
+            with suppress(Error):
+                self.device.unbind(launch)
+        self._bound.clear()
+        if self._base:
+            with suppress(DeviceError, KernelError):  # of a device beyond use, which somebody is about to report
+                self.device.free(self._base)
+            self._base = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def _fill(self) -> None:
+        for pointer, array in (
+            (self._places.x, in_layout(self.x, self.variant.x_layout)),
+            (self._places.weight, self.weight),
+        ):
+            self.device.copy_in(self._at(pointer), np.ascontiguousarray(array))
+        for name, pointer in self.launches.constants.items():
+            kernel = self.launches.compute[0].kernel
+            self.device.copy_on_device(self.device.constant(kernel, name), self._at(pointer), self.weight.nbytes)
+        self.device.synchronize()
+
+    def _bind(self, steps: Sequence[Step]) -> Callable[[], None]:
+        if not steps:
+            return lambda: None
+        launch = self.device.bind(steps, {Arena.ACTIVATIONS: self._base})
+        self._bound.append(launch)
+        return launch
+
+    def _at(self, pointer: Pointer) -> int:
+        return self._base + pointer.offset
+
+
+def in_layout(x: npt.NDArray[Any], layout: Layout) -> npt.NDArray[Any]:
+    """(N, C, H, W) as the variant wants it."""
+    return x if layout == "CHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))

@@ -1,0 +1,87 @@
+"""A way to compute a convolution: what it is called, what it teaches, and its launches for a problem."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
+
+Layout: TypeAlias = Literal["CHW", "HWC"]  # of an image, x or y; images follow each other
+Parameters: TypeAlias = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the arrays of a problem lie, each aligned to 256 bytes."""
+
+    x: Pointer
+    weight: Pointer  # (outputs, C, K, K)
+    y: Pointer
+    workspace: Pointer
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What a variant runs. `convert` makes what `compute` reads (im2col, transformed weights): timed apart."""
+
+    compute: tuple[Step, ...]
+    convert: tuple[Step, ...] = ()
+    constants: Mapping[str, Pointer] = field(default_factory=dict)
+    """__constant__ arrays of the compute kernels, by name, and where their values lie: copied before the launches."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One technique. `launches(problem, parameters, places)` writes its steps; it runs whatever `refuses` is "" for."""
+
+    name: str  # on the command line: direct-hwc
+    title: str  # in tables: "direct, HWC"
+    order: int  # reading order
+    source: str  # in kernels/: "lab/direct_hwc.cu", or an absolute path
+    teaches: str  # a sentence
+    launches: Callable[[Problem, Parameters, Places], Launches]
+    x_layout: Layout = "CHW"
+    y_layout: Layout = "CHW"
+    seeds: tuple[str, ...] = ()  # the experiments that have it: S1 to S5
+    parameters: Mapping[str, Sequence[int]] = field(
+        default_factory=dict
+    )  # values that are worth a try, usual one first
+    refuses: Callable[[Problem, Parameters], str] = lambda problem, parameters: ""  # noqa: ARG005 - why it cannot run
+    workspace_nbytes: Callable[[Problem, Parameters], int] = lambda problem, parameters: 0  # noqa: ARG005
+    tolerance: float = 1e-5  # norm-wise error that its arithmetic may have
+
+    def with_defaults(self, parameters: Parameters) -> dict[str, int]:
+        """All parameters: those given, the usual value of the others. Raises InputError for unknown ones."""
+        for name in parameters:
+            if name not in self.parameters:
+                known = ", ".join(self.parameters) or "none"
+                raise InputError(f"{self.name} has no parameter '{name}'; there are: {known}")
+        return {name: values[0] for name, values in self.parameters.items()} | dict(parameters)
+
+
+def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:
+    """Where the arrays lie, one behind the other, and how many bytes there are."""
+    sizes = [4 * math.prod(shape) for shape in (problem.x_shape, problem.weight_shape, problem.y_shape)]
+    pointers, end = [], 0
+    for nbytes in (*sizes, workspace_nbytes):
+        pointers.append(Pointer(Arena.ACTIVATIONS, end))
+        end += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+    return Places(*pointers), end
+
+
+def variants() -> tuple[Variant, ...]:
+    """All that the package has, in reading order."""
+    return tuple(sorted(_found(), key=lambda variant: (variant.order, variant.name)))
+
+
+def _found() -> Iterator[Variant]:
+    package = importlib.import_module("vgg16gpu.lab.variants")
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        yield from importlib.import_module(module.name).VARIANTS
