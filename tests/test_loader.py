@@ -351,6 +351,15 @@ def test_a_size_that_fits_everything(tmp_path: Path) -> None:
     assert refusal(model.save(tmp_path / "m.onnx")).endswith("for another input size, 8x8 would fit")
 
 
+def test_a_declared_output_is_a_value_whatever_nodes_are_called(tmp_path: Path) -> None:
+    model = Model((1, 3, 8, 8))
+    model.node("Relu", ["input"], "y", name="output")
+    built = model.proto()
+    built.graph.output[0].name = "output"
+    onnx.save(built, tmp_path / "m.onnx")
+    assert "declares the output 'output', which no node computes" in refusal(tmp_path / "m.onnx")
+
+
 def test_an_image_without_a_batch_is_told_what_it_lacks(tmp_path: Path) -> None:
     model = Model((3, 8, 8))
     model.node("Conv", ["input", model.constant("weight", np.ones((4, 3, 3, 3), np.float32))], "y")

@@ -247,9 +247,11 @@ def _wanted(file: OnnxFile, inputs: Collection[str], outputs: Sequence[str] | No
         values = resolve(file.model.graph, wanted)
     except TapError as error:
         raise file.error(str(error)) from error
-    for name in values:
-        if name in inputs:
-            raise file.error(f"output '{name}' is the model's input; ask for a value that the model computes")
+    for name, value in zip(wanted, values, strict=True):
+        if outputs is None and name != value:  # a node is called so
+            raise file.error(f"declares the output '{name}', which no node computes; {EXPORT_AGAIN}")
+        if value in inputs:
+            raise file.error(f"output '{value}' is the model's input; ask for a value that the model computes")
     return values
 
 
