@@ -120,7 +120,7 @@ def export(net: DigitsNet, path: Path) -> None:
 
 
 def main() -> None:
-    """Train, report the held-out accuracy, write the three files."""
+    """Train, report the held-out accuracy, write the four files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path(__file__).resolve().parent.parent / "vgg16gpu" / "data")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
@@ -144,7 +144,8 @@ def main() -> None:
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     export(net, arguments.output / "digits.onnx")
-    np.savez_compressed(arguments.output / "digits_heldout.npz", images=unseen, labels=unseen_labels.astype(np.uint8))
+    for part, images, labels in (("heldout", unseen, unseen_labels), ("training", seen, seen_labels)):
+        np.savez_compressed(arguments.output / f"digits_{part}.npz", images=images, labels=labels.astype(np.uint8))
     sample = int(np.flatnonzero(right)[0])
     picture = enlarge(unseen[sample : sample + 1], SAMPLE_SIZE)[0, :, :, 0]
     Image.fromarray(picture).save(arguments.output / "digit_sample.png", optimize=True)

@@ -244,5 +244,5 @@ def test_cache_shows_and_clears(tmp_path, monkeypatch):
     shown = run(cache_command)
     assert str(folder) in shown.stdout
     assert shown.exit_code == 0
-    assert "Removed 1 compiled kernels." in run(cache_command, "--clear").stdout
+    assert "Removed 1 files." in run(cache_command, "--clear").stdout
     assert json.loads(run(cache_command, "--json").stdout)["kinds"]["cpu"] == {"entries": 0, "nbytes": 0}

@@ -26,6 +26,7 @@ _PACKAGES = (
     "onnxruntime-gpu",
     "torch",
     "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
     "jax",
     "jaxlib",
     "tensorrt",

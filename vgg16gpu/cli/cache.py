@@ -1,4 +1,4 @@
-"""`vgg16gpu cache`: the compiled kernels that are kept."""
+"""`vgg16gpu cache`: the compiled kernels that are kept, and the net that the lab has trained."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from vgg16gpu.cli.options import json_option
 from vgg16gpu.cli.show import add_row, console, print_json, table
 from vgg16gpu.devices.cache import KernelCache, cache_dir
 
-KINDS = ("cpu", "cuda")
+KINDS = ("cpu", "cuda", "lenet")
 
 
 @click.command("cache")
-@click.option("--clear", is_flag=True, help="Remove every compiled kernel.")
+@click.option("--clear", is_flag=True, help="Remove every file.")
 @json_option
 def cache_command(clear: bool, as_json: bool) -> None:
-    """Show where compiled kernels are kept, how many there are and how large; or remove them.
+    """Show where compiled kernels and the lab's trained net are kept, how many there are and how large; or remove them.
 
     VGG16GPU_CACHE names another folder.
     """
@@ -28,8 +28,8 @@ def cache_command(clear: bool, as_json: bool) -> None:
     screen = console()
     screen.print(str(cache_dir()), markup=False, soft_wrap=True)
     if clear:
-        screen.print(f"Removed {removed} compiled kernels.")
-    shown = table(["device", "kernels", "MB"], right=["kernels", "MB"])
+        screen.print(f"Removed {removed} files.")
+    shown = table(["for", "files", "MB"], right=["files", "MB"])
     for kind, sizes in kinds.items():
         add_row(shown, kind, sizes["entries"], f"{sizes['nbytes'] / 1e6:.1f}")
     screen.print(shown)

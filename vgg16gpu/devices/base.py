@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
@@ -57,8 +58,18 @@ class Memory(Protocol):
         """Copy the first bytes to a contiguous host array, and wait for it."""
 
 
+class Captured(Protocol):
+    """Work of another library as one CUDA graph."""
+
+    def __call__(self) -> None:
+        """Enqueue it on the compute lane. Raises KernelError."""
+
+    def close(self) -> None:
+        """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
+
+
 class Foreign(Protocol):
-    """What other libraries have on the same card: their memory and streams, and memory that is made for them."""
+    """What other libraries have on the same card: their memory and streams, and what is made for them."""
 
     ordinal: int  # of the card
 
@@ -74,6 +85,15 @@ class Foreign(Protocol):
 
     def memory(self, nbytes: int) -> Memory:
         """Fresh memory. Raises DeviceError when it runs out."""
+
+    def current(self) -> AbstractContextManager[None]:
+        """What another library is called in: the context of this card is current inside."""
+
+    def capture(self, work: Callable[[], None]) -> Captured:
+        """What `work` enqueues on the compute lane, as one CUDA graph; nothing is executed.
+
+        Raises KernelError for what cannot be captured, DeviceError without cuda-bindings, and what `work` raises.
+        """
 
 
 class Device(Protocol):

@@ -65,7 +65,7 @@ class CudaDevice:
                 self._held.open()
                 self._bindings = load_bindings()
                 self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
-            self.foreign = CudaForeign(self._held, ordinal, self.counters)
+            self.foreign = CudaForeign(self._held, ordinal, self.counters, self._bindings)
             self._compiler = CubinCompiler(self.facts.compute_capability)
         except BaseException:
             self.close()

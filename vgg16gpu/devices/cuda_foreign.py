@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,9 @@ import numpy.typing as npt
 from vgg16gpu.cuda_probe import DRIVER_LIBRARY
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.cuda_context import Activation, Held
-from vgg16gpu.errors import DeviceError
+from vgg16gpu.devices.cuda_graph import Graph
+from vgg16gpu.devices.cuda_launch import LaunchSequence
+from vgg16gpu.errors import DeviceError, KernelError
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -28,10 +30,11 @@ _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 class CudaForeign:
     """What others have on the card of an open device."""
 
-    def __init__(self, held: Held, ordinal: int, counters: Counters) -> None:
+    def __init__(self, held: Held, ordinal: int, counters: Counters, bindings: Any | None = None) -> None:
         self.ordinal = ordinal
         self._held = held
         self._counters = counters
+        self._bindings = bindings  # cuda.bindings.driver, for CUDA graphs
 
     @property
     def stream(self) -> int:
@@ -60,6 +63,44 @@ class CudaForeign:
         """Fresh memory that outlives the device."""
         self._counters.allocations += 1
         return CudaMemory(self.ordinal, nbytes)
+
+    def current(self) -> AbstractContextManager[None]:
+        """What another library is called in: the context of this card is current inside."""
+        return Activation(self._held, DeviceError)
+
+    def capture(self, work: Callable[[], None]) -> CapturedWork:
+        """What `work` enqueues on the compute lane, as one CUDA graph; nothing is executed.
+
+        Raises KernelError for what cannot be captured, DeviceError without cuda-bindings, and what `work` raises.
+        """
+        if self._bindings is None:
+            raise DeviceError("a CUDA graph needs cuda-bindings; install it in a version that goes with the driver")
+        held = self._held
+        with Activation(held, KernelError):
+            sequence = LaunchSequence(held.driver, held.stream, [])
+            sequence.graph = Graph(self._bindings, held.stream.handle, work)
+            held.sequences.add(sequence)
+        return CapturedWork(held, sequence, self._counters)
+
+
+class CapturedWork:
+    """Work of another library as one CUDA graph: `devices.base.Captured`."""
+
+    def __init__(self, held: Held, sequence: LaunchSequence, counters: Counters) -> None:
+        self._held, self._sequence, self._counters = held, sequence, counters
+
+    def __call__(self) -> None:
+        """Enqueue it on the compute lane; counts as a launch. Raises KernelError."""
+        with Activation(self._held, KernelError):
+            self._sequence.launch()
+        self._counters.launches += 1
+
+    def close(self) -> None:
+        """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
+        if self._sequence in self._held.sequences:
+            with Activation(self._held, DeviceError):
+                self._held.sequences.remove(self._sequence)
+                self._sequence.clear()
 
 
 class CudaMemory:

@@ -1,0 +1,36 @@
+"""For the tests of the lab's own machinery: a stand that measures little, and somebody's own kernels."""
+
+import pytest
+
+from vgg16gpu.lab.folder import own_variants
+from vgg16gpu.lab.measure import Effort
+from vgg16gpu.lab.stand import Stand
+from vgg16gpu.lab.template import write_template
+from vgg16gpu.lab.variant import variants
+
+LITTLE = Effort(seconds=0.01, samples=3, cold=False, products=10**6)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Makes a variant `mine` of the template, its kernel or module changed by pairs of texts."""
+
+    def make(*changes, module=()):
+        kernel, python, _ = write_template(tmp_path / "lab", "mine")
+        for path, pairs in ((kernel, changes), (python, module)):
+            text = path.read_text()
+            for old, new in pairs:
+                assert old in text
+                text = text.replace(old, new)
+            path.write_text(text)
+        return own_variants(tmp_path / "lab")
+
+    return make
+
+
+@pytest.fixture
+def stand(device):
+    """Of all variants of the package."""
+    opened = Stand(device, variants(), LITTLE)
+    yield opened
+    opened.close()

@@ -1,0 +1,104 @@
+"""Made-up records for the tests of figures: what an experiment runs, with times as a large card might have them."""
+
+from types import MappingProxyType, SimpleNamespace
+from unittest.mock import patch
+
+from vgg16gpu.bench.ceilings import Ceilings
+from vgg16gpu.bench.timing import summarise
+from vgg16gpu.lab import record
+from vgg16gpu.lab.baseline import CUDNN
+from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
+from vgg16gpu.lab.lenet import Shape
+from vgg16gpu.lab.measure import Measurement, Status, Times
+from vgg16gpu.lab.published import published
+from vgg16gpu.lab.seeds.s3 import METHODS
+from vgg16gpu.lab.variant import variants
+
+CEILINGS = Ceilings(4.0e12, 60e12, 1 << 29, "made up")
+DEVICE = {"kind": "cuda", "name": "NVIDIA H200"}
+SLOWNESS = {"gemm-by-row": 8000.0, "numpy": 30000.0, "direct-planes": 30.0, "gemm-basic": 12.0, CUDNN: 2.0}
+PARTS = {"convolutions": 0.05, "copies and waiting": 0.2, "outside": 21.0}
+
+
+def seconds(variant, problem, parameters):
+    """More than the roofline's, and a launch."""
+    slowness = SLOWNESS.get(variant, 3.0 + len(variant) % 7) * 8 / parameters.get("block", 8)
+    return 3e-6 + slowness * CEILINGS.floor(problem.flop, problem.nbytes)
+
+
+def stand():
+    """As much of one as records ask for."""
+    return SimpleNamespace(
+        ceilings=CEILINGS,
+        device=None,
+        method="made up",
+        percent=lambda problem, time: 100 * CEILINGS.floor(problem.flop, problem.nbytes) / time,
+    )
+
+
+def content(name, rows, choice):
+    experiment = next(found for found in experiments() if found.name == name)
+    with patch.object(record, "environment", return_value={"device": DEVICE}):
+        return record.content(experiment, rows, stand(), choice)
+
+
+def case_record(name, *, library=True, **options):
+    """Of S1, S2 or S4; `library` False: cuDNN is not installed."""
+    choice = Choice("cuda", **options)
+    experiment = next(found for found in experiments() if found.name == name)
+    rows = [row_of(name, case, measurement(case, library), stand()) for case in experiment.cases(choice)]
+    return content(name, [*rows, *experiment.ratios(rows)], choice)
+
+
+def measurement(case, library):
+    if case.variant == CUDNN and not library:
+        return Measurement(Status.MISSING, "no cuDNN")
+    if case.variant == "gemm-by-block" and case.parameters["block"] == 64:
+        return Measurement(Status.INVALID, "4096 threads in a block")
+    if case.variant == "gemm-by-row" and case.size == "4096":
+        return Measurement(Status.ESTIMATED, "too long", estimate_s=seconds(case.variant, case.problem, {}))
+    return timed(
+        seconds(case.variant, case.problem, case.parameters), {"setup_s": 0.04} if case.variant == CUDNN else {}
+    )
+
+
+def timed(time, details=MappingProxyType({})):
+    return Measurement(Status.RIGHT, error=0.0, compute=Times(summarise([time])), details=details)
+
+
+def lenet_record(batches=(1, 8, 64, 512)):
+    """Of S3."""
+    rows = []
+    for method, variant in ((found.name, found.variant) for found in METHODS):
+        for number in (0, 1):
+            rows += version_rows("lenet", 128, method, variant, f"batch={number} ")
+        parts = PARTS | ({"copies and waiting": -0.1} if method == "tiled_shared" else {})
+        rows += [Row("S3", "parts", "128", method, part, time) for part, time in parts.items()]
+        for batch in batches:
+            rows += version_rows("batch", batch, method, variant, "")
+        for parameters in values(variant):
+            text = " ".join(f"{name}={value}" for name, value in parameters.items())
+            rows += [
+                convolution("tile", 128, method, f"{layer} {text}", layer, variant, parameters) for layer in LAYERS
+            ]
+    return content("S3", rows, Choice("cuda"))
+
+
+LAYERS = ("conv1", "conv2")
+
+
+def version_rows(table, batch, method, variant, head):
+    key = "S3", table, str(batch), method, f"{head}forward"
+    forward = Row(*key, 20.0 + batch / 100, published().get(key), variant=variant, measurement=timed(1.0))
+    return [*(convolution(table, batch, method, f"{head}{layer}", layer, variant, {}) for layer in LAYERS), forward]
+
+
+def convolution(table, batch, method, parameter, layer, variant, parameters):
+    problem = Shape().convolution(layer, batch)
+    case = Case(table, str(batch), method, parameter, problem, variant, parameters, "total")
+    return row_of("S3", case, timed(seconds(variant, problem, parameters)), stand())
+
+
+def values(variant):
+    known = {found.name: found.parameters for found in variants()}.get(variant, {})
+    return [{name: value} for name, several in known.items() for value in several]

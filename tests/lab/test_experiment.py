@@ -1,0 +1,125 @@
+"""experiment.py and record.py: rows beside what was published, ratios, somebody's own variants, files."""
+
+import csv
+import json
+
+import pytest
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, find_row, ratio_row, with_own
+from vgg16gpu.lab.measure import Measurement, Status
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.record import check_folder, content, write
+from vgg16gpu.lab.seeds import s1, s2
+from vgg16gpu.lab.stand import BrokenDeviceError, Stand
+
+CASES = (
+    Case("stride", "256", "direct", "stride=3", Problem(1, 3, 256, 256, 1, 3, 3, 1), "direct-hwc"),
+    Case("stride", "24", "direct", "stride=1", Problem(1, 3, 24, 24, 1, 3, 1, 1), "direct-hwc"),
+    Case("gemm_partition", "24", "block", "block=64", Problem(1, 3, 24, 24, 1), "gemm-by-block", {"block": 64}),
+    Case("stride", "24", "im2col", "", Problem(1, 3, 24, 24, 1), "im2col-vector", scope="total"),
+)
+
+
+def small(cases=CASES, rounds=None):
+    return CaseExperiment("S2", "title", "teaches", lambda choice: cases, rounds=rounds)  # noqa: ARG005
+
+
+@pytest.fixture
+def rows(stand):
+    said = []
+    found = small().run(stand, Choice(), lambda *what: said.append(what))
+    assert said[0] == (0, 4, "compiling")
+    assert said[4][2].startswith("stride 256")  # small ones first
+    assert said[-1][:2] == (4, 4)
+    return found
+
+
+def test_rows_in_the_order_of_the_cases(rows):
+    assert [(row.size, row.method) for row in rows] == [(case.size, case.method) for case in CASES]
+    first, _, invalid, total = rows
+    assert first.theirs == 0.04992
+    assert first.ours == 1e3 * first.measurement.seconds()
+    assert first.ours_percent > 0
+    assert first.theirs_percent == pytest.approx(8.5, abs=0.1)
+    assert (invalid.status, invalid.ours, invalid.theirs) == (Status.INVALID, None, None)
+    assert "4096 threads" in invalid.remark
+    assert total.ours == pytest.approx(1e3 * total.measurement.seconds("total"))
+
+
+def test_the_published_number_of_rounds_with_full_alone(stand):
+    for choice, samples in ((Choice(), 3), (Choice(full=True), 9)):
+        row = small(CASES[1:2], rounds=9).run(stand, choice, lambda *_: None)[0]
+        assert row.measurement.compute.warm.samples <= samples
+        assert (row.measurement.compute.warm.samples > 3) == choice.full
+
+
+def test_a_broken_device_is_told_in_the_rows(stand, monkeypatch):
+    def broken(*_):
+        raise BrokenDeviceError("x broke the device")
+
+    monkeypatch.setattr(Stand, "measure", broken)
+    rows = small().run(stand, Choice(), lambda *_: None)
+    assert {row.status for row in rows} == {Status.FAILED}
+    assert "x broke" in rows[0].remark
+
+
+def test_ratio_of_the_largest_size_that_has_both():
+    problem = Problem(1, 3, 31, 31, 1)
+
+    def row(size, method, seconds):
+        status = Status.RIGHT if seconds else Status.MISSING
+        measurement = Measurement(status, "" if seconds else "no cuDNN", estimate_s=seconds)
+        ours = seconds and 1e3 * seconds
+        return s1_row(size, method, ours, measurement, problem)
+
+    rows = [row(31, "direct", 1.0), row(31, "cudnn", 2.0), row(63, "direct", 3.0), row(63, "cudnn", None)]
+    (found,) = s1.EXPERIMENT.ratios(rows)
+    assert (found.ours, found.theirs, found.unit, found.note) == (0.5, 6.0, "ratio", "at 31")
+    (found,) = s1.EXPERIMENT.ratios(rows[2:])
+    assert (found.ours, found.status, found.remark) == (None, Status.MISSING, "at 63; no cuDNN")
+    assert ratio_row("S1", "large", "cudnn_over_direct", None, None, "").remark == "its sizes were not run"
+
+
+def s1_row(size, method, ours, measurement, problem):
+    from vgg16gpu.lab.experiment import Row
+
+    return Row("S1", "methods", str(size), method, "", ours, problem=problem, measurement=measurement)
+
+
+def test_own_variants_are_put_into_every_table(own):
+    (mine,) = own()
+    cases = with_own(s2.EXPERIMENT.cases(Choice(quick=True)), (mine,))
+    found = [(case.table, case.parameter) for case in cases if case.variant == "mine"]
+    expected = [("gemm_memory", ""), ("gemm_partition", ""), *(("stride", f"stride={stride}") for stride in (1, 2, 3))]
+    assert sorted(found) == sorted(expected)
+    assert with_own(cases, (mine,)) == cases
+
+
+def test_record(stand, rows, tmp_path):
+    folder = tmp_path / "deep" / "results"
+    check_folder(folder, ["S2"])
+    found = content(small(), rows, stand, Choice(quick=True))
+    table, whole = write(folder, "S2", found)
+    assert sorted(path.name for path in folder.iterdir()) == ["S2.csv", "S2.json"]
+    read = json.loads(whole.read_text())
+    assert read["environment"]["device"]["name"] == stand.device.facts.name
+    assert "commit" in read["environment"]
+    assert read["ceilings"]["flop_per_s"] > 0
+    assert read["options"]["quick"] is True
+    assert [row["method"] for row in read["rows"]] == ["direct", "direct", "block", "im2col"]
+    assert read["rows"][3]["convert"]["warm"]["samples"] >= 3
+    with table.open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert float(lines[0]["compute_warm_ms"]) == float(lines[0]["ours"])
+    assert (lines[2]["status"], lines[2]["ours"], lines[2]["compute_warm_ms"]) == ("invalid launch", "", "")
+    assert find_row(rows, method="block") is rows[2]
+
+
+def test_folders_that_will_not_do(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        check_folder(tmp_path / "file", ["S2"])
+    (tmp_path / "S2.csv").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        check_folder(tmp_path, ["S2"])

@@ -1,0 +1,99 @@
+"""cli/lab.py: what is chosen, printed, written, and the exit codes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from vgg16gpu.cli import cli
+from vgg16gpu.lab.variant import variants
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*args):
+        return CliRunner().invoke(cli, ["lab", *map(str, args)])
+
+    return invoke
+
+
+def refused(result):
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_list(lab):
+    result = lab("list")
+    assert result.exit_code == 0
+    found = json.loads(lab("list", "--json").stdout)
+    assert [variant["name"] for variant in found["variants"]] == [variant.name for variant in variants()]
+    for name in ("S1", "S2", "S4", *(variant["name"] for variant in found["variants"])):
+        assert name in result.stdout
+
+
+def test_run_an_experiment(lab, tmp_path):
+    result = lab("run", "s2", "--device", "cpu", "--quick", "--sizes", "32", "--strides", "2", "--blocks", "8,64")
+    assert result.exit_code == 0, result.output
+    for text in ("gemm_partition", "(times of a CPU)", "cudnn", "Quadro M4000", "INVALID LAUNCH"):
+        assert text in result.stdout
+    found = json.loads((tmp_path / "lab-results" / "S2.json").read_text())
+    assert {row["parameter"] for row in found["rows"] if row["table"] == "stride"} == {"stride=2"}
+    assert (tmp_path / "lab-results" / "S2.csv").is_file()
+
+
+SHAPE = {"channels": 2, "outputs": 5, "kernel": 5, "padding": 0, "batch": 2}
+
+
+def test_run_variants_by_name(lab):
+    shape = [part for name, value in SHAPE.items() for part in (f"--{name}", value)]
+    options = ("--device", "cpu", "--quick", "--json", "--sizes", "24", "--strides", "2", "--blocks", "8,16")
+    result = lab("run", "direct-chw", "winograd", *options, *shape)
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)["results"]
+    methods = [row["method"] for row in found["rows"]]
+    assert methods == ["direct-chw block=8", "direct-chw block=16", "winograd", "cudnn"]
+    assert found["rows"][0]["problem"] == {**SHAPE, "height": 24, "width": 24, "stride": 2}
+    assert found["rows"][2]["status"] == "refused"
+
+
+def test_own_kernels_from_new_to_run(lab, tmp_path):
+    assert lab("new", "mine").exit_code == 0
+    assert "is there already" in refused(lab("new", "mine"))
+    assert "mine" in lab("list", "--dir", "lab").stdout
+    options = ("--device", "cpu", "--quick", "--sizes", "24", "--strides", "1", "--dir", "lab", "--json")
+    result = lab("run", "S1", *options)
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)["results"]
+    assert [row["status"] for row in found["rows"] if row["variant"] == "mine"] == ["right"]
+    assert found["options"]["own"] == ["mine"]
+    kernel = tmp_path / "lab" / "mine.cu"
+    kernel.write_text(kernel.read_text().replace("i * stride + p", "i * stride + q"))
+    result = lab("run", "mine", *options)
+    assert result.exit_code == 1
+    (found,) = json.loads(result.stdout)["results"]
+    row = found["rows"][0]
+    assert (row["variant"], row["status"], row["ours"]) == ("mine", "wrong", None)
+    kernel.unlink()
+    assert lab("run", "mine", *options).exit_code == 1
+
+
+def test_own_kernels_beside_all_others(lab):
+    lab("new", "mine")
+    result = lab("run", "--dir", "lab", "--device", "cpu", "--quick", "--sizes", "12", "--json")
+    (found,) = json.loads(result.stdout)["results"]
+    assert [row["variant"] for row in found["rows"]] == [*(variant.name for variant in variants()), "cudnn", "mine"]
+
+
+def test_wrong_usage(lab):
+    assert "did you mean direct-chw" in refused(lab("run", "direct-chv"))
+    assert "`vgg16gpu lab list` has the names" in refused(lab("run", "qqq"))
+    assert "say what to run: S1" in refused(lab("run"))
+    assert "exclude each other" in refused(lab("run", "S1", "--quick", "--full"))
+    assert "for variants by name" in refused(lab("run", "S1", "--kernel", "3"))
+    assert "are for S3" in refused(lab("run", "S1", "--image", "14"))
+    assert "is no folder" in refused(lab("run", "S1", "--dir", "nowhere"))
+    assert "list of positive" in refused(lab("run", "S1", "--sizes", "0"))
+    assert "no name for a variant" in refused(lab("new", "../x"))

@@ -1,0 +1,43 @@
+"""reference.py: the answer in some rows is the answer, and what is wrong in them is seen."""
+
+import numpy as np
+import pytest
+
+from tests.lab.harness import problem_id, random_problems
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.reference import Reference, expected_rows
+
+
+@pytest.mark.parametrize("problem", random_problems("rows", 12), ids=problem_id)
+def test_some_rows_of_the_answer(problem):
+    x, weight = problem.random(1)
+    rows = np.arange(0, problem.out_height, 2)
+    assert np.allclose(expected_rows(problem, x, weight, rows), problem.expected(x, weight)[:, :, rows], atol=1e-12)
+
+
+def test_a_small_problem_is_compared_as_a_whole():
+    reference = Reference(Problem(1, 3, 20, 20, 2, padding=1), 10**9)
+    assert reference.is_whole
+    assert reference.extent == "all outputs"
+
+
+def test_a_large_one_is_compared_at_its_edges_and_elsewhere():
+    problem = Problem(1, 2, 400, 30, 3, padding=1)
+    reference = Reference(problem, 10**5)
+    rows = reference.rows
+    assert not reference.is_whole
+    assert len(set(rows)) == len(rows) == 61  # 10**5 products
+    assert set(range(8)) | set(range(392, 400)) <= set(rows)
+    y = problem.expected(*reference.inputs).astype(np.float32)
+    assert reference.error(y) < 1e-7
+    y[0, 2, 399, 29] += 1
+    assert reference.error(y) > 1e-3
+
+
+def test_what_was_not_written_is_an_error_in_any_row():
+    problem = Problem(1, 1, 400, 30, 1, padding=1)
+    reference = Reference(problem, 1)
+    y = problem.expected(*reference.inputs).astype(np.float32)
+    (row,) = np.setdiff1d(np.arange(400), reference.rows)[:1]
+    y[0, 0, row, 3] = np.nan
+    assert np.isnan(reference.error(y))

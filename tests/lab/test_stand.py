@@ -1,0 +1,137 @@
+"""stand.py: what becomes of variants that are wrong, refuse, cannot be launched, do not compile, or take too long."""
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from tests.lab.conftest import LITTLE
+from vgg16gpu.bench.ceilings import Ceilings
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.lab import stand as module
+from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.stand import BrokenDeviceError, Stand
+from vgg16gpu.lab.variant import variants
+
+SMALL = Problem(1, 2, 24, 24, 3, padding=1)
+
+
+@pytest.fixture
+def outcome(device, own):
+    """What becomes of the template with these changes."""
+
+    def measure(*changes, module=(), parameters=()):
+        stand = Stand(device, own(*changes, module=module), LITTLE)
+        return stand.measure("mine", dict(parameters), SMALL)
+
+    return measure
+
+
+def test_a_right_one_is_measured_once(stand):
+    found = stand.measure("direct-chw", {"block": 8}, SMALL)
+    assert found.status is Status.RIGHT
+    assert stand.measure("direct-chw", {"block": 8}, SMALL) is found
+    assert stand.measure("direct-chw", {"block": 16}, SMALL) is not found
+    assert stand.percent(SMALL, found.seconds()) > 0
+
+
+def test_the_roofline_is_that_of_ffma(stand):
+    """Whatever tensor cores there are."""
+    with mock.patch.object(module, "measure_ceilings", return_value=Ceilings(1e9, 2e9, 1, "", {"fp32": 1e15})):
+        other = Stand(stand.device, [], LITTLE)
+        assert other.percent(Problem(1, 64, 24, 24, 64), 1.0) == pytest.approx(100 * 2 * 64 * 64 * 9 * 22**2 / 2e9)
+        assert other.percent(SMALL, 1.0) == pytest.approx(100 * max(SMALL.nbytes / 1e9, SMALL.flop / 2e9))
+
+
+def test_a_wrong_one_gets_no_time(outcome):
+    found = outcome(("weight[(((long long)o * C + c)", "weight[(((long long)o * C)"))  # forgets the channel
+    assert found.status is Status.WRONG
+    assert found.compute is None
+    assert found.seconds() is None
+    assert found.error > 0.1
+    assert "allowed is 1e-05: no time" in found.reason
+
+
+def test_one_that_leaves_outputs_out_is_wrong(outcome):
+    found = outcome(("if (i >= OH || j >= OW)", "if (i >= OH || j >= OW - 1)"))
+    assert found.status is Status.WRONG
+    assert "nan" in found.reason
+
+
+def test_a_launch_that_cuda_would_reject(outcome):
+    found = outcome(parameters={"block": 64}.items())
+    assert found.status is Status.INVALID
+    assert "4096 threads, at most 1024" in found.reason
+    assert not found.status.is_fault
+
+
+def test_a_variant_that_refuses(outcome):
+    module = (("launches=launches,", 'launches=launches, refuses=lambda problem, parameters: "not today",'),)
+    found = outcome(module=module)
+    assert (found.status, found.reason) == (Status.REFUSED, "mine: not today")
+
+
+def test_one_that_does_not_compile(outcome):
+    found = outcome(("float sum = 0.f;", "float sum = nonsense;"))
+    assert found.status is Status.FAILED
+    assert "nonsense" in found.reason
+    assert "\n" not in found.reason
+
+
+def test_one_whose_python_side_fails(outcome):
+    found = outcome(module=(('block = parameters["block"]', 'block = parameters["blok"]'),))
+    assert found.status is Status.FAILED
+    assert found.reason.startswith("KeyError: 'blok' (")
+    assert "mine.py:" in found.reason
+
+
+def test_no_such_variant(stand):
+    assert stand.measure("nonesuch", {}, SMALL).status is Status.MISSING
+
+
+def test_no_room(stand):
+    with mock.patch.object(stand.device, "allocate", side_effect=DeviceError("too little memory")):
+        found = stand.measure("direct-chw", {}, SMALL)
+    assert (found.status, found.reason) == (Status.NO_ROOM, "too little memory")
+
+
+def test_too_short_a_run_tells_nothing_of_larger_ones(stand, monkeypatch):
+    small, large = (Problem(1, 2, size, size, 3, padding=1) for size in (24, 240))
+    first = stand.measure("direct-chw", {}, small)
+    effort = replace(LITTLE, limit=99 * first.seconds())
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 2 * first.seconds())
+    assert stand.measure("direct-chw", {}, large, effort).status is Status.RIGHT
+
+
+def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monkeypatch):
+    small, large = (Problem(1, 2, size, size, 3, padding=1) for size in (24, 240))
+    stand = Stand(device, variants(), LITTLE)
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 0.0)
+    first = stand.measure("direct-chw", {}, small)
+    found = stand.measure("direct-chw", {}, large, replace(LITTLE, limit=99 * first.seconds()))
+    assert found.status is Status.ESTIMATED
+    assert found.seconds() == pytest.approx(100 * first.seconds())
+    assert "1x2x24x24" in found.reason
+    assert stand.measure("direct-chw", {}, large).status is Status.RIGHT
+
+
+def test_a_broken_device_ends_it_by_name(stand):
+    with (
+        mock.patch.object(stand.device, "allocate", side_effect=KernelError("illegal address")),
+        mock.patch.object(stand.device, "synchronize", side_effect=KernelError("illegal address")),
+        pytest.raises(BrokenDeviceError, match="direct-chw broke the device: illegal address"),
+    ):
+        stand.measure("direct-chw", {}, SMALL)
+    with pytest.raises(BrokenDeviceError, match="direct-chw broke"):
+        stand.measure("direct-rows", {}, SMALL)
+    with pytest.raises(BrokenDeviceError, match="direct-chw broke"):
+        stand.baseline("numpy", SMALL)
+
+
+def test_kernels_are_compiled_together(stand):
+    work = [("direct-chw", {}, SMALL), ("im2col-vector", {}, SMALL), ("nonesuch", {}, SMALL)]
+    with mock.patch.object(stand.device, "build") as build:
+        stand.build(work)
+    (kernels,) = build.call_args.args
+    assert {kernel.source for kernel in kernels} == {"lab/direct_chw.cu", "lab/im2col.cu", "lab/im2col_vector.cu"}

@@ -1,0 +1,123 @@
+"""ladder on the command line: table, JSON, chart, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from vgg16gpu.cli import cli
+from vgg16gpu.ladder import climb, rungs
+from vgg16gpu.ladder.plot import draw, write_plot
+
+
+@pytest.fixture(autouse=True)
+def _one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climb, "SECONDS", 0.0)
+
+
+def ladder(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["ladder", "digits", "--device", "cpu", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ladder")
+    result = ladder("--rungs", "H,A,J,G", "--output", folder / "ladder.json", "--plot", folder / "ladder.png")
+    assert result.exit_code == 0, result.stderr
+    (folder / "ladder.txt").write_text(result.stdout)
+    return folder
+
+
+def test_the_table(written: Path) -> None:
+    text = (written / "ladder.txt").read_text()
+    for part in ("sums on the host", "register tile", "split-K", "onnxruntime, CPU", "ms (CPU)", "a CPU's", "missing"):
+        assert part in text
+    assert "J: a CPU has few cores" in text
+    assert text.index("sums on the host") < text.index("register tile") < text.index("vector loads")
+
+
+def test_the_file(written: Path) -> None:
+    content = json.loads((written / "ladder.json").read_text())
+    assert [rung["letter"] for rung in content["rungs"]] == ["A", "G", "H", "J"]
+    assert [rung["status"] for rung in content["rungs"]] == ["measured"] * 3 + ["missing"]
+    a, g, _, j = content["rungs"]
+    assert j["times"] is None
+    assert j["why"]
+    assert a["on_device"] is None
+    assert g["on_device"]["median_s"] > 0
+    assert 1 <= g["times"]["samples"] <= climb.MOST
+    assert g["gain"]["measured"] == pytest.approx(a["times"]["median_s"] / g["times"]["median_s"])
+    assert content["onnxruntime"]["median_s"] > 0
+    assert content["environment"]["versions"]["onnxruntime"]
+    assert content["model"]["input_shape"] == [1, 1, 32, 32]
+
+
+def test_the_chart_is_the_same_for_the_same_numbers(written: Path, tmp_path: Path) -> None:
+    assert (written / "ladder.png").read_bytes().startswith(b"\x89PNG")
+    content = json.loads((written / "ladder.json").read_text())
+    for name in ("a.svg", "b.svg"):
+        write_plot(content, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_predictions_are_drawn_for_a_gpu_and_reports_at_their_size(written: Path) -> None:
+    content = json.loads((written / "ladder.json").read_text())
+
+    def legend() -> list[str]:
+        return [text.get_text().partition(":")[0] for text in draw(content).axes[0].get_legend().get_texts()]
+
+    assert {*legend()} == {"measured", "onnxruntime, CPU"}
+    content["device"]["kind"] = "cuda"
+    content["model"]["input_shape"] = [1, 3, 244, 244]
+    assert {*legend()} == {"measured", "onnxruntime, CPU", "predicted", "published, another card"}
+
+
+def test_no_word_of_the_chart_lies_over_another(written: Path) -> None:
+    content = json.loads((written / "ladder.json").read_text())
+    figure = draw(content)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    axes, renderer = figure.axes[0], canvas.get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in axes.texts + axes.get_yticklabels() if text.get_text()]
+    clashes = [(i, j) for i, a in enumerate(boxes) for j, b in enumerate(boxes[:i]) if a.overlaps(b)]
+    assert not clashes
+
+
+def test_json_alone() -> None:
+    result = ladder("--rungs", "I", "--json")
+    assert result.exit_code == 0
+    assert [rung["letter"] for rung in json.loads(result.stdout)["rungs"]] == ["I"]
+
+
+def test_wrong_scores_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climb, "TOLERANCES", {"fp32": 0.0})
+    result = ladder("--rungs", "E")
+    assert result.exit_code == 1
+    assert "wrong" in result.stdout
+    assert "E: the scores differ by" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rungs", "A,Z"), "'Z' is none of A, B"),
+        (("--plot", "x.gif"), "accepted are .png"),
+        (("--output", "/nowhere/x.json"), "/nowhere"),
+        (("--size", "30"), "30"),
+        (("--model", "x.onnx"), "the same"),
+    ],
+)
+def test_refused(arguments: tuple[str, ...], words: str) -> None:
+    result = ladder(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+
+
+def test_help_names_the_rungs() -> None:
+    result = CliRunner().invoke(cli, ["ladder", "--help"])
+    assert f"A to {rungs.LETTERS[-1]}" in result.stdout

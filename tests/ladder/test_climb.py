@@ -1,0 +1,276 @@
+"""The whole ladder on narrow networks: every rung that a device has against onnxruntime, and what has no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.onnx_models import Model
+from vgg16gpu.bench.session import sample_inputs
+from vgg16gpu.bench.timing import Summary
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import DeviceError, KernelError, ModelError
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import Array, Conv, Pool, Relu
+from vgg16gpu.ladder import climb as climbing
+from vgg16gpu.ladder import net
+from vgg16gpu.ladder.climb import Outcome, climb, gains, onnxruntime_scores
+from vgg16gpu.ladder.layers import sites, unfused
+from vgg16gpu.ladder.planned import _OneByOne
+from vgg16gpu.ladder.rung import Setting
+from vgg16gpu.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.zoo.generate import make_vgg
+
+SIMPLE = "ABCDEFG"  # on kernels of the ladder alone
+
+
+@pytest.fixture(autouse=True)
+def _one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """36 pixels: a pool drops a row and a column of a map of 9."""
+    path = tmp_path_factory.mktemp("ladder") / "narrow.onnx"
+    make_vgg(path, width=8, hidden=64, size=36, classes=10)
+    return path
+
+
+def setting(path: Path, device: Device) -> Setting:
+    graph = load_graph(Request(path))
+    return Setting(path, graph, resolve_input_shape(graph, 1), device, device.facts.kind)
+
+
+def climbed(path: Path, device: Device, letters: str = "".join(LETTERS)) -> dict[str, Outcome]:
+    where = setting(path, device)
+    x = sample_inputs(where.shape[1:])[:1]
+    reference, _ = onnxruntime_scores(where, x)
+    rungs = [rung for rung in RUNGS if rung.letter in letters]
+    said: list[str] = []
+    outcomes = climb(where, rungs, x, reference, said.append)
+    assert [line[0] for line in said] == [outcome.rung.letter for outcome in outcomes] == [r.letter for r in rungs]
+    return {outcome.rung.letter: outcome for outcome in outcomes}
+
+
+def test_every_rung_that_the_device_has_is_right_and_timed(device: Device, narrow: Path) -> None:
+    outcomes = climbed(narrow, device)
+    assert not [(letter, outcome.why) for letter, outcome in outcomes.items() if outcome.status == "wrong"]
+    measured = {letter for letter, outcome in outcomes.items() if outcome.status == "measured"}
+    assert {*SIMPLE, "H", "I", "L"} <= measured
+    if device.facts.kind == "cpu":
+        assert measured == {*SIMPLE, "H", "I", "L"}
+        assert "CPU" in outcomes["J"].why
+        assert "CUDA graphs" in outcomes["K"].why
+    assert "scales" in outcomes["P"].why
+    for outcome in outcomes.values():
+        assert (outcome.times is not None) == (outcome.status == "measured")
+        assert bool(outcome.why) == (outcome.status != "measured")
+        if outcome.times:
+            assert outcome.error is not None
+            assert outcome.error < (1e-5 if outcome.rung.precision == "fp32" else 2e-2)
+            assert (outcome.device is None) == (outcome.rung.letter in "AB")
+
+
+def test_a_net_with_scales_climbs_to_int8(device: Device) -> None:
+    outcomes = climbed(digits_model(), device, "ADGP")
+    assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("ADGP", "measured")
+
+
+@pytest.mark.sanitize
+def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> None:
+    model = Model(("n", 2, 7, 9))
+    pooled = model.node("MaxPool", [model.conv("input", "a", 2, 3)], "b", kernel_shape=[2, 2], strides=[2, 2])
+    model.gemm(model.node("Flatten", [pooled], "f"), "scores", 3 * 3 * 4, 4)
+    where = Setting(tmp_path, load_graph(Request(written(model, tmp_path))), (1, 2, 7, 9), device, "")
+    x = np.random.default_rng(0).standard_normal((1, 2, 7, 9)).astype(np.float32)
+    scores = []
+    for rung in RUNGS[: len(SIMPLE)]:
+        running = rung.open(where)
+        scores.append(running.run(x))
+        np.testing.assert_array_equal(running.run(x), scores[-1])
+        running.close()
+        running.close()
+    for other in scores[1:]:
+        np.testing.assert_allclose(other, scores[0], rtol=1e-5, atol=1e-6)
+
+
+def test_what_no_kernel_writes_is_nan(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not what the rung before has left there."""
+    where = setting(digits_model(), device)
+    x = sample_inputs(where.shape[1:])[:1]
+    rungs = RUNGS[1], RUNGS[4]
+    for rung in rungs:
+        running = rung.open(where)
+        assert np.isfinite(running.run(x)).all()
+        running.close()
+    monkeypatch.setattr(net._Memory, "bind", lambda *_: lambda: None)
+    for rung in rungs:
+        running = rung.open(where)
+        assert np.isnan(running.run(x)).all()
+        running.close()
+
+
+def test_layers_that_simple_kernels_do_not_know(device: Device, tmp_path: Path) -> None:
+    model = Model(("n", 3, 8, 8))
+    pooled = model.node("AveragePool", [model.conv("input", "a", 3, 4)], "b", kernel_shape=[2, 2], strides=[2, 2])
+    model.gemm(model.node("Flatten", [pooled], "f"), "scores", 4 * 4 * 4, 5)
+    outcomes = climbed(written(model, tmp_path), device, "AEHI")
+    assert {letter: outcome.status for letter, outcome in outcomes.items()} == {
+        "A": "missing",
+        "E": "missing",
+        "H": "measured",
+        "I": "measured",
+    }
+    assert "Pool 'b'" in outcomes["E"].why
+
+
+def written(model: Model, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(model.proto().SerializeToString())
+    return path
+
+
+# What is not timed, and how often what is
+
+
+class Fixed:
+    """Runs to these scores; counts."""
+
+    def __init__(self, scores: Array, error: Exception | None = None) -> None:
+        self.scores, self.error, self.runs, self.closed = scores, error, 0, 0
+
+    def run(self, _: Array) -> Array:
+        self.runs += 1
+        if self.error:
+            raise self.error
+        return self.scores
+
+    def device_seconds(self, _: int) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+REFERENCE = np.array([[1.0, 2.0]], np.float32)
+
+
+def outcome_of(running: Fixed | Exception) -> Outcome:
+    def opened(_: Setting) -> Fixed:
+        if isinstance(running, Exception):
+            raise running
+        return running
+
+    rung = replace(RUNGS[0], open=opened)
+    where = Setting(Path(), None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
+    return climb(where, [rung], REFERENCE, REFERENCE, lambda _: None)[0]
+
+
+@pytest.mark.parametrize("scores", [REFERENCE * 1.01, REFERENCE * np.nan, REFERENCE[:, ::-1]])
+def test_wrong_scores_get_no_time(scores: Array) -> None:
+    running = Fixed(scores)
+    outcome = outcome_of(running)
+    assert (outcome.status, outcome.times, running.runs, running.closed) == ("wrong", None, 1, 1)
+    assert "differ" in outcome.why
+
+
+def test_a_run_that_fails_is_wrong_and_closed() -> None:
+    running = Fixed(REFERENCE, KernelError("gave up"))
+    outcome = outcome_of(running)
+    assert (outcome.status, outcome.why, outcome.times, running.closed) == ("wrong", "gave up", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ModelError("no"), "missing"), (DeviceError("no"), "missing"), (KernelError("no"), "wrong")]
+)
+def test_what_cannot_be_opened(error: Exception, status: str) -> None:
+    outcome = outcome_of(error)
+    assert (outcome.status, outcome.why, outcome.times) == (status, "no", None)
+
+
+def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Fixed(REFERENCE)
+    assert outcome_of(running).times is not None
+    assert running.runs == 2
+    monkeypatch.setattr(climbing, "PATIENCE", 0.0)
+    patient = Fixed(REFERENCE)
+    outcome = outcome_of(patient)
+    assert outcome.times is not None
+    assert (outcome.times.samples, patient.runs) == (1, 1)
+
+
+def test_samples_end_with_time_or_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: Iterator[float] = iter([0.2] * 100)
+    monkeypatch.setattr(climbing, "SECONDS", 0.5)
+    monkeypatch.setattr(climbing, "wall", lambda _: next(ticks))
+    assert climbing._samples(lambda: None, 0.2) == [0.2] * 3
+    monkeypatch.setattr(climbing, "wall", lambda _: 0.001)
+    assert len(climbing._samples(lambda: None, 0.001)) == climbing.MOST
+
+
+# Gains
+
+
+def reached(letter: str, seconds: float | None) -> Outcome:
+    rung = RUNGS[LETTERS.index(letter)]
+    if seconds is None:
+        return Outcome(rung, "missing", "why")
+    return Outcome(rung, "measured", "", 0.0, Summary(seconds, seconds, seconds, 1))
+
+
+def test_gains_are_over_the_last_rung_with_a_time() -> None:
+    found = gains([reached("A", 8.0), reached("B", 2.0), reached("C", None), reached("D", 0.5)])
+    b, c, d = (RUNGS[LETTERS.index(letter)].predicted for letter in "BCD")
+    assert [gain.measured for gain in found] == [None, 4.0, None, 4.0]
+    assert [gain.predicted for gain in found] == [None, b, c, c * d]
+
+
+def test_a_rung_left_out_counts_in_the_prediction() -> None:
+    (_, gain) = gains([reached("E", 3.0), reached("G", 1.0)])
+    f, g = (RUNGS[LETTERS.index(letter)].predicted for letter in "FG")
+    assert (gain.measured, gain.predicted) == (3.0, f * g)
+
+
+def test_the_table_of_rungs_is_whole() -> None:
+    assert "".join(LETTERS) == "ABCDEFGHIJKLMNOP"
+    assert [rung.letter for rung in RUNGS if rung.predicted is None] == ["A"]
+    assert all(rung.reason and rung.idea and len(rung.name) <= 24 for rung in RUNGS)
+    assert [rung.published_ms for rung in RUNGS[:3]] == [20803.31, 1197.87, None]
+    assert all("minus infinity" in rung.note for rung in RUNGS[:2])
+
+
+# Layers and launches
+
+
+def test_fused_operators_come_apart(narrow: Path) -> None:
+    graph = load_graph(Request(narrow))
+    apart = unfused(graph, relu=True)
+    assert not any(op.pool for op in apart.ops if isinstance(op, Conv))
+    assert sum(isinstance(op, Pool) for op in apart.ops) == 5
+    assert sum(isinstance(op, Relu) for op in apart.ops) == 15
+    assert apart.outputs == graph.outputs
+    assert [site.y_shape for site in sites(graph, (1, 3, 36, 36))][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
+
+
+def test_one_by_one_launches_every_step(device: Device) -> None:
+    calls: list[object] = []
+    fake = SimpleNamespace(
+        bind=lambda steps, bases: lambda: calls.append((steps, bases)), unbind=calls.append, facts=device.facts
+    )
+    each = _OneByOne(fake)
+    launch = each.bind(["a", "b"], {})
+    launch()
+    assert calls == [(["a"], {}), (["b"], {})]
+    each.unbind(launch)
+    assert len(calls) == 4
+    each.unbind(print)
+    assert calls[-1] is print
+    assert each.facts is device.facts

@@ -1,0 +1,136 @@
+"""`ladder`: a whole VGG on kernels from naive to the product's own, one idea a rung, each checked, then timed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from vgg16gpu.bench.plot import check_plot
+from vgg16gpu.bench.session import sample_inputs
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.bench import parse_names
+from vgg16gpu.cli.options import device_option, find_model, json_option, size_option
+from vgg16gpu.cli.show import add_row, console, heading, print_json, table
+from vgg16gpu.devices import open_device
+from vgg16gpu.files import atomic_writer, check_outputs
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.ladder.climb import Say, climb, onnxruntime_scores
+from vgg16gpu.ladder.plot import digits, write_plot
+from vgg16gpu.ladder.report import Content, content
+from vgg16gpu.ladder.rung import Setting
+from vgg16gpu.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.scores import finite_or_none
+
+_RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}.  [default: all]"
+
+
+@click.command("ladder")
+@click.argument("model_argument", required=False, metavar="[MODEL]")
+@click.option("--model", hidden=True, metavar="FILE")  # what infer and testbench call it
+@device_option
+@click.option("--rungs", callback=parse_names(LETTERS), metavar="LETTERS", help=_RUNGS_HELP)
+@size_option
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
+@json_option
+@click.pass_context
+def ladder_command(
+    ctx: click.Context,
+    model_argument: str | None,
+    model: str | None,
+    device: str,
+    rungs: tuple[str, ...],
+    size: tuple[int, int] | None,
+    output: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Climb from naive kernels to the fastest, a whole network at every rung, batch 1.
+
+    Each rung is checked against onnxruntime on whole scores before it is timed, a wrong one gets no time, and one that
+    this device cannot have says why. MODEL is an ONNX file of a VGG, or 'digits'; without it the VGG16 that `model
+    fetch` or else `model make` wrote. On a CPU the first rungs take many minutes at 224x224: a model of `model make
+    --size 64` has the same layers and a twelfth of the work. Exit code 1 when a rung's scores are wrong.
+    """
+    if model and model_argument:
+        raise click.UsageError("MODEL and --model are the same; give one")
+    check_outputs({"--output": output, "--plot": plot})
+    if plot:
+        check_plot(plot)
+    path = find_model(model_argument or model)
+    graph = load_graph(Request(path))
+    shape = resolve_input_shape(graph, 1, size)
+    opened, choice = open_device(device)
+    try:
+        say = _progress(wanted=not as_json and (output is not None or console(stderr=True).is_terminal))
+        result = _climbed(Setting(path, graph, shape, opened, device), choice, rungs or LETTERS, say)
+    finally:
+        opened.close()
+    if output:
+        with atomic_writer(output) as file:
+            file.write(json.dumps(finite_or_none(result), indent=2).encode() + b"\n")
+    if plot:
+        write_plot(result, plot)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+    ctx.exit(EXIT_CHECK_FAILED if any(rung["status"] == "wrong" for rung in result["rungs"]) else 0)
+
+
+def _climbed(setting: Setting, choice: str, letters: Sequence[str], say: Say) -> Content:
+    x = np.ascontiguousarray(sample_inputs(setting.shape[1:])[:1])
+    say("onnxruntime: the scores to meet, the time to beat")
+    reference, line = onnxruntime_scores(setting, x)
+    chosen = [rung for rung in RUNGS if rung.letter in letters]
+    return content(setting, choice, climb(setting, chosen, x, reference, say), line)
+
+
+def _progress(*, wanted: bool) -> Say:
+    """What tells a person at a terminal, or the log of a run that writes a file, how far it is."""
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        if wanted:
+            click.echo(f"ladder {time.monotonic() - start:5.1f} s: {text} ...", err=True)
+
+    return say
+
+
+def _print(result: Content) -> None:
+    screen, kind = console(), result["device"]["kind"]
+    shape = "x".join(map(str, result["model"]["input_shape"]))
+    heading(screen, f"{Path(result['model']['path']).name}, input {shape}, on {result['device']['name']}")
+    ms = "ms (CPU)" if kind == "cpu" else "ms"
+    numbers = (ms, "gain predicted", "gain", "error")
+    rows = table(["", "rung", "idea", *numbers], right=numbers)
+    for rung in result["rungs"]:
+        add_row(rows, rung["letter"], rung["name"], rung["idea"], *_cells(rung))
+    add_row(
+        rows, "", "onnxruntime, CPU", "the line to beat", digits(1e3 * result["onnxruntime"]["median_s"]), "", "", ""
+    )
+    screen.print(rows)
+    for rung in result["rungs"]:
+        if rung["why"]:
+            screen.print(f"{rung['letter']}: {rung['why']}", markup=False)
+    screen.print(f"ms: {result['method']}", markup=False)
+    screen.print(f"gain predicted: {result['predictions']}", markup=False)
+    if kind == "cpu":
+        screen.print("The same kernels as on a GPU, run by a CPU: the scores count, the times are a CPU's.")
+
+
+def _cells(rung: dict[str, Any]) -> tuple[str, str, str, str]:
+    predicted, gain = rung["gain"]["predicted"], rung["gain"]["measured"]
+    return (
+        digits(1e3 * rung["times"]["median_s"]) if rung["times"] else rung["status"],
+        f"{digits(predicted)}x" if predicted else "",
+        f"{digits(gain)}x" if gain else "",
+        f"{rung['error']:.1e}" if rung["error"] is not None else "",
+    )

@@ -1,0 +1,126 @@
+"""Recorded runs as numbers with names: what `lab run` and `ladder --output` have written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.lab.claims_s5 import LADDER, ONNXRUNTIME, SEED
+from vgg16gpu.lab.claims_times import Entry, Times
+from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.published import Key
+
+SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")
+ABSENT: Final = "not run"
+
+_LADDER_STATUS: Final = {"measured": Status.RIGHT, "wrong": Status.WRONG, "missing": Status.MISSING}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file: which experiment, where and when it was measured, and its numbers."""
+
+    path: Path
+    experiment: str  # S1 to S5, or "ladder"
+    model: str  # of a ladder: file and input
+    device: str
+    kind: str
+    date: str
+    quick: bool
+    entries: Mapping[Key, Entry]
+
+
+def newest(folders: Sequence[Path]) -> Path | None:
+    """The first of `folders` that holds records, itself or in a folder right below: the one written to last."""
+    for folder in folders:
+        below = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        times = {each: _last_written(each) for each in (folder, *below)}
+        if any(times.values()):
+            return max(times, key=lambda each: times[each])
+    return None
+
+
+def read_records(folder: Path, *others: Path) -> tuple[Record, ...]:
+    """Every record in a folder, and others by name; JSON files that are none are passed over.
+
+    Raises InputError for what cannot be read, for a folder without a record, and for two records of one experiment.
+    """
+    if not folder.is_dir():
+        raise InputError(f"--records '{folder}' is no folder; name the one that `lab run` wrote to")
+    found = [record for path in sorted(folder.glob("*.json")) if (record := _read(path))]
+    for path in others:
+        record = _read(path)
+        if record is None:
+            raise InputError(f"'{path}' is no record of `lab run` or `ladder --output`")
+        found.append(record)
+    if not found:
+        raise InputError(f"--records '{folder}' holds no record; run `vgg16gpu lab run all --output {folder}` first")
+    seen: dict[str, Path] = {}
+    for record in found:
+        if (other := seen.setdefault(record.experiment, record.path)) != record.path:
+            raise InputError(f"two records of {record.experiment}: '{other}' and '{record.path}'; move one away")
+    return tuple(found)
+
+
+def our_times(records: Sequence[Record]) -> Times:
+    """All of them as one."""
+    return Times({name: entry for record in records for name, entry in record.entries.items()}, ABSENT)
+
+
+def _last_written(folder: Path) -> float:
+    """0 without a record."""
+    names = [f"{name}.json" for name in SEEDS]
+    return max((path.stat().st_mtime for name in names if (path := folder / name).is_file()), default=0.0)
+
+
+def _read(path: Path) -> Record | None:
+    """A record, or None for JSON that is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"'{path}' is no JSON ({error}); move it away or run it again") from error
+    if not isinstance(content, dict):
+        return None
+    is_ladder = "rungs" in content and ONNXRUNTIME in content
+    if not is_ladder and not ("rows" in content and content.get("experiment") in SEEDS):
+        return None
+    try:
+        entries = _ladder(content) if is_ladder else dict(map(_row, content["rows"]))
+        place = content["environment"]
+        return Record(
+            path,
+            LADDER if is_ladder else content["experiment"],
+            _model(content["model"]) if is_ladder else "",
+            place["device"]["name"],
+            place["device"]["kind"],
+            place["date"],
+            bool(content.get("options", {}).get("quick")),
+            entries,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{path}' is a record of another version ({error!r} is wrong); run it again") from error
+
+
+def _row(row: Mapping[str, Any]) -> tuple[Key, Entry]:
+    setup = row["details"].get("setup_s")
+    name = (row["seed"], row["table"], row["size"], row["method"], row["parameter"])
+    return name, Entry(row["ours"], row["status"], row["remark"], row["error"], None if setup is None else 1e3 * setup)
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    return f"{Path(model['path']).name}, {'x'.join(map(str, model['input_shape']))}"
+
+
+def _ladder(content: Mapping[str, Any]) -> dict[Key, Entry]:
+    entries = {(SEED, LADDER, "", ONNXRUNTIME, ""): Entry(1e3 * content[ONNXRUNTIME]["median_s"])}
+    for rung in content["rungs"]:
+        milliseconds = 1e3 * rung["times"]["median_s"] if rung["times"] else None
+        status = _LADDER_STATUS[rung["status"]].value
+        entries[SEED, LADDER, "", rung["letter"], ""] = Entry(milliseconds, status, rung["why"], rung["error"])
+    return entries

@@ -1,0 +1,91 @@
+"""Numbers by the names that seeds_tables.csv gives them: what was published, and what a run has recorded, alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from typing import Final, Literal, TypeAlias
+
+from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.published import Key, published
+
+Combine: TypeAlias = Literal["first", "median"]
+
+RATIOS: Final = "claim"  # the published table of plain numbers
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A number, or why there is none. `setup_ms` is what a library spends before its first run."""
+
+    value: float | None  # milliseconds; of tables of ratios a plain number
+    status: str = Status.RIGHT.value
+    remark: str = ""
+    error: float | None = None  # norm-wise, against float64
+    setup_ms: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The number with three digits, ~ before what was not run but scaled up."""
+        about = "~" if self.status == Status.ESTIMATED.value else ""
+        return f"{about}{number(self.value)}"
+
+
+@dataclass(frozen=True)
+class Times:
+    """One side's numbers; `absent` says what it means that one is not there."""
+
+    entries: Mapping[Key, Entry]
+    absent: str
+
+    def __getitem__(self, key: Key) -> Entry:
+        return self.entries.get(key) or Entry(None, Status.MISSING.value, self.absent)
+
+    def rows(self, seed: str, table: str, method: str | None = None) -> dict[Key, Entry]:
+        """All of a table, or those of a method."""
+        return {
+            key: entry for key, entry in self.entries.items() if key[:2] == (seed, table) and method in (None, key[3])
+        }
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The first of these numbers that there is, or the median of those that there are."""
+
+    keys: tuple[Key, ...]
+    combine: Combine = "first"
+
+    def of(self, times: Times) -> Entry:
+        """Its value on one side, or why there is none."""
+        found = [times[key] for key in self.keys]
+        values = [entry.value for entry in found if entry.value is not None]
+        if not values:
+            return next((entry for entry in found if entry.remark != times.absent), found[0])
+        if self.combine == "first":
+            return next(entry for entry in found if entry.value is not None)
+        estimated = any(entry.status == Status.ESTIMATED.value for entry in found)
+        return Entry(median(values), (Status.ESTIMATED if estimated else Status.RIGHT).value)
+
+
+def key(seed: str, table: str, size: object, method: str, parameter: str = "") -> Key:
+    """The name of a number."""
+    return seed, table, str(size), method, parameter
+
+
+def one(seed: str, table: str, size: object, method: str, parameter: str = "") -> Quantity:
+    """A single number."""
+    return Quantity((key(seed, table, size, method, parameter),))
+
+
+@cache
+def published_times() -> Times:
+    """The published times. A ratio that was said but is no time is not among them."""
+    times = {name: Entry(value) for name, value in published().items() if name[1] != RATIOS}
+    return Times(times, "not published")
+
+
+def number(value: float | None) -> str:
+    """Three digits, as in tables."""
+    return "-" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"

@@ -1,0 +1,49 @@
+"""The figures of a run, as PNG and SVG: each that the report has, drawn from the record, ours beside theirs."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.files import atomic_writer
+from vgg16gpu.lab.figures_data import Content
+from vgg16gpu.lab.figures_draw import draw_picture
+from vgg16gpu.lab.figures_seeds import pictures
+
+SUFFIXES: Final = ("png", "svg")
+NO_MATPLOTLIB: Final = "no figures: matplotlib is not installed: pip install 'vgg16gpu[plot]'"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was written, and why something was not."""
+
+    paths: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def draw(record: Content, folder: Path) -> Drawn:
+    """Write every figure of a record into the folder. Raises ModelError when a file cannot be written."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return Drawn(notes=(NO_MATPLOTLIB,))
+    paths: list[Path] = []
+    notes: list[str] = []
+    for picture in pictures(record):
+        if picture.is_empty:
+            notes.append(f"no figure {picture.name}: {picture.reason}")
+            continue
+        figure = draw_picture(picture)
+        for suffix in SUFFIXES:
+            paths.append(folder / f"{picture.name}.{suffix}")
+            _write(figure, paths[-1], suffix)
+    return Drawn(tuple(paths), tuple(notes))
+
+
+def _write(figure: Any, path: Path, suffix: str) -> None:
+    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
+
+    # The same record gives the same file: no date, no random identifiers.
+    with mpl.rc_context({"svg.hashsalt": "lab"}), atomic_writer(path) as file:
+        figure.savefig(file, format=suffix, metadata={"Date": None} if suffix == "svg" else None)

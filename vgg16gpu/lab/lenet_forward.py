@@ -1,0 +1,195 @@
+"""LeNet's forward pass with its two convolutions computed by a variant of the lab, or one after the other on the host.
+
+Bias, ReLU, pools and the fully connected layers are numpy's on the host, for every version: so versions differ by
+their convolutions alone, and what lies outside of them can be told apart. Maps go to the device and back for each
+convolution.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Final, Protocol
+
+import numpy as np
+
+from vgg16gpu.bench.timing import Summary, summarise, wall
+from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, columns_of
+from vgg16gpu.lab.measure import Effort, Measurement, Status, TimedTrial, Times, measure
+from vgg16gpu.lab.problem import Array, Problem
+from vgg16gpu.lab.reference import Reference
+from vgg16gpu.lab.trial import in_layout
+from vgg16gpu.lab.variant import Parameters, Variant
+
+TOLERANCE: Final = 1e-5  # norm-wise error of scores and of the convolutions on the host
+
+_LEAST_SAMPLES: Final = 3
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Activations(Reference):
+    """A convolution of the net with the maps that it meets there."""
+
+    x: Array
+    weight: Array
+
+    @cached_property
+    def inputs(self) -> tuple[Array, Array]:
+        """(x, weight)."""
+        return self.x, self.weight
+
+
+class Version(Protocol):
+    """A way to compute the convolutions of a batch."""
+
+    def convolve(self, layer: str, x: Floats) -> Floats:
+        """conv1 or conv2 of x, without the bias; copies to and from a device included."""
+
+    def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
+        """Its time, without these copies, once its answer is checked; with warm caches, as after the layer before."""
+
+
+class Sequential:
+    """im2col and a matrix product, image by image, on one thread: numpy's plain loops, no BLAS, which takes several."""
+
+    def __init__(self, net: LeNet) -> None:
+        self._net = net
+
+    def convolve(self, layer: str, x: Floats) -> Floats:
+        """(N, C, H, W) to (N, outputs, rows, columns)."""
+        one = self._net.shape.convolution(layer, 1)
+        weight = self._net.parameters[f"{layer}.weight"].reshape(one.outputs, -1)
+        y = np.empty((len(x), *one.y_shape[1:]), np.float32)
+        for image, maps in zip(x, y, strict=True):
+            columns = np.ascontiguousarray(columns_of(image[None], one)[0])
+            np.einsum("ok,kp->op", weight, columns, out=maps.reshape(one.outputs, -1), optimize=False)
+        return y
+
+    def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
+        """Wall clock."""
+        work = partial(self.convolve, layer, maps.x)
+        judged = verdict(maps.error(work()), maps.extent)
+        return timed(judged, summarise(samples(lambda: wall(work), effort)))
+
+
+class ConvolutionLayer(TimedTrial):
+    """A trial that takes one x after the other."""
+
+    def convolve(self, x: Array) -> Array:
+        """The answer to another x: copied in, converted, computed, copied out."""
+        self.feed(x)
+        self.convert()
+        self.compute()
+        batch, outputs, rows, columns = self.problem.y_shape
+        channels_first = self.variant.y_layout == "CHW"
+        y = np.empty(self.problem.y_shape if channels_first else (batch, rows, columns, outputs), np.float32)
+        self.device.copy_out(y, self._at(self._places.y))
+        self.device.synchronize()
+        return y if channels_first else np.ascontiguousarray(y.transpose(0, 3, 1, 2))
+
+    def feed(self, x: Array) -> None:
+        """Copy x in, and the weights to constant memory where they belong there: other layers share that."""
+        self.x = x
+        self._sent = np.ascontiguousarray(in_layout(x, self.variant.x_layout))  # has to stay while it is copied
+        self.device.copy_in(self._at(self._places.x), self._sent)
+        for name, pointer in self.launches.constants.items():
+            constant = self.device.constant(self.launches.compute[0].kernel, name)
+            self.device.copy_on_device(constant, self._at(pointer), self.weight.nbytes)
+
+
+class OnDevice:
+    """Both convolutions by a variant, for one batch size. Raises what `Trial` raises."""
+
+    def __init__(
+        self, device: Device, net: LeNet, variant: Variant, batch: int, parameters: Parameters | None = None
+    ) -> None:
+        with ExitStack() as stack:
+            self._layers: dict[str, ConvolutionLayer] = {}
+            for layer in CONVOLUTIONS:
+                problem = net.shape.convolution(layer, batch)
+                inputs = np.zeros(problem.x_shape, np.float32), net.parameters[f"{layer}.weight"]
+                trial = ConvolutionLayer(device, variant, problem, parameters, inputs)
+                self._layers[layer] = stack.enter_context(trial)
+            self._stack = stack.pop_all()
+
+    def convolve(self, layer: str, x: Floats) -> Floats:
+        """(N, C, H, W) to (N, outputs, rows, columns)."""
+        return self._layers[layer].convolve(x.astype(np.float32, copy=False))
+
+    def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
+        """Between two events on a GPU."""
+        self._layers[layer].feed(maps.x)
+        return measure(self._layers[layer], maps, effort, None)
+
+    def close(self) -> None:
+        """Give everything back. Safe to call twice."""
+        self._stack.close()
+
+
+@dataclass(frozen=True)
+class ForwardTimes:
+    """Wall clock of a forward pass from images to scores on the host, and of its two convolutions with their copies."""
+
+    forward: Summary
+    layers: Summary
+
+
+def forward_times(net: LeNet, version: Version, x: Array, effort: Effort) -> ForwardTimes:
+    """A pass that is not timed, then samples."""
+    layers: list[float] = []
+
+    def convolve(layer: str, maps: Floats) -> Floats:
+        start = time.perf_counter()
+        y = version.convolve(layer, maps)
+        layers.append(time.perf_counter() - start)
+        return y
+
+    net.scores(x, version.convolve)
+    forward = samples(lambda: wall(lambda: net.scores(x, convolve)), effort)
+    both = [sum(layers[i : i + len(CONVOLUTIONS)]) for i in range(0, len(layers), len(CONVOLUTIONS))]
+    return ForwardTimes(summarise(forward), summarise(both))
+
+
+def activations(net: LeNet, x: Array) -> dict[str, Activations]:
+    """What each convolution meets when the net is asked about x, computed in float64 and rounded once."""
+    found, maps = {}, x
+    for layer in CONVOLUTIONS:
+        problem: Problem = net.shape.convolution(layer, len(x))
+        weight = net.parameters[f"{layer}.weight"]
+        found[layer] = Activations(problem, 10**9, x=maps, weight=weight)
+        maps = net.after_convolution(layer, found[layer].expected).astype(np.float32)
+    return found
+
+
+def scores_of_all(net: LeNet, version: Version, x: Array, batch: int) -> Floats:
+    """Scores of any number of images by batches of one size, the last one filled up with the first images."""
+    filled = np.resize(np.arange(len(x)), -(-len(x) // batch) * batch)
+    parts = [net.scores(x[chosen], version.convolve) for chosen in filled.reshape(-1, batch)]
+    return np.concatenate(parts)[: len(x)]
+
+
+def samples(sample: Callable[[], float], effort: Effort) -> list[float]:
+    """Until there are enough or time is up."""
+    start, found = time.perf_counter(), list[float]()
+    while len(found) < effort.samples:
+        found.append(sample())
+        if len(found) >= _LEAST_SAMPLES and time.perf_counter() - start > effort.seconds:
+            break
+    return found
+
+
+def verdict(error: float, checked: str, tolerance: float = TOLERANCE) -> Measurement:
+    """Right or wrong, without a time yet."""
+    if error <= tolerance:
+        return Measurement(Status.RIGHT, "", error, tolerance, checked)
+    reason = f"error {error:.3g} against float64, allowed is {tolerance:g}: no time"
+    return Measurement(Status.WRONG, reason, error, tolerance, checked)
+
+
+def timed(judged: Measurement, summary: Summary) -> Measurement:
+    """With this time if it is right, else as it is."""
+    return replace(judged, compute=Times(summary)) if judged.status is Status.RIGHT else judged

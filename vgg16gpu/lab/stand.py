@@ -1,0 +1,179 @@
+"""Where cases are measured: a device with its roofline, the variants, and what has been measured already."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
+from typing import Final, TypeAlias
+
+from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import DeviceError, Error, KernelError
+from vgg16gpu.lab.baseline import measure_baseline
+from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.reference import Reference
+from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError
+from vgg16gpu.lab.variant import Parameters, Variant, places
+from vgg16gpu.program import Kernel
+
+Work: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]  # variant, parameters, problem
+
+_TRUSTED_SECONDS: Final = 1e-3  # from which on a run tells what a larger one takes: the launch does not count
+
+_OUTCOMES: Final[Mapping[type[Error], Status]] = {
+    RefusedError: Status.REFUSED,
+    InvalidLaunchError: Status.INVALID,
+    DeviceError: Status.NO_ROOM,
+}
+
+
+class BrokenDeviceError(KernelError):
+    """A variant has left the device beyond use: nothing more can be measured in this process."""
+
+
+class Stand:
+    """Measures variants and baselines, each problem's answer computed once, each case measured once."""
+
+    def __init__(self, device: Device, variants: Iterable[Variant], effort: Effort) -> None:
+        self.device, self.effort = device, effort
+        self.variants = {variant.name: variant for variant in variants}
+        self.broken = ""  # by whom, if the device is beyond use
+        self._done: dict[tuple[Work, Effort], Measurement] = {}
+        self._longest: dict[object, tuple[Problem, float]] = {}  # of each variant, to tell what a larger one takes
+        self._reference: Reference | None = None
+        self._flush: Flush | None = None
+
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        """The device's roofline, measured."""
+        return measure_ceilings(self.device)
+
+    def percent(self, problem: Problem, seconds: float) -> float:
+        """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: out of caches."""
+        ceilings = self.ceilings
+        least = max(problem.flop / ceilings.flop_per_s, problem.nbytes / ceilings.bytes_per_s)
+        return 100 * least / seconds
+
+    @property
+    def method(self) -> str:
+        """How times are taken, for records."""
+        cold = self._flush.description if self._flush else "not measured"
+        return self.effort.description(self.device.facts.kind, cold)
+
+    def build(self, work: Iterable[tuple[str, Parameters, Problem]]) -> None:
+        """Compile the kernels of all of this at once. What does not compile is told when it is measured."""
+        kernels: dict[Kernel, None] = {}
+        for name, parameters, problem in work:
+            with contextlib.suppress(Exception):  # `measure` meets it again and says so
+                kernels.update(dict.fromkeys(self._kernels(self.variants[name], parameters, problem)))
+        with contextlib.suppress(KernelError):
+            self.device.build(kernels)
+
+    def measure(self, name: str, parameters: Parameters, problem: Problem, effort: Effort | None = None) -> Measurement:
+        """What became of a variant with a problem. Raises BrokenDeviceError, naming it, if it broke the device."""
+        if self.broken:
+            raise BrokenDeviceError(self.broken)
+        effort = effort or self.effort
+        key = (name, tuple(sorted(parameters.items())), problem), effort
+        if key not in self._done:
+            self._done[key] = self._measure(name, parameters, problem, effort)
+        return self._done[key]
+
+    def baseline(self, name: str, problem: Problem, effort: Effort | None = None) -> Measurement:
+        """What became of a library, or of the host, with a problem. Raises BrokenDeviceError once there is one."""
+        if self.broken:
+            raise BrokenDeviceError(self.broken)
+        effort = effort or self.effort
+        key = (name, (), problem), effort
+        if key not in self._done:
+            self._done[key] = self._outcome(name, partial(self._baseline, name, problem, effort))
+        return self._done[key]
+
+    def close(self) -> None:
+        """Give back what is the stand's own; the device is not."""
+        if self._flush:
+            with contextlib.suppress(Error):  # of a device beyond use
+                self._flush.close()
+            self._flush = None
+
+    def _kernels(self, variant: Variant, parameters: Parameters, problem: Problem) -> list[Kernel]:
+        chosen = variant.with_defaults(parameters)
+        if variant.refuses(problem, chosen):
+            return []
+        launches = variant.launches(problem, chosen, places(problem, variant.workspace_nbytes(problem, chosen))[0])
+        return [step.kernel for step in (*launches.convert, *launches.compute)]
+
+    def _measure(self, name: str, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:
+        variant = self.variants.get(name)
+        if variant is None:
+            return Measurement(Status.MISSING, f"there is no variant '{name}'")
+        kin = name, tuple(sorted(parameters.items())), problem.stride, problem.kernel
+        if estimate := self._estimate(kin, problem, effort):
+            return estimate
+        found = self._outcome(name, partial(self._try, variant, parameters, problem, effort))
+        if found.compute:
+            self._longest[kin] = problem, found.compute.warm.median_s
+        return found
+
+    def _outcome(self, name: str, work: Callable[[], Measurement]) -> Measurement:
+        """What `work` returns, or what becomes of what it raises. Raises BrokenDeviceError."""
+        try:
+            return work()
+        except (RefusedError, InvalidLaunchError, DeviceError) as error:
+            self._require_device(name)
+            status = next(status for kind, status in _OUTCOMES.items() if isinstance(error, kind))
+            return Measurement(status, str(error))
+        except Exception as error:
+            self._require_device(name)
+            return Measurement(Status.FAILED, _told(error))
+
+    def _try(self, variant: Variant, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:
+        reference = self._answer(problem, effort)
+        with TimedTrial(self.device, variant, problem, parameters, reference.inputs) as trial:
+            return measure(trial, reference, effort, self._cold(effort))
+
+    def _baseline(self, name: str, problem: Problem, effort: Effort) -> Measurement:
+        return measure_baseline(name, self.device, self._answer(problem, effort), effort, self._cold(effort))
+
+    def _answer(self, problem: Problem, effort: Effort) -> Reference:
+        """The last one is kept: cases of one problem follow each other."""
+        found = self._reference
+        if found is None or (found.problem, found.most_products) != (problem, effort.products):
+            self._reference = found = Reference(problem, effort.products)
+        return found
+
+    def _estimate(self, kin: object, problem: Problem, effort: Effort) -> Measurement | None:
+        """Scaled from a smaller problem, where a run would take too long."""
+        smaller, seconds = self._longest.get(kin, (problem, 0.0))
+        estimate = seconds * problem.flop / smaller.flop
+        if seconds < _TRUSTED_SECONDS or estimate <= effort.limit:
+            return None
+        size = "x".join(map(str, smaller.x_shape))
+        reason = f"a run would take longer than {effort.limit:g} s: that of {size}, scaled by FLOP (--full runs it)"
+        return Measurement(Status.ESTIMATED, reason, estimate_s=estimate)
+
+    def _cold(self, effort: Effort) -> Flush | None:
+        if not effort.cold:
+            return None
+        if self._flush is None:
+            self._flush = Flush(self.device)
+        return self._flush
+
+    def _require_device(self, name: str) -> None:
+        try:
+            self.device.synchronize()
+        except Error as error:
+            self.broken = f"{name} broke the device: {error}; nothing can be measured after it: repair it"
+            raise BrokenDeviceError(self.broken) from error
+
+
+def _told(error: Exception) -> str:
+    """One line; for what is no error of ours also where it was raised."""
+    text = " ".join(str(error).split())
+    if isinstance(error, Error):
+        return text
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"

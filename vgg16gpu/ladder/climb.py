@@ -1,0 +1,141 @@
+"""Climbing: each rung is opened, checked against onnxruntime on whole scores, and only then timed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from vgg16gpu.accuracy import score_error
+from vgg16gpu.bench.environment import worker_threads
+from vgg16gpu.bench.peers import Setting as PeerSetting
+from vgg16gpu.bench.peers import open_peer
+from vgg16gpu.bench.precision import PEER_TOLERANCES
+from vgg16gpu.bench.timing import Summary, summarise, wall
+from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
+from vgg16gpu.graph import Array
+from vgg16gpu.ladder.rung import Rung, Running, Setting
+from vgg16gpu.ladder.rungs import RUNGS
+
+SECONDS: Final = 0.5  # of timed runs, and at most MOST of them
+MOST: Final = 30
+PATIENCE: Final = 2.0  # seconds: a checked run that takes as long is the only sample
+
+# As of peers: 4608 products in one chain have several times the error of the engine's sums, which are made of groups.
+# VGG16 with random weights, whose scores are small sums of large terms, makes 1e-5 of it.
+TOLERANCES: Final = PEER_TOLERANCES
+
+Status = Literal["measured", "wrong", "missing"]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a rung. `error` is norm-wise, of the scores; times only where it is small enough."""
+
+    rung: Rung
+    status: Status
+    why: str = ""
+    error: float | None = None
+    times: Summary | None = None  # from host to host
+    device: Summary | None = None  # input and output on the device; not of what takes seconds
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Of a rung over the one before it that was measured, the predictions of all between multiplied."""
+
+    predicted: float | None
+    measured: float | None
+
+
+def onnxruntime_scores(setting: Setting, x: Array) -> tuple[Array, Summary]:
+    """What onnxruntime's CPU provider says of the image (1, C, H, W), and how long it takes.
+
+    With as many threads as the cpu device, else as many as it likes. Raises PeerError where it is not installed.
+    """
+    device = setting.device
+    threads = worker_threads(device) if device.facts.kind == "cpu" else 0
+    peer = open_peer("onnxruntime", PeerSetting(setting.path, setting.graph, setting.shape[1:], "cpu", 0, threads))
+    with closing(peer), peer.contenders(np.ascontiguousarray(setting.graph.input.to_file(x))) as contenders:
+        cpu = contenders[0]
+        first = time.perf_counter()
+        scores = np.asarray(cpu.scores(), np.float32)
+        return scores, summarise(_samples(cpu.scores, time.perf_counter() - first))
+
+
+def climb(setting: Setting, rungs: Sequence[Rung], x: Array, reference: Array, say: Say) -> list[Outcome]:
+    """An outcome for each of `rungs`; `say` gets a line for each."""
+    found = []
+    for rung in rungs:
+        say(f"{rung.letter}: {rung.name}")
+        found.append(_outcome(setting, rung, x, reference))
+    return found
+
+
+def gains(outcomes: Sequence[Outcome]) -> list[Gains]:
+    """For each outcome, in order; without a time of its own a rung has its prediction alone."""
+    found = []
+    before: Outcome | None = None
+    for outcome in outcomes:
+        if outcome.times is None:
+            found.append(Gains(outcome.rung.predicted, None))
+            continue
+        if before is None or before.times is None:
+            found.append(Gains(None, None))
+        else:
+            gain = before.times.median_s / outcome.times.median_s
+            found.append(Gains(_predicted(before.rung, outcome.rung), gain))
+        before = outcome
+    return found
+
+
+def _predicted(before: Rung, rung: Rung) -> float:
+    between = RUNGS[RUNGS.index(before) + 1 : RUNGS.index(rung) + 1]
+    return math.prod(each.predicted or 1.0 for each in between)
+
+
+def _outcome(setting: Setting, rung: Rung, x: Array, reference: Array) -> Outcome:
+    if reason := rung.lacks(setting.device):
+        return Outcome(rung, "missing", reason)
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(closing(rung.open(setting)))
+        except (ModelError, InputError, DeviceError) as error:  # not for this model, this device, or as much memory
+            return Outcome(rung, "missing", str(error))
+        except Error as error:
+            return Outcome(rung, "wrong", str(error))
+        try:
+            return _checked(rung, running, x, reference)
+        except Error as error:
+            return Outcome(rung, "wrong", str(error))
+
+
+def _checked(rung: Rung, running: Running, x: Array, reference: Array) -> Outcome:
+    start = time.perf_counter()
+    scores = running.run(x)
+    first = time.perf_counter() - start
+    error = float(score_error(scores.reshape(reference.shape), reference).max())
+    bound = TOLERANCES[rung.precision]
+    if not error <= bound:
+        return Outcome(
+            rung, "wrong", f"the scores differ by {error:.2e} from onnxruntime's, {bound:g} is allowed", error
+        )
+    times = summarise(_samples(lambda: running.run(x), first))
+    on_device = running.device_seconds(times.samples) if first < PATIENCE else None
+    return Outcome(rung, "measured", "", error, times, summarise(on_device) if on_device else None)
+
+
+def _samples(run: Callable[[], object], first: float) -> list[float]:
+    """Seconds of runs, after a first one that took so long."""
+    if first >= PATIENCE:
+        return [first]
+    samples = [wall(run)]
+    while sum(samples) < SECONDS and len(samples) < MOST:
+        samples.append(wall(run))
+    return samples

@@ -1,0 +1,214 @@
+"""The launches of the ladder's own kernels (kernels/ladder/*.cu), for one image in NCHW, float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from vgg16gpu.errors import ModelError
+from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.graph import NO_PADS, Conv, Gemm, Window
+from vgg16gpu.ladder.layers import Site
+from vgg16gpu.ops.base import ceil_div, linear, scalars
+from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step
+
+PARTIALS = "ladder/channel_partials.cu"
+SERIAL = "ladder/channel_serial.cu"
+TREE = "ladder/channel_tree.cu"
+COLUMNS = "ladder/pool_columns.cu"
+BIAS_RELU = "ladder/bias_relu.cu"
+PIXELS = "ladder/pixels.cu"
+SHARED = "ladder/conv_shared.cu"
+REGISTERS = "ladder/conv_registers.cu"
+
+THREADS: Final = 512  # of a block of the gemms, and most of a convolution's with a thread for each input channel
+MAX_COLUMNS: Final = 1024  # threads of a pool
+TILE: Final = 16  # rows and columns of a block with a thread for each output
+TILE_C: Final = 8  # channels in shared memory at a time
+TILE_OC = TILE_PX = 64  # of the register tile
+REGISTER_THREADS: Final = 128
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layer and where its arrays lie; a pool has no weight."""
+
+    site: Site
+    x: Pointer
+    y: Pointer
+    weight: Pointer | None = None
+
+    @property
+    def arguments(self) -> tuple[Pointer, ...]:
+        """The pointers, in the order of every kernel."""
+        return (self.y, self.x) if self.weight is None else (self.y, self.x, self.weight)
+
+
+Maker: TypeAlias = Callable[[Placed], Step]
+
+
+@dataclass(frozen=True)
+class Technique:
+    """How the layers of a rung are computed. `addends`: numbers that are left to add for each output of a layer."""
+
+    conv: Maker
+    gemm: Maker
+    pool: Maker
+    addends: Callable[[Site], int] = lambda _: 1
+
+    def step(self, placed: Placed, facts: DeviceFacts) -> Step:
+        """The launch of a layer, without bias and ReLU. Raises ModelError when shared memory is too small for it."""
+        layer = placed.site.layer
+        maker = self.conv if isinstance(layer, Conv) else self.gemm if isinstance(layer, Gemm) else self.pool
+        step = maker(placed)
+        if step.shared > facts.shared_nbytes:
+            raise ModelError(
+                f"{type(layer).__name__} '{layer.y}': {step.kernel.name} needs {step.shared} bytes of shared memory, a "
+                f"block of {facts.name} has {facts.shared_nbytes}"
+            )
+        return step
+
+
+def padded(site: Site) -> Site:
+    """A convolution after its map has been padded."""
+    assert isinstance(site.layer, Conv)
+    channels, height, width = site.x_shape
+    pads = site.window.pads
+    shape = channels, height + pads.top + pads.bottom, width + pads.left + pads.right
+    return replace(site, layer=replace(site.layer, window=replace(site.window, pads=NO_PADS)), x_shape=shape)
+
+
+# Convolutions
+
+
+def conv_partials(placed: Placed) -> Step:
+    """A block for each output channel, a thread for each input channel; the host adds. Takes a padded map."""
+    site = placed.site
+    return _step(
+        placed,
+        Kernel(PARTIALS, "conv_partials_f32"),
+        Dim3(site.y_shape[0]),
+        Dim3(min(site.x_shape[0], THREADS)),
+        scalars(*site.x_shape, *site.y_shape[1:], *site.window.kernel, *site.window.strides),
+    )
+
+
+def conv_serial(placed: Placed) -> Step:
+    """The same, added by thread 0 in shared memory."""
+    channels, taps = placed.site.x_shape[0], math.prod(placed.site.window.kernel)
+    return _channels_step(placed, Kernel(SERIAL, "conv_serial_f32"), channels * taps)
+
+
+def conv_tree(placed: Placed) -> Step:
+    """The same, added as a tree."""
+    return _channels_step(placed, Kernel(TREE, "conv_tree_f32"), min(placed.site.x_shape[0], THREADS))
+
+
+def conv_pixels(placed: Placed) -> Step:
+    """A thread for each output."""
+    return _step(placed, Kernel(PIXELS, "conv_pixels_f32"), *_tiles(placed.site), _conv_dims(placed.site))
+
+
+def conv_shared(placed: Placed) -> Step:
+    """A thread for each output; the block's part of the map in shared memory."""
+    window = placed.site.window
+    halo = [(TILE - 1) * stride + size for stride, size in zip(window.strides, window.kernel, strict=True)]
+    floats = TILE_C * (math.prod(halo) + math.prod(window.kernel))
+    kernel = Kernel(SHARED, "conv_shared_f32", (("TILE_C", TILE_C),))
+    return _step(placed, kernel, *_tiles(placed.site), _conv_dims(placed.site), shared=4 * floats)
+
+
+def conv_registers(placed: Placed) -> Step:
+    """8 x 4 outputs a thread."""
+    site = placed.site
+    outputs, rows, columns = site.y_shape
+    height, width = site.window.kernel
+    return _step(
+        placed,
+        Kernel(REGISTERS, "conv_registers_f32", (("KERNEL_H", height), ("KERNEL_W", width))),
+        Dim3(ceil_div(rows * columns, TILE_PX), ceil_div(outputs, TILE_OC)),
+        Dim3(REGISTER_THREADS),
+        scalars(*site.x_shape, *site.y_shape, *site.window.strides, *_origin(site.window)),
+    )
+
+
+# Fully connected layers: a block for each output
+
+
+def gemm_partials(placed: Placed) -> Step:
+    """The host adds what the threads have."""
+    return _gemm_step(placed, Kernel(PARTIALS, "gemm_partials_f32"), 0)
+
+
+def gemm_serial(placed: Placed) -> Step:
+    """Thread 0 adds."""
+    return _gemm_step(placed, Kernel(SERIAL, "gemm_serial_f32"), 4 * THREADS)
+
+
+def gemm_tree(placed: Placed) -> Step:
+    """Added as a tree."""
+    return _gemm_step(placed, Kernel(TREE, "gemm_tree_f32"), 4 * THREADS)
+
+
+# Pools, bias and ReLU
+
+
+def pool_columns(placed: Placed) -> Step:
+    """A block for each channel, a thread for each column."""
+    channels, _, columns = placed.site.y_shape
+    block = Dim3(min(columns, MAX_COLUMNS))
+    return _step(placed, Kernel(COLUMNS, "pool_columns_f32"), Dim3(channels), block, _pool_dims(placed.site))
+
+
+def pool_pixels(placed: Placed) -> Step:
+    """A thread for each output."""
+    return _step(placed, Kernel(PIXELS, "pool_pixels_f32"), *_tiles(placed.site), _pool_dims(placed.site))
+
+
+def bias_relu(y: Pointer, bias: Pointer, site: Site) -> Step:
+    """Adds the bias and takes the ReLU where the sums lie."""
+    pixels = site.y_size // site.y_shape[0]
+    numbers = scalars(site.y_size, pixels, int(site.relu))
+    return Step(Kernel(BIAS_RELU, "bias_relu_f32"), *linear(site.y_size), (y, bias, *numbers), label="bias, ReLU")
+
+
+def partial_sums(site: Site) -> int:
+    """What the kernels of PARTIALS leave to the host."""
+    return site.x_shape[0] if isinstance(site.layer, Conv) else THREADS if isinstance(site.layer, Gemm) else 1
+
+
+def _step(
+    placed: Placed, kernel: Kernel, grid: Dim3, block: Dim3, numbers: tuple[Scalar, ...], shared: int = 0
+) -> Step:
+    return Step(kernel, grid, block, (*placed.arguments, *numbers), shared, label=placed.site.layer.y)
+
+
+def _channels_step(placed: Placed, kernel: Kernel, floats: int) -> Step:
+    site = placed.site
+    block = Dim3(min(site.x_shape[0], THREADS))
+    return _step(placed, kernel, Dim3(site.y_shape[0]), block, _conv_dims(site), shared=4 * floats)
+
+
+def _gemm_step(placed: Placed, kernel: Kernel, shared: int) -> Step:
+    site = placed.site
+    return _step(placed, kernel, Dim3(site.y_size), Dim3(THREADS), scalars(site.x_size), shared)
+
+
+def _tiles(site: Site) -> tuple[Dim3, Dim3]:
+    channels, rows, columns = site.y_shape
+    return Dim3(ceil_div(columns, TILE), ceil_div(rows, TILE), channels), Dim3(TILE, TILE)
+
+
+def _origin(window: Window) -> tuple[int, int]:
+    return window.pads.top, window.pads.left
+
+
+def _conv_dims(site: Site) -> tuple[Scalar, ...]:
+    window = site.window
+    return scalars(*site.x_shape, *site.y_shape[1:], *window.kernel, *window.strides, *_origin(window))
+
+
+def _pool_dims(site: Site) -> tuple[Scalar, ...]:
+    return _conv_dims(site)[1:]

@@ -1,0 +1,54 @@
+"""A climb as plain data: what the JSON file holds, and what table and chart are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from vgg16gpu.bench.environment import environment
+from vgg16gpu.bench.report import model_identity
+from vgg16gpu.bench.timing import Summary
+from vgg16gpu.ladder.climb import MOST, PATIENCE, SECONDS, TOLERANCES, Outcome, gains
+from vgg16gpu.ladder.rung import Setting
+
+SCHEMA: Final = 1
+Content = dict[str, Any]
+
+METHOD = (
+    "wall clock from an image in the host's memory to its scores there, batch 1; a checked run first, then runs until "
+    f"{SECONDS:g} s or {MOST} of them; a checked run of {PATIENCE:g} s or more is the only sample"
+)
+PREDICTIONS = "gains over the rung before, for an H200 at 224x224, written down before the first run there"
+
+
+def content(setting: Setting, device_choice: str, outcomes: Sequence[Outcome], reference: Summary) -> Content:
+    """Everything, ready for `json.dumps`. Times are seconds."""
+    facts = setting.device.facts
+    return {
+        "schema": SCHEMA,
+        "model": model_identity(setting.path, setting.shape),
+        "device": {"kind": facts.kind, "name": facts.name},
+        "device_choice": device_choice,
+        "environment": environment(setting.device),
+        "method": METHOD,
+        "predictions": PREDICTIONS,
+        "onnxruntime": {"name": "onnxruntime, CPU", **asdict(reference)},
+        "rungs": [_rung(outcome, gain) for outcome, gain in zip(outcomes, map(asdict, gains(outcomes)), strict=True)],
+    }
+
+
+def _rung(outcome: Outcome, gain: Content) -> Content:
+    rung = outcome.rung
+    return {
+        **{name: getattr(rung, name) for name in ("letter", "name", "idea", "source", "precision", "reason", "note")},
+        "predicted": rung.predicted,
+        "published_ms": rung.published_ms,
+        "status": outcome.status,
+        "why": outcome.why,
+        "error": outcome.error,
+        "tolerance": TOLERANCES[rung.precision],
+        "times": asdict(outcome.times) if outcome.times else None,
+        "on_device": asdict(outcome.device) if outcome.device else None,
+        "gain": gain,
+    }
