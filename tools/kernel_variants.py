@@ -1,7 +1,7 @@
 """What the planner may compile: which module drives which kernel, and the macro settings of each.
 
 They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
-in every precision, with its values kept and not.
+in every precision, with its values kept and not; of the lab's kernels those of each parameter.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from vgg16gpu.devices.cuda_compiler import architecture
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
 from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.lab import variant as lab
+from vgg16gpu.lab.problem import Problem
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Kernel
@@ -41,6 +43,7 @@ OF_DEVICES: Final = frozenset({"transfer"})  # launched by devices themselves, w
 HOPPER: Final = architecture((9, 0))
 PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8")
 BATCHES: Final = (1, 8, 32, 128)
+LAB_PROBLEMS: Final = (Problem(1, 3, 64, 64, 8, kernel=3, padding=1), Problem(1, 6, 64, 64, 16, kernel=5, stride=2))
 CARD: Final = "NVIDIA H200"
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
@@ -54,12 +57,28 @@ def driver(kernel: str) -> str:
 
 def variants(source: Path) -> tuple[Defines, ...]:
     """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
+    if source.parent.name == "lab":
+        return lab_variants(source.name)
     name = driver(source.stem)
     if importlib.util.find_spec(name) is None:
         return ((),)
     listed: tuple[Defines, ...] = getattr(importlib.import_module(name), "VARIANTS", ())
     planned = {kernel.defines for kernel in planned_kernels() if kernel.source == source.name}
     return tuple(dict.fromkeys((*listed, *sorted(planned)))) or ((),)
+
+
+def lab_variants(name: str) -> tuple[Defines, ...]:
+    """The macro settings of a kernel of the lab for 3x3 and 5x5 filters, with every value of each parameter."""
+    found: set[Defines] = set()
+    for variant, problem in product(lab.variants(), LAB_PROBLEMS):
+        for values in product(*variant.parameters.values()):
+            parameters = dict(zip(variant.parameters, values, strict=True))
+            if not variant.refuses(problem, parameters):
+                places, _ = lab.places(problem, variant.workspace_nbytes(problem, parameters))
+                launches = variant.launches(problem, parameters, places)
+                steps = (*launches.convert, *launches.compute)
+                found |= {step.kernel.defines for step in steps if step.kernel.source == f"lab/{name}"}
+    return tuple(sorted(found)) or ((),)
 
 
 def is_hopper_only(source: Path) -> bool:

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if toolkit is None:
         print("No working nvcc in CUDA_HOME, CUDA_ROOT, PATH or /usr/local/cuda.", file=sys.stderr)
         return 2
-    files = options.files or sorted(kernel_dir().glob("*.cu"))
+    files = options.files or sorted(kernel_dir().rglob("*.cu"))
     tasks = [
         (toolkit, file, defines, arch)
         for file in files

@@ -12,10 +12,10 @@
 //           into: refilled early it is a race, refilled late it is halo_shared.cu.
 #include "lab/halo.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) halo_prefetch_f32(float* __restrict__ y,
-                                                                        const float* __restrict__ x,
-                                                                        const float* __restrict__ weight, int C, int H,
-                                                                        int W, int OC, int OH, int OW) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) halo_prefetch_f32(float* __restrict__ y,
+                                                                           const float* __restrict__ x,
+                                                                           const float* __restrict__ weight, int C,
+                                                                           int H, int W, int OC, int OH, int OW) {
   __shared__ Tile tile[2];
   const int groups = (OC + OUTPUTS - 1) / OUTPUTS;
   const int oc = blockIdx.z % groups * OUTPUTS, n = blockIdx.z / groups;

@@ -16,10 +16,10 @@
 //           until nobody reads it any more. In between the block waits for memory; other blocks must fill that time.
 #include "lab/halo.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS) halo_shared_f32(float* __restrict__ y,
-                                                                      const float* __restrict__ x,
-                                                                      const float* __restrict__ weight, int C, int H,
-                                                                      int W, int OC, int OH, int OW) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) halo_shared_f32(float* __restrict__ y,
+                                                                         const float* __restrict__ x,
+                                                                         const float* __restrict__ weight, int C, int H,
+                                                                         int W, int OC, int OH, int OW) {
   __shared__ Tile tile;
   const int groups = (OC + OUTPUTS - 1) / OUTPUTS;
   const int oc = blockIdx.z % groups * OUTPUTS, n = blockIdx.z / groups;

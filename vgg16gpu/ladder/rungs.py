@@ -1,4 +1,7 @@
-"""The rungs in order. Predictions are for an H200 at batch 1 and 224x224, written down before the first run there."""
+"""The rungs in order. Predictions are for an H200 at batch 1 and 224x224.
+
+Those of A to L were written down before the first run there; those of M to P after the product had been measured.
+"""
 
 from __future__ import annotations
 
