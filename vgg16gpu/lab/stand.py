@@ -52,7 +52,7 @@ class Stand:
         return measure_ceilings(self.device)
 
     def percent(self, problem: Problem, seconds: float) -> float:
-        """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: out of caches."""
+        """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: by caches."""
         ceilings = self.ceilings
         least = max(problem.flop / ceilings.flop_per_s, problem.nbytes / ceilings.bytes_per_s)
         return 100 * least / seconds
