@@ -30,6 +30,7 @@ COMMANDS = {
     "info": ("info", "Describe a model and its plan: layers, cost, memory. Needs no GPU."),
     "calibrate": ("calibrate", "Choose the scales of int8 from images."),
     "lab": ("lab", "The convolution lab: published experiments run again, your own kernels beside them."),
+    "report": ("report", "Everything recorded, and all kernels, as one HTML page."),
     "tune": ("tune", "Measure which tiles are fastest on this GPU."),
     "doctor": ("doctor", "Check driver, toolkit, compiler, memory; say what to fix."),
     "cache": ("cache", "Show or clear the compiled kernels."),

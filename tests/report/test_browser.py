@@ -1,0 +1,84 @@
+"""The page in a real browser, where there is one: it is looked at through a screenshot.
+
+A probe at its end looks for what must not be and paints the page in a colour that says what it has found.
+"""
+
+import shutil
+import subprocess
+
+import pytest
+from PIL import Image
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "firefox")
+FOUND = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+HEIGHT = 900
+SECONDS = 120
+
+CLEAN, SCROLLS, OVERLAPS, NO_IMAGE, OTHER_WIDTH = (0, 255, 0), (255, 0, 0), (255, 255, 0), (255, 0, 255), (0, 0, 255)
+PROBE = """<script>const look = () => {
+  const root = document.documentElement, over = (a, b) =>
+    a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+  document.body.hidden = false;
+  if (OPEN) for (const fold of document.querySelectorAll("details")) fold.open = true;
+  const overlap = [...document.querySelectorAll("svg")].some(svg => {
+    const boxes = [...svg.querySelectorAll("text")].map(text => text.getBoundingClientRect()).filter(box => box.width);
+    return boxes.some((a, i) => boxes.slice(i + 1).some(b => over(a, b)));
+  });
+  const colour = innerWidth != WIDTH ? "#00f" : root.scrollWidth > root.clientWidth ? "#f00" : overlap ? "#ff0"
+    : [...document.images].some(image => !image.naturalWidth) ? "#f0f" : "#0f0";
+  document.body.hidden = true;
+  root.style.background = colour;
+};
+addEventListener("load", look);
+addEventListener("resize", look);  // the window may get its width after the page has loaded
+</script>"""
+
+pytestmark = pytest.mark.skipif(FOUND is None, reason=f"none of {', '.join(BROWSERS)} is installed")
+
+
+def screenshot(text, folder, width):
+    page, picture, profile = folder / "page.html", folder / "page.png", folder / "profile"
+    page.write_text(text)
+    profile.mkdir()
+    if "firefox" in FOUND:
+        options = ["--headless", "--no-remote", "--profile", profile, "--screenshot", picture]
+    else:
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
+        options += [f"--screenshot={picture}"]
+    command = [FOUND, *options, f"--window-size={width},{HEIGHT}", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert picture.is_file(), done.stderr
+    with Image.open(picture) as image:
+        return image.convert("RGB")
+
+
+def probed(text, folder, width, *, is_open=False):
+    """The colour that the probe has painted."""
+    probe = PROBE.replace("OPEN", str(is_open).lower()).replace("WIDTH", str(width))
+    return screenshot(f"{text}{probe}", folder, width).getpixel((width // 2, HEIGHT // 4))
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+def test_it_fits_and_nothing_overlaps(full, tmp_path, width, is_open):
+    assert probed(full, tmp_path, width, is_open=is_open) == CLEAN
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_it_can_be_seen(full, tmp_path, width):
+    image = screenshot(full, tmp_path, width)
+    assert image.size[0] == width
+    assert len(image.getcolors(maxcolors=1 << 20)) > 10
+
+
+@pytest.mark.parametrize(
+    ("body", "colour"),
+    [
+        ("<p>small</p>", CLEAN),
+        ("<div style='width: 3000px'>wide</div>", SCROLLS),
+        ("<svg width=100 height=40><text y=20>one</text><text y=22>two</text></svg>", OVERLAPS),
+        ("<img src='data:image/png;base64,AAAA'>", NO_IMAGE),
+    ],
+)
+def test_the_probe_sees_faults(tmp_path, body, colour):
+    assert probed(f"<!DOCTYPE html><html><body>{body}</body></html>", tmp_path, 600) == colour

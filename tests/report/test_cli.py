@@ -1,0 +1,46 @@
+"""report on the command line."""
+
+from click.testing import CliRunner
+
+from vgg16gpu.cli import cli
+from vgg16gpu.report import folder as folders
+
+
+def report(*arguments):
+    return CliRunner().invoke(cli, ["report", *map(str, arguments)])
+
+
+def test_it_writes_the_page(folder, full, tmp_path):
+    path = tmp_path / "page.html"
+    result = report("--results", folder, "--output", path)
+    assert result.exit_code == 0, result.stderr
+    assert path.read_bytes() == full.encode()
+    assert f"Written: {path}, " in result.stdout
+
+
+def test_without_options_the_records_of_the_checkout_and_a_file_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "CHECKOUT", tmp_path / "checkout")
+    (tmp_path / "checkout").mkdir()
+    assert report().exit_code == 0
+    text = (tmp_path / "vgg16gpu-report.html").read_text()
+    assert "vgg16gpu ladder --output testbench/results/ladder.json" in text
+    assert str(tmp_path) not in text
+
+
+def test_installed_without_records_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "CHECKOUT", tmp_path / "nowhere")
+    assert report().exit_code == 0
+    assert "vgg16gpu ladder --output ladder.json" in (tmp_path / "vgg16gpu-report.html").read_text()
+
+
+def test_mistakes_are_one_line(tmp_path):
+    for arguments, words in (
+        (("--results", tmp_path / "nowhere"), "is no folder"),
+        (("--output", tmp_path / "no" / "page.html"), "does not exist"),
+    ):
+        result = report(*arguments)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert len(result.stderr.splitlines()) == 1
