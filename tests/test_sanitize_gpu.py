@@ -58,4 +58,5 @@ def test_a_finding_of_either_tool_fails(toolkit, capsys, tool):
 
 def test_kernels_of_the_lab_are_among_them():
     files = sanitize_gpu.kernel_tests()
-    assert {str(sanitize_gpu.ROOT / "tests" / name) for name in ("test_pool.py", "lab/test_winograd.py")} <= {*files}
+    names = ("test_pool.py", "lab/test_winograd.py", *sanitize_gpu.OF_SEVERAL_KERNELS)
+    assert {str(sanitize_gpu.ROOT / "tests" / name) for name in names} <= {*files}

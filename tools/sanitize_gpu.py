@@ -21,6 +21,7 @@ TOOLS = ("memcheck", "racecheck")
 FOUND_ERRORS = "86"  # exit code that pytest does not use
 TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "-q")
 ROOT = Path(__file__).resolve().parents[1]
+OF_SEVERAL_KERNELS = ("lab/test_variants.py", "lab/test_halo.py", "ladder/test_kernels.py")
 
 
 def find_sanitizer() -> Path | None:
@@ -45,6 +46,7 @@ def kernel_tests() -> list[str]:
     """The test files of the kernels. Collecting the others would import much that is slow under a sanitizer."""
     kernels = [path.relative_to(ROOT / "kernels") for path in (ROOT / "kernels").rglob("*.cu")]
     files = [ROOT / "tests" / kernel.with_name(f"test_{kernel.stem}.py") for kernel in kernels]
+    files += [ROOT / "tests" / name for name in OF_SEVERAL_KERNELS]
     return sorted(str(file) for file in files if file.is_file())
 
 

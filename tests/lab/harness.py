@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tests.kernel_harness import seeded
 from vgg16gpu.devices.base import Device
@@ -17,6 +16,13 @@ def random_problems(name: str, count: int, **fixed: int) -> tuple[Problem, ...]:
     """Odd sizes, stride 1-3, padding 0-3, channels 1-7, outputs 1-9, kernels 1-7; some fields fixed."""
     found = _problems(name, fixed)
     return tuple(next(found) for _ in range(count))
+
+
+def problems_for(variant: Variant, count: int) -> tuple[Problem, ...]:
+    """Random problems that the variant does with its usual parameters."""
+    usual = variant.with_defaults({})
+    done = (problem for problem in _problems(variant.name, {}) if not variant.refuses(problem, usual))
+    return tuple(next(done) for _ in range(count))
 
 
 def _problems(name: str, fixed: dict[str, int]) -> Iterator[Problem]:
@@ -44,8 +50,3 @@ def problem_id(problem: Problem) -> str:
     """For the names of tests."""
     p = problem
     return f"n{p.batch}c{p.channels}-{p.height}x{p.width}-o{p.outputs}k{p.kernel}s{p.stride}p{p.padding}"
-
-
-def larger(problem: Problem, times: int) -> Problem:
-    """The same with more rows and columns."""
-    return replace(problem, height=problem.height * times, width=problem.width * times)

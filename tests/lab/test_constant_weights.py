@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.harness import check, problem_id, random_problems
+from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.trial import RefusedError, Trial
@@ -12,16 +12,6 @@ from vgg16gpu.lab.variants.constant_weights import VARIANTS
 
 (VARIANT,) = VARIANTS
 FULL = Problem(1, 64, 5, 6, 256, kernel=1)  # 64 KiB of weights
-
-
-@pytest.mark.parametrize("problem", random_problems("constant_weights", 12), ids=problem_id)
-def test_random_problems(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
-
-
-@pytest.mark.parametrize("block", VARIANT.parameters["block"])
-def test_blocks(device: Device, block: int) -> None:
-    check(device, VARIANT, Problem(2, 3, 33, 35, 4, padding=1), {"block": block})
 
 
 def test_as_many_weights_as_fit(device: Device) -> None:
@@ -39,9 +29,3 @@ def test_trials_with_other_weights_follow_each_other(device: Device) -> None:
     first, second = Problem(1, 2, 9, 9, 3), Problem(1, 3, 9, 9, 2)
     for problem in (first, second, first):
         check(device, VARIANT, problem)
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("stride", [1, 2])
-def test_small_problems(device: Device, stride: int) -> None:
-    check(device, VARIANT, Problem(2, 2, 9, 7, 3, kernel=4, stride=stride, padding=2), {"block": 8})

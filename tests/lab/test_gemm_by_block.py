@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.harness import check, problem_id, random_problems
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import MAX_THREADS, InvalidLaunchError, Trial
+from vgg16gpu.lab.trial import InvalidLaunchError, Trial
 from vgg16gpu.lab.variant import places
 from vgg16gpu.lab.variants import gemm_basic
 from vgg16gpu.lab.variants.gemm_by_block import VARIANTS
 
 (VARIANT,) = VARIANTS
-BLOCKS = [block for block in VARIANT.parameters["block"] if block**2 <= MAX_THREADS]
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("problem", random_problems("gemm-by-block", 8), ids=problem_id)
-def test_random_shapes(device: Device, problem: Problem, block: int) -> None:
-    check(device, VARIANT, problem, {"block": block})
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize(
-    "problem", random_problems("gemm-by-block small", 3, height=9, width=7, kernel=3), ids=problem_id
-)
-def test_small(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
 
 
 def test_the_published_block_of_64_never_ran(device: Device) -> None:

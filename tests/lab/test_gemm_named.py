@@ -8,28 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.harness import check, problem_id, random_problems
 from vgg16gpu.cuda_probe import compile_problem, find_toolkits
-from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda_compiler import FLAGS
 from vgg16gpu.kernel_source import kernel_dir, source_path
-from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variants.gemm_named import VARIANTS
 
 (VARIANT,) = VARIANTS
 BLOCKS = VARIANT.parameters["block"]
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("problem", random_problems("gemm-named", 8), ids=problem_id)
-def test_random_shapes(device: Device, problem: Problem, block: int) -> None:
-    check(device, VARIANT, problem, {"block": block})
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("problem", random_problems("gemm-named small", 3, height=9, width=7, kernel=3), ids=problem_id)
-def test_small(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
 
 
 # ---- Names cost nothing and bring nothing

@@ -31,14 +31,6 @@ def test_several_tiles_along_each_side(device: Device, shape: dict[str, int]) ->
     check(device, VARIANT, Problem(2, 2, 5, edge + 3, 2 * edge + 1, padding=1), shape)
 
 
-@pytest.mark.sanitize
-@pytest.mark.parametrize(
-    "problem", random_problems("gemm-register small", 3, height=9, width=7, kernel=3), ids=problem_id
-)
-def test_small(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
-
-
 def test_more_sums_than_registers_are_refused(device: Device) -> None:
     assert {(shape["block"], shape["tile"]) for shape in SHAPES if shape not in FITTING} == {(32, 8)}
     with pytest.raises(RefusedError, match="a tile of 8x8 needs about 104 registers, each of 32x32 threads gets 64"):

@@ -10,19 +10,6 @@ from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variants.several_channels import VARIANTS
 
 (VARIANT,) = VARIANTS
-PROBLEMS = random_problems("several_channels", 10)
-SMALL = (Problem(2, 3, 9, 7, 5, padding=1), Problem(1, 2, 8, 19, 3, kernel=4, stride=2, padding=2))
-
-
-@pytest.mark.parametrize("problem", PROBLEMS, ids=problem_id)
-def test_random_shapes(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("problem", SMALL, ids=problem_id)
-def test_small_shapes(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
 
 
 @pytest.mark.parametrize("per_thread", [*VARIANT.parameters["per_thread"], 1, 3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.harness import check, problem_id, random_problems
+from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variants.simple_16x16 import VARIANTS
@@ -12,17 +12,6 @@ from vgg16gpu.lab.variants.simple_16x16 import VARIANTS
 (VARIANT,) = VARIANTS
 
 
-@pytest.mark.parametrize("problem", random_problems("simple_16x16", 12), ids=problem_id)
-def test_random_problems(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
-
-
 @pytest.mark.parametrize("size", [16, 17, 32])
 def test_sizes_about_a_block(device: Device, size: int) -> None:
     check(device, VARIANT, Problem(1, 1, size, size, 1, kernel=5, padding=2))
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("stride", [1, 2])
-def test_small_problems(device: Device, stride: int) -> None:
-    check(device, VARIANT, Problem(2, 2, 9, 18, 3, kernel=4, stride=stride, padding=2))

@@ -5,18 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.lab.harness import check, problem_id, random_problems
+from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.trial import RefusedError, Trial
 from vgg16gpu.lab.variants.winograd import VARIANTS
 
 (VARIANT,) = VARIANTS
-
-
-@pytest.mark.parametrize("problem", random_problems("winograd", 12, kernel=3, stride=1), ids=problem_id)
-def test_random_problems(device: Device, problem: Problem) -> None:
-    check(device, VARIANT, problem)
 
 
 @pytest.mark.parametrize("outputs", VARIANT.parameters["outputs"])
@@ -49,9 +44,3 @@ def test_other_kernels_and_strides_are_refused(device: Device, other: dict[str, 
 def test_filters_that_cannot_be_read_by_fours_are_refused(device: Device) -> None:
     with pytest.raises(RefusedError, match="'outputs' is 6"):
         Trial(device, VARIANT, Problem(1, 1, 9, 9, 1), {"outputs": 6})
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("padding", [0, 1, 3])
-def test_small_problems(device: Device, padding: int) -> None:
-    check(device, VARIANT, Problem(2, 2, 7, 6, 5, padding=padding))
