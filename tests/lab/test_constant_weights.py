@@ -1,4 +1,4 @@
-"""kernels/lab/constant_weights.cu against float64, and the weights that do not fit."""
+"""kernels/lab/constant_weights.cu: as many weights as fit, and no more."""
 
 from __future__ import annotations
 

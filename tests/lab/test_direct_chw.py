@@ -1,4 +1,4 @@
-"""kernels/lab/direct_chw.cu against float64."""
+"""kernels/lab/direct_chw.cu: other mappings of threads compute the same bits."""
 
 from __future__ import annotations
 

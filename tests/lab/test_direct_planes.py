@@ -1,4 +1,4 @@
-"""kernels/lab/direct_planes.cu against float64."""
+"""kernels/lab/direct_planes.cu: the sums that it stores."""
 
 from __future__ import annotations
 

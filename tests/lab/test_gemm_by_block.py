@@ -1,4 +1,4 @@
-"""vgg16gpu/lab/variants/gemm_by_block.py: right in blocks that can be launched, and never timed in others."""
+"""vgg16gpu/lab/variants/gemm_by_block.py: never timed in blocks that cannot be launched; basic under another name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kernels/lab/gemm_by_row.cu against float64, in every block that is offered."""
+"""kernels/lab/gemm_by_row.cu: a thread for each output channel."""
 
 from __future__ import annotations
 

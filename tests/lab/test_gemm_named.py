@@ -1,4 +1,4 @@
-"""kernels/lab/gemm_named.cu against float64, in every block that is offered; and the machine code of gemm_shared.cu."""
+"""kernels/lab/gemm_named.cu: the machine code of gemm_shared.cu."""
 
 from __future__ import annotations
 

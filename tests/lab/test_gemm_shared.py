@@ -1,4 +1,4 @@
-"""kernels/lab/gemm_shared.cu against float64, in every block that is offered."""
+"""kernels/lab/gemm_shared.cu: several tiles along each side."""
 
 from __future__ import annotations
 

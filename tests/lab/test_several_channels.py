@@ -1,4 +1,4 @@
-"""kernels/lab/several_channels.cu against float64."""
+"""kernels/lab/several_channels.cu: groups of output channels, whole and not."""
 
 from __future__ import annotations
 

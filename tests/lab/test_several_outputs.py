@@ -1,4 +1,4 @@
-"""kernels/lab/several_outputs.cu against float64."""
+"""kernels/lab/several_outputs.cu: groups of a row's outputs, whole and not."""
 
 from __future__ import annotations
 

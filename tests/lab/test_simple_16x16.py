@@ -1,4 +1,4 @@
-"""kernels/lab/simple_16x16.cu against float64."""
+"""kernels/lab/simple_16x16.cu: sizes about that of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kernels/lab/tiled_shared.cu against float64."""
+"""kernels/lab/tiled_shared.cu: tiles that fill and do not, and those that are too large."""
 
 from __future__ import annotations
 

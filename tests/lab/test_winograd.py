@@ -1,4 +1,4 @@
-"""kernels/lab/winograd.cu against float64: odd sizes, every padding, and what it does not do."""
+"""kernels/lab/winograd.cu: odd and even sizes, each tap, its error, and what it does not do."""
 
 from __future__ import annotations
 
