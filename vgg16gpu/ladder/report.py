@@ -19,7 +19,7 @@ METHOD = (
     "wall clock from an image in the host's memory to its scores there, batch 1; a checked run first, then runs until "
     f"{SECONDS:g} s or {MOST} of them; a checked run of {PATIENCE:g} s or more is the only sample"
 )
-PREDICTIONS = "gains over the rung before, for an H200 at 224x224, written down before the first run there"
+PREDICTIONS = "gains over the rung before, for an H200 at 224x224; those up to L written down before any run there"
 
 
 def content(setting: Setting, device_choice: str, outcomes: Sequence[Outcome], reference: Summary) -> Content:
