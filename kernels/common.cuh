@@ -9,6 +9,7 @@
 
 // A loop of fixed length, to be unrolled.
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")  // where copies of the body would not fit into registers
 // The innermost loop over independent accumulators: the host compiler may run its iterations in vector lanes.
 #define LANES _Pragma("unroll")
 // The launch's dynamic shared memory as an array of T. Its content is undefined at first, as CUDA says.
@@ -21,6 +22,7 @@
 #include "cpu_shim.h"
 
 #define UNROLL _Pragma("GCC unroll 16")
+#define ROLLED _Pragma("GCC unroll 1")
 #define LANES _Pragma("omp simd")  // -fopenmp-simd: the directive only, no OpenMP library
 #define DYNAMIC_SHARED(T, name) T* const name = reinterpret_cast<T*>(::cpu::dynamic_shared())
 

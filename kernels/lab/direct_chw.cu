@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) direct_chw_f32(float* __re
 
   float sum = 0.f;
   for (int c = 0; c < C; c++) {
-    UNROLL
+    ROLLED
     for (int kh = 0; kh < KSIZE; kh++) {
       const int h = top + kh;
       if (h < 0 || h >= H) continue;

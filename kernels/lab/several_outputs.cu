@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) several_outputs_f32(float* 
 
   float sum[PER_THREAD] = {};
   for (int c = 0; c < C; c++) {
-    UNROLL
+    ROLLED
     for (int kh = 0; kh < KSIZE; kh++) {
       const int h = top + kh;
       if (h < 0 || h >= H) continue;

@@ -7,11 +7,11 @@
 //           layers. Lanes that are neighbours in the map read whole lines. What is left is two loads for one FFMA.
 #include "common.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) conv_pixels_f32(float* __restrict__ out,
-                                                                  const float* __restrict__ inp,
-                                                                  const float* __restrict__ weight, int C, int H, int W,
-                                                                  int OH, int OW, int KH, int KW, int SH, int SW,
-                                                                  int PT, int PL) {
+extern "C" __global__ void __launch_bounds__(256, 1) conv_pixels_f32(float* __restrict__ out,
+                                                                     const float* __restrict__ inp,
+                                                                     const float* __restrict__ weight, int C, int H,
+                                                                     int W, int OH, int OW, int KH, int KW, int SH,
+                                                                     int SW, int PT, int PL) {
   const int ow = blockIdx.x * blockDim.x + threadIdx.x, oh = blockIdx.y * blockDim.y + threadIdx.y;
   if (ow >= OW || oh >= OH) return;
   const int top = oh * SH - PT, left = ow * SW - PL;
