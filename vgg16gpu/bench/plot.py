@@ -12,6 +12,7 @@ from vgg16gpu.bench.ours import NAME
 from vgg16gpu.bench.record import Content, batches, ceilings_text, fastest, headline, names, peers, precisions
 from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.errors import InputError
+from vgg16gpu.figure_file import save_figure
 from vgg16gpu.files import atomic_writer
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -21,7 +22,6 @@ _COLOURS = {NAME: "#0072B2", "torch": "#D55E00", "jax": "#E69F00", "onnxruntime"
 _FLOOR_COLOUR = "#B8D4E8"
 _LOG_FROM = 20  # ratio of the longest to the shortest bar from which on a linear axis hides the short ones
 _COLUMNS = 2  # of panels
-_DATE = {"svg": "Date", "pdf": "CreationDate"}  # what the formats call it
 
 Bars = dict[str, list[tuple[int, float, float]]]  # by contender: (place of the batch size, height, ms)
 
@@ -36,13 +36,9 @@ def check_plot(path: Path) -> None:
 
 def write_plot(content: Content, path: Path, *, layers: bool = True) -> None:
     """Draw the result into a .png, .svg or .pdf file. Raises InputError when it cannot be written."""
-    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
-
     figure = draw(content, layers=layers)
-    suffix = path.suffix.lower()[1:]
-    # The same result gives the same file: no date, no random identifiers.
-    with mpl.rc_context({"svg.hashsalt": NAME}), atomic_writer(path) as file:
-        figure.savefig(file, format=suffix, metadata=None if suffix == "png" else {_DATE[suffix]: None})
+    with atomic_writer(path) as file:
+        save_figure(figure, file, path.suffix.lower()[1:], NAME)
 
 
 def draw(content: Content, *, layers: bool = True) -> Any:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.files import atomic_writer
 from vgg16gpu.lab import claims_s1, claims_s2, claims_s3, claims_s4, claims_s5
 from vgg16gpu.lab.claims_judge import ABOUT, MARGIN, Claim, Finding, Verdict
 from vgg16gpu.lab.claims_records import Record, our_times
 from vgg16gpu.lab.claims_times import Times, published_times
+from vgg16gpu.lab.record import write_pair
 
 SCHEMA: Final = 1
 NAME: Final = "claims"
@@ -85,16 +82,7 @@ def content(records: Sequence[Record]) -> dict[str, Any]:
 
 def write_claims(folder: Path, found: dict[str, Any]) -> tuple[Path, Path]:
     """The paths of claims.csv and claims.json; each is whole or not there. Raises ModelError for want of a place."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(found["claims"][0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(found["claims"])
-    texts = {".csv": stream.getvalue(), ".json": json.dumps(found, indent=1, allow_nan=False) + "\n"}
-    paths = folder / f"{NAME}.csv", folder / f"{NAME}.json"
-    for path in paths:
-        with atomic_writer(path) as file:
-            file.write(texts[path.suffix].encode())
-    return paths
+    return write_pair(folder, NAME, found["claims"], found)
 
 
 def _row(judged: Judged) -> dict[str, str]:

@@ -77,14 +77,19 @@ def _last_written(folder: Path) -> float:
     return max((path.stat().st_mtime for name in names if (path := folder / name).is_file()), default=0.0)
 
 
-def _read(path: Path) -> Record | None:
-    """A record, or None for JSON that is something else."""
+def read_json(path: Path, remedy: str) -> Any:
+    """What a JSON file holds. Raises InputError, with the remedy for what is no JSON."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise InputError(f"'{path}' is no JSON ({error}); move it away or run it again") from error
+        raise InputError(f"'{path}' is no JSON ({error}); {remedy}") from error
+
+
+def _read(path: Path) -> Record | None:
+    """A record, or None for JSON that is something else."""
+    content = read_json(path, "move it away or run it again")
     if not isinstance(content, dict):
         return None
     is_ladder = "rungs" in content and ONNXRUNTIME in content

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from vgg16gpu.figure_file import save_figure
 from vgg16gpu.files import atomic_writer
 from vgg16gpu.lab.figures_data import Content
 from vgg16gpu.lab.figures_draw import draw_picture
@@ -37,13 +38,6 @@ def draw(record: Content, folder: Path) -> Drawn:
         figure = draw_picture(picture)
         for suffix in SUFFIXES:
             paths.append(folder / f"{picture.name}.{suffix}")
-            _write(figure, paths[-1], suffix)
+            with atomic_writer(paths[-1]) as file:
+                save_figure(figure, file, suffix, "lab")
     return Drawn(tuple(paths), tuple(notes))
-
-
-def _write(figure: Any, path: Path, suffix: str) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
-
-    # The same record gives the same file: no date, no random identifiers.
-    with mpl.rc_context({"svg.hashsalt": "lab"}), atomic_writer(path) as file:
-        figure.savefig(file, format=suffix, metadata={"Date": None} if suffix == "svg" else None)

@@ -7,11 +7,10 @@ from typing import Final
 
 from vgg16gpu.lab.direct import cover, launch
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Launches, Parameters, Places
+from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places
 from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.program import Dim3
 
-MAX_STATIC_NBYTES: Final = 48 << 10  # of shared memory that a kernel declares, on every architecture
 PARAMETERS: Final[Mapping[str, Sequence[int]]] = {
     "block_x": (8, 16, 32),
     "block_y": (4, 8),

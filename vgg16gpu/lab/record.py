@@ -52,8 +52,15 @@ def check_folder(folder: Path, names: Sequence[str]) -> None:
 
 def write(folder: Path, name: str, found: Mapping[str, Any]) -> tuple[Path, Path]:
     """The paths of NAME.csv and NAME.json; each is whole or not there. Raises ModelError if one cannot be written."""
+    return write_pair(folder, name, [_flat(row) for row in found["rows"]], found)
+
+
+def write_pair(
+    folder: Path, name: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
+) -> tuple[Path, Path]:
+    """The same for rows of a table and everything there is to say of them."""
     paths = folder / f"{name}.csv", folder / f"{name}.json"
-    texts = _csv([_flat(row) for row in found["rows"]]), json.dumps(finite_or_none(found), indent=1, allow_nan=False)
+    texts = _csv(rows), json.dumps(finite_or_none(found), indent=1, allow_nan=False)
     for path, text in zip(paths, texts, strict=True):
         with atomic_writer(path) as stream:
             stream.write(text.encode() if text.endswith("\n") else f"{text}\n".encode())

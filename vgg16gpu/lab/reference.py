@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.accuracy import layer_error
 from vgg16gpu.lab.problem import Array, Array64, Problem
 
 Rows: TypeAlias = npt.NDArray[np.intp]
@@ -66,8 +67,7 @@ class Reference:
         if not np.isfinite(y).all():
             return float("nan")
         part = y if self.is_whole else y[:, :, self.rows]
-        difference = np.linalg.norm((part.astype(np.float64) - self.expected).ravel())
-        return float(difference / max(float(np.linalg.norm(self.expected.ravel())), np.finfo(np.float64).tiny))
+        return layer_error(part, self.expected)
 
 
 def expected_rows(problem: Problem, x: npt.NDArray[Any], weight: npt.NDArray[Any], rows: Rows) -> Array64:

@@ -11,8 +11,9 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.base import Device
-from vgg16gpu.errors import DeviceError, Error, KernelError
+from vgg16gpu.errors import Error
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.lab.variant import Layout, Parameters, Variant, places
@@ -101,19 +102,16 @@ class Trial:
         """Norm-wise error against float64: |y - expected| / |expected|; NaN where something was not written."""
         if expected is None:
             expected = self.problem.expected(self.x, self.weight)
-        difference = np.linalg.norm(self.run().astype(np.float64) - expected)
-        return float(difference / max(float(np.linalg.norm(expected)), np.finfo(np.float64).tiny))
+        return layer_error(self.run(), expected)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
-        for launch in self._bound:
-            with suppress(Error):
-                self.device.unbind(launch)
-        self._bound.clear()
-        if self._base:
-            with suppress(DeviceError, KernelError):  # of a device beyond use, which somebody is about to report
-                self.device.free(self._base)
-            self._base = 0
+        with suppress(Error):  # of a device beyond use, which somebody is about to report
+            if self._base:
+                self.device.free(self._base)  # waits for what may be under way
+            while self._bound:
+                self.device.unbind(self._bound.pop())
+        self._base = 0
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.problem import Problem
@@ -15,6 +15,8 @@ from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
 
 Layout: TypeAlias = Literal["CHW", "HWC"]  # of an image, x or y; images follow each other
 Parameters: TypeAlias = Mapping[str, int]
+
+MAX_STATIC_NBYTES: Final = 48 << 10  # of shared memory that a kernel declares, on every architecture
 
 
 @dataclass(frozen=True)

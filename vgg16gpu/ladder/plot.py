@@ -6,24 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from vgg16gpu.figure_file import save_figure
 from vgg16gpu.files import atomic_writer
 from vgg16gpu.ladder.report import Content
 
 _BAR, _LINE, _PREDICTED, _PUBLISHED = "#0072B2", "#D55E00", "#000000", "#8C8C8C"
 _COLUMNS = (1.07, 1.15, 1.25)  # right ends of the numbers, in widths of the chart
 PUBLISHED_SIZE: Final = 244  # pixels, of the report
-_DATE: Final = {"svg": "Date", "pdf": "CreationDate"}  # what the formats call it
 
 
 def write_plot(content: Content, path: Path) -> None:
     """Draw it into a .png, .svg or .pdf file."""
-    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
-
-    suffix = path.suffix.lower()[1:]
-    # The same result gives the same file: no date, no random identifiers.
-    with mpl.rc_context({"svg.hashsalt": "ladder"}), atomic_writer(path) as file:
-        metadata = None if suffix == "png" else {_DATE[suffix]: None}
-        draw(content).savefig(file, format=suffix, metadata=metadata, bbox_inches="tight", pad_inches=0.15)
+    figure = draw(content)
+    with atomic_writer(path) as file:
+        save_figure(figure, file, path.suffix.lower()[1:], "ladder", bbox_inches="tight", pad_inches=0.15)
 
 
 def draw(content: Content) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.lab import claims_records
 from vgg16gpu.lab.claims_records import SEEDS
 from vgg16gpu.lab.comparison import NAME as COMPARISON
 
@@ -72,12 +72,7 @@ def lab_records(folder: Path) -> tuple[Record, ...]:
 
 def read_json(path: Path) -> Content:
     """A JSON object. Raises InputError for anything else."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"'{path}' is no JSON ({error}); move it away or make it again") from error
+    found = claims_records.read_json(path, "move it away or make it again")
     if not isinstance(found, dict):
         raise InputError(f"'{path}' is no record: a JSON object is expected; move it away or make it again")
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.figure_file import save_figure
 from vgg16gpu.report.markup import Html, element, wide
 
 NO_MATPLOTLIB: Final = "No picture: matplotlib is not installed (pip install 'vgg16gpu[plot]')."
@@ -46,10 +47,6 @@ def _read(path: Path) -> bytes:
 
 
 def _svg(figure: Any) -> bytes:
-    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to import
-
     stream = io.BytesIO()
-    # The same record gives the same picture: no date, no random identifiers.
-    with mpl.rc_context({"svg.hashsalt": "report"}):
-        figure.savefig(stream, format="svg", metadata={"Date": None}, bbox_inches="tight", pad_inches=0.15)
+    save_figure(figure, stream, "svg", "report", bbox_inches="tight", pad_inches=0.15)
     return stream.getvalue()

@@ -1,13 +1,9 @@
 """Direct convolution out of a tile in shared memory: the Python side of kernels/lab/tiled_shared.cu."""
 
-from typing import Final
-
 from vgg16gpu.lab.direct import cover, launch
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
 from vgg16gpu.program import Dim3
-
-MAX_STATIC_NBYTES: Final = 48 << 10  # of shared memory, on every architecture
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
