@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -262,3 +263,9 @@ def test_every_tile_that_is_chosen_is_a_variant_that_ptxas_sees() -> None:
     for rows in (1, 196, 784, 3136, 12544, 401408):
         tile, _ = conv_igemm.choose_cut(rows, 512, 8, 288, GPUS["H200"])
         assert tile.kernel("conv_igemm_f32", True).defines in conv_igemm.VARIANTS
+
+
+def test_a_device_whose_blocks_share_no_sum_gets_another_tile_but_no_split() -> None:
+    alone = replace(GPUS["H200"], shares_sums=False)
+    tile, splits = conv_igemm.choose_cut(196, 512, 8, 576, alone)
+    assert (tile, splits) == (conv_igemm.SMALL_TILE, 1)  # 32 blocks for 132 multiprocessors: the most there are

@@ -22,4 +22,5 @@ class DeviceFacts:
     memory_total: int  # bytes
     memory_free: int  # bytes
     tensor_maps: bool = False  # whether the bulk copy engine of compute capability 9.0 can be used
+    shares_sums: bool = True  # whether blocks may share a sum (split-K): the ladder takes it away to show what it gains
     tuned: Tiles = field(default_factory=dict, compare=False, repr=False)  # the tiles that were measured to be fastest

@@ -197,6 +197,7 @@ def test_what_cannot_be_opened(error: Exception, status: str) -> None:
 
 
 def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
     running = Fixed(REFERENCE)
     assert outcome_of(running).times is not None
     assert running.runs == 2

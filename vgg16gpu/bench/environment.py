@@ -42,7 +42,7 @@ def environment(device: Device) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
-        "device": {name: value for name, value in vars(device.facts).items() if name != "tuned"},
+        "device": {name: value for name, value in vars(device.facts).items() if name not in ("shares_sums", "tuned")},
         "cuda": _cuda_versions(device),
         "versions": {"vgg16gpu": __version__, "python": platform.python_version(), **package_versions()},
         "commit": commit(Path(__file__).resolve().parents[2]),

@@ -24,6 +24,7 @@ from vgg16gpu.ladder.rungs import RUNGS
 
 SECONDS: Final = 0.5  # of timed runs, and at most MOST of them
 MOST: Final = 30
+WARM_UP: Final = 0.1  # seconds of runs before them: clocks rise, memory settles
 PATIENCE: Final = 2.0  # seconds: a checked run that takes as long is the only sample
 
 # As of peers: 4608 products in one chain have several times the error of the engine's sums, which are made of groups.
@@ -135,6 +136,9 @@ def _samples(run: Callable[[], object], first: float) -> list[float]:
     """Seconds of runs, after a first one that took so long."""
     if first >= PATIENCE:
         return [first]
+    warm = first
+    while warm < WARM_UP:
+        warm += wall(run)
     samples = [wall(run)]
     while sum(samples) < SECONDS and len(samples) < MOST:
         samples.append(wall(run))

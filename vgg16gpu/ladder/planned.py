@@ -26,7 +26,7 @@ class PlannedNet:
     def __init__(
         self, graph: Graph, shape: Shape, device: Device, *, fused: bool = True, split: bool = True, whole: bool = True
     ) -> None:
-        facts = device.facts if split else replace(device.facts, multiprocessors=1)  # nobody to share with
+        facts = replace(device.facts, shares_sums=split)
         plan = make_plan(graph if fused else unfused(graph, relu=True), facts, [shape], Wish(kernels="ffma"))
         check_memory(plan, device)
         device.build(plan.kernels)

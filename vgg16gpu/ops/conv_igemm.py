@@ -125,7 +125,7 @@ def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFa
     if facts.kind == "cpu":
         return CPU_TILE, 1
     tiles = [tile for tile in GPU_TILES if tile.shared <= facts.shared_nbytes]
-    splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)]
+    splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)] if facts.shares_sums else [1]
     cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
 
     def time(cut: tuple[ConvTile, int]) -> float:
