@@ -9,8 +9,10 @@ from vgg16gpu.lab import record
 from vgg16gpu.lab.baseline import CUDNN
 from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
 from vgg16gpu.lab.lenet import Shape
-from vgg16gpu.lab.measure import Measurement, Status, Times
+from vgg16gpu.lab.measure import Effort, Measurement, Status, Times
+from vgg16gpu.lab.problem import Network
 from vgg16gpu.lab.published import published
+from vgg16gpu.lab.seeds import s5
 from vgg16gpu.lab.seeds.s3 import METHODS
 from vgg16gpu.lab.variant import variants
 
@@ -31,6 +33,7 @@ def stand():
     return SimpleNamespace(
         ceilings=CEILINGS,
         device=None,
+        effort=Effort(),
         method="made up",
         percent=lambda problem, time: 100 * CEILINGS.floor(problem.flop, problem.nbytes) / time,
     )
@@ -82,6 +85,21 @@ def lenet_record(batches=(1, 8, 64, 512)):
                 convolution("tile", 128, method, f"{layer} {text}", layer, variant, parameters) for layer in LAYERS
             ]
     return content("S3", rows, Choice("cuda"))
+
+
+def network_record():
+    """Of S5."""
+    work = Network(3, 244, 244, 36_000_000_000, 550_000_000)
+    rows = []
+    for place, version in enumerate(s5.VERSIONS):
+        for count in version.iterations:
+            key = "S5", s5.TABLE, "244", version.method, f"iterations={count}"
+            time = 4000.0 / 4**place
+            percent = None if version.method in s5.HOSTS else stand().percent(work, time / 1e3)
+            measured = timed(time / 1e3)
+            options = {"ours_percent": percent, "variant": version.variant, "problem": work, "measurement": measured}
+            rows.append(Row(*key, time, published().get(key), **options))
+    return content("S5", rows, Choice("cuda"))
 
 
 LAYERS = ("conv1", "conv2")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.lab.figure_records import CEILINGS, LAYERS, PARTS, case_record, lenet_record
+from tests.lab.figure_records import CEILINGS, LAYERS, PARTS, case_record, lenet_record, network_record
 from vgg16gpu.lab import figures
 from vgg16gpu.lab.figures_data import FAILED_LAUNCH, Cell, Chart, Panel, Roofline, Series
 from vgg16gpu.lab.figures_draw import digits, draw_picture
@@ -31,6 +31,7 @@ RECORDS = {
     "S2": lambda: case_record("S2"),
     "S3": lenet_record,
     "S4": lambda: case_record("S4"),
+    "S5": network_record,
     "quick": lambda: case_record("S2", library=False, quick=True),
 }
 
@@ -64,6 +65,7 @@ def cell(panel, label, place):
         ("S2", S2_FIGURES),
         ("S3", {"S3-versions", "S3-parts", "S3-batches", "S3-tiles"}),
         ("S4", {"S4-map", "S4-bars"}),
+        ("S5", {"S5-versions-244"}),
         ("quick", S2_FIGURES),
     ],
 )
@@ -225,7 +227,7 @@ def test_s4_bars(shown):
     assert "1.2 times cuDNN's" in point.title
 
 
-@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4"])
+@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4", "S5"])
 def test_rooflines(shown, name):
     chart = shown[name][f"{name}-roofline"]
     assert isinstance(chart, Roofline)
@@ -318,7 +320,7 @@ def test_a_figure_without_data_is_skipped_and_said(tmp_path):
     assert {path.stem for path in drawn.paths} == {"S4-bars", "S4-roofline"}
 
 
-@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4", "comparison"])
+@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4", "S5", "comparison"])
 def test_a_record_without_rows_has_no_figures(tmp_path, name):
     record = {**case_record("S1", quick=True), "experiment": name, "rows": []}
     drawn = figures.draw(record, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from vgg16gpu.lab.baseline import CUDNN, NUMPY
 from vgg16gpu.lab.experiment import Choice, experiments
 from vgg16gpu.lab.published import CARDS, TABLES, published
-from vgg16gpu.lab.seeds import s1, s2, s4
+from vgg16gpu.lab.seeds import s1, s2, s4, s5
 from vgg16gpu.lab.variant import variants
 
 SEEDS = (s1, s2, s4)
@@ -40,6 +40,12 @@ def test_the_published_times_are_all_there():
 def test_every_published_row_has_a_case(experiment):
     theirs = {key for key in published() if key[0] == experiment.name and key[1] != "claim"}
     assert theirs <= set(keys(experiment, kind="cuda"))
+
+
+def test_every_published_row_of_the_network_has_a_version():
+    found = {(version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations}
+    assert {key[3:] for key in published() if key[0] == "S5"} <= found
+    assert {key[1:3] for key in published() if key[0] == "S5"} == {(s5.TABLE, str(s5.SIZES[0]))}
 
 
 def test_every_claim_of_a_ratio_has_a_row(experiment):

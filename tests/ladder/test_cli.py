@@ -49,7 +49,7 @@ def test_the_file(written: Path) -> None:
     assert j["why"]
     assert a["on_device"] is None
     assert g["on_device"]["median_s"] > 0
-    assert 1 <= g["times"]["samples"] <= climb.MOST
+    assert g["times"]["samples"] >= 1
     assert g["gain"]["measured"] == pytest.approx(a["times"]["median_s"] / g["times"]["median_s"])
     assert content["onnxruntime"]["median_s"] > 0
     assert content["environment"]["versions"]["onnxruntime"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,13 +207,17 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
     assert (outcome.times.samples, patient.runs) == (1, 1)
 
 
-def test_samples_end_with_time_or_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks: Iterator[float] = iter([0.2] * 100)
+def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(climbing, "SECONDS", 0.5)
-    monkeypatch.setattr(climbing, "wall", lambda _: next(ticks))
+    monkeypatch.setattr(climbing, "wall", lambda _: 0.2)
     assert climbing._samples(lambda: None, 0.2) == [0.2] * 3
-    monkeypatch.setattr(climbing, "wall", lambda _: 0.001)
-    assert len(climbing._samples(lambda: None, 0.001)) == climbing.MOST
+
+
+def test_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
+    ticks = [0.05, 0.06, 1.0]  # the checked run took 0.01
+    monkeypatch.setattr(climbing, "wall", lambda _: ticks.pop(0))
+    assert climbing._samples(lambda: None, 0.01) == [1.0]
 
 
 # Gains

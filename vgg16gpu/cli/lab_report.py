@@ -7,15 +7,10 @@ from typing import Any
 
 from vgg16gpu.cli.show import add_row, console, heading, table
 from vgg16gpu.lab.experiment import Experiment, Row
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure import NOTES, Status
 from vgg16gpu.lab.published import CARDS
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.variant import Variant
-
-_NOTES = (
-    "%: what the least time for the convolution (its arrays moved once, its FLOP) is of the time; above 100 caches "
-    "serve it. ~: not run but scaled up. error: norm-wise, against float64."
-)
 
 
 def print_list(experiments: Sequence[Experiment], variants: Sequence[Variant]) -> None:
@@ -41,8 +36,8 @@ def print_rows(experiment: Experiment, rows: Sequence[Row], stand: Stand) -> Non
     for name in dict.fromkeys(row.table for row in rows):
         heading(screen, f"{experiment.name} {name}")
         screen.print(_table([row for row in rows if row.table == name]))
-    screen.print(f"{stand.method}.", markup=False)
-    screen.print(_NOTES, markup=False)
+    screen.print(f"{experiment.method(stand)}.", markup=False)
+    screen.print(NOTES, markup=False)
     roofline = f"{ceilings.flop_per_s / 1e12:.3g} TFLOP/s FFMA, {ceilings.bytes_per_s / 1e9:.4g} GB/s copy, measured"
     card = CARDS.get(experiment.name)
     theirs = f"; theirs: {card.name}, by its data sheet" if card else "; theirs: no card is named"

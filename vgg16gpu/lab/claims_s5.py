@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -16,8 +16,24 @@ NETWORK: Final = "vgg16"
 ONNXRUNTIME: Final = "onnxruntime"
 ODD_SIZES: Final = (244, 122, 61, 30, 15, 7)
 
-_ITERATIONS: Final = {"cpu": (1,), "version_a": (1, 5), "version_b": (1, 5, 500), "onnxruntime_cpu": (500,)}
-_RUNGS: Final = {"A": "version_a", "B": "version_b", ONNXRUNTIME: "onnxruntime_cpu"}
+_ITERATIONS: Final = {
+    "cpu": (1,),
+    "version_a": (1, 5),
+    "version_b": (1, 5, 500),
+    "no_host": (5,),
+    "tree": (5,),
+    "pixels": (5,),
+    "onnxruntime_cpu": (500,),
+}
+_RUNGS: Final = {
+    "A": "version_a",
+    "B": "version_b",
+    "C": "no_host",
+    "D": "tree",
+    "E": "pixels",
+    ONNXRUNTIME: "onnxruntime_cpu",
+}
+_LETTERS: Final = {method: letter for letter, method in _RUNGS.items()}
 
 
 def _network(method: str, iterations: int) -> Quantity:
@@ -25,10 +41,10 @@ def _network(method: str, iterations: int) -> Quantity:
 
 
 def rung(name: str) -> Quantity:
-    """A rung's time by the ladder, or what was published of it, most iterations first."""
-    method = _RUNGS.get(name, "")
-    more = [key(SEED, NETWORK, 244, method, f"iterations={n}") for n in reversed(_ITERATIONS.get(method, ()))]
-    return Quantity((key(SEED, LADDER, "", name), *more))
+    """A rung's time by S5's own table, most iterations first, or by the ladder."""
+    method = _RUNGS[name]
+    table = [key(SEED, NETWORK, 244, method, f"iterations={n}") for n in reversed(_ITERATIONS[method])]
+    return Quantity((*table, key(SEED, LADDER, "", name)))
 
 
 def _pair(first: str, second: str) -> Judge:
@@ -42,25 +58,34 @@ def _iterations() -> Iterator[Pair]:
 
 
 def _all_right() -> Judge:
-    """Every rung that was climbed has the scores of onnxruntime."""
+    """Every rung that was run, in S5's table or by the ladder, has the scores of onnxruntime."""
 
     def find(times: Times) -> Finding:
-        rungs = {name[3]: entry for name, entry in times.rows(SEED, LADDER).items() if name[3] != ONNXRUNTIME}
-        checked = {letter: entry for letter, entry in rungs.items() if entry.error is not None}
-        wrong = [f"{letter}: {reason(entry)}" for letter, entry in rungs.items() if entry.status == Status.WRONG]
+        rungs: dict[str, list[Entry]] = {}
+        for table in (NETWORK, LADDER):
+            for name, entry in times.rows(SEED, table).items():
+                rungs.setdefault(_LETTERS.get(name[3], name[3]), []).append(entry)
+        rungs.pop(ONNXRUNTIME, None)
+        wrong = [
+            f"{letter}: {reason(entry)}"
+            for letter, entries in rungs.items()
+            for entry in entries
+            if entry.status == Status.WRONG
+        ]
         if wrong:
             return Finding("; ".join(wrong), Verdict.DOES_NOT)
-        if not {"A", "B"} <= set(checked):
+        errors = {letter: _largest(entries) for letter, entries in rungs.items()}
+        known = {letter: error for letter, error in errors.items() if error is not None}
+        if not {"A", "B"} <= set(known):
             return missing([times.absent])
-        largest = max(entry.error or 0.0 for entry in checked.values())
-        figure = f"rungs {''.join(checked)} agree with onnxruntime, A and B to {_error(checked, 'AB'):.1e}"
-        return Finding(f"{figure}, all to {largest:.1e}", Verdict.HOLDS)
+        figure = f"{', '.join(known)} agree with onnxruntime, A and B to {max(known['A'], known['B']):.1e}"
+        return Finding(f"{figure}, all to {max(known.values()):.1e}", Verdict.HOLDS)
 
     return Judge((), find)
 
 
-def _error(checked: dict[str, Entry], letters: str) -> float:
-    return max(checked[letter].error or 0.0 for letter in letters)
+def _largest(entries: Sequence[Entry]) -> float | None:
+    return max((entry.error for entry in entries if entry.error is not None), default=None)
 
 
 def _odd_sizes() -> Finding:

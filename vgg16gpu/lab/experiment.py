@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from vgg16gpu.lab.baseline import CUDNN, NUMPY
 from vgg16gpu.lab.measure import Effort, Measurement, Scope, Status
-from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.published import CARDS, Key, published
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variant import Variant
@@ -75,7 +75,7 @@ class Row:
     theirs_percent: float | None = None  # of their card's, where it is known
     variant: str = ""
     parameters: Mapping[str, int] = field(default_factory=dict)
-    problem: Problem | None = None
+    problem: Problem | Network | None = None
     scope: Scope = "compute"
     measurement: Measurement | None = None
     note: str = ""
@@ -114,6 +114,9 @@ class Experiment(Protocol):
     def teaches(self) -> str:
         """A sentence."""
 
+    def method(self, stand: Stand) -> str:
+        """How its numbers are found, for readers of records."""
+
     def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Measure everything chosen; `tell` is told before each case. A broken device ends it, told in the rows."""
 
@@ -128,6 +131,10 @@ class CaseExperiment:
     cases: Callable[[Choice], Sequence[Case]]
     ratios: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: ()  # noqa: ARG005
     rounds: int | None = None  # the published number of samples, for --full; None: not stated
+
+    def method(self, stand: Stand) -> str:
+        """As the stand says."""
+        return stand.method
 
     def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Measure every case, small problems first, and return rows in the order of the cases."""

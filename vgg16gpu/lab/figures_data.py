@@ -243,7 +243,7 @@ def _dots(rows: Iterable[Content], cell: Callable[[Content], Cell]) -> tuple[Dot
         label = row["variant"] + (" with conversion" if row["scope"] == "total" and row["convert"] else "")
         label += f" ({found.note})" if found.note else ""
         problem = row["problem"]
-        shape = label, *(problem[name] for name in ("channels", "outputs", "kernel", "stride", "padding"))
+        shape = label, *(problem.get(name) for name in ("channels", "outputs", "kernel", "stride", "padding"))
         dot = Dot(label, row["flop"] / row["nbytes"], row["flop"] / (found.value / 1e3))
         work, known = best.get(shape, (0, dot))
         if (row["flop"], dot.flop_per_s) > (work, known.flop_per_s if work else -math.inf):

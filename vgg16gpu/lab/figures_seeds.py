@@ -169,6 +169,15 @@ def _ratios(rows: Sequence[Content]) -> dict[str, dict[tuple[int, int], float]]:
     return found
 
 
+def _s5(record: Content) -> Iterator[Picture]:
+    rows = table(record, "vgg16")
+    for size in dict.fromkeys(row["size"] for row in rows):
+        chosen = [row for row in rows if row["size"] == size]
+        panels = both_panels(record, chosen, lambda row: f"iterations: {number_of(row, 'iterations')}", method)
+        title = f"S5: VGG16 on 3x{size}x{size}, an image from host to host"
+        yield Chart(f"S5-versions-{size}", title, panels, "version", "time in ms (mean)", bars=True)
+
+
 def _comparison(record: Content) -> Iterator[Picture]:
     names = ("batch", "channels", "outputs", "kernel", "stride", "padding")
     for number, (setting, rows) in enumerate(by_setting(table(record, "problems"), *names)):
@@ -195,5 +204,6 @@ _FIGURES: Final[Mapping[str, Callable[[Content], Iterator[Picture]]]] = {
     "S2": _s2,
     "S3": lenet_charts,
     "S4": _s4,
+    "S5": _s5,
     COMPARISON: _comparison,
 }

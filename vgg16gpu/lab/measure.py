@@ -23,9 +23,13 @@ from vgg16gpu.program import Arena, Pointer, Step
 from vgg16gpu.transfer import transfer_step
 
 DESCRIPTION: Final = (
-    "every variant is checked against float64 before it is timed; then samples until {seconds:g} s or {samples}, "
-    "medians; warm: back to back, as many launches in a sample as fill {fill:g} us (at most {launches}); cold: {cold}; "
-    "conversion (im2col, transformed weights) and computation are timed apart"
+    "every variant is checked against float64 (error: norm-wise) before it is timed; then samples until {seconds:g} s "
+    "or {samples}, medians; warm: back to back, as many launches in a sample as fill {fill:g} us (at most {launches}); "
+    "cold: {cold}; conversion (im2col, transformed weights) and computation are timed apart"
+)
+NOTES: Final = (
+    "%: what the least time for the work (its arrays moved once, its FLOP) is of the time; above 100 caches serve it. "
+    "~: not run but scaled up."
 )
 
 _FILL_SECONDS: Final = 2e-4  # of a warm sample: events and gaps between launches do not count then

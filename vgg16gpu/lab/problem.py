@@ -101,3 +101,14 @@ class Problem:
                 window = padded[:, :, p : p + rows : self.stride, q : q + columns : self.stride]
                 y += np.einsum("nchw,oc->nohw", window, weight[:, :, p, q].astype(np.float64), optimize=True)
         return y
+
+
+@dataclass(frozen=True)
+class Network:
+    """A whole network on one image: what there is to do, however it is done."""
+
+    channels: int
+    height: int
+    width: int
+    flop: int
+    nbytes: int  # weights, image and scores, moved once

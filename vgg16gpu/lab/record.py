@@ -31,7 +31,7 @@ def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: C
         "experiment": experiment.name,
         "title": experiment.title,
         "teaches": experiment.teaches,
-        "method": stand.method,
+        "method": experiment.method(stand),
         "options": {**options, "own": [variant.name for variant in choice.own]},
         "environment": environment(stand.device),
         "ceilings": asdict(stand.ceilings),

@@ -13,7 +13,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.lab.baseline import measure_baseline
 from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure
-from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError
 from vgg16gpu.lab.variant import Parameters, Variant, places
@@ -51,7 +51,7 @@ class Stand:
         """The device's roofline, measured."""
         return measure_ceilings(self.device)
 
-    def percent(self, problem: Problem, seconds: float) -> float:
+    def percent(self, problem: Problem | Network, seconds: float) -> float:
         """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: by caches."""
         ceilings = self.ceilings
         least = max(problem.flop / ceilings.flop_per_s, problem.nbytes / ceilings.bytes_per_s)

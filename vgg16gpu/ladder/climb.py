@@ -22,8 +22,7 @@ from vgg16gpu.graph import Array
 from vgg16gpu.ladder.rung import Rung, Running, Setting
 from vgg16gpu.ladder.rungs import RUNGS
 
-SECONDS: Final = 0.5  # of timed runs, and at most MOST of them
-MOST: Final = 30
+SECONDS: Final = 0.5  # of timed runs
 WARM_UP: Final = 0.1  # seconds of runs before them: clocks rise, memory settles
 PATIENCE: Final = 2.0  # seconds: a checked run that takes as long is the only sample
 
@@ -140,6 +139,8 @@ def _samples(run: Callable[[], object], first: float) -> list[float]:
     while warm < WARM_UP:
         warm += wall(run)
     samples = [wall(run)]
-    while sum(samples) < SECONDS and len(samples) < MOST:
+    spent = samples[0]
+    while spent < SECONDS:
         samples.append(wall(run))
+        spent += samples[-1]
     return samples

@@ -9,7 +9,7 @@ from typing import Any, Final
 from vgg16gpu.bench.environment import environment
 from vgg16gpu.bench.report import model_identity
 from vgg16gpu.bench.timing import Summary
-from vgg16gpu.ladder.climb import MOST, PATIENCE, SECONDS, TOLERANCES, WARM_UP, Outcome, gains
+from vgg16gpu.ladder.climb import PATIENCE, SECONDS, TOLERANCES, WARM_UP, Outcome, gains
 from vgg16gpu.ladder.rung import Setting
 
 SCHEMA: Final = 1
@@ -17,7 +17,7 @@ Content = dict[str, Any]
 
 METHOD = (
     "wall clock from an image in the host's memory to its scores there, batch 1; a checked run first, then "
-    f"{WARM_UP:g} s of untimed ones, then runs until {SECONDS:g} s or {MOST} of them; a checked run of {PATIENCE:g} s "
+    f"{WARM_UP:g} s of untimed ones, then {SECONDS:g} s of timed ones; a checked run of {PATIENCE:g} s "
     "or more is the only sample"
 )
 PREDICTIONS = "gains over the rung before, for an H200 at 224x224; those up to L written down before any run there"

@@ -9,19 +9,14 @@ from pathlib import Path
 from vgg16gpu.lab.figures_data import Picture
 from vgg16gpu.lab.figures_draw import draw_picture
 from vgg16gpu.lab.figures_seeds import pictures
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure import NOTES, Status
 from vgg16gpu.lab.published import CARDS
 from vgg16gpu.report.benchmark import origin
 from vgg16gpu.report.folder import Content, Record, Results, each, lab_records
 from vgg16gpu.report.markup import Html, element, error, fold, joined, missing, number, paragraph, table
 from vgg16gpu.report.pictures import files, picture
 
-MEASURED = ("S1", "S2", "S3", "S4")  # the fifth report's numbers are rungs of the ladder
-
-_NOTES = (
-    "%: what the least time for the convolution (its arrays moved once, its FLOP) is of the time; above 100 caches "
-    "serve it. ~: not run but scaled up. error: norm-wise, against float64."
-)
+MEASURED = ("S1", "S2", "S3", "S4", "S5")
 
 
 def seeds(results: Results) -> Html:
@@ -36,7 +31,7 @@ def seeds(results: Results) -> Html:
     if not seen:
         return missing("the lab", f"vgg16gpu lab run all {output}")
     absent = [missing(name, f"vgg16gpu lab run {name} {output}") for name in MEASURED if name not in seen]
-    return joined([paragraph(_NOTES), *parts, *absent])
+    return joined([paragraph(NOTES), *parts, *absent])
 
 
 def device_of(content: Content) -> str:

@@ -45,6 +45,10 @@ class LeNetExperiment:
     title: str = "LeNet's forward pass, five versions"
     teaches: str = "A network is more than its convolutions: most of a pass may lie outside of what was made fast."
 
+    def method(self, stand: Stand) -> str:
+        """As the stand says."""
+        return stand.method
+
     def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Train, or take the net from the cache; then every table. Raises InputError for wrong data."""
         data = from_idx(self.data, self.image) if self.data else digits(self.image)

@@ -1,0 +1,172 @@
+"""A whole VGG16 in the ways that S5 published, and its times: every input's scores are checked before they count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.accuracy import score_error
+from vgg16gpu.bench.precision import PEER_TOLERANCES
+from vgg16gpu.bench.timing import summarise, wall
+from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
+from vgg16gpu.graph import Array, Conv, Graph, Pool, Shape
+from vgg16gpu.lab.measure import Effort, Measurement, Status, Times
+from vgg16gpu.lab.problem import Network
+from vgg16gpu.ladder.layers import Site, sites
+from vgg16gpu.ladder.rung import Running
+from vgg16gpu.reference import Oracle
+
+TOLERANCE: Final = PEER_TOLERANCES["fp32"]  # of scores, as the ladder's
+
+_LEAST_SAMPLES: Final = 3
+
+
+class SequentialNet:
+    """im2col and a product in numpy's plain loops: one thread of the host, no BLAS.
+
+    Raises ModelError for a graph that is not made of simple layers.
+    """
+
+    def __init__(self, graph: Graph, shape: Shape) -> None:
+        self._sites = sites(graph, shape)
+
+    def run(self, x: Array) -> Array:
+        """The scores (1, classes) of one image (1, C, H, W)."""
+        value = x[0]
+        for site in self._sites:
+            value = _layer(site, value)
+        scores: Array = value[np.newaxis]
+        return scores
+
+    def device_seconds(self, repeats: int) -> list[float] | None:
+        """None: all of it is the host's."""
+        del repeats
+        return None
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class OnnxruntimeNet:
+    """onnxruntime's CPU provider, with as many threads as it likes."""
+
+    def __init__(self, path: Path) -> None:
+        self._reference = Oracle(path)
+
+    def run(self, x: Array) -> Array:
+        """The scores (1, classes) of one image (1, C, H, W)."""
+        return self._reference.scores(x)
+
+    def device_seconds(self, repeats: int) -> list[float] | None:
+        """None: all of it is the host's."""
+        del repeats
+        return None
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What was found with every input so many times."""
+
+    iterations: int
+    measurement: Measurement
+    mean_s: float | None = None  # over all samples, as the report's times are
+
+
+def work_of(graph: Graph, shape: Shape) -> Network:
+    """What a run on one image (1, C, H, W) has to do."""
+    weights = [(site.y_size, site.weight) for site in sites(graph, shape) if site.weight is not None]
+    products = sum(outputs * math.prod(weight.shape[1:]) for outputs, weight in weights)
+    nbytes = sum(weight.nbytes for _, weight in weights) + 4 * (math.prod(shape) + weights[-1][0])
+    _, channels, height, width = shape
+    return Network(channels, height, width, 2 * products, nbytes)
+
+
+def measure_network(
+    opened: Callable[[], Running], iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
+) -> list[Rounds]:
+    """Times of runs from host to host, each of the inputs x `iterations` times in turn.
+
+    The checked runs are the samples of a single iteration: every input once, or the first alone where that takes longer
+    than the effort's limit. Further iterations end, unless it is to be `full`, when the effort is spent.
+    """
+    try:
+        with closing(opened()) as running:
+            return list(_rounds(running, iterations, x, expected, effort, full=full))
+    except (ModelError, InputError, DeviceError) as error:  # not for this model, this device, or as much memory
+        return [Rounds(count, Measurement(Status.REFUSED, str(error))) for count in iterations]
+    except Error as error:
+        return [Rounds(count, Measurement(Status.FAILED, str(error))) for count in iterations]
+
+
+def _rounds(
+    running: Running, iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
+) -> Iterator[Rounds]:
+    images = [image[np.newaxis] for image in x]
+    found: list[Array] = []
+    checked: list[float] = []
+    for image in images:
+        checked.append(wall(lambda image=image: found.append(running.run(image))))  # type: ignore[misc]
+        if len(images) * checked[0] > effort.limit:
+            break
+    scores = np.concatenate(found)
+    error = float(score_error(scores, expected[: len(scores)]).max())
+    extent = f"scores of {len(scores)} of {len(images)} images against onnxruntime's"
+    for count in iterations:
+        if not error <= TOLERANCE:
+            reason = f"error {error:.3g} against onnxruntime's scores, allowed is {TOLERANCE:g}: no time"
+            yield Rounds(count, Measurement(Status.WRONG, reason, error, TOLERANCE, extent))
+            continue
+        samples = checked if count == 1 else _samples(running, images, count, effort, full=full)
+        times = Times(summarise(samples))
+        mean = sum(samples) / len(samples)
+        judged = Measurement(Status.RIGHT, "", error, TOLERANCE, extent, compute=times, details={"mean_s": mean})
+        yield Rounds(count, judged, mean)
+
+
+def _samples(running: Running, images: Sequence[Array], iterations: int, effort: Effort, *, full: bool) -> list[float]:
+    """Seconds of runs, the inputs in turn."""
+    samples: list[float] = []
+    for image in islice(cycle(images), iterations * len(images)):
+        spent = len(samples) >= effort.samples or sum(samples) > effort.seconds
+        if spent and not full and len(samples) >= _LEAST_SAMPLES:
+            break
+        samples.append(wall(partial(running.run, image)))
+    return samples
+
+
+def _layer(site: Site, x: Array) -> Array:
+    if isinstance(site.layer, Pool):
+        largest: Array = _windows(site, x, -np.inf).max(axis=(3, 4))
+        return largest
+    weight = site.layer.weight.reshape(site.y_shape[0], -1)
+    columns = _columns(site, x) if isinstance(site.layer, Conv) else x.reshape(-1, 1)
+    y = np.einsum("ok,kp->op", weight, columns, optimize=False)
+    if site.bias is not None:
+        y += site.bias[:, np.newaxis]
+    result: Array = (np.maximum(y, 0) if site.relu else y).reshape(site.y_shape)
+    return result
+
+
+def _columns(site: Site, x: Array) -> Array:
+    """im2col: (C * rows * columns of the filter, output pixels)."""
+    windows = _windows(site, x, 0).transpose(0, 3, 4, 1, 2)
+    return np.ascontiguousarray(windows).reshape(-1, site.y_shape[1] * site.y_shape[2])
+
+
+def _windows(site: Site, x: Array, beside: float) -> Array:
+    """(C, output rows, output columns, rows, columns of the window); `beside` the map."""
+    window, pads = site.window, site.window.pads
+    padded = np.pad(x, ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)), constant_values=beside)
+    views: Array = np.lib.stride_tricks.sliding_window_view(padded, window.kernel, axis=(1, 2))
+    return views[:, :: window.strides[0], :: window.strides[1]]

@@ -1,0 +1,177 @@
+"""S5: the whole VGG16 from ONNX parameters to 1000 scores, on 3x244x244 inputs: A, B, and their causes as rungs C to E.
+
+The model has random weights, which change neither work nor check; it is made for the run. Ten inputs, each so many
+times, from host to host; theirs are means, so ours are means too. Version A's and B's kernels are the ladder's, where
+each rung is described; the whole ladder is `vgg16gpu ladder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.bench.session import sample_inputs
+from vgg16gpu.engine import Engine
+from vgg16gpu.fit import resolve_input_shape
+from vgg16gpu.graph import Array
+from vgg16gpu.lab.experiment import Choice, Row, Tell
+from vgg16gpu.lab.measure import Measurement, Status
+from vgg16gpu.lab.network import TOLERANCE, OnnxruntimeNet, Rounds, SequentialNet, measure_network, work_of
+from vgg16gpu.lab.published import published
+from vgg16gpu.lab.stand import Stand
+from vgg16gpu.ladder.planned import EngineNet
+from vgg16gpu.ladder.rung import Running, Setting
+from vgg16gpu.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.zoo.generate import make_vgg
+
+SEED: Final = "S5"
+TABLE: Final = "vgg16"
+SIZES, QUICK_SIZES = (244,), (32,)
+PROBE: Final = 32  # image size by which a CPU's times at other sizes are estimated, where they would take too long
+
+
+@dataclass(frozen=True)
+class Version:
+    """A row of the table, or several."""
+
+    method: str
+    iterations: tuple[int, ...]
+    open: Callable[[Setting], Running]
+    variant: str
+    note: str = ""
+
+
+def _rung(letter: str) -> Callable[[Setting], Running]:
+    return RUNGS[LETTERS.index(letter)].open
+
+
+def _sequential(setting: Setting) -> Running:
+    return SequentialNet(setting.graph, setting.shape)
+
+
+def _onnxruntime(setting: Setting) -> Running:
+    return OnnxruntimeNet(setting.path)
+
+
+def _engine(setting: Setting) -> Running:
+    return EngineNet(Engine(setting.path, device=setting.device_name, size=setting.size))
+
+
+ENGINE_NOTE: Final = "vgg16gpu's own kernels, fp32; on Hopper from tensor cores, so above FFMA's roof"
+VERSIONS: Final = (
+    Version("cpu", (1,), _sequential, "sequential", "im2col and product in numpy, one thread of the host"),
+    Version("version_a", (1, 5), _rung("A"), "ladder A"),
+    Version("version_b", (1, 5, 500), _rung("B"), "ladder B"),
+    Version("no_host", (5,), _rung("C"), "ladder C", "padding, bias and ReLU on the GPU"),
+    Version("tree", (5,), _rung("D"), "ladder D", "a tree in place of thread 0"),
+    Version("pixels", (5,), _rung("E"), "ladder E", "two-dimensional tiles"),
+    Version("engine", (500,), _engine, "engine", ENGINE_NOTE),
+    Version("onnxruntime_cpu", (500,), _onnxruntime, "onnxruntime", "on this host's CPU"),
+)
+HOSTS: Final = ("cpu", "onnxruntime_cpu")  # not on the device's roofline
+
+
+@dataclass(frozen=True)
+class NetworkExperiment:
+    """The experiment, at every image size asked for."""
+
+    name: str = SEED
+    title: str = "The whole VGG16, two versions and what was wrong with them"
+    teaches: str = "Where a sum is made, and who waits for whom, costs a network more than its arithmetic."
+
+    def method(self, stand: Stand) -> str:
+        """Means from host to host."""
+        effort = stand.effort
+        return (
+            "every version's scores of ten images are checked against onnxruntime's (of the first alone where ten "
+            f"would take longer than {effort.limit:g} s; error: norm-wise, {TOLERANCE:g} allowed); one iteration: the "
+            f"checked runs; more: images in turn until {effort.seconds:g} s or {effort.samples} runs (--full: all of "
+            "them); means, wall clock from an image in the host's memory to its scores there"
+        )
+
+    def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
+        """Make the model, then every version. Raises ModelError for sizes that VGG16 does not have."""
+        rows: list[Row] = []
+        for size in choice.sizes_or(SIZES, QUICK_SIZES):
+            tell(0, len(VERSIONS), f"making VGG16 for {size}x{size}")
+            with TemporaryDirectory(prefix="vgg16gpu-") as folder:
+                rows += _Network(Path(folder), size, stand, choice).rows(tell)
+        return tuple(rows)
+
+
+class _Network:
+    """The versions on a model of one size."""
+
+    def __init__(self, folder: Path, size: int, stand: Stand, choice: Choice) -> None:
+        self._stand, self._choice, self._size = stand, choice, size
+        foreign = stand.device.foreign
+        self._device_name = "cpu" if foreign is None else f"cuda:{foreign.ordinal}"
+        self._setting, self._x, self._expected = self._prepared(folder, size)
+        self._work = work_of(self._setting.graph, self._setting.shape)
+        scales = stand.device.facts.kind == "cpu" and not choice.quick and not choice.full and size > PROBE
+        self._probe = self._prepared(folder, PROBE) if scales else None
+
+    def rows(self, tell: Tell) -> Iterator[Row]:
+        for done, version in enumerate(VERSIONS):
+            tell(done, len(VERSIONS), f"{TABLE} {self._size} {version.method}")
+            for found in self._estimated(version) or self._measured(version):
+                yield self._row(version, found)
+        tell(len(VERSIONS), len(VERSIONS), "done")
+
+    def _prepared(self, folder: Path, size: int) -> tuple[Setting, Array, Array]:
+        """A model, ten inputs, and their scores by onnxruntime."""
+        path = folder / f"vgg16-{size}.onnx"
+        make_vgg(path, size=size)
+        graph = load_graph(Request(path))
+        shape = resolve_input_shape(graph, 1, (size, size))
+        x = np.ascontiguousarray(sample_inputs(shape[1:]))
+        expected = OnnxruntimeNet(path).run(x)
+        return Setting(path, graph, shape, self._stand.device, self._device_name), x, expected
+
+    def _measured(self, version: Version) -> Sequence[Rounds]:
+        opened = partial(version.open, self._setting)
+        effort, full = self._stand.effort, self._choice.full
+        return measure_network(opened, version.iterations, self._x, self._expected, effort, full=full)
+
+    def _estimated(self, version: Version) -> Sequence[Rounds]:
+        """What a CPU would take too long for, scaled up from a small image; nothing where it would not."""
+        if self._probe is None:
+            return ()
+        setting, x, expected = self._probe
+        opened = partial(version.open, setting)
+        (found,) = measure_network(opened, (1,), x[:1], expected[:1], self._stand.effort, full=False)
+        if found.mean_s is None:
+            return ()
+        scale = self._work.flop / work_of(setting.graph, setting.shape).flop
+        seconds, limit = found.mean_s * scale, self._stand.effort.limit
+        if seconds <= limit:
+            return ()
+        reason = f"a run would take longer than {limit:g} s: that of {PROBE}x{PROBE}, scaled by FLOP (--full runs it)"
+        estimate = Measurement(Status.ESTIMATED, reason, estimate_s=seconds)
+        return [Rounds(count, estimate, seconds) for count in version.iterations]
+
+    def _row(self, version: Version, found: Rounds) -> Row:
+        percent = None
+        if found.mean_s is not None and version.method not in HOSTS:
+            percent = self._stand.percent(self._work, found.mean_s)
+        name = SEED, TABLE, str(self._size), version.method, f"iterations={found.iterations}"
+        return Row(
+            *name,
+            ours=None if found.mean_s is None else 1e3 * found.mean_s,
+            theirs=published().get(name),
+            ours_percent=percent,
+            problem=self._work,
+            variant=version.variant,
+            measurement=found.measurement,
+            note=version.note,
+        )
+
+
+EXPERIMENT = NetworkExperiment()
