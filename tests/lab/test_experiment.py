@@ -91,7 +91,8 @@ def test_own_variants_are_put_into_every_table(own):
     (mine,) = own()
     cases = with_own(s2.EXPERIMENT.cases(Choice(quick=True)), (mine,))
     found = [(case.table, case.parameter) for case in cases if case.variant == "mine"]
-    expected = [("gemm_memory", ""), ("gemm_partition", ""), *(("stride", f"stride={stride}") for stride in (1, 2, 3))]
+    strides = [("stride", f"stride={stride}") for stride in (1, 2, 3)]
+    expected = [("gemm_memory", ""), ("gemm_partition", ""), *strides, ("layer", "outputs=64")]
     assert sorted(found) == sorted(expected)
     assert with_own(cases, (mine,)) == cases
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final, TypeAlias
 
@@ -110,7 +111,8 @@ class Stand:
         variant = self.variants.get(name)
         if variant is None:
             return Measurement(Status.MISSING, f"there is no variant '{name}'")
-        kin = name, tuple(sorted(parameters.items())), problem.stride, problem.kernel
+        shape = replace(problem, height=problem.kernel, width=problem.kernel)  # the same but for the image's size
+        kin = name, tuple(sorted(parameters.items())), shape
         if estimate := self._estimate(kin, problem, effort):
             return estimate
         found = self._outcome(name, partial(self._try, variant, parameters, problem, effort))

@@ -1,7 +1,8 @@
 """S2: stride, memory mode, thread-block and partition, on square images of 256 to 4096 pixels (Quadro M4000).
 
-3x3 over three channels, one output channel (`--outputs 64` is a real layer). Padding is not stated: 1 here. The time of
-`im2col_gemm` has the conversion in it, those of the two tables of GEMMs do not, as theirs.
+3x3 over three channels, one output channel. `layer` is what they left out: 64 output channels, as VGG16's first layer
+has; there GEMMs have rows enough to share what they load. `--outputs 64` is all of it for such a layer. Padding is not
+stated: 1 here. The time of `im2col_gemm` has the conversion in it, those of the tables of GEMMs do not, as theirs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ MEMORY = {"basic": "gemm-basic", "shared": "gemm-shared", "registers": "gemm-nam
 PARTITION = {"row": "gemm-by-row", "column": "gemm-by-column", "block": "gemm-by-block"}
 REGISTER_TILE = "gemm-register"
 TASK_BLOCK = 16  # of their im2col + GEMM
+LAYER_SIZES, LAYER_OUTPUTS = (1024,), 64
+LAYER = {"basic": "gemm-basic", "shared": "gemm-shared", "register_tile": REGISTER_TILE}
 NOTES = {"registers": "names for the operands of 'shared'", "register_tile": "not theirs: a true register tile"}
 
 
@@ -37,6 +40,12 @@ def cases(choice: Choice) -> Iterator[Case]:
         total = _case("stride", problem, "im2col_gemm", parameter, "gemm-shared", TASK_BLOCK)
         yield Case(**{**vars(total), "scope": "total"})
         yield _case("stride", problem, "cudnn", parameter, CUDNN)
+    for size in choice.sizes_or(LAYER_SIZES, QUICK):
+        problem = Problem(1, 3, size, size, LAYER_OUTPUTS, 3, 1, 1)
+        yield _case("layer", problem, "direct", "", "direct-hwc")
+        for method, variant in LAYER.items():
+            yield _case("layer", problem, method, "", variant)
+        yield _case("layer", problem, "cudnn", "", CUDNN)
 
 
 def problems(choice: Choice, strides: tuple[int, ...]) -> Iterator[Problem]:
