@@ -168,3 +168,22 @@ def test_no_images_and_values_that_overflow(model):
         huge = NamedInput("huge", np.full((1, 32, 32), 3e38, np.float32))
         with pytest.raises(InputError, match="becomes NaN or infinite"):
             calibrate(engine, [huge])
+
+
+def test_scales_may_be_given_to_the_engine(model, images):
+    from vgg16gpu.inputs import NamedInput
+
+    _, x, _ = heldout()
+    with Engine(model, device="cpu", keep_values=True) as engine:
+        found = calibrate(engine, [NamedInput(str(i), image) for i, image in enumerate(x[:5])])
+    with Engine(model, device="cpu", precision="int8", scales=found.scales) as engine:
+        given = engine.run(x[:1])
+    assert run(model, "--images", images).exit_code == 0  # others, beside the model
+    with Engine(model, device="cpu", precision="int8", scales=found.scales) as engine:
+        assert np.array_equal(engine.run(x[:1]), given)
+    with Engine(model, device="cpu", precision="int8") as engine:
+        assert not np.array_equal(engine.run(x[:1]), given)
+    name = next(iter(found.scales))
+    short = {key: scale for key, scale in found.scales.items() if key != name}
+    with pytest.raises(InputError, match=f"scales: none for {name}"):
+        Engine(model, device="cpu", precision="int8", scales=short)

@@ -25,6 +25,7 @@ from vgg16gpu.graph import Array, Shape
 from vgg16gpu.pipeline import Pipeline, Sent
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Program
+from vgg16gpu.quantise import Scales
 from vgg16gpu.resident import ResidentPlan, check_memory, image_shape
 from vgg16gpu.results import Results
 from vgg16gpu.stream import Source, cut, flow, item_name
@@ -63,6 +64,7 @@ class Engine:
     mean, std: per channel, of bytes / 255, for uint8 inputs; ImageNet's for 3 channels, else none.
     allow_nonfinite: accept NaN and Inf in inputs.
     keep_values: keep every intermediate value for `read_values`.
+    scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
 
     Raises ModelError, InputError, DeviceError, KernelError.
@@ -82,8 +84,9 @@ class Engine:
         allow_nonfinite: bool = False,
         keep_values: bool = False,
         kernels: str = "auto",
+        scales: Scales | None = None,
     ) -> None:
-        request = Request(model, batch, size, outputs, precision, mean, std, keep_values, kernels)
+        request = Request(model, batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
         started = time.perf_counter()
         self.graph = load_graph(request)
         self.device, self.device_choice = open_device(device)

@@ -22,7 +22,7 @@ from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.path import FAMILIES
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Plan
-from vgg16gpu.quantise import QuantisedOp, held_scales, quantise
+from vgg16gpu.quantise import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
@@ -49,6 +49,7 @@ class Request:
     std: Sequence[float] | None = None
     keep_values: bool = False
     kernels: str = "auto"
+    scales: Scales | None = None
 
 
 def load_graph(request: Request) -> Graph:
@@ -108,8 +109,13 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
 
 
 def _integers(graph: Graph, request: Request) -> Mapping[str, QuantisedOp]:
-    """What int8 needs of each op, with the scales of the model file itself or of the one beside it."""
-    return quantise(graph, held_scales(graph) or read_scales(request.model, graph))
+    """What int8 needs of each op: by scales of the model file itself, else by those given, else by the file beside."""
+    held = held_scales(graph)
+    if held or request.scales is None:
+        return quantise(graph, held or read_scales(request.model, graph))
+    if missing := [name for name in quantised_inputs(graph) if name not in request.scales]:
+        raise InputError(f"scales: none for {', '.join(missing)}; give those of a calibration of this very model")
+    return quantise(graph, request.scales)
 
 
 def _check_rows(graph: Graph, shape: Shape) -> None:

@@ -4,7 +4,7 @@
 // Mapping:  conv: block: an output channel, all its pixels one after the other; thread: the products of an input
 //           channel (then c + blockDim.x, ...). gemm: block: an output; thread: every blockDim.x-th product. Thread 0
 //           adds.
-// Shared:   dynamic: C*KH*KW floats (512x3x3: 18 KB), gemm: one for each thread.
+// Shared:   dynamic: C*KH*KW floats, rounded up to fours (512x3x3: 18 KB), gemm: one for each thread.
 // Cost:     conv: C*KH*KW additions one after the other by one thread, and two barriers, for every output.
 // Teaches:  sums stay on the GPU, so nothing but maps crosses the bus; now one thread in 512 works, and the additions
 //           of a VGG16 in its busiest blocks are 80 million in a row.

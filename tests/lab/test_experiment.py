@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -48,10 +49,10 @@ def test_rows_in_the_order_of_the_cases(rows):
 
 
 def test_the_published_number_of_rounds_with_full_alone(stand):
+    stand.effort = replace(stand.effort, seconds=60.0)  # the number ends it, on a slow machine too
     for choice, samples in ((Choice(), 3), (Choice(full=True), 9)):
         row = small(CASES[1:2], rounds=9).run(stand, choice, lambda *_: None)[0]
-        assert row.measurement.compute.warm.samples <= samples
-        assert (row.measurement.compute.warm.samples > 3) == choice.full
+        assert row.measurement.compute.warm.samples == samples
 
 
 def test_a_broken_device_is_told_in_the_rows(stand, monkeypatch):

@@ -135,3 +135,11 @@ def test_kernels_are_compiled_together(stand):
         stand.build(work)
     (kernels,) = build.call_args.args
     assert {kernel.source for kernel in kernels} == {"lab/direct_chw.cu", "lab/im2col.cu", "lab/im2col_vector.cu"}
+
+
+def test_what_cuda_would_reject_is_not_compiled(stand, monkeypatch):
+    """A block of 4096 threads: compilers warn of it, and nobody has asked them."""
+    built = []
+    monkeypatch.setattr(stand.device, "build", built.extend)
+    stand.build([("tiled-shared", {"tile": 64}, Problem(1, 1, 8, 8, 1)), ("direct-chw", {}, Problem(1, 1, 8, 8, 1))])
+    assert {kernel.source for kernel in built} == {"lab/direct_chw.cu"}

@@ -16,8 +16,8 @@ from vgg16gpu.lab.baseline import measure_baseline
 from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError
-from vgg16gpu.lab.variant import Parameters, Variant, places
+from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError, guarded
+from vgg16gpu.lab.variant import Parameters, Variant
 from vgg16gpu.program import Kernel
 
 Work: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]  # variant, parameters, problem
@@ -101,10 +101,7 @@ class Stand:
             self._flush = None
 
     def _kernels(self, variant: Variant, parameters: Parameters, problem: Problem) -> list[Kernel]:
-        chosen = variant.with_defaults(parameters)
-        if variant.refuses(problem, chosen):
-            return []
-        launches = variant.launches(problem, chosen, places(problem, variant.workspace_nbytes(problem, chosen))[0])
+        launches, _, _ = guarded(variant, problem, variant.with_defaults(parameters), self.device.facts)
         return [step.kernel for step in (*launches.convert, *launches.compute)]
 
     def _measure(self, name: str, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:

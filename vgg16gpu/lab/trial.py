@@ -16,7 +16,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.problem import Array, Array64, Problem
-from vgg16gpu.lab.variant import Layout, Parameters, Variant, places
+from vgg16gpu.lab.variant import Launches, Layout, Parameters, Places, Variant, places
 from vgg16gpu.program import Arena, Pointer, Step
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
@@ -44,6 +44,19 @@ def guard(step: Step, facts: DeviceFacts) -> None:
         raise InvalidLaunchError(f"{step.shared} bytes of shared memory, a block has {facts.shared_nbytes}")
 
 
+def guarded(
+    variant: Variant, problem: Problem, parameters: Parameters, facts: DeviceFacts
+) -> tuple[Launches, Places, int]:
+    """A variant's launches, where their arrays lie, and bytes in all. Raises RefusedError, InvalidLaunchError."""
+    if reason := variant.refuses(problem, parameters):
+        raise RefusedError(f"{variant.name}: {reason}")
+    found, nbytes = places(problem, variant.workspace_nbytes(problem, parameters))
+    launches = variant.launches(problem, parameters, found)
+    for step in (*launches.convert, *launches.compute):
+        guard(step, facts)
+    return launches, found, nbytes
+
+
 class Trial:
     """The arrays of a problem in device memory, and the launches of a variant bound to them.
 
@@ -60,14 +73,7 @@ class Trial:
     ) -> None:
         self.device, self.variant, self.problem = device, variant, problem
         self.parameters = variant.with_defaults(parameters or {})
-        reason = variant.refuses(problem, self.parameters)
-        if reason:
-            raise RefusedError(f"{variant.name}: {reason}")
-        workspace = variant.workspace_nbytes(problem, self.parameters)
-        self._places, self._nbytes = places(problem, workspace)
-        self.launches = variant.launches(problem, self.parameters, self._places)
-        for step in self.steps:
-            guard(step, device.facts)
+        self.launches, self._places, self._nbytes = guarded(variant, problem, self.parameters, device.facts)
         device.build([step.kernel for step in self.steps])
         self.x, self.weight = inputs or problem.random()
         self._base = device.allocate(self._nbytes)

@@ -26,6 +26,7 @@ REGISTERS = "ladder/conv_registers.cu"
 THREADS: Final = 512  # of a block of the gemms, and most of a convolution's with a thread for each input channel
 MAX_COLUMNS: Final = 1024  # threads of a pool
 TILE: Final = 16  # rows and columns of a block with a thread for each output
+VECTOR: Final = 4  # floats that one instruction loads
 TILE_C: Final = 8  # channels in shared memory at a time
 TILE_OC = TILE_PX = 64  # of the register tile
 REGISTER_THREADS: Final = 128
@@ -98,7 +99,8 @@ def conv_partials(placed: Placed) -> Step:
 def conv_serial(placed: Placed) -> Step:
     """The same, added by thread 0 in shared memory."""
     channels, taps = placed.site.x_shape[0], math.prod(placed.site.window.kernel)
-    return _channels_step(placed, Kernel(SERIAL, "conv_serial_f32"), channels * taps)
+    # Whole vectors: ptxas loads what is left of the last four together, though it uses no more than there is.
+    return _channels_step(placed, Kernel(SERIAL, "conv_serial_f32"), ceil_div(channels * taps, VECTOR) * VECTOR)
 
 
 def conv_tree(placed: Placed) -> Step:
