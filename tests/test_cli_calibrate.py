@@ -20,6 +20,8 @@ from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import quantised_inputs
 from vgg16gpu.scale_file import read_scales, scales_path
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digits_model, heldout
+from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu.zoo.samples import structured_images
 
 
 @pytest.fixture
@@ -168,6 +170,34 @@ def test_no_images_and_values_that_overflow(model):
         huge = NamedInput("huge", np.full((1, 32, 32), 3e38, np.float32))
         with pytest.raises(InputError, match="becomes NaN or infinite"):
             calibrate(engine, [huge])
+
+
+def test_an_engine_that_does_not_store_what_is_read_is_refused(model, monkeypatch):
+    """As kernels do that take the input from where the host left it."""
+    from vgg16gpu.inputs import NamedInput
+
+    with Engine(model, device="cpu", keep_values=True) as engine:
+        kept = engine.read_values
+        name = engine.graph.input.name
+        monkeypatch.setattr(engine, "read_values", lambda: (found for found in kept() if found[0][-1] != name))
+        with pytest.raises(InputError, match=f"does not store {name}; build it with kernels='ffma'"):
+            calibrate(engine, [NamedInput("one", heldout()[1][0])])
+
+
+def test_scales_do_not_depend_on_the_device(device, tmp_path):
+    """Nor on its kernels: those of a Hopper GPU take the input of this net as it comes."""
+    net, images = tmp_path / "vgg.onnx", tmp_path / "images"
+    make_vgg(net, size=32, hidden=64, classes=10)
+    images.mkdir()
+    for index, pixels in enumerate(structured_images(3, 32, seed=1)):
+        Image.fromarray(pixels).save(images / f"{index}.png")
+    found = []
+    for name in ("cpu", device.facts.kind):
+        outcome = CliRunner().invoke(cli, ["calibrate", str(net), "--images", str(images), "--device", name])
+        assert outcome.exit_code == 0, outcome.output
+        found.append({name: scale.step for name, scale in read_scales(net, load_graph(Request(net))).items()})
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+    assert found[0]["input"] > 1.5 / 127  # pixels of an image, normalised, reach beyond 1
 
 
 def test_scales_may_be_given_to_the_engine(model, images):

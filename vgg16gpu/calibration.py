@@ -42,9 +42,11 @@ class Calibration:
 
 
 def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
-    """Run `inputs` on an fp32 engine built with keep_values=True and choose the scales.
+    """Run `inputs` on an fp32 engine and choose the scales.
 
-    Raises InputError for no inputs, and when a value becomes NaN or infinite.
+    The engine is built with keep_values=True and kernels="ffma": other kernels may read the input where the host left
+    it, so that nobody stores it. Raises InputError for another engine, for no inputs, and when a value becomes NaN or
+    infinite.
     """
     signed = quantised_inputs(engine.graph)
     histograms = {name: Histogram() for name in signed}
@@ -57,6 +59,8 @@ def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
         for names, array in engine.read_values():
             if names[-1] in histograms:
                 histograms[names[-1]].add(array[: len(batch)], names[-1])
+    if count and (unseen := [name for name, histogram in histograms.items() if histogram.is_empty]):
+        raise InputError(f"the engine does not store {', '.join(unseen)}; build it with kernels='ffma' to calibrate")
     if not count:
         raise InputError("there are no images to calibrate on; give at least one")
     return Calibration(

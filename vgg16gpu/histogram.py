@@ -40,6 +40,11 @@ class Histogram:
         self._counts += np.bincount(magnitudes.view(np.uint32) >> _DROPPED_BITS, minlength=_BINS)
         self.largest = max(self.largest, largest)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever added."""
+        return not self._counts.any()
+
     def best_scale(self, *, signed: bool) -> Scale:
         """The scale of least mean squared error; of steps that lose the same the largest.
 

@@ -81,6 +81,7 @@ def calibrate_command(**values: Any) -> None:
             mean=notes.mean,
             std=notes.std,
             keep_values=True,
+            kernels="ffma",
         ) as engine,
         progress(quiet=options.as_json) as bar,
     ):

@@ -54,7 +54,9 @@ def _int8(setting: Setting) -> Running:
         return _engine(setting, precision="int8")
     others = sample_inputs(setting.shape[1:])[1:]
     given = [NamedInput(f"sample {i}", setting.graph.input.to_file(x[np.newaxis])[0]) for i, x in enumerate(others, 1)]
-    with Engine(setting.path, device=setting.device_name, size=setting.size, keep_values=True) as engine:
+    with Engine(
+        setting.path, device=setting.device_name, size=setting.size, keep_values=True, kernels="ffma"
+    ) as engine:
         scales = calibrate(engine, given).scales
     return _engine(setting, precision="int8", scales=scales)
 
