@@ -1,0 +1,131 @@
+"""Write the tables of docs/lab.md, between their markers, from testbench/results. --check writes nothing.
+
+A marker is `<!-- table: NAME (tools/lab_tables.py) -->`; what follows up to the next `<!-- end -->` is the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from readme_table import row
+
+from vgg16gpu.ladder.plot import digits
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "lab.md"
+RESULTS = ROOT / "testbench" / "results"
+MARKED: Final = re.compile(r"(<!-- table: (\w+) \(tools/lab_tables.py\) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+
+S1_METHODS: Final = {
+    "direct": "direct, threads along rows (theirs)",
+    "direct_planes": "direct, sums stored in the loop over channels (theirs)",
+    "direct_coalesced": "direct, coalesced",
+    "shared_memory": "tile in shared memory (their future work)",
+    "several_outputs": "four outputs a thread (their future work)",
+    "im2col_gemm_only": "im2col's product alone (what they timed)",
+    "im2col_gemm": "im2col with its conversion",
+    "cudnn": "cuDNN, the fastest of its plans",
+}
+LAYER_METHODS: Final = {
+    "direct": "direct, HWC",
+    "basic": "GEMM from global memory",
+    "shared": "GEMM, shared memory, block 16",
+    "register_tile": "GEMM, a true register tile",
+    "cudnn": "cuDNN, the fastest of its plans",
+}
+
+
+def load(name: str) -> dict[str, Any]:
+    """A record of the lab or the ladder."""
+    content: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return content
+
+
+def line(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return row(cells[0], cells[1:])
+
+
+def s1() -> str:
+    """The largest image of S1."""
+    rows = {row["method"]: row for row in load("lab/S1.json")["rows"] if row["size"] == "8192" and not row["parameter"]}
+    return _methods("8192x8192, 3x3, 3 channels to 1", rows, S1_METHODS)
+
+
+def layer() -> str:
+    """S2 with 64 output channels."""
+    rows = {row["method"]: row for row in load("lab/S2.json")["rows"] if row["table"] == "layer"}
+    return _methods("1024x1024, 3x3, 3 channels to 64", rows, LAYER_METHODS)
+
+
+def network() -> str:
+    """S5, theirs and ours."""
+    text = line(["version", "iterations", "theirs, ms", "ours, ms", "runs", "error"])
+    text += line(["---", *["---:"] * 5])
+    for found in load("lab/S5.json")["rows"]:
+        theirs = "" if found["theirs"] is None else digits(found["theirs"])
+        numbers = theirs, digits(found["ours"]), str(found["compute"]["warm"]["samples"]), f"{found['error']:.1e}"
+        text += line([found["method"], found["parameter"].removeprefix("iterations="), *numbers])
+    return text
+
+
+def ladder() -> str:
+    """Every rung, and the line to beat."""
+    content = load("ladder-h200.json")
+    text = line(["rung", "idea", "gain predicted", "gain", "ms", "ms, device alone", "error"])
+    text += line(["---", "---", *["---:"] * 5])
+    for rung in content["rungs"]:
+        gain, device, times = rung["gain"]["measured"], rung["on_device"], rung["times"]
+        text += line(
+            [
+                f"{rung['letter']} {rung['name']}",
+                rung["idea"],
+                f"{digits(rung['predicted'])}x" if rung["predicted"] else "",
+                f"{digits(gain)}x" if gain else "",
+                digits(1e3 * times["median_s"]) if times else rung["status"],
+                digits(1e3 * device["median_s"]) if device else "",
+                f"{rung['error']:.1e}" if times else "",
+            ]
+        )
+    peer, cores = digits(1e3 * content["onnxruntime"]["median_s"]), content["environment"]["cores"]
+    return text + line([f"onnxruntime, {cores} CPU cores", "the line to beat", "", "", peer, "", ""])
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {"S1": s1, "S2": layer, "S5": network, "ladder": ladder}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the tables, or with --check return 1 if the page differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args(arguments).check
+    old = PAGE.read_text()
+    missing = set(TABLES) ^ {found[2] for found in MARKED.finditer(old)}
+    if missing:
+        print(f"{PAGE}: markers and tables differ: {', '.join(sorted(missing))}", file=sys.stderr)
+        return 1
+    new = MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[4], old)
+    if check and new != old:
+        print(f"{PAGE} is not what the records say: run python tools/lab_tables.py", file=sys.stderr)
+        return 1
+    if not check:
+        PAGE.write_text(new)
+    return 0
+
+
+def _methods(title: str, rows: Mapping[str, dict[str, Any]], names: Mapping[str, str]) -> str:
+    text = line([title, "ms", "of the roofline"]) + line(["---", "---:", "---:"])
+    for method, label in names.items():
+        found = rows[method]
+        text += line([label, digits(found["ours"]), f"{found['ours_percent']:.2g} %"])
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
