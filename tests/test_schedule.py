@@ -15,6 +15,7 @@ from vgg16gpu.graph import BatchNorm, Graph, Op, Pool, Softmax, Window
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Arena, Element, Plan, Pointer, Program, Step
+from vgg16gpu.quantise import quantised_inputs
 from vgg16gpu.schedule import LOWEST_OF_PAIRS
 
 ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
@@ -287,3 +288,12 @@ def test_kept_values_are_out_of_reach_of_the_second_pass() -> None:
 def test_other_precisions_need_neither(precision: str) -> None:
     plan = plan_of(vgg(), precision, (1, 4))
     assert plan.calibration is plan.second_pass is None
+
+
+def test_ffma_stores_what_calibration_asks_for_and_others_need_not() -> None:
+    graph = vgg()
+    asked = set(quantised_inputs(graph))
+    assert graph.input.name in asked
+    for kernels, missing in (("ffma", set()), ("auto", {graph.input.name})):
+        program = plan_of(graph, "fp32", keep_values=True, kernels=kernels).programs[0]
+        assert asked - {value.name for value in program.values} == missing
