@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from vgg16gpu.bench.timing import (
     Method,
     measure_in_turns,
     measure_iterations,
+    sample_until,
     summarise,
 )
 
@@ -148,6 +150,30 @@ def test_iterations_run_every_input_as_often_as_asked() -> None:
     assert seen == [1] * 4 + [2] * 4 + [3] * 4
     assert summary.samples == 12
     assert summary.min_s <= mean
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bounds", "count"),
+    [
+        (1.0, {}, 5),  # 4 * 0.25 is no longer than a second
+        (1.0, {"most": 2}, 2),
+        (0.0, {}, MIN_REPEATS),
+        (0.0, {"least": 1}, 1),
+        (0.0, {"most": 2}, 2),
+        (math.inf, {"most": 7}, 7),
+    ],
+)
+def test_samples_until_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, bounds: dict[str, int], count: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+
+    def sample() -> float:
+        clock.now += 0.25
+        return clock.now
+
+    assert sample_until(sample, seconds, **bounds) == [0.25 * (i + 1) for i in range(count)]
 
 
 # Load

@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -97,7 +98,23 @@ def ladder() -> str:
     return text + line([f"onnxruntime, {cores} CPU cores", "the line to beat", "", "", peer, "", ""])
 
 
-TABLES: Final[Mapping[str, Callable[[], str]]] = {"S1": s1, "S2": layer, "S5": network, "ladder": ladder}
+def claims() -> str:
+    """How many of the claims hold."""
+    found = Counter(claim["verdict"] for claim in load("lab/claims.json")["claims"])
+    holds, fails, unsure = (found[verdict] for verdict in ("holds", "does not", "cannot tell"))
+    return (
+        f"Of {found.total()} claims {holds} hold on the H200 and {fails} do not; in {unsure} a difference is within 5 %.\n"
+        "[claims.csv](../testbench/results/lab/claims.csv) has the figure behind each verdict.\n"
+    )
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "claims": claims,
+    "S1": s1,
+    "S2": layer,
+    "S5": network,
+    "ladder": ladder,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,8 +8,8 @@
 // Cost:     C*KSIZE^2 loads of x and as many of weight per output, 2*C*KSIZE^2 FLOP: a load for every FLOP. A warp's
 //           load of x takes consecutive floats (stride apart), its load of weight is one float for all threads.
 // Edges:    the window is clipped: taps beside the image are left out, no padded copy is made.
-// Teaches:  neighbouring threads read neighbouring floats, so a warp's load is a line or two of the cache. What is left
-//           is the number of loads: each value is fetched anew for every output that it is part of.
+// Teaches:  neighbouring threads read neighbouring floats, so a warp's load is a few lines of the cache. What is left is
+//           the number of loads: each value is fetched anew for every output that it is part of.
 #include "common.cuh"
 
 #ifndef KSIZE

@@ -5,9 +5,9 @@
 //           rows.
 // Tiles:    KSIZE (3).
 // Shared:   none; a 2-D block of any shape, up to 1024 threads of at most 64 registers.
-// Cost:     C*KSIZE^2 loads of x and as many of weight per output, 2*C*KSIZE^2 FLOP: a load for every FLOP. A warp's
-//           load of x spans 32*stride*C floats and uses every C-th; the other channels come from the cache. Its store
-//           spans 32*OC floats.
+// Cost:     C*KSIZE^2 loads of x and as many of weight per output, 2*C*KSIZE^2 FLOP: a load for every FLOP. Neighbouring
+//           threads load floats of x that lie stride*C apart, the other channels then come from the cache; what they
+//           store lies OC apart.
 // Edges:    the window is clipped: taps beside the image are left out, no padded copy is made.
 // Teaches:  HWC puts neighbouring columns C floats apart, so a load touches C times the sectors that it needs. With
 //           three channels caches make up for most of it; a store with many outputs has no such help.

@@ -5,7 +5,7 @@
 //           gemm: block: an output; thread: every T-th product.
 // Cost:     2*KH*KW FLOP and 2*KH*KW loads for each number stored; OC*C*OH*OW numbers are stored, C times the map.
 //           Lanes of a warp read maps that lie H*W floats apart: 32 transactions a load.
-// Teaches:  one multiplication grid is not a GPU program: 64 to 512 blocks of few threads, every load alone in its
+// Teaches:  products in parallel are no GPU program yet: 64 to 512 blocks of few threads, every load alone in its
 //           transaction, and for a VGG16 6.8 GB of partial sums that go to the host to be added.
 #include "common.cuh"
 

@@ -5,7 +5,7 @@
 //           blockDim.x, ...), whose products it adds itself. gemm: block: an output; thread: every blockDim.x-th
 //           product. The sums of the threads are added as a tree.
 // Shared:   dynamic: a float for each thread.
-// Cost:     conv: for every output KH*KW products of a thread, log2(C) additions and as many barriers.
+// Cost:     conv: for every output KH*KW products of a thread, log2(C) additions, and a barrier more.
 // Teaches:  512 numbers are added in 9 steps instead of 511. The block still waits for memory and barriers at each
 //           pixel, and a GPU is busy with several hundred outputs at a time where it could be with a hundred thousand.
 #include "common.cuh"

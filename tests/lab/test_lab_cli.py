@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
+from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variant import variants
 
 
@@ -85,6 +86,19 @@ def test_own_kernels_beside_all_others(lab):
     result = lab("run", "--dir", "lab", "--device", "cpu", "--quick", "--sizes", "12", "--json")
     (found,) = json.loads(result.stdout)["results"]
     assert [row["variant"] for row in found["rows"]] == [*(variant.name for variant in variants()), "cudnn", "mine"]
+
+
+def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch):
+    def breaks(stand, name, *_):
+        stand.broken = f"{name} broke the device"
+        raise BrokenDeviceError(stand.broken)
+
+    monkeypatch.setattr(Stand, "_measure", breaks)
+    result = lab("run", "S1", "S2", "--device", "cpu", "--quick", "--json", "--sizes", "32", "--strides", "1")
+    assert "direct-rows broke the device" in refused(result)
+    rows = json.loads((tmp_path / "lab-results" / "S1.json").read_text())["rows"]
+    assert {row["status"] for row in rows if row["unit"] == "ms"} == {"failed"}
+    assert not (tmp_path / "lab-results" / "S2.json").exists()
 
 
 def test_wrong_usage(lab):

@@ -18,8 +18,8 @@ from vgg16gpu.lab import lenet_lesson, lenet_train
 from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.lenet import LeNet, Shape, columns_of, pooled, read_lenet
 from vgg16gpu.lab.lenet_data import Dataset, digits, framed
-from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, scores_of_all, timed, verdict
-from vgg16gpu.lab.measure import Effort, Status
+from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, scores_of_all, timed
+from vgg16gpu.lab.measure import Effort, Status, verdict
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s3
@@ -308,11 +308,12 @@ def test_own_variants_stand_beside_the_others(device, experiment):
 
 
 def test_a_wrong_score_has_no_time():
-    judged = verdict(1e-3, "scores")
+    judged = verdict(1e-3, "scores", 1e-5, "the right ones")
+    assert judged.reason == "error 0.001 against the right ones, allowed is 1e-05: no time"
     assert judged.status is Status.WRONG
     assert timed(judged, summarise([1.0])).compute is None
-    assert verdict(float("nan"), "scores").status is Status.WRONG
-    assert timed(verdict(1e-7, "scores"), summarise([1.0])).compute.warm.median_s == 1.0
+    assert verdict(float("nan"), "scores", 1e-5).status is Status.WRONG
+    assert timed(verdict(1e-7, "scores", 1e-5), summarise([1.0])).compute.warm.median_s == 1.0
 
 
 def test_the_data_may_be_files(device, experiment, tmp_path):

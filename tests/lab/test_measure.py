@@ -81,6 +81,8 @@ def test_seconds_of_parts():
     assert Measurement(Status.REFUSED).seconds() is None
     estimate = Measurement(Status.ESTIMATED, estimate_s=4.0)
     assert (estimate.seconds("total"), estimate.seconds(cold=True)) == (4.0, None)
+    estimate = replace(estimate, estimate_convert_s=2.0)
+    assert (estimate.seconds(), estimate.seconds("total")) == (4.0, 6.0)
 
 
 @pytest.mark.parametrize("status", Status)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from vgg16gpu.devices import open_device
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.lab.experiment import Choice
@@ -47,12 +48,14 @@ def expected(model, x):
 class Fixed:
     """Gives the scores that it was made with, in turn."""
 
-    def __init__(self, scores):
-        self.scores, self.runs, self.closed = scores, 0, 0
+    def __init__(self, scores, last=math.inf):
+        self.scores, self.last, self.runs, self.closed = scores, last, 0, 0
 
     def run(self, x):
         assert x.shape == (1, 3, 37, 37)
         self.runs += 1
+        if self.runs > self.last:
+            raise KernelError("gave up")
         return self.scores[(self.runs - 1) % len(self.scores)][np.newaxis]
 
     def close(self):
@@ -127,6 +130,17 @@ def test_what_cannot_be_opened(x, expected, error, status):
     assert (found.measurement.status, found.measurement.reason, found.mean_s) == (status, str(error), None)
 
 
+@pytest.mark.parametrize("last", [0, IMAGES])
+def test_what_fails_on_the_way_has_no_time_and_is_closed(x, expected, last):
+    """In the checked runs, and in those after them."""
+    running = Fixed(expected, last)
+    found = measured(running, (1, 5), x, expected)
+    assert {(each.measurement.status, each.measurement.reason, each.mean_s) for each in found} == {
+        (Status.FAILED, "gave up", None)
+    }
+    assert (len(found), running.closed) == (2, 1)
+
+
 def small_vgg(monkeypatch):
     """The experiment's model, with a sixteenth of its channels."""
     monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=4, hidden=32, classes=10))
@@ -146,8 +160,6 @@ def test_the_experiment(device, monkeypatch):
 
 
 def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):
-    from vgg16gpu.devices import open_device
-
     small_vgg(monkeypatch)
     monkeypatch.setattr(s5, "SIZES", (64,))
     device, _ = open_device("cpu")

@@ -102,9 +102,7 @@ def test_blocks():
 
 
 def test_the_registry_has_them_in_order():
-    names = [experiment.name for experiment in experiments()]
-    assert names == sorted(names)
-    assert {"S1", "S2", "S4"} <= set(names)
+    assert [experiment.name for experiment in experiments()] == ["S1", "S2", "S3", "S4", "S5"]
 
 
 def test_what_their_card_can_do_at_most():

@@ -116,6 +116,18 @@ def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monke
     assert stand.measure("direct-chw", {}, large).status is Status.RIGHT
 
 
+def test_an_estimate_has_its_conversion_and_comes_from_the_largest(device, monkeypatch):
+    small, middle, large = (Problem(1, 2, size, size, 3, padding=1) for size in (12, 24, 240))
+    stand = Stand(device, variants(), LITTLE)
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 0.0)
+    first = stand.measure("im2col-vector", {}, middle)
+    stand.measure("im2col-vector", {}, small)
+    found = stand.measure("im2col-vector", {}, large, replace(LITTLE, limit=99 * first.seconds()))
+    assert "1x2x24x24" in found.reason
+    assert found.seconds() == pytest.approx(100 * first.seconds())
+    assert found.seconds("total") == pytest.approx(100 * first.seconds("total"))
+
+
 def test_a_broken_device_ends_it_by_name(stand):
     with (
         mock.patch.object(stand.device, "allocate", side_effect=KernelError("illegal address")),

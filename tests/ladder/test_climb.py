@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.onnx_models import Model
+from vgg16gpu.bench import timing
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.bench.timing import Summary
 from vgg16gpu.devices.base import Device
@@ -207,9 +208,14 @@ def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(climbing, "SECONDS", 0.5)
-    monkeypatch.setattr(climbing, "wall", lambda _: 0.2)
-    assert climbing._samples(lambda: None, 0.2) == [0.2] * 3
+
+    def run() -> None:
+        now[0] += 0.2
+
+    assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
 
 
 def test_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:

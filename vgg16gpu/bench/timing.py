@@ -144,6 +144,19 @@ def wall(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def sample_until(
+    sample: Callable[[], float], seconds: float, *, most: float = math.inf, least: int = MIN_REPEATS
+) -> list[float]:
+    """Samples until `seconds` are over: `least` of them at least, but never more than `most`."""
+    start = time.perf_counter()
+    found: list[float] = []
+    while len(found) < most:
+        found.append(sample())
+        if len(found) >= least and time.perf_counter() - start > seconds:
+            break
+    return found
+
+
 def measure_iterations(run: Callable[[Any], object], inputs: Sequence[Any], iterations: int) -> tuple[float, Summary]:
     """Every input `iterations` times in a row: the mean seconds of a run over all of them, and their summary."""
     samples = [wall(partial(run, x)) for x in inputs for _ in range(iterations)]

@@ -32,6 +32,11 @@ class Entry:
         about = "~" if self.status == Status.ESTIMATED.value else ""
         return f"{about}{number(self.value)}"
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether the answer was wrong, or there was none."""
+        return self.status in (Status.WRONG, Status.FAILED)
+
 
 @dataclass(frozen=True)
 class Times:

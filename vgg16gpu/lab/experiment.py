@@ -189,11 +189,11 @@ def row_of(seed: str, case: Case, measurement: Measurement, stand: Stand) -> Row
 def ratio_row(seed: str, size: str, method: str, over: Row | None, under: Row | None, note: str) -> Row:
     """The claim that something is so many times faster: time of `over` by that of `under`."""
     theirs = published().get((seed, "claim", size, method, "ratio_not_ms"))
-    known = over is not None and under is not None and over.ours and under.ours
-    ours = over.ours / under.ours if known else None  # type: ignore[operator, union-attr]
+    above, below = (row.ours if row else None for row in (over, under))
+    ours = above / below if above and below else None
     missing = [row.remark or f"no time of {row.method}" for row in (over, under) if row and row.ours is None]
-    reason = "; ".join(missing) or ("" if known else "its sizes were not run")
-    text = "; ".join(part for part in (note, "" if known else reason) if part)
+    reason = "" if ours else "; ".join(missing) or "its sizes were not run"
+    text = "; ".join(part for part in (note, reason) if part)
     return Row(seed, "claim", size, method, "ratio_not_ms", ours, theirs, "ratio", note=text)
 
 

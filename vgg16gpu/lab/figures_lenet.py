@@ -21,8 +21,8 @@ from vgg16gpu.lab.figures_data import (
     series,
     table,
 )
+from vgg16gpu.lab.lenet import CONVOLUTIONS
 
-LAYERS: Final = ("conv1", "conv2")
 PASS: Final = "forward"
 NOT_POSITIVE: Final = "about 0"  # a difference of medians
 
@@ -51,9 +51,9 @@ def _published_parts(versions: Panel) -> Panel:
     inside: dict[Place, Cell] = {}
     outside: dict[Place, Cell] = {}
     for version, whole in times.get(PASS, {}).items():
-        layers = [times.get(layer, {}).get(version) for layer in LAYERS]
+        layers = [times.get(layer, {}).get(version) for layer in CONVOLUTIONS]
         known = [value for value in layers if value is not None]
-        if whole is not None and len(known) == len(LAYERS):
+        if whole is not None and len(known) == len(CONVOLUTIONS):
             inside[version], outside[version] = Cell(sum(known)), Cell(whole - sum(known))
     return Panel(versions.title, (Series("convolutions", inside), Series("outside", outside)))
 

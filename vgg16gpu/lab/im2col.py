@@ -10,7 +10,8 @@ from typing import Final
 
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places
-from vgg16gpu.program import Dim3, Kernel, Scalar, Step
+from vgg16gpu.ops.base import ceil_div, scalars
+from vgg16gpu.program import Dim3, Kernel, Step
 
 SOURCE: Final = "lab/im2col.cu"
 COPY_BLOCK: Final = 256  # threads of a block of im2col_taps
@@ -36,20 +37,15 @@ def refuses(problem: Problem, parameters: Parameters) -> str:  # noqa: ARG001 - 
     return "" if parameters["block"] >= 1 else f"block={parameters['block']}: a block has at least 1 thread"
 
 
-def blocks(count: int, size: int) -> int:
-    """How many blocks of `size` cover `count`."""
-    return -(-count // size)
-
-
 def rows_of_taps(problem: Problem, places: Places) -> Step:
     """Write the matrices as (N, taps, pixels)."""
-    grid = Dim3(blocks(pixels(problem), COPY_BLOCK), problem.channels, problem.batch)
+    grid = Dim3(ceil_div(pixels(problem), COPY_BLOCK), problem.channels, problem.batch)
     return _copy(problem, places, "im2col_taps", grid, COPY_BLOCK)
 
 
 def rows_of_pixels(problem: Problem, places: Places, block: int) -> Step:
     """Write the matrices as (N, pixels, taps), a row for each thread of blocks of `block`."""
-    return _copy(problem, places, "im2col_pixels", Dim3(blocks(pixels(problem), block), 1, problem.batch), block)
+    return _copy(problem, places, "im2col_pixels", Dim3(ceil_div(pixels(problem), block), 1, problem.batch), block)
 
 
 def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block: Dim3) -> Step:
@@ -59,7 +55,7 @@ def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block:
         kernel=kernel,
         grid=grid,
         block=block,
-        arguments=(places.y, places.weight, places.workspace, *map(Scalar, sizes)),
+        arguments=(places.y, places.weight, places.workspace, *scalars(*sizes)),
         flop=problem.flop,
         nbytes=matrix_nbytes(problem) + 4 * (math.prod(problem.weight_shape) + math.prod(problem.y_shape)),
         label="gemm",
@@ -69,7 +65,7 @@ def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block:
 def squares(problem: Problem, places: Places, kernel: Kernel, block: int, tile: int = 1) -> Launches:
     """A product in blocks of block x block threads that compute tile x tile outputs each: pixels along x."""
     edge = block * tile
-    grid = Dim3(blocks(pixels(problem), edge), blocks(problem.outputs, edge), problem.batch)
+    grid = Dim3(ceil_div(pixels(problem), edge), ceil_div(problem.outputs, edge), problem.batch)
     step = product(problem, places, kernel, grid, Dim3(block, block))
     return Launches(compute=(step,), convert=(rows_of_taps(problem, places),))
 
@@ -81,7 +77,7 @@ def _copy(problem: Problem, places: Places, name: str, grid: Dim3, block: int) -
         kernel=Kernel(SOURCE, name),
         grid=grid,
         block=Dim3(block),
-        arguments=(places.workspace, places.x, *map(Scalar, (*sizes, *window))),
+        arguments=(places.workspace, places.x, *scalars(*sizes, *window)),
         nbytes=4 * math.prod(problem.x_shape) + matrix_nbytes(problem),
         label="im2col",
     )

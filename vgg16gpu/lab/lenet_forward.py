@@ -8,7 +8,6 @@ convolution.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -16,18 +15,16 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from vgg16gpu.bench.timing import Summary, summarise, wall
+from vgg16gpu.bench.timing import Summary, sample_until, summarise, wall
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, columns_of
-from vgg16gpu.lab.measure import Effort, Measurement, Status, TimedTrial, Times, measure
+from vgg16gpu.lab.measure import Effort, Measurement, Status, TimedTrial, Times, measure, verdict
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.trial import in_layout
 from vgg16gpu.lab.variant import Parameters, Variant
 
 TOLERANCE: Final = 1e-5  # norm-wise error of scores and of the convolutions on the host
-
-_LEAST_SAMPLES: Final = 3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,8 +69,9 @@ class Sequential:
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
         """Wall clock."""
         work = partial(self.convolve, layer, maps.x)
-        judged = verdict(maps.error(work()), maps.extent)
-        return timed(judged, summarise(samples(lambda: wall(work), effort)))
+        judged = verdict(maps.error(work()), maps.extent, TOLERANCE)
+        samples = sample_until(lambda: wall(work), effort.seconds, most=effort.samples)
+        return timed(judged, summarise(samples))
 
 
 class ConvolutionLayer(TimedTrial):
@@ -84,21 +82,14 @@ class ConvolutionLayer(TimedTrial):
         self.feed(x)
         self.convert()
         self.compute()
-        batch, outputs, rows, columns = self.problem.y_shape
-        channels_first = self.variant.y_layout == "CHW"
-        y = np.empty(self.problem.y_shape if channels_first else (batch, rows, columns, outputs), np.float32)
-        self.device.copy_out(y, self._at(self._places.y))
-        self.device.synchronize()
-        return y if channels_first else np.ascontiguousarray(y.transpose(0, 3, 1, 2))
+        return self._read_into(self._empty_y())
 
     def feed(self, x: Array) -> None:
         """Copy x in, and the weights to constant memory where they belong there: other layers share that."""
         self.x = x
         self._sent = np.ascontiguousarray(in_layout(x, self.variant.x_layout))  # has to stay while it is copied
         self.device.copy_in(self._at(self._places.x), self._sent)
-        for name, pointer in self.launches.constants.items():
-            constant = self.device.constant(self.launches.compute[0].kernel, name)
-            self.device.copy_on_device(constant, self._at(pointer), self.weight.nbytes)
+        self._fill_constants()
 
 
 class OnDevice:
@@ -149,7 +140,7 @@ def forward_times(net: LeNet, version: Version, x: Array, effort: Effort) -> For
         return y
 
     net.scores(x, version.convolve)
-    forward = samples(lambda: wall(lambda: net.scores(x, convolve)), effort)
+    forward = sample_until(lambda: wall(lambda: net.scores(x, convolve)), effort.seconds, most=effort.samples)
     both = [sum(layers[i : i + len(CONVOLUTIONS)]) for i in range(0, len(layers), len(CONVOLUTIONS))]
     return ForwardTimes(summarise(forward), summarise(both))
 
@@ -170,24 +161,6 @@ def scores_of_all(net: LeNet, version: Version, x: Array, batch: int) -> Floats:
     filled = np.resize(np.arange(len(x)), -(-len(x) // batch) * batch)
     parts = [net.scores(x[chosen], version.convolve) for chosen in filled.reshape(-1, batch)]
     return np.concatenate(parts)[: len(x)]
-
-
-def samples(sample: Callable[[], float], effort: Effort) -> list[float]:
-    """Until there are enough or time is up."""
-    start, found = time.perf_counter(), list[float]()
-    while len(found) < effort.samples:
-        found.append(sample())
-        if len(found) >= _LEAST_SAMPLES and time.perf_counter() - start > effort.seconds:
-            break
-    return found
-
-
-def verdict(error: float, checked: str, tolerance: float = TOLERANCE) -> Measurement:
-    """Right or wrong, without a time yet."""
-    if error <= tolerance:
-        return Measurement(Status.RIGHT, "", error, tolerance, checked)
-    reason = f"error {error:.3g} against float64, allowed is {tolerance:g}: no time"
-    return Measurement(Status.WRONG, reason, error, tolerance, checked)
 
 
 def timed(judged: Measurement, summary: Summary) -> Measurement:

@@ -13,13 +13,14 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vgg16gpu.accuracy import layer_error
-from vgg16gpu.bench.timing import summarise, wall
+from vgg16gpu.bench.timing import sample_until, summarise, wall
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error
 from vgg16gpu.lab.experiment import Case, Choice, Row, row_of
 from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, read_lenet
 from vgg16gpu.lab.lenet_data import Dataset
 from vgg16gpu.lab.lenet_forward import (
+    TOLERANCE,
     Activations,
     ForwardTimes,
     OnDevice,
@@ -27,12 +28,10 @@ from vgg16gpu.lab.lenet_forward import (
     Version,
     activations,
     forward_times,
-    samples,
     scores_of_all,
     timed,
-    verdict,
 )
-from vgg16gpu.lab.measure import Effort, Measurement, Status
+from vgg16gpu.lab.measure import Effort, Measurement, Status, verdict
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
@@ -160,7 +159,7 @@ class Lesson:
                 rows.append(self._convolution_row("batch", batch, method, layer, measured))
             error = layer_error(self.net.scores(x, version.convolve), self.net.expected(x))
             times = forward_times(self.net, version, x, self.stand.effort)
-            forward = timed(verdict(error, f"scores of {batch} images"), times.forward)
+            forward = timed(verdict(error, f"scores of {batch} images", TOLERANCE), times.forward)
             rows.append(self._row("batch", batch, method, "forward", forward))
             return rows
 
@@ -191,7 +190,9 @@ class Lesson:
                 judged, accuracy = self._judged(ENGINE, np.asarray(engine.run(self.x)))
                 run = partial(engine.run, self._images(0, self.batch))
                 run()
-                forward = timed(judged, summarise(samples(lambda: wall(run), self.stand.effort)))
+                effort = self.stand.effort
+                samples = sample_until(lambda: wall(run), effort.seconds, most=effort.samples)
+                forward = timed(judged, summarise(samples))
                 rows.append(accuracy)
         except Error as error:
             forward = Measurement(Status.FAILED, " ".join(str(error).split()))
@@ -233,7 +234,7 @@ class Lesson:
     def _judged(self, method: Method, scores: Floats) -> tuple[Measurement, Row]:
         """What is to be said of the scores of `x`, and the row with the share of right answers."""
         count = len(scores)
-        judged = verdict(layer_error(scores, self.expected), f"scores of {count} images")
+        judged = verdict(layer_error(scores, self.expected), f"scores of {count} images", TOLERANCE)
         right = int((scores.argmax(1) == self.data.heldout_labels[:count]).sum())
         key = self.seed, "accuracy", str(count), method.name, "right answers"
         note = f"{right} of {count} right"

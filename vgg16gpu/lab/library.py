@@ -15,7 +15,7 @@ from vgg16gpu.errors import Error
 from vgg16gpu.lab.library_base import ORDERS, Candidate, MissingLibraryError, Order, Request, Session, Way, told
 from vgg16gpu.lab.library_frontend import Frontend
 from vgg16gpu.lab.library_torch import Torch
-from vgg16gpu.lab.measure import Effort, Flush, Times, take_times
+from vgg16gpu.lab.measure import Effort, Flush, Times, take_times, verdict
 from vgg16gpu.lab.reference import Reference
 
 WORKSPACE_NBYTES: Final = 500_000_000  # as in S2
@@ -178,10 +178,10 @@ class _Trier:
         single, captured = session.bound(candidate, 1)
         session.clear()
         (first,) = device.measure(single, 1)
-        error = self.reference.error(session.y())
-        plan = replace(plan, error=error, captured=captured)
-        if not error <= self.tolerance:
-            return replace(plan, reason=f"error {error:.3g} against float64, allowed is {self.tolerance:g}: no time")
+        judged = verdict(self.reference.error(session.y()), self.reference.extent, self.tolerance)
+        plan = replace(plan, error=judged.error, captured=captured, reason=judged.reason)
+        if judged.reason:
+            return plan
         shortly = replace(effort, seconds=min(effort.seconds, _TRY_SECONDS), samples=min(effort.samples, _TRY_SAMPLES))
         return replace(plan, times=take_times(device, self._bound(session, candidate), first, shortly, None))
 

@@ -7,14 +7,13 @@ Cold: one launch a sample, its start included, behind a copy that leaves other d
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from vgg16gpu.bench.timing import Summary, summarise
+from vgg16gpu.bench.timing import Summary, sample_until, summarise
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Array
 from vgg16gpu.lab.reference import Reference
@@ -34,7 +33,6 @@ NOTES: Final = (
 
 _FILL_SECONDS: Final = 2e-4  # of a warm sample: events and gaps between launches do not count then
 _MOST_LAUNCHES: Final = {"cuda": 50, "cpu": 1}  # in a warm sample
-_LEAST_SAMPLES: Final = 3
 _FLUSH_NBYTES: Final = {"cuda": 256 << 20, "cpu": 64 << 20}  # at least; of a GPU more than any L2
 _MOST_FLUSH_NBYTES: Final = 1 << 30
 _CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -109,12 +107,13 @@ class Measurement:
     compute: Times | None = None
     convert: Times | None = None  # None: there is nothing to convert
     estimate_s: float | None = None  # of ESTIMATED, the computation alone
+    estimate_convert_s: float = 0.0  # of ESTIMATED, the conversion
     details: Mapping[str, Any] = field(default_factory=dict)  # what a library says of itself
 
     def seconds(self, scope: Scope = "compute", *, cold: bool = False) -> float | None:
         """The median, of the computation alone or with more; None where there is none."""
         if self.estimate_s is not None:
-            return self.estimate_s if not cold else None
+            return None if cold else self.estimate_s + (self.estimate_convert_s if scope == "total" else 0.0)
         if scope == "setup":
             setup, run = self.details.get("setup_s"), self.seconds(cold=cold)
             return None if setup is None or run is None else setup + run
@@ -184,17 +183,23 @@ class TimedTrial(Trial):
 def measure(trial: TimedTrial, reference: Reference, effort: Effort, flush: Flush | None) -> Measurement:
     """Check a variant and, if it is right, time it. `flush` None: no cold caches."""
     y, convert, compute = trial.timed_run()
-    tolerance = trial.variant.tolerance
-    checked = Measurement(Status.RIGHT, "", reference.error(y), tolerance, reference.extent)
-    if not (checked.error is not None and checked.error <= tolerance):
-        reason = f"error {checked.error:.3g} against float64, allowed is {tolerance:g}: no time"
-        return replace(checked, status=Status.WRONG, reason=reason)
+    checked = verdict(reference.error(y), reference.extent, trial.variant.tolerance)
+    if checked.status is Status.WRONG:
+        return checked
     steps = trial.launches
     return replace(
         checked,
         convert=_times(trial, steps.convert, convert, effort, flush) if steps.convert else None,
         compute=_times(trial, steps.compute, compute, effort, flush),
     )
+
+
+def verdict(error: float, checked: str, tolerance: float, judge: str = "float64") -> Measurement:
+    """Right or wrong, without a time yet; NaN is wrong. `judge` is what `checked` was compared with."""
+    if error <= tolerance:
+        return Measurement(Status.RIGHT, "", error, tolerance, checked)
+    reason = f"error {error:.3g} against {judge}, allowed is {tolerance:g}: no time"
+    return Measurement(Status.WRONG, reason, error, tolerance, checked)
 
 
 def _times(trial: TimedTrial, steps: Sequence[Step], first: float, effort: Effort, flush: Flush | None) -> Times:
@@ -215,7 +220,8 @@ def take_times(
     launches = max(1, min(_MOST_LAUNCHES[device.facts.kind], math.ceil(_FILL_SECONDS / max(one, 1e-9))))
     several = bound(launches)
     device.measure(several, 1)
-    warm = summarise(_samples(lambda: device.measure(several, 1)[0] / launches, effort), launches)
+    samples = sample_until(lambda: device.measure(several, 1)[0] / launches, effort.seconds, most=effort.samples)
+    warm = summarise(samples, launches)
     if flush is None:
         return Times(warm)
 
@@ -223,15 +229,4 @@ def take_times(
         flush()
         return device.measure(single, 1)[0]
 
-    return Times(warm, summarise(_samples(cold, effort)))
-
-
-def _samples(sample: Callable[[], float], effort: Effort) -> list[float]:
-    """Until there are enough or time is up."""
-    start = time.perf_counter()
-    found: list[float] = []
-    while len(found) < effort.samples:
-        found.append(sample())
-        if len(found) >= _LEAST_SAMPLES and time.perf_counter() - start > effort.seconds:
-            break
-    return found
+    return Times(warm, summarise(sample_until(cold, effort.seconds, most=effort.samples)))

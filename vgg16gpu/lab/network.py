@@ -1,13 +1,12 @@
-"""A whole VGG16 in the ways that S5 published, and its times: every input's scores are checked before they count."""
+"""A whole VGG16 on one thread of the host and by onnxruntime; the times of any network, its scores checked first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -15,18 +14,16 @@ import numpy as np
 
 from vgg16gpu.accuracy import score_error
 from vgg16gpu.bench.precision import PEER_TOLERANCES
-from vgg16gpu.bench.timing import summarise, wall
+from vgg16gpu.bench.timing import sample_until, summarise, wall
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu.graph import Array, Conv, Graph, Pool, Shape
-from vgg16gpu.lab.measure import Effort, Measurement, Status, Times
+from vgg16gpu.lab.measure import Effort, Measurement, Status, Times, verdict
 from vgg16gpu.lab.problem import Network
 from vgg16gpu.ladder.layers import Site, sites
-from vgg16gpu.ladder.rung import Running
+from vgg16gpu.ladder.rung import Net
 from vgg16gpu.reference import Oracle
 
 TOLERANCE: Final = PEER_TOLERANCES["fp32"]  # of scores, as the ladder's
-
-_LEAST_SAMPLES: Final = 3
 
 
 class SequentialNet:
@@ -46,11 +43,6 @@ class SequentialNet:
         scores: Array = value[np.newaxis]
         return scores
 
-    def device_seconds(self, repeats: int) -> list[float] | None:
-        """None: all of it is the host's."""
-        del repeats
-        return None
-
     def close(self) -> None:
         """There is nothing to give back."""
 
@@ -64,11 +56,6 @@ class OnnxruntimeNet:
     def run(self, x: Array) -> Array:
         """The scores (1, classes) of one image (1, C, H, W)."""
         return self._reference.scores(x)
-
-    def device_seconds(self, repeats: int) -> list[float] | None:
-        """None: all of it is the host's."""
-        del repeats
-        return None
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -93,7 +80,7 @@ def work_of(graph: Graph, shape: Shape) -> Network:
 
 
 def measure_network(
-    opened: Callable[[], Running], iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
+    opened: Callable[[], Net], iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
 ) -> list[Rounds]:
     """Times of runs from host to host, each of the inputs x `iterations` times in turn.
 
@@ -110,7 +97,7 @@ def measure_network(
 
 
 def _rounds(
-    running: Running, iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
+    running: Net, iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
 ) -> Iterator[Rounds]:
     images = [image[np.newaxis] for image in x]
     found: list[Array] = []
@@ -122,27 +109,23 @@ def _rounds(
     scores = np.concatenate(found)
     error = float(score_error(scores, expected[: len(scores)]).max())
     extent = f"scores of {len(scores)} of {len(images)} images against onnxruntime's"
+    judged = verdict(error, extent, TOLERANCE, "onnxruntime's scores")
     for count in iterations:
-        if not error <= TOLERANCE:
-            reason = f"error {error:.3g} against onnxruntime's scores, allowed is {TOLERANCE:g}: no time"
-            yield Rounds(count, Measurement(Status.WRONG, reason, error, TOLERANCE, extent))
+        if judged.status is Status.WRONG:
+            yield Rounds(count, judged)
             continue
         samples = checked if count == 1 else _samples(running, images, count, effort, full=full)
-        times = Times(summarise(samples))
         mean = sum(samples) / len(samples)
-        judged = Measurement(Status.RIGHT, "", error, TOLERANCE, extent, compute=times, details={"mean_s": mean})
-        yield Rounds(count, judged, mean)
+        yield Rounds(count, replace(judged, compute=Times(summarise(samples)), details={"mean_s": mean}), mean)
 
 
-def _samples(running: Running, images: Sequence[Array], iterations: int, effort: Effort, *, full: bool) -> list[float]:
+def _samples(running: Net, images: Sequence[Array], iterations: int, effort: Effort, *, full: bool) -> list[float]:
     """Seconds of runs, the inputs in turn."""
-    samples: list[float] = []
-    for image in islice(cycle(images), iterations * len(images)):
-        spent = len(samples) >= effort.samples or sum(samples) > effort.seconds
-        if spent and not full and len(samples) >= _LEAST_SAMPLES:
-            break
-        samples.append(wall(partial(running.run, image)))
-    return samples
+    turns, most = cycle(images), iterations * len(images)
+    seconds = math.inf if full else effort.seconds
+    return sample_until(
+        lambda: wall(lambda: running.run(next(turns))), seconds, most=most if full else min(most, effort.samples)
+    )
 
 
 def _layer(site: Site, x: Array) -> Array:

@@ -43,7 +43,7 @@ class Stand:
         self.variants = {variant.name: variant for variant in variants}
         self.broken = ""  # by whom, if the device is beyond use
         self._done: dict[tuple[Work, Effort], Measurement] = {}
-        self._longest: dict[object, tuple[Problem, float]] = {}  # of each variant, to tell what a larger one takes
+        self._largest: dict[object, tuple[Problem, Measurement]] = {}  # timed, to tell what a larger one takes
         self._reference: Reference | None = None
         self._flush: Flush | None = None
 
@@ -113,8 +113,8 @@ class Stand:
         if estimate := self._estimate(kin, problem, effort):
             return estimate
         found = self._outcome(name, partial(self._try, variant, parameters, problem, effort))
-        if found.compute:
-            self._longest[kin] = problem, found.compute.warm.median_s
+        if found.compute and (kin not in self._largest or problem.flop >= self._largest[kin][0].flop):
+            self._largest[kin] = problem, found
         return found
 
     def _outcome(self, name: str, work: Callable[[], Measurement]) -> Measurement:
@@ -145,14 +145,19 @@ class Stand:
         return found
 
     def _estimate(self, kin: object, problem: Problem, effort: Effort) -> Measurement | None:
-        """Scaled from a smaller problem, where a run would take too long."""
-        smaller, seconds = self._longest.get(kin, (problem, 0.0))
-        estimate = seconds * problem.flop / smaller.flop
-        if seconds < _TRUSTED_SECONDS or estimate <= effort.limit:
+        """Scaled from a smaller problem, conversion and computation apart, where a run would take too long."""
+        if kin not in self._largest:
+            return None
+        smaller, known = self._largest[kin]
+        seconds, both = known.seconds() or 0.0, known.seconds("total") or 0.0
+        scale = problem.flop / smaller.flop
+        if seconds < _TRUSTED_SECONDS or seconds * scale <= effort.limit:
             return None
         size = "x".join(map(str, smaller.x_shape))
         reason = f"a run would take longer than {effort.limit:g} s: that of {size}, scaled by FLOP (--full runs it)"
-        return Measurement(Status.ESTIMATED, reason, estimate_s=estimate)
+        return Measurement(
+            Status.ESTIMATED, reason, estimate_s=scale * seconds, estimate_convert_s=scale * (both - seconds)
+        )
 
     def _cold(self, effort: Effort) -> Flush | None:
         if not effort.cold:

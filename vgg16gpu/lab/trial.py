@@ -93,16 +93,12 @@ class Trial:
 
     def run(self) -> Array:
         """Convert, compute, and y as (N, outputs, rows, columns). What a kernel does not write is NaN."""
-        batch, outputs, rows, columns = self.problem.y_shape
-        shape = self.problem.y_shape if self.variant.y_layout == "CHW" else (batch, rows, columns, outputs)
-        y = np.empty(shape, np.float32)
+        y = self._empty_y()
         y.view(np.uint8).fill(_POISON)
         self.device.copy_in(self._at(self._places.y), y)
         self.convert()
         self.compute()
-        self.device.copy_out(y, self._at(self._places.y))
-        self.device.synchronize()
-        return y if self.variant.y_layout == "CHW" else np.ascontiguousarray(y.transpose(0, 3, 1, 2))
+        return self._read_into(y)
 
     def error(self, expected: Array64 | None = None) -> float:
         """Norm-wise error against float64: |y - expected| / |expected|; NaN where something was not written."""
@@ -131,10 +127,25 @@ class Trial:
             (self._places.weight, self.weight),
         ):
             self.device.copy_in(self._at(pointer), np.ascontiguousarray(array))
+        self._fill_constants()
+        self.device.synchronize()
+
+    def _fill_constants(self) -> None:
         for name, pointer in self.launches.constants.items():
             kernel = self.launches.compute[0].kernel
             self.device.copy_on_device(self.device.constant(kernel, name), self._at(pointer), self.weight.nbytes)
+
+    def _empty_y(self) -> Array:
+        """In the variant's layout."""
+        batch, outputs, rows, columns = self.problem.y_shape
+        shape = self.problem.y_shape if self.variant.y_layout == "CHW" else (batch, rows, columns, outputs)
+        return np.empty(shape, np.float32)
+
+    def _read_into(self, y: Array) -> Array:
+        """What was computed, (N, outputs, rows, columns), by way of an array of `_empty_y`."""
+        self.device.copy_out(y, self._at(self._places.y))
         self.device.synchronize()
+        return y if self.variant.y_layout == "CHW" else np.ascontiguousarray(y.transpose(0, 3, 1, 2))
 
     def _bind(self, steps: Sequence[Step]) -> Callable[[], None]:
         if not steps:

@@ -16,7 +16,7 @@ from vgg16gpu.bench.environment import worker_threads
 from vgg16gpu.bench.peers import Setting as PeerSetting
 from vgg16gpu.bench.peers import open_peer
 from vgg16gpu.bench.precision import PEER_TOLERANCES
-from vgg16gpu.bench.timing import Summary, summarise, wall
+from vgg16gpu.bench.timing import Summary, sample_until, summarise, wall
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu.graph import Array
 from vgg16gpu.ladder.rung import Rung, Running, Setting
@@ -138,9 +138,4 @@ def _samples(run: Callable[[], object], first: float) -> list[float]:
     warm = first
     while warm < WARM_UP:
         warm += wall(run)
-    samples = [wall(run)]
-    spent = samples[0]
-    while spent < SECONDS:
-        samples.append(wall(run))
-        spent += samples[-1]
-    return samples
+    return sample_until(lambda: wall(run), SECONDS, least=1)

@@ -28,17 +28,21 @@ class Setting:
         return (self.shape[2], self.shape[3]) if is_open else None
 
 
-class Running(Protocol):
-    """A network on a rung's kernels."""
+class Net(Protocol):
+    """A network, however it is run."""
 
     def run(self, x: Array) -> Array:
         """The scores (1, classes) of one image (1, C, H, W), from host to host."""
 
-    def device_seconds(self, repeats: int) -> list[float] | None:
-        """Seconds on the device of so many runs, input and output there; None where much of the work is the host's."""
-
     def close(self) -> None:
         """Give everything back."""
+
+
+class Running(Net, Protocol):
+    """A network on a rung's kernels."""
+
+    def device_seconds(self, repeats: int) -> list[float] | None:
+        """Seconds on the device of so many runs, input and output there; None where much of the work is the host's."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,7 @@ class Rung:
     name: str
     idea: str  # what it does that the one before does not, a line
     source: str  # the kernel file that is new or changed, in kernels/
-    predicted: (
-        float | None
-    )  # gain over the rung before on an H200, estimated before it was measured; None for the first
+    predicted: float | None  # gain over the rung before on an H200, before it was measured; None for the first
     reason: str  # for that number
     open: Callable[[Setting], Running]
     precision: str = "fp32"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from vgg16gpu.lab.claims_records import SEEDS
 from vgg16gpu.lab.figures_data import Picture
 from vgg16gpu.lab.figures_draw import draw_picture
 from vgg16gpu.lab.figures_seeds import pictures
@@ -15,8 +16,6 @@ from vgg16gpu.report.benchmark import origin
 from vgg16gpu.report.folder import Content, Record, Results, each, lab_records
 from vgg16gpu.report.markup import Html, element, error, fold, joined, missing, number, paragraph, table
 from vgg16gpu.report.pictures import files, picture
-
-MEASURED = ("S1", "S2", "S3", "S4", "S5")
 
 
 def seeds(results: Results) -> Html:
@@ -30,7 +29,7 @@ def seeds(results: Results) -> Html:
     output = f"--output {results.shown / 'lab'}"
     if not seen:
         return missing("the lab", f"vgg16gpu lab run all {output}")
-    absent = [missing(name, f"vgg16gpu lab run {name} {output}") for name in MEASURED if name not in seen]
+    absent = [missing(name, f"vgg16gpu lab run {name} {output}") for name in SEEDS if name not in seen]
     return joined([paragraph(NOTES), *parts, *absent])
 
 

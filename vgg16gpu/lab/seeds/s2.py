@@ -8,6 +8,7 @@ stated: 1 here. The time of `im2col_gemm` has the conversion in it, those of the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vgg16gpu.lab.baseline import CUDNN
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice
@@ -25,7 +26,7 @@ NOTES = {"registers": "names for the operands of 'shared'", "register_tile": "no
 
 
 def cases(choice: Choice) -> Iterator[Case]:
-    """The three published tables, and a true register tile beside their 'registers'."""
+    """The three published tables, a true register tile beside their 'registers', and the layer."""
     for problem in problems(choice, (1,)):
         for block in choice.blocks or (8, 16, 32):
             for method, variant in MEMORY.items():
@@ -37,8 +38,7 @@ def cases(choice: Choice) -> Iterator[Case]:
     for problem in problems(choice, choice.strides or (1, 2, 3)):
         parameter = f"stride={problem.stride}"
         yield _case("stride", problem, "direct", parameter, "direct-hwc")
-        total = _case("stride", problem, "im2col_gemm", parameter, "gemm-shared", TASK_BLOCK)
-        yield Case(**{**vars(total), "scope": "total"})
+        yield replace(_case("stride", problem, "im2col_gemm", parameter, "gemm-shared", TASK_BLOCK), scope="total")
         yield _case("stride", problem, "cudnn", parameter, CUDNN)
     for size in choice.sizes_or(LAYER_SIZES, QUICK):
         problem = Problem(1, 3, size, size, LAYER_OUTPUTS, 3, 1, 1)

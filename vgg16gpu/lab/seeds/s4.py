@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from vgg16gpu.lab.baseline import CUDNN, NUMPY
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, Row, find_row, ratio_row
+from vgg16gpu.lab.measure import Scope
 from vgg16gpu.lab.problem import Problem
 
 POINT = Problem(1, 6, 768, 512, 6, 6)
@@ -53,7 +54,9 @@ def cases(choice: Choice) -> Iterator[Case]:
                     yield from _cases("chart", str(size), problem, CHART_METHODS)
 
 
-def _cases(table: str, size: str, problem: Problem, methods: dict[str, str], scope: str = "compute") -> Iterator[Case]:
+def _cases(
+    table: str, size: str, problem: Problem, methods: dict[str, str], scope: Scope = "compute"
+) -> Iterator[Case]:
     for method, variant in methods.items():
         yield Case(
             table,
@@ -62,7 +65,7 @@ def _cases(table: str, size: str, problem: Problem, methods: dict[str, str], sco
             f"channels={problem.channels} outputs={problem.outputs} kernel={problem.kernel} stride={problem.stride}",
             problem,
             variant,
-            scope="total" if scope == "total" else "compute",
+            scope=scope,
             note=NOTES.get(method, ""),
         )
 

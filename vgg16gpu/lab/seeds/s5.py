@@ -8,7 +8,7 @@ each rung is described; the whole ladder is `vgg16gpu ladder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ from vgg16gpu.lab.network import TOLERANCE, OnnxruntimeNet, Rounds, SequentialNe
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.ladder.planned import EngineNet
-from vgg16gpu.ladder.rung import Running, Setting
+from vgg16gpu.ladder.rung import Net, Setting
 from vgg16gpu.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.zoo.generate import make_vgg
@@ -43,24 +43,24 @@ class Version:
 
     method: str
     iterations: tuple[int, ...]
-    open: Callable[[Setting], Running]
+    open: Callable[[Setting], Net]
     variant: str
     note: str = ""
 
 
-def _rung(letter: str) -> Callable[[Setting], Running]:
+def _rung(letter: str) -> Callable[[Setting], Net]:
     return RUNGS[LETTERS.index(letter)].open
 
 
-def _sequential(setting: Setting) -> Running:
+def _sequential(setting: Setting) -> Net:
     return SequentialNet(setting.graph, setting.shape)
 
 
-def _onnxruntime(setting: Setting) -> Running:
+def _onnxruntime(setting: Setting) -> Net:
     return OnnxruntimeNet(setting.path)
 
 
-def _engine(setting: Setting) -> Running:
+def _engine(setting: Setting) -> Net:
     return EngineNet(Engine(setting.path, device=setting.device_name, size=setting.size))
 
 
@@ -147,8 +147,8 @@ class _Network:
         setting, x, expected = self._probe
         opened = partial(version.open, setting)
         (found,) = measure_network(opened, (1,), x[:1], expected[:1], self._stand.effort, full=False)
-        if found.mean_s is None:
-            return ()
+        if found.mean_s is None:  # wrong, or not to be had: at the other size, too
+            return [replace(found, iterations=count) for count in version.iterations]
         scale = self._work.flop / work_of(setting.graph, setting.shape).flop
         seconds, limit = found.mean_s * scale, self._stand.effort.limit
         if seconds <= limit:

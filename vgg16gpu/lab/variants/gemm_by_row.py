@@ -5,6 +5,7 @@ from __future__ import annotations
 from vgg16gpu.lab import im2col
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.program import Dim3, Kernel
 
 SOURCE = "lab/gemm_by_row.cu"
@@ -12,7 +13,7 @@ SOURCE = "lab/gemm_by_row.cu"
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     block = parameters["block"]
-    grid = Dim3(im2col.blocks(problem.outputs, block), 1, problem.batch)
+    grid = Dim3(ceil_div(problem.outputs, block), 1, problem.batch)
     step = im2col.product(problem, places, Kernel(SOURCE, "gemm_by_row"), grid, Dim3(block))
     return Launches(compute=(step,), convert=(im2col.rows_of_taps(problem, places),))
 

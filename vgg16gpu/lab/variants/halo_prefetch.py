@@ -1,4 +1,4 @@
-"""The same with the next channel on its way while one is used: the Python side of kernels/lab/halo_prefetch.cu."""
+"""halo_shared with the next channel on its way while one is used: the Python side of kernels/lab/halo_prefetch.cu."""
 
 from vgg16gpu.lab.halo import PARAMETERS, launches, refuses
 from vgg16gpu.lab.variant import Variant

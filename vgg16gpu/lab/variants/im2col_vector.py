@@ -5,6 +5,7 @@ from __future__ import annotations
 from vgg16gpu.lab import im2col
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.program import Dim3, Kernel
 
 SOURCE = "lab/im2col_vector.cu"
@@ -12,7 +13,7 @@ SOURCE = "lab/im2col_vector.cu"
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     block = parameters["block"]
-    grid = Dim3(im2col.blocks(im2col.pixels(problem), block), problem.outputs, problem.batch)
+    grid = Dim3(ceil_div(im2col.pixels(problem), block), problem.outputs, problem.batch)
     step = im2col.product(problem, places, Kernel(SOURCE, "gemm_vector"), grid, Dim3(block))
     return Launches(compute=(step,), convert=(im2col.rows_of_pixels(problem, places, block),))
 
