@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.claims import CPU_NOTE, claims
-from vgg16gpu.lab.claims_records import newest, our_times, read_records
+from vgg16gpu.lab.claims_records import ABSENT, newest, our_times, read_records
 from vgg16gpu.lab.claims_times import key
 
 PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
@@ -96,7 +96,7 @@ def test_what_lab_run_writes_is_read(lab, tmp_path):
     assert rows["S2.13"]["verdict"] == "does not"
     assert "invalid launch, 1 of 5 sizes" in rows["S2.13"]["ours"]
     assert "needs an NVIDIA GPU" in rows["S2.3"]["ours"]
-    assert rows["S2.2"]["ours"] == "not run"
+    assert rows["S2.2"]["ours"] == ABSENT
     assert "of 15 as claimed" in rows["S2.4"]["ours"]
     assert CPU_NOTE in lab("claims").stdout
     assert (tmp_path / "lab-results" / "claims.csv").is_file()
@@ -121,6 +121,11 @@ def test_what_is_refused(lab, tmp_path):
     climbed(folder / "ladder.json")
     other = climbed(tmp_path / "ladder-2.json")
     assert "two records of ladder" in refused(lab("claims", "--records", folder, "--ladder", other))
+    assert "a record of S1, not of `ladder" in refused(
+        lab("claims", "--records", folder, "--ladder", folder / "S1.json")
+    )
+    (folder / "S2.json").write_text('{"schema": 99, "rows": [], "experiment": "S2"}')
+    assert "has schema 99, this version reads 1" in refused(lab("claims", "--records", folder))
     (folder / "S2.json").write_text("{")
     assert "S2.json' is no JSON" in refused(lab("claims", "--records", folder))
 
@@ -141,7 +146,7 @@ def test_the_numbers_of_a_record(tmp_path):
     assert times[key("S1", "methods", 31, "direct")].remark == "error 1"
     assert times[key("S5", "ladder", "", "B")].value == 2
     assert times[key("S5", "ladder", "", "onnxruntime")].value == 200
-    assert times[key("S5", "ladder", "", "Z")].remark == "not run"
+    assert times[key("S5", "ladder", "", "Z")].remark == ABSENT
 
 
 def test_the_newest_run(tmp_path):

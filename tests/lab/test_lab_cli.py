@@ -111,3 +111,6 @@ def test_wrong_usage(lab):
     assert "is no folder" in refused(lab("run", "S1", "--dir", "nowhere"))
     assert "list of positive" in refused(lab("run", "S1", "--sizes", "0"))
     assert "no name for a variant" in refused(lab("new", "../x"))
+    assert "--strides is not for S3, S5" in refused(lab("run", "S3", "S5", "--strides", "2"))
+    assert lab("new", "mine").exit_code == 0
+    assert "yours needs --dir lab" in refused(lab("run", "mine"))

@@ -155,3 +155,19 @@ def test_what_cuda_would_reject_is_not_compiled(stand, monkeypatch):
     monkeypatch.setattr(stand.device, "build", built.extend)
     stand.build([("tiled-shared", {"tile": 64}, Problem(1, 1, 8, 8, 1)), ("direct-chw", {}, Problem(1, 1, 8, 8, 1))])
     assert {kernel.source for kernel in built} == {"lab/direct_chw.cu"}
+
+
+def test_a_variant_is_rehearsed_once_and_not_run_if_that_fails(device):
+    asked = []
+
+    def rehearsal(variant, problem, parameters):
+        asked.append((variant.name, problem.width, parameters))
+        return "never ends" if variant.name == "direct-hwc" else ""
+
+    names = ("direct-chw", "direct-hwc")
+    stand = Stand(device, variants(), LITTLE, dict.fromkeys(names, rehearsal))
+    found = {name: [stand.measure(name, {}, Problem(1, 1, 8, width, 1)) for width in (8, 9)] for name in names}
+    stand.close()
+    assert [one.status for one in found["direct-chw"]] == [Status.RIGHT] * 2
+    assert [(one.status, one.reason) for one in found["direct-hwc"]] == [(Status.FAILED, "never ends")] * 2
+    assert [name for name, _, _ in asked] == ["direct-chw", "direct-hwc", "direct-hwc"]

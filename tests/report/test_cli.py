@@ -1,5 +1,8 @@
 """report on the command line."""
 
+import json
+import shutil
+
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
@@ -44,3 +47,18 @@ def test_mistakes_are_one_line(tmp_path):
         assert result.exit_code == 2
         assert words in result.stderr
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_records_of_an_installed_package_have_no_commit(folder, tmp_path):
+    installed = tmp_path / "installed"
+    shutil.copytree(folder, installed)
+    for path in installed.rglob("*.json"):
+        content = json.loads(path.read_text())
+        if isinstance(content, dict) and "environment" in content:
+            content["environment"]["commit"] = None
+            path.write_text(json.dumps(content))
+    result = report("--results", installed, "--output", tmp_path / "page.html")
+    assert result.exit_code == 0, result.stderr
+    text = (tmp_path / "page.html").read_text()
+    assert "0123456789" not in text
+    assert "Measured 2026-01-02 with vgg16gpu 0.1.0" in text

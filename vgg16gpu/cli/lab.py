@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from vgg16gpu.lab.folder import own_variants
 from vgg16gpu.lab.lenet_data import IMAGE
 from vgg16gpu.lab.measure import choose_effort
 from vgg16gpu.lab.record import check_folder, content, write
+from vgg16gpu.lab.rehearsal import rehearse
 from vgg16gpu.lab.seeds.s3 import LeNetExperiment
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
+from vgg16gpu.lab.stand import BrokenDeviceError, Rehearsal, Stand
 from vgg16gpu.lab.template import write_template
 from vgg16gpu.lab.variant import Variant, variants
 
@@ -148,7 +150,7 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
     device, reason = open_device(options.device)
     try:
         effort = choose_effort(device.facts.kind, quick=options.quick, full=options.full)
-        stand = Stand(device, (*variants(), *own), effort)
+        stand = Stand(device, (*variants(), *own), effort, _rehearsals(options, own))
         try:
             found = [
                 _run(experiment, stand, _choice(options, device.facts.kind, own), options) for experiment in chosen
@@ -174,6 +176,13 @@ def new_command(name: str, folder: Path) -> None:
     click.echo(f"vgg16gpu: try `vgg16gpu lab run {name} --dir {folder}` and `python -m pytest {folder}`", err=True)
 
 
+def _rehearsals(options: Options, own: Sequence[Variant]) -> dict[str, Rehearsal]:
+    """Each of somebody's own is tried elsewhere first."""
+    if options.folder is None:
+        return {}
+    return {variant.name: partial(rehearse, options.folder.resolve(), options.device) for variant in own}
+
+
 def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
     """The experiments named, and one of all variants named. Raises UsageError for what is neither."""
     found = {experiment.name: experiment for experiment in experiments()}
@@ -193,6 +202,7 @@ def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
         else:
             raise click.UsageError(_unknown(name, [*found, ALL, *known]))
     _give_data(wanted, options)
+    _check_lists(wanted.values() if not compared else (), options)
     if compared:
         own_ones = () if names else own  # `Choice.own` puts them beside the others
         experiment = comparison([variant for variant in compared if variant not in own_ones], options.shape)
@@ -200,6 +210,13 @@ def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
     elif any(value is not None for value in (options.kernel, options.padding, options.batch)):
         raise click.UsageError("--kernel, --padding and --batch are for variants by name; experiments have their own")
     return list(wanted.values())
+
+
+def _check_lists(wanted: Collection[Experiment], options: Options) -> None:
+    """Raises UsageError for a list that none of the experiments looks at."""
+    for name in _LISTS:
+        if wanted and getattr(options, name) and not any(name in experiment.takes for experiment in wanted):
+            raise click.UsageError(f"--{name} is not for {', '.join(experiment.name for experiment in wanted)}")
 
 
 def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
@@ -213,6 +230,8 @@ def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
+    if (OWN / f"{name.replace('-', '_')}.py").is_file():
+        return f"there is no experiment and no variant '{name}' in the package; yours needs --dir {OWN}"
     near = difflib.get_close_matches(name, known, 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`vgg16gpu lab list` has the names"
     return f"there is no experiment and no variant '{name}'; {hint}"

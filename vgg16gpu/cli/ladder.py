@@ -28,7 +28,7 @@ from vgg16gpu.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scores import finite_or_none
 
-_RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}.  [default: all]"
+_RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}. Default: every one."
 
 
 @click.command("ladder")

@@ -54,7 +54,7 @@ def parse_counts(_: click.Context, __: click.Parameter, value: str | None) -> tu
     """'1,5,500' -> (1, 5, 500)."""
     parts = [part.strip() for part in value.split(",")] if value is not None else []
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of positive whole numbers: 1,5,500")
+        raise click.BadParameter(f"'{value}' is not a list of positive whole numbers, as in 1,5,500")
     return tuple(int(part) for part in parts)
 
 

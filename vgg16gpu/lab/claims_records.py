@@ -14,8 +14,9 @@ from vgg16gpu.lab.claims_times import Entry, Times
 from vgg16gpu.lab.measure import Status
 from vgg16gpu.lab.published import Key
 
+SCHEMA: Final = 1  # of all of them
 SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")
-ABSENT: Final = "not run"
+ABSENT: Final = "not run, or not at these sizes"
 
 _LADDER_STATUS: Final = {"measured": Status.RIGHT, "wrong": Status.WRONG, "missing": Status.MISSING}
 
@@ -45,7 +46,7 @@ def newest(folders: Sequence[Path]) -> Path | None:
 
 
 def read_records(folder: Path, *others: Path) -> tuple[Record, ...]:
-    """Every record in a folder, and others by name; JSON files that are none are passed over.
+    """Every record in a folder, and ladders by name; JSON files that are none are passed over.
 
     Raises InputError for what cannot be read, for a folder without a record, and for two records of one experiment.
     """
@@ -56,6 +57,8 @@ def read_records(folder: Path, *others: Path) -> tuple[Record, ...]:
         record = _read(path)
         if record is None:
             raise InputError(f"'{path}' is no record of `lab run` or `ladder --output`")
+        if record.experiment != LADDER:
+            raise InputError(f"--ladder '{path}' is a record of {record.experiment}, not of `ladder --output`")
         found.append(record)
     if not found:
         raise InputError(f"--records '{folder}' holds no record; run `vgg16gpu lab run all --output {folder}` first")
@@ -92,6 +95,8 @@ def _read(path: Path) -> Record | None:
     content = read_json(path, "move it away or run it again")
     if not isinstance(content, dict):
         return None
+    if content.get("schema", SCHEMA) != SCHEMA:
+        raise InputError(f"'{path}' has schema {content['schema']!r}, this version reads {SCHEMA}; run it again")
     is_ladder = "rungs" in content and ONNXRUNTIME in content
     if not is_ladder and not ("rows" in content and content.get("experiment") in SEEDS):
         return None

@@ -114,6 +114,10 @@ class Experiment(Protocol):
     def teaches(self) -> str:
         """A sentence."""
 
+    @property
+    def takes(self) -> Sequence[str]:
+        """The lists of a `Choice` that it looks at."""
+
     def method(self, stand: Stand) -> str:
         """How its numbers are found, for readers of records."""
 
@@ -131,6 +135,7 @@ class CaseExperiment:
     cases: Callable[[Choice], Sequence[Case]]
     ratios: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: ()  # noqa: ARG005
     rounds: int | None = None  # the published number of samples, for --full; None: not stated
+    takes: Sequence[str] = ("sizes", "strides", "channels", "outputs")
 
     def method(self, stand: Stand) -> str:
         """As the stand says."""

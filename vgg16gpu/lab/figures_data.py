@@ -230,7 +230,7 @@ def roofline(record: Content) -> Roofline:
         dots = _dots(published, theirs)
         roofs.insert(0, Roof(published_title(record), card.flop_per_s, card.bytes_per_s, dots))
     name = record["experiment"]
-    title = f"{name}: roofline, each variant at the largest image of its shape, with its best block"
+    title = f"{name}: roofline, each variant at its largest images, with its best parameters"
     return Roofline(f"{name}-roofline", title, tuple(roofs))
 
 

@@ -251,7 +251,7 @@ def _draw_roofs(chart: Roofline) -> Any:
         at.set_xlim(*ends)
         at.xaxis.set_major_formatter("{x:g}")
         at.tick_params(axis="x", pad=8)  # below the lowest number of the y axis
-        _name_axes(at, _roof_title(roof), "arithmetic intensity in FLOP/B", "GFLOP/s of a direct convolution")
+        _name_axes(at, _roof_title(roof), "arithmetic intensity in FLOP/B", "GFLOP/s, those of a direct computation")
     handles = {text: handle for at in axes for handle, text in zip(*at.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside right center", fontsize=8, frameon=False)
     return figure

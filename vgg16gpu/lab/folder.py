@@ -40,7 +40,7 @@ def _modules(folder: Path) -> list[Path]:
 def _variants_of(path: Path) -> Iterator[Variant]:
     try:
         found = getattr(_imported(path), "VARIANTS", ())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise InputError(f"{path}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})") from error
     if not isinstance(found, tuple | list) or not all(isinstance(variant, Variant) for variant in found):

@@ -49,7 +49,7 @@ class Status(StrEnum):
     INVALID = "invalid launch"  # CUDA would reject it
     REFUSED = "refused"  # by the variant itself
     FAILED = "failed"  # did not compile, or went wrong while it ran
-    NO_ROOM = "no room"  # in the device's memory
+    NO_ROOM = "no room"  # in the device's memory, or the host's
     MISSING = "missing"  # a library that is not installed, a variant that is not there
 
     @property
@@ -183,7 +183,7 @@ class TimedTrial(Trial):
 def measure(trial: TimedTrial, reference: Reference, effort: Effort, flush: Flush | None) -> Measurement:
     """Check a variant and, if it is right, time it. `flush` None: no cold caches."""
     y, convert, compute = trial.timed_run()
-    checked = verdict(reference.error(y), reference.extent, trial.variant.tolerance)
+    checked = verdict(reference.error(y), reference.extent, trial.variant.allowed(trial.problem))
     if checked.status is Status.WRONG:
         return checked
     steps = trial.launches

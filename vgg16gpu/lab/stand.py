@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
@@ -22,6 +23,9 @@ from vgg16gpu.program import Kernel
 
 Work: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]  # variant, parameters, problem
 
+Rehearsal: TypeAlias = Callable[[Variant, Problem, Parameters], str]  # why it must not be run here, or ""
+NONE: Final[Mapping[str, Rehearsal]] = MappingProxyType({})
+
 _TRUSTED_SECONDS: Final = 1e-3  # from which on a run tells what a larger one takes: the launch does not count
 
 _OUTCOMES: Final[Mapping[type[Error], Status]] = {
@@ -36,10 +40,16 @@ class BrokenDeviceError(KernelError):
 
 
 class Stand:
-    """Measures variants and baselines, each problem's answer computed once, each case measured once."""
+    """Measures variants and baselines, each problem's answer computed once, each case measured once.
 
-    def __init__(self, device: Device, variants: Iterable[Variant], effort: Effort) -> None:
+    `rehearsals`: what is to be asked once before a variant is run in this process.
+    """
+
+    def __init__(
+        self, device: Device, variants: Iterable[Variant], effort: Effort, rehearsals: Mapping[str, Rehearsal] = NONE
+    ) -> None:
         self.device, self.effort = device, effort
+        self._rehearsals = dict(rehearsals)  # of variants that nobody has run yet, by name
         self.variants = {variant.name: variant for variant in variants}
         self.broken = ""  # by whom, if the device is beyond use
         self._done: dict[tuple[Work, Effort], Measurement] = {}
@@ -112,6 +122,10 @@ class Stand:
         kin = name, tuple(sorted(parameters.items())), shape
         if estimate := self._estimate(kin, problem, effort):
             return estimate
+        if name in self._rehearsals:
+            if reason := self._rehearsals[name](variant, problem, parameters):
+                return Measurement(Status.FAILED, reason)
+            del self._rehearsals[name]
         found = self._outcome(name, partial(self._try, variant, parameters, problem, effort))
         if found.compute and (kin not in self._largest or problem.flop >= self._largest[kin][0].flop):
             self._largest[kin] = problem, found
@@ -125,6 +139,8 @@ class Stand:
             self._require_device(name)
             status = next(status for kind, status in _OUTCOMES.items() if isinstance(error, kind))
             return Measurement(status, str(error))
+        except MemoryError as error:
+            return Measurement(Status.NO_ROOM, f"in the host's memory: {error}")
         except Exception as error:
             self._require_device(name)
             return Measurement(Status.FAILED, _told(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import keyword
 import os
 import re
 from pathlib import Path
@@ -12,6 +14,14 @@ from vgg16gpu.files import write_error
 from vgg16gpu.lab.variant import variants
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST: Final = 60  # characters of a name
+_CPP_WORD: Final = re.compile(  # those that a name could be, and that are no words of Python
+    "alignas|alignof|asm|auto|bool|case|catch|char|const|constexpr|decltype|default|delete|do|double|enum|explicit|"
+    "export|extern|float|friend|goto|inline|int|long|main|mutable|namespace|new|noexcept|nullptr|operator|private|"
+    "protected|public|register|short|signed|sizeof|static|struct|switch|template|this|throw|typedef|typeid|typename|"
+    "union|unsigned|using|virtual|void|volatile"
+)
+
 
 _KERNEL: Final = """\
 // @STEM@: y[n,o,i,j] = sum over c, p, q of x[n,c,i*stride+p-padding,j*stride+q-padding] * weight[o,c,p,q]
@@ -127,9 +137,13 @@ def write_template(folder: Path, name: str) -> tuple[Path, Path, Path]:
     """
     if not _NAME.fullmatch(name):
         raise InputError(f"'{name}' is no name for a variant: small letters and digits with hyphens, as in my-kernel")
+    if len(name) > _LONGEST:
+        raise InputError(f"'{name}' has {len(name)} characters; a name may have {_LONGEST}")
+    stem = name.replace("-", "_")
+    if reason := _reserved(stem):
+        raise InputError(f"'{name}' is {reason}; take another name")
     if name in {variant.name for variant in variants()}:
         raise InputError(f"there is a variant '{name}' already (see `vgg16gpu lab list`); take another name")
-    stem = name.replace("-", "_")
     texts = {f"{stem}.cu": _KERNEL, f"{stem}.py": _MODULE, f"test_{stem}.py": _TEST}
     there = [file for file in texts if os.path.lexists(folder / file)]
     if there:
@@ -143,3 +157,12 @@ def write_template(folder: Path, name: str) -> tuple[Path, Path, Path]:
         raise write_error(folder, error) from error
     kernel, module, test = (folder / file for file in texts)
     return kernel, module, test
+
+
+def _reserved(stem: str) -> str:
+    """What else a name is that a kernel, a Python module and a word of the command line share."""
+    if keyword.iskeyword(stem) or _CPP_WORD.fullmatch(stem):
+        return "a word of Python or C++"
+    if stem in ("all", "conftest"):
+        return "a word of `lab run` or pytest"
+    return "the name of a Python module" if importlib.util.find_spec(stem) else ""

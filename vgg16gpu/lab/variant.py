@@ -18,6 +18,8 @@ Parameters: TypeAlias = Mapping[str, int]
 
 MAX_STATIC_NBYTES: Final = 48 << 10  # of shared memory that a kernel declares, on every architecture
 
+_SHORT_SUM: Final = 1 << 15  # products: more than any layer of a usual network adds up
+
 
 @dataclass(frozen=True)
 class Places:
@@ -58,6 +60,11 @@ class Variant:
     refuses: Callable[[Problem, Parameters], str] = lambda problem, parameters: ""  # noqa: ARG005 - why it cannot run
     workspace_nbytes: Callable[[Problem, Parameters], int] = lambda problem, parameters: 0  # noqa: ARG005
     tolerance: float = 1e-5  # norm-wise error that its arithmetic may have
+
+    def allowed(self, problem: Problem) -> float:
+        """The tolerance of a problem: the error of a long sum in float32 grows with the root of its products."""
+        products = problem.channels * problem.kernel**2
+        return self.tolerance * max(1.0, math.sqrt(products / _SHORT_SUM))
 
     def with_defaults(self, parameters: Parameters) -> dict[str, int]:
         """All parameters: those given, the usual value of the others. Raises InputError for unknown ones."""

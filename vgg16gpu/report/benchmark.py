@@ -58,9 +58,14 @@ def described(content: Content) -> str:
 
 def origin(environment: Content) -> str:
     """When and of what a record was made."""
-    commit, versions = environment["commit"], environment["versions"]
-    at = f" at commit {commit['hash'][:10]}" if commit.get("hash") else ""
+    commit, versions = commit_of(environment), environment["versions"]
+    at = f" at commit {commit}" if commit else ""
     return f"Measured {environment['date'][:10]}{at} with vgg16gpu {versions['vgg16gpu']}."
+
+
+def commit_of(environment: Content) -> str:
+    """Ten digits of it; "" for what an installed package has measured."""
+    return str((environment["commit"] or {}).get("hash") or "")[:10]
 
 
 def _method(content: Content) -> Method:

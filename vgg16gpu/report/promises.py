@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vgg16gpu.report.benchmark import commit_of
 from vgg16gpu.report.folder import Content, Record, Results, each
 from vgg16gpu.report.markup import NONE, Html, element, fold, joined, missing, number, table
 
@@ -154,4 +155,4 @@ def _device(content: Content) -> str:
 
 
 def _commit(content: Content) -> str:
-    return str(content["environment"]["commit"].get("hash") or NONE)[:10]
+    return commit_of(content["environment"]) or NONE

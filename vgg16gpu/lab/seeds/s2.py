@@ -74,4 +74,5 @@ EXPERIMENT = CaseExperiment(
     "Stride, memory mode, thread-block and partition",
     "A launch that fails takes no time at all; operands with names are no register tile; threads must have work.",
     lambda choice: tuple(cases(choice)),
+    takes=("sizes", "strides", "blocks", "channels", "outputs"),
 )

@@ -9,6 +9,7 @@ convolutions on the device, copies and waiting around them, and what is left on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,8 @@ class LeNetExperiment:
     name: str = SEED
     title: str = "LeNet's forward pass, five versions"
     teaches: str = "A network is more than its convolutions: most of a pass may lie outside of what was made fast."
+
+    takes: Sequence[str] = ("blocks",)
 
     def method(self, stand: Stand) -> str:
         """As the stand says."""

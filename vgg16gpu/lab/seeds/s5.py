@@ -18,6 +18,7 @@ import numpy as np
 
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.engine import Engine
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array
 from vgg16gpu.lab.experiment import Choice, Row, Tell
@@ -86,6 +87,8 @@ class NetworkExperiment:
     title: str = "The whole VGG16, two versions and what was wrong with them"
     teaches: str = "Where a sum is made, and who waits for whom, costs a network more than its arithmetic."
 
+    takes: Sequence[str] = ("sizes",)
+
     def method(self, stand: Stand) -> str:
         """Means from host to host."""
         effort = stand.effort
@@ -97,13 +100,33 @@ class NetworkExperiment:
         )
 
     def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
-        """Make the model, then every version. Raises ModelError for sizes that VGG16 does not have."""
+        """Make the model, then every version. A size that VGG16 does not have is refused in the rows."""
         rows: list[Row] = []
         for size in choice.sizes_or(SIZES, QUICK_SIZES):
             tell(0, len(VERSIONS), f"making VGG16 for {size}x{size}")
             with TemporaryDirectory(prefix="vgg16gpu-") as folder:
-                rows += _Network(Path(folder), size, stand, choice).rows(tell)
+                try:
+                    network = _Network(Path(folder), size, stand, choice)
+                except (ModelError, InputError) as error:  # or there is no onnxruntime to compare with
+                    rows += _refused(size, str(error))
+                    continue
+                rows += network.rows(tell)
         return tuple(rows)
+
+
+def _runs(found: Rounds, images: int) -> str:
+    """How many there were, where they are fewer than the row's name says."""
+    times = found.measurement.compute
+    few = times is not None and times.warm.samples < found.iterations * images
+    return f"{times.warm.samples} runs of {found.iterations * images} (--full: all)" if times and few else ""
+
+
+def _refused(size: int, reason: str) -> Iterator[Row]:
+    refusal = Measurement(Status.REFUSED, reason)
+    for version in VERSIONS:
+        for count in version.iterations:
+            name = SEED, TABLE, str(size), version.method, f"iterations={count}"
+            yield Row(*name, None, published().get(name), variant=version.variant, measurement=refusal)
 
 
 class _Network:
@@ -170,7 +193,7 @@ class _Network:
             problem=self._work,
             variant=version.variant,
             measurement=found.measurement,
-            note=version.note,
+            note="; ".join(text for text in (version.note, _runs(found, len(self._x))) if text),
         )
 
 
