@@ -44,6 +44,7 @@ def check(device: Device, variant: Variant, problem: Problem, parameters: Parame
         error = trial.error()
         assert error <= variant.tolerance, f"{variant.name} {trial.parameters} on {problem}: error {error:.3g}"
         assert (trial.run() == first).all()
+        assert trial.trespass() == ""
 
 
 def problem_id(problem: Problem) -> str:

@@ -14,6 +14,7 @@ from vgg16gpu.lab import rehearsal, template
 from vgg16gpu.lab.folder import own_variants
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.template import write_template
+from vgg16gpu.lab.trial import Trial
 
 
 @pytest.mark.parametrize("problem", random_problems("template", 8), ids=problem_id)
@@ -114,3 +115,11 @@ def test_what_would_take_the_process_along_is_found_in_another(own, tmp_path, mo
     (mine,) = own(("  y[(((long long)n", f"  {line}\n  y[(((long long)n"))
     found = rehearsal.rehearse(tmp_path / "lab", "cpu", mine, Problem(1, 3, 200, 300, 2, 3, 1, 1), {"block": 8})
     assert re.search(said, found)
+
+
+@pytest.mark.parametrize(("index", "said"), [("+ 1", "behind y"), ("- 30", "behind weight")])
+def test_what_is_written_beside_the_arrays_is_named(device, own, index, said):
+    (mine,) = own(("* OW + j] = sum;", f"* OW + j {index}] = sum;"))
+    with Trial(device, mine, Problem(1, 1, 23, 25, 1, 3, 1, 1)) as trial:
+        trial.run()
+        assert trial.trespass() == said

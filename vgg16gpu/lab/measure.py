@@ -184,6 +184,8 @@ def measure(trial: TimedTrial, reference: Reference, effort: Effort, flush: Flus
     """Check a variant and, if it is right, time it. `flush` None: no cold caches."""
     y, convert, compute = trial.timed_run()
     checked = verdict(reference.error(y), reference.extent, trial.variant.allowed(trial.problem))
+    if where := trial.trespass():
+        return replace(checked, status=Status.WRONG, reason=f"writes {where}: no time")
     if checked.status is Status.WRONG:
         return checked
     steps = trial.launches
@@ -198,7 +200,8 @@ def verdict(error: float, checked: str, tolerance: float, judge: str = "float64"
     """Right or wrong, without a time yet; NaN is wrong. `judge` is what `checked` was compared with."""
     if error <= tolerance:
         return Measurement(Status.RIGHT, "", error, tolerance, checked)
-    reason = f"error {error:.3g} against {judge}, allowed is {tolerance:g}: no time"
+    hint = " (something was not written, or read beside its array)" if math.isnan(error) else ""
+    reason = f"error {error:.3g} against {judge}{hint}, allowed is {tolerance:g}: no time"
     return Measurement(Status.WRONG, reason, error, tolerance, checked)
 
 

@@ -127,6 +127,7 @@ def device():
 def test_right_answer(device, variant, problem):
     with Trial(device, variant, problem) as trial:
         assert trial.error() <= variant.tolerance
+        assert trial.trespass() == ""  # "behind y": an index is wrong
 '''
 
 

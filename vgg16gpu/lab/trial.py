@@ -16,7 +16,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.problem import Array, Array64, Problem
-from vgg16gpu.lab.variant import Launches, Layout, Parameters, Places, Variant, places
+from vgg16gpu.lab.variant import Launches, Layout, Parameters, Places, Variant, gaps, places
 from vgg16gpu.program import Arena, Pointer, Step
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
@@ -58,7 +58,7 @@ def guarded(
 
 
 class Trial:
-    """The arrays of a problem in device memory, and the launches of a variant bound to them.
+    """The arrays of a problem in device memory, NaN around them, and the launches of a variant bound to them.
 
     Raises RefusedError, InvalidLaunchError, KernelError for what does not compile, DeviceError without memory.
     """
@@ -74,6 +74,7 @@ class Trial:
         self.device, self.variant, self.problem = device, variant, problem
         self.parameters = variant.with_defaults(parameters or {})
         self.launches, self._places, self._nbytes = guarded(variant, problem, self.parameters, device.facts)
+        self._gaps = gaps(problem, variant.workspace_nbytes(problem, self.parameters))
         device.build([step.kernel for step in self.steps])
         self.x, self.weight = inputs or problem.random()
         self._base = device.allocate(self._nbytes)
@@ -106,6 +107,16 @@ class Trial:
             expected = self.problem.expected(self.x, self.weight)
         return layer_error(self.run(), expected)
 
+    def trespass(self) -> str:
+        """Where a kernel has written that has nothing to write there: "behind y"; "" where none has."""
+        for name, (offset, nbytes) in self._gaps.items():
+            found = np.empty(nbytes, np.uint8)
+            self.device.copy_out(found, self._base + offset)
+            self.device.synchronize()
+            if not (found == _POISON).all():
+                return name
+        return ""
+
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         with suppress(Error):  # of a device beyond use, which somebody is about to report
@@ -127,6 +138,8 @@ class Trial:
             (self._places.weight, self.weight),
         ):
             self.device.copy_in(self._at(pointer), np.ascontiguousarray(array))
+        for offset, nbytes in self._gaps.values():
+            self.device.copy_in(self._base + offset, np.full(nbytes, _POISON, np.uint8))
         self._fill_constants()
         self.device.synchronize()
 

@@ -76,13 +76,27 @@ class Variant:
 
 
 def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:
-    """Where the arrays lie, one behind the other, and how many bytes there are."""
-    sizes = [4 * math.prod(shape) for shape in (problem.x_shape, problem.weight_shape, problem.y_shape)]
-    pointers, end = [], 0
-    for nbytes in (*sizes, workspace_nbytes):
+    """Where the arrays lie, with at least `ALIGNMENT` bytes before and behind each, and how many bytes there are."""
+    pointers, end = [], ALIGNMENT
+    for nbytes in _sizes(problem, workspace_nbytes):
         pointers.append(Pointer(Arena.ACTIVATIONS, end))
-        end += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        end += (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT
     return Places(*pointers), end
+
+
+def gaps(problem: Problem, workspace_nbytes: int) -> Mapping[str, tuple[int, int]]:
+    """(offset, bytes) of what lies before the first array and behind each, where nobody has anything to write."""
+    found, total = places(problem, workspace_nbytes)
+    starts = [found.x.offset, found.weight.offset, found.y.offset, found.workspace.offset]
+    ends = [start + nbytes for start, nbytes in zip(starts, _sizes(problem, workspace_nbytes), strict=True)]
+    names = ("before x", "behind x", "behind weight", "behind y", "behind the workspace")
+    between = zip((0, *ends), (*starts, total), strict=True)
+    return {name: (end, start - end) for name, (end, start) in zip(names, between, strict=True)}
+
+
+def _sizes(problem: Problem, workspace_nbytes: int) -> list[int]:
+    shapes = problem.x_shape, problem.weight_shape, problem.y_shape
+    return [*(4 * math.prod(shape) for shape in shapes), workspace_nbytes]
 
 
 def variants() -> tuple[Variant, ...]:
