@@ -19,7 +19,7 @@ from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.trial import Trial
 from vgg16gpu.lab.variant import Parameters, Variant
 
-SECONDS: Final = 60.0  # compiling included
+SECONDS: Final = 30.0  # compiling included
 LARGEST: Final = 40  # rows and columns of the image
 
 
