@@ -62,10 +62,10 @@ def test_a_missing_file_says_how_to_make_it(model):
         read_scales(model, graph_of(model))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "values": {}}', '{"version": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 1, "values": {}}', '{"version": 2}'])
 def test_files_that_are_none(model, text):
     scales_path(model).write_text(text)
-    with pytest.raises(ModelError, match=r"is no file of int8 scales, version 1; .* calibrate"):
+    with pytest.raises(ModelError, match=r"is no file of int8 scales, version 2; .* calibrate"):
         read_scales(model, graph_of(model))
 
 

@@ -1,6 +1,6 @@
 """int8 scales on disk, beside the model that they belong to: MODEL.int8.json.
 
-    {"version": 1, "method": ..., "images": 500, "images_sha256": ..., "model": {"nbytes": ..., "mtime_ns": ...},
+    {"version": 2, "method": ..., "images": 500, "images_sha256": ..., "model": {"nbytes": ..., "mtime_ns": ...},
      "values": {NAME: {"step": 0.0123, "signed": false, "weights_sha256": ...}, ...}}
 
 A value's step depends on the weights that made it. So each entry holds a digest of the weights that read it, and scales
@@ -24,7 +24,7 @@ from vgg16gpu.files import atomic_writer
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, op_arrays
 from vgg16gpu.quantise import SMALLEST_STEP, Scale, Scales, quantised_inputs
 
-_VERSION: Final = 1
+_VERSION: Final = 2  # files of version 1 that were made on a Hopper GPU hold a wrong scale of the input
 _LARGEST_STEP: Final = 2.0**120  # times 255 it is still a float32
 _PIECE: Final = 1 << 22  # weights hashed at a time, by several threads
 
