@@ -61,8 +61,8 @@ class Histogram:
     def clipped_share(self, scale: Scale) -> float:
         """The share of elements that are beyond the largest magnitude that `scale` rounds to."""
         magnitudes, counts = self._bins()
-        beyond = counts[magnitudes > scale.step * (scale.limits[1] + 0.5)].sum()
-        return float(beyond / max(counts.sum(), 1))
+        beyond = int(counts[magnitudes > scale.step * (scale.limits[1] + 0.5)].sum())
+        return beyond / max(int(counts.sum()), 1)
 
     def _bins(self) -> tuple[Doubles, npt.NDArray[np.int64]]:
         """(centres, counts) of the bins that are not empty, by rising magnitude."""

@@ -89,7 +89,8 @@ def _arrays(op: Op, shape: Shape) -> tuple[Array | None, ...]:
         case Gemm():
             return gemm_weight(op, shape).T, op.bias
         case BatchNorm():
-            factor = op.scale / np.sqrt(op.variance + op.epsilon)
+            deviation: Array = np.sqrt(op.variance + np.float32(op.epsilon))
+            factor = op.scale / deviation
             return factor, op.shift - op.mean * factor
         case _:
             return ()
