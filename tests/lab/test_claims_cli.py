@@ -108,6 +108,15 @@ def refused(result):
     return result.stderr
 
 
+def test_a_ladder_alone_is_judged_and_nothing_is_written(lab, tmp_path):
+    climbed(tmp_path / "ladder.json")
+    result = lab("claims", "--ladder", tmp_path / "ladder.json", "--json")
+    assert result.exit_code == 0, result.stderr
+    judged = {claim["number"]: claim["verdict"] for claim in json.loads(result.stdout)["claims"]}
+    assert judged["S5.3"] == "holds"  # B takes 2 ms there, onnxruntime 200
+    assert [path.name for path in tmp_path.iterdir()] == ["ladder.json"]
+
+
 def test_what_is_refused(lab, tmp_path):
     assert "is no folder" in refused(lab("claims", "--records", "nowhere"))
     folder = tmp_path / "some"

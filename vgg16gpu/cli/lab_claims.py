@@ -41,7 +41,7 @@ def claims_command(folder: Path | None, ladder: Path | None, as_json: bool) -> N
     """
     chosen = folder or newest(FOLDERS)
     others = [ladder] if ladder else []
-    records = read_records(chosen, *others) if chosen else ()
+    records = read_records(chosen, *others) if chosen or others else ()
     found = content(records)
     paths = write_claims(chosen, found) if chosen else ()
     if as_json:
@@ -50,7 +50,7 @@ def claims_command(folder: Path | None, ladder: Path | None, as_json: bool) -> N
     _print(found)
     if paths:
         console().print(f"Written: {paths[0]}, {paths[1]}", markup=False, soft_wrap=True)
-    else:
+    elif not records:
         click.echo("vgg16gpu: no records: `vgg16gpu lab run all` measures, then ours are judged, too", err=True)
 
 

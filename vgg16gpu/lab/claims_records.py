@@ -45,14 +45,15 @@ def newest(folders: Sequence[Path]) -> Path | None:
     return None
 
 
-def read_records(folder: Path, *others: Path) -> tuple[Record, ...]:
+def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
     """Every record in a folder, and ladders by name; JSON files that are none are passed over.
 
     Raises InputError for what cannot be read, for a folder without a record, and for two records of one experiment.
     """
-    if not folder.is_dir():
+    if folder and not folder.is_dir():
         raise InputError(f"--records '{folder}' is no folder; name the one that `lab run` wrote to")
-    found = [record for path in sorted(folder.glob("*.json")) if (record := _read(path))]
+    inside = sorted(folder.glob("*.json")) if folder else []
+    found = [record for path in inside if (record := _read(path))]
     for path in others:
         record = _read(path)
         if record is None:
