@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,12 +43,19 @@ class Calibration:
         return {name: value.scale for name, value in self.values.items()}
 
 
-def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
-    """Run `inputs` on an fp32 engine and choose the scales.
+def calibration_engine(model: str | Path, **options: Any) -> Engine:
+    """An engine for `calibrate`, with further options of `Engine`.
 
-    The engine is built with keep_values=True and kernels="ffma": other kernels may read the input where the host left
-    it, so that nobody stores it. Raises InputError for another engine, for no inputs, and when a value becomes NaN or
-    infinite.
+    On FFMA kernels: others may read the input where the host left it, so that nobody stores it.
+    """
+    return Engine(model, keep_values=True, kernels="ffma", **options)
+
+
+def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
+    """Run `inputs` on a `calibration_engine` and choose the scales.
+
+    Raises InputError for an engine that does not store what is asked for, for no inputs, and when a value becomes NaN
+    or infinite.
     """
     signed = quantised_inputs(engine.graph)
     histograms = {name: Histogram() for name in signed}
@@ -59,10 +68,10 @@ def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
         for names, array in engine.read_values():
             if names[-1] in histograms:
                 histograms[names[-1]].add(array[: len(batch)], names[-1])
-    if count and (unseen := [name for name, histogram in histograms.items() if histogram.is_empty]):
-        raise InputError(f"the engine does not store {', '.join(unseen)}; build it with kernels='ffma' to calibrate")
     if not count:
         raise InputError("there are no images to calibrate on; give at least one")
+    if unseen := [name for name, histogram in histograms.items() if histogram.is_empty]:
+        raise InputError(f"the engine does not store {', '.join(unseen)}; build it with kernels='ffma' to calibrate")
     return Calibration(
         {name: _choose(histogram, signed[name]) for name, histogram in histograms.items()}, count, digest.hexdigest()
     )

@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from vgg16gpu.calibration import Calibration, calibrate
+from vgg16gpu.calibration import Calibration, calibrate, calibration_engine
 from vgg16gpu.cli.options import device_option, find_model, json_option, model_notes, parse_floats, size_option
 from vgg16gpu.cli.show import add_row, console, print_json, progress, table
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
@@ -73,15 +72,13 @@ def calibrate_command(**values: Any) -> None:
     first = next(inputs)  # read before the engine is built, so that a wrong folder costs no compilation
     inputs = itertools.islice(itertools.chain([first], inputs), options.limit)
     with (
-        Engine(
+        calibration_engine(
             path,
             device=options.device,
             batch=shape[0],
             size=options.size,
             mean=notes.mean,
             std=notes.std,
-            keep_values=True,
-            kernels="ffma",
         ) as engine,
         progress(quiet=options.as_json) as bar,
     ):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.bench.session import sample_inputs
-from vgg16gpu.calibration import calibrate
+from vgg16gpu.calibration import calibrate, calibration_engine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.engine import Engine
 from vgg16gpu.inputs import NamedInput
@@ -54,9 +54,7 @@ def _int8(setting: Setting) -> Running:
         return _engine(setting, precision="int8")
     others = sample_inputs(setting.shape[1:])[1:]
     given = [NamedInput(f"sample {i}", setting.graph.input.to_file(x[np.newaxis])[0]) for i, x in enumerate(others, 1)]
-    with Engine(
-        setting.path, device=setting.device_name, size=setting.size, keep_values=True, kernels="ffma"
-    ) as engine:
+    with calibration_engine(setting.path, device=setting.device_name, size=setting.size) as engine:
         scales = calibrate(engine, given).scales
     return _engine(setting, precision="int8", scales=scales)
 
