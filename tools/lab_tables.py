@@ -6,21 +6,17 @@ A marker is `<!-- table: NAME (tools/lab_tables.py) -->`; what follows up to the
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from readme_table import row
+from readme_table import ROOT, load, row, settle
 
 from vgg16gpu.ladder.plot import digits
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "lab.md"
-RESULTS = ROOT / "testbench" / "results"
 MARKED: Final = re.compile(r"(<!-- table: (\w+) \(tools/lab_tables.py\) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
 S1_METHODS: Final = {
@@ -42,60 +38,49 @@ LAYER_METHODS: Final = {
 }
 
 
-def load(name: str) -> dict[str, Any]:
-    """A record of the lab or the ladder."""
-    content: dict[str, Any] = json.loads((RESULTS / name).read_text())
-    return content
-
-
-def line(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
-    return row(cells[0], cells[1:])
-
-
 def s1() -> str:
     """The largest image of S1."""
-    rows = {row["method"]: row for row in load("lab/S1.json")["rows"] if row["size"] == "8192" and not row["parameter"]}
+    largest = (each for each in load("lab/S1.json")["rows"] if each["size"] == "8192" and not each["parameter"])
+    rows = {each["method"]: each for each in largest}
     return _methods("8192x8192, 3x3, 3 channels to 1", rows, S1_METHODS)
 
 
 def layer() -> str:
     """S2 with 64 output channels."""
-    rows = {row["method"]: row for row in load("lab/S2.json")["rows"] if row["table"] == "layer"}
+    rows = {each["method"]: each for each in load("lab/S2.json")["rows"] if each["table"] == "layer"}
     return _methods("1024x1024, 3x3, 3 channels to 64", rows, LAYER_METHODS)
 
 
 def network() -> str:
     """S5, theirs and ours."""
-    text = line(["version", "iterations", "theirs, ms", "ours, ms", "runs", "error"])
-    text += line(["---", *["---:"] * 5])
+    text = row("version", ["iterations", "theirs, ms", "ours, ms", "runs", "error"]) + row("---", ["---:"] * 5)
     for found in load("lab/S5.json")["rows"]:
         theirs = "" if found["theirs"] is None else digits(found["theirs"])
         numbers = theirs, digits(found["ours"]), str(found["compute"]["warm"]["samples"]), f"{found['error']:.1e}"
-        text += line([found["method"], found["parameter"].removeprefix("iterations="), *numbers])
+        text += row(found["method"], [found["parameter"].removeprefix("iterations="), *numbers])
     return text
 
 
 def ladder() -> str:
     """Every rung, and the line to beat."""
     content = load("ladder-h200.json")
-    text = line(["rung", "idea", "gain predicted", "gain", "ms", "ms, device alone", "error"])
-    text += line(["---", "---", *["---:"] * 5])
+    text = row("rung", ["idea", "gain predicted", "gain", "ms", "ms, device alone", "error"])
+    text += row("---", ["---", *["---:"] * 5])
     for rung in content["rungs"]:
         gain, device, times = rung["gain"]["measured"], rung["on_device"], rung["times"]
-        text += line(
+        text += row(
+            f"{rung['letter']} {rung['name']}",
             [
-                f"{rung['letter']} {rung['name']}",
                 rung["idea"],
                 f"{digits(rung['predicted'])}x" if rung["predicted"] else "",
                 f"{digits(gain)}x" if gain else "",
                 digits(1e3 * times["median_s"]) if times else rung["status"],
                 digits(1e3 * device["median_s"]) if device else "",
                 f"{rung['error']:.1e}" if times else "",
-            ]
+            ],
         )
     peer, cores = digits(1e3 * content["onnxruntime"]["median_s"]), content["environment"]["cores"]
-    return text + line([f"onnxruntime, {cores} CPU cores", "the line to beat", "", "", peer, "", ""])
+    return text + row(f"onnxruntime, {cores} CPU cores", ["the line to beat", "", "", peer, "", ""])
 
 
 def claims() -> str:
@@ -127,20 +112,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing:
         print(f"{PAGE}: markers and tables differ: {', '.join(sorted(missing))}", file=sys.stderr)
         return 1
-    new = MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[4], old)
-    if check and new != old:
-        print(f"{PAGE} is not what the records say: run python tools/lab_tables.py", file=sys.stderr)
-        return 1
-    if not check:
-        PAGE.write_text(new)
-    return 0
+    fresh = MARKED.sub(lambda found: found[1] + TABLES[found[2]]() + found[4], old)
+    return settle(PAGE, fresh, "tools/lab_tables.py", check=check)
 
 
 def _methods(title: str, rows: Mapping[str, dict[str, Any]], names: Mapping[str, str]) -> str:
-    text = line([title, "ms", "of the roofline"]) + line(["---", "---:", "---:"])
+    text = row(title, ["ms", "of the roofline"]) + row("---", ["---:"] * 2)
     for method, label in names.items():
         found = rows[method]
-        text += line([label, digits(found["ours"]), f"{found['ours_percent']:.2g} %"])
+        text += row(label, [digits(found["ours"]), f"{found['ours_percent']:.2g} %"])
     return text
 
 

@@ -174,12 +174,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
     fresh = head + BEGIN + render() + END + tail
+    return settle(README, fresh, "tools/readme_table.py", check=check)
+
+
+def settle(page: Path, fresh: str, tool: str, *, check: bool) -> int:
+    """Write what a page should be; or say whether it is that, and return 1 if not."""
     if check:
-        print(
-            "README.md is up to date" if fresh == text else "README.md is out of date: run python tools/readme_table.py"
-        )
-        return int(fresh != text)
-    README.write_text(fresh)
+        is_fresh = page.read_text() == fresh
+        print(f"{page.name} is {'up to date' if is_fresh else f'out of date: run python {tool}'}")
+        return int(not is_fresh)
+    page.write_text(fresh)
     return 0
 
 
