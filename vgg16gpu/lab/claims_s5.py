@@ -8,22 +8,14 @@ from typing import Final
 
 from vgg16gpu.lab.claims_judge import Claim, Finding, Judge, Pair, Verdict, faster, missing, reason, same
 from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key
+from vgg16gpu.lab.seeds.s5 import TABLE, VERSIONS
 
 SEED: Final = "S5"
 LADDER: Final = "ladder"  # the table of rungs, their letters as methods
-NETWORK: Final = "vgg16"
 ONNXRUNTIME: Final = "onnxruntime"
 ODD_SIZES: Final = (244, 122, 61, 30, 15, 7)
 
-_ITERATIONS: Final = {
-    "cpu": (1,),
-    "version_a": (1, 5),
-    "version_b": (1, 5, 500),
-    "no_host": (5,),
-    "tree": (5,),
-    "pixels": (5,),
-    "onnxruntime_cpu": (500,),
-}
+_ITERATIONS: Final = {version.method: version.iterations for version in VERSIONS}
 _RUNGS: Final = {
     "A": "version_a",
     "B": "version_b",
@@ -36,13 +28,13 @@ _LETTERS: Final = {method: letter for letter, method in _RUNGS.items()}
 
 
 def _network(method: str, iterations: int) -> Quantity:
-    return Quantity((key(SEED, NETWORK, 244, method, f"iterations={iterations}"),))
+    return Quantity((key(SEED, TABLE, 244, method, f"iterations={iterations}"),))
 
 
 def rung(name: str) -> Quantity:
     """A rung's time by S5's own table, most iterations first, or by the ladder."""
     method = _RUNGS[name]
-    table = [key(SEED, NETWORK, 244, method, f"iterations={n}") for n in reversed(_ITERATIONS[method])]
+    table = [key(SEED, TABLE, 244, method, f"iterations={n}") for n in reversed(_ITERATIONS[method])]
     return Quantity((*table, key(SEED, LADDER, "", name)))
 
 
@@ -61,7 +53,7 @@ def _all_right() -> Judge:
 
     def find(times: Times) -> Finding:
         rungs: dict[str, list[Entry]] = {}
-        for table in (NETWORK, LADDER):
+        for table in (TABLE, LADDER):
             for name, entry in times.rows(SEED, table).items():
                 rungs.setdefault(_LETTERS.get(name[3], name[3]), []).append(entry)
         rungs.pop(ONNXRUNTIME, None)

@@ -125,8 +125,13 @@ def _refused(size: int, reason: str) -> Iterator[Row]:
     refusal = Measurement(Status.REFUSED, reason)
     for version in VERSIONS:
         for count in version.iterations:
-            name = SEED, TABLE, str(size), version.method, f"iterations={count}"
-            yield Row(*name, None, published().get(name), variant=version.variant, measurement=refusal)
+            yield _row(size, version, Rounds(count, refusal))
+
+
+def _row(size: int, version: Version, found: Rounds) -> Row:
+    name = SEED, TABLE, str(size), version.method, f"iterations={found.iterations}"
+    ours = None if found.mean_s is None else 1e3 * found.mean_s
+    return Row(*name, ours, published().get(name), variant=version.variant, measurement=found.measurement)
 
 
 class _Network:
@@ -145,7 +150,7 @@ class _Network:
         for done, version in enumerate(VERSIONS):
             tell(done, len(VERSIONS), f"{TABLE} {self._size} {version.method}")
             for found in self._estimated(version) or self._measured(version):
-                yield self._row(version, found)
+                yield self._described(version, found)
         tell(len(VERSIONS), len(VERSIONS), "done")
 
     def _prepared(self, folder: Path, size: int) -> tuple[Setting, Array, Array]:
@@ -180,21 +185,12 @@ class _Network:
         estimate = Measurement(Status.ESTIMATED, reason, estimate_s=seconds)
         return [Rounds(count, estimate, seconds) for count in version.iterations]
 
-    def _row(self, version: Version, found: Rounds) -> Row:
+    def _described(self, version: Version, found: Rounds) -> Row:
         percent = None
         if found.mean_s is not None and version.method not in HOSTS:
             percent = self._stand.percent(self._work, found.mean_s)
-        name = SEED, TABLE, str(self._size), version.method, f"iterations={found.iterations}"
-        return Row(
-            *name,
-            ours=None if found.mean_s is None else 1e3 * found.mean_s,
-            theirs=published().get(name),
-            ours_percent=percent,
-            problem=self._work,
-            variant=version.variant,
-            measurement=found.measurement,
-            note="; ".join(text for text in (version.note, _runs(found, len(self._x))) if text),
-        )
+        note = "; ".join(text for text in (version.note, _runs(found, len(self._x))) if text)
+        return replace(_row(self._size, version, found), ours_percent=percent, problem=self._work, note=note)
 
 
 EXPERIMENT = NetworkExperiment()
