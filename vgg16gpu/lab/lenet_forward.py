@@ -17,11 +17,11 @@ import numpy as np
 
 from vgg16gpu.bench.timing import Summary, sample_until, summarise, wall
 from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.layout import in_layout, room
 from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, columns_of
 from vgg16gpu.lab.measure import Effort, Measurement, Status, TimedTrial, Times, measure, verdict
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.trial import in_layout
 from vgg16gpu.lab.variant import Parameters, Variant
 
 TOLERANCE: Final = 1e-5  # norm-wise error of scores and of the convolutions on the host
@@ -82,12 +82,12 @@ class ConvolutionLayer(TimedTrial):
         self.feed(x)
         self.convert()
         self.compute()
-        return self._read_into(self._empty_y())
+        return self._read_into(room(self.problem.y_shape, self.variant.y_layout))
 
     def feed(self, x: Array) -> None:
         """Copy x in, and the weights to constant memory where they belong there: other layers share that."""
         self.x = x
-        self._sent = np.ascontiguousarray(in_layout(x, self.variant.x_layout))  # has to stay while it is copied
+        self._sent = in_layout(x, self.variant.x_layout)  # has to stay while it is copied
         self.device.copy_in(self._at(self._places.x), self._sent)
         self._fill_constants()
 

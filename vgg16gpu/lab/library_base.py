@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal, Protocol, Self, TypeAlias
 
 from vgg16gpu.errors import Error
 from vgg16gpu.lab.problem import Array, Problem
+from vgg16gpu.lab.variant import Layout
 
 Order: TypeAlias = Literal["NCHW", "NHWC"]  # of x, the weights and y in memory
 Inputs: TypeAlias = tuple[Array, Array]  # x and the weights, as the problem has them
 
-ORDERS: Final[tuple[Order, ...]] = ("NCHW", "NHWC")
+LAYOUTS: Final[Mapping[Order, Layout]] = MappingProxyType({"NCHW": "CHW", "NHWC": "HWC"})  # as variants call them
+ORDERS: Final[tuple[Order, ...]] = tuple(LAYOUTS)
 _MOST_TEXT: Final = 240  # characters of a library's error
 
 
@@ -37,6 +40,17 @@ class Candidate:
     reason: str = ""  # why
     workspace_nbytes: int | None = None
     setup_s: float | None = None  # from nothing to the first run: handle, descriptors, heuristics and this plan alone
+
+    def repeated(self, times: int) -> Callable[[], None]:
+        """What enqueues it so many times in a row."""
+        run = self.run
+        assert run is not None
+
+        def work() -> None:
+            for _ in range(times):
+                run()
+
+        return work
 
 
 class Session(Protocol):

@@ -17,7 +17,17 @@ import numpy as np
 
 from vgg16gpu.devices.base import Captured, Device, Foreign
 from vgg16gpu.errors import Error
-from vgg16gpu.lab.library_base import Candidate, Inputs, MissingLibraryError, Order, Request, told, too_large
+from vgg16gpu.lab.layout import channels_first, in_layout, room
+from vgg16gpu.lab.library_base import (
+    LAYOUTS,
+    Candidate,
+    Inputs,
+    MissingLibraryError,
+    Order,
+    Request,
+    told,
+    too_large,
+)
 from vgg16gpu.lab.problem import Array, Problem
 
 PACKAGE: Final = "nvidia-cudnn-frontend"
@@ -91,13 +101,7 @@ class FrontendSession:
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
         """What enqueues the candidate so many times, and whether that is one CUDA graph; alive as the session is."""
-        run = candidate.run
-        assert run is not None
-
-        def work() -> None:
-            for _ in range(times):
-                run()
-
+        work = candidate.repeated(times)
         try:
             captured = self._foreign.capture(work)
         except Exception:  # a plan that cannot be captured, or no cuda-bindings: it can be run all the same
@@ -111,12 +115,11 @@ class FrontendSession:
 
     def y(self) -> Array:
         """The result, (N, outputs, rows, columns), on the host."""
-        batch, outputs, rows, columns = self._problem.y_shape
-        shape = self._problem.y_shape if self._order == "NCHW" else (batch, rows, columns, outputs)
-        found = np.empty(shape, np.float32)
+        layout = LAYOUTS[self._order]
+        found = room(self._problem.y_shape, layout)
         self._device.copy_out(found, self._places[2])
         self._device.synchronize()
-        return found if self._order == "NCHW" else np.ascontiguousarray(found.transpose(0, 3, 1, 2))
+        return channels_first(found, layout)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
@@ -182,7 +185,7 @@ class FrontendSession:
 
     def _fill(self, inputs: Inputs) -> None:
         """Allocate the arrays, with a workspace that is enough for every plan, and send x and the weights."""
-        arrays = [in_order(array, self._order) for array in inputs]
+        arrays = [in_layout(array, LAYOUTS[self._order]) for array in inputs]
         workspace = max((candidate.workspace_nbytes or 0 for candidate in self.candidates if candidate.run), default=0)
         sizes = (*(array.nbytes for array in arrays), 4 * int(np.prod(self._problem.y_shape)), max(workspace, 1))
         for nbytes in sizes:
@@ -219,11 +222,6 @@ def strides(shape: tuple[int, int, int, int], order: Order) -> tuple[int, int, i
     if order == "NCHW":
         return channels * rows * columns, rows * columns, columns, 1
     return channels * rows * columns, 1, columns * channels, channels
-
-
-def in_order(array: Array, order: Order) -> Array:
-    """An array of (n, c, h, w) as it lies in memory."""
-    return np.ascontiguousarray(array if order == "NCHW" else array.transpose(0, 2, 3, 1))
 
 
 def _import() -> Any:

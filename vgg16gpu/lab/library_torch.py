@@ -73,13 +73,8 @@ class TorchSession:
 
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
         """What enqueues the candidate so many times, and whether that is one CUDA graph; alive as the session is."""
-        run = candidate.run
-        assert run is not None
+        work = candidate.repeated(times)
         graph = self._torch.cuda.CUDAGraph()
-
-        def work() -> None:
-            for _ in range(times):
-                run()
 
         def replay() -> None:
             with self._current():

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
 from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.lab.layout import channels_first, in_layout, room
 from vgg16gpu.lab.problem import Array, Array64, Problem
-from vgg16gpu.lab.variant import Launches, Layout, Parameters, Places, Variant, gaps, places
+from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant, gaps, places
 from vgg16gpu.program import Arena, Pointer, Step
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
@@ -94,7 +94,7 @@ class Trial:
 
     def run(self) -> Array:
         """Convert, compute, and y as (N, outputs, rows, columns). What a kernel does not write is NaN."""
-        y = self._empty_y()
+        y = room(self.problem.y_shape, self.variant.y_layout)
         y.view(np.uint8).fill(_POISON)
         self.device.copy_in(self._at(self._places.y), y)
         self.convert()
@@ -148,17 +148,11 @@ class Trial:
             kernel = self.launches.compute[0].kernel
             self.device.copy_on_device(self.device.constant(kernel, name), self._at(pointer), self.weight.nbytes)
 
-    def _empty_y(self) -> Array:
-        """In the variant's layout."""
-        batch, outputs, rows, columns = self.problem.y_shape
-        shape = self.problem.y_shape if self.variant.y_layout == "CHW" else (batch, rows, columns, outputs)
-        return np.empty(shape, np.float32)
-
     def _read_into(self, y: Array) -> Array:
-        """What was computed, (N, outputs, rows, columns), by way of an array of `_empty_y`."""
+        """What was computed, (N, outputs, rows, columns), by way of an array that has room for it."""
         self.device.copy_out(y, self._at(self._places.y))
         self.device.synchronize()
-        return y if self.variant.y_layout == "CHW" else np.ascontiguousarray(y.transpose(0, 3, 1, 2))
+        return channels_first(y, self.variant.y_layout)
 
     def _bind(self, steps: Sequence[Step]) -> Callable[[], None]:
         if not steps:
@@ -169,8 +163,3 @@ class Trial:
 
     def _at(self, pointer: Pointer) -> int:
         return self._base + pointer.offset
-
-
-def in_layout(x: npt.NDArray[Any], layout: Layout) -> npt.NDArray[Any]:
-    """(N, C, H, W) as the variant wants it."""
-    return x if layout == "CHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
