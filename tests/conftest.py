@@ -74,6 +74,8 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
     from tests.wgmma_harness import build_together
     from vgg16gpu.ops.wgmma import has_wgmma
 
+    if not gpu.facts.tensor_maps and request.config.getoption("--require-gpu"):
+        pytest.fail("tests of the GPU need cuda-bindings, which cannot be imported: make cuda", pytrace=False)
     if not has_wgmma(gpu.facts):
         pytest.skip(f"{gpu.facts.name} has no wgmma, or cuda-bindings is missing")
     build_together(gpu, request.session.items)

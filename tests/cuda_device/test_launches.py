@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cuda.harness import BLOCK, COUNT, axpb, chain, chained, numbers, run_chain
+from tests.cuda_device.harness import BLOCK, COUNT, axpb, chain, chained, numbers, run_chain
 from vgg16gpu.devices.base import Counters, Transfer
 from vgg16gpu.devices.cuda import MAX_TRANSFER_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.cuda.harness import BLOCK, SOURCE
+from tests.cuda_device.harness import BLOCK, SOURCE
 from vgg16gpu.devices import cuda
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.program import Kernel

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.cuda.harness import BLOCK, COUNT, MEBIBYTE, NEAR_BASELINE, chain, chained, numbers, run_chain
+from tests.cuda_device.harness import BLOCK, COUNT, MEBIBYTE, NEAR_BASELINE, chain, chained, numbers, run_chain
 from vgg16gpu.devices.base import Lane, Transfer
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES

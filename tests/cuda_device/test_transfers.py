@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cuda.harness import COUNT, chain, chained, numbers
+from tests.cuda_device.harness import COUNT, chain, chained, numbers
 from vgg16gpu.devices.base import Counters, Lane
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
