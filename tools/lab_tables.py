@@ -88,7 +88,7 @@ def claims() -> str:
     found = Counter(claim["verdict"] for claim in load("lab/claims.json")["claims"])
     holds, fails, unsure = (found[verdict] for verdict in ("holds", "does not", "cannot tell"))
     return (
-        f"Of {found.total()} claims {holds} hold on the H200, {fails} do not; in {unsure} a difference is within 5 %.\n"
+        f"Of {found.total()} claims {holds} hold on the H200, {fails} do not; in {unsure} times are too close.\n"
         "[claims.csv](../testbench/results/lab/claims.csv) has the figure behind each verdict.\n"
     )
 

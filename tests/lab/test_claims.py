@@ -45,7 +45,7 @@ PUBLISHED = {
     "S3.2": (DOES_NOT, "6.55x (forward: 286 against 1875 ms)"),
     "S3.3": (HOLDS, "5x to 24.6x"),
     "S3.4": (DOES_NOT, "conv1: 40.7 against 36.4 ms"),
-    "S3.5": (CANNOT_TELL, "2 within 5%"),
+    "S3.5": (CANNOT_TELL, "2 too close"),
     "S3.6": (HOLDS, "77%: 220 of 286 ms"),
     "S4.8": (DOES_NOT, "forgets the channel"),
     "S5.1": (HOLDS, "9.35x"),
@@ -347,6 +347,22 @@ def test_the_margin():
     ]
 
 
+def test_times_whose_samples_overlap_are_no_different():
+    slow = Entry(1.0, spread=(0.8, 1.4))
+    overlapping, beyond = Entry(2.0, spread=(1.3, 2.2)), Entry(2.0, spread=(1.5, 2.2))
+    for rule, alike, different in (
+        (faster, CANNOT_TELL, HOLDS),
+        (no_faster, HOLDS, DOES_NOT),
+        (same, HOLDS, DOES_NOT),
+        (lambda pairs: about(2, pairs), HOLDS, HOLDS),
+    ):
+        assert verdict_of(rule([pair()]), slow, overlapping) is alike
+        assert verdict_of(rule([pair()]), slow, beyond) is different
+        assert verdict_of(rule([pair()]), slow, Entry(2.0)) is different  # published: no samples are known
+    assert verdict_of(faster([pair()]), overlapping, slow) is CANNOT_TELL
+    assert verdict_of(faster([pair()]), beyond, slow) is DOES_NOT
+
+
 def test_one_counter_example_is_enough_and_a_missing_row_leaves_open():
     pairs = [pair(), pair(A, C)]
     finding = faster(pairs).find(times({A: 1, B: 2, C: 0.5}))
@@ -375,3 +391,6 @@ def test_quantities():
     reasons = times({A: Entry(None, "missing", "no cuDNN")})
     assert Quantity((B, A)).of(reasons).remark == "no cuDNN"
     assert Quantity((A, B), "median").of(times({A: 1.0, B: Entry(2.0, "estimated")})).text == "~1.5"
+    taken = times({A: Entry(1.0, spread=(0.9, 1.1)), B: Entry(2.0, spread=(1.8, 2.3)), C: 3.0})
+    assert Quantity((A, B, C), "median").of(taken).spread == (0.9, 2.3)
+    assert Quantity((C, A)).of(taken).spread is None

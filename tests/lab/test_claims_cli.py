@@ -16,9 +16,15 @@ from vgg16gpu.lab.claims_times import key
 PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
 
 
+def summary(median_s):
+    return {"median_s": median_s, "min_s": 0.9 * median_s, "p95_s": 1.2 * median_s}
+
+
 def row(method, ours, **changes):
     fields = {"seed": "S1", "table": "methods", "size": "31", "parameter": "", "status": "right", "remark": ""}
-    return {**fields, "method": method, "ours": ours, "error": 1e-7, "details": {}, **changes}
+    compute = ours and {"warm": summary(1e-3 * ours), "cold": None}
+    taken = {"scope": "compute", "compute": compute, "convert": None, "error": 1e-7, "details": {}}
+    return {**fields, "method": method, "ours": ours, **taken, **changes}
 
 
 def record(folder, rows, name="S1", changes=()):
@@ -30,10 +36,10 @@ def record(folder, rows, name="S1", changes=()):
 
 
 def climbed(path, **changes):
-    rung = {"letter": "B", "status": "measured", "why": "", "error": 1e-6, "times": {"median_s": 0.002}}
+    rung = {"letter": "B", "status": "measured", "why": "", "error": 1e-6, "times": summary(0.002)}
     missing = {"letter": "C", "status": "missing", "why": "no memory", "error": None, "times": None}
     model = {"path": "some/vgg16.onnx", "input_shape": [1, 3, 244, 244]}
-    found = {"model": model, "rungs": [rung, missing], "onnxruntime": {"median_s": 0.2}, "environment": PLACE}
+    found = {"model": model, "rungs": [rung, missing], "onnxruntime": summary(0.2), "environment": PLACE}
     path.write_text(json.dumps(found | changes))
     return path
 
@@ -148,12 +154,19 @@ def test_records_of_another_version(tmp_path, changes):
 
 def test_the_numbers_of_a_record(tmp_path):
     library = row("cudnn", 1.0, details={"setup_s": 0.25})
-    record(tmp_path, [library, row("direct", None, status="wrong", remark="error 1", error=None)])
+    setup = row("cudnn_setup", 251.0, scope="setup")
+    both = row("im2col_gemm", 3.0, scope="total", convert={"warm": summary(0.002), "cold": None})
+    record(tmp_path, [library, setup, both, row("direct", None, status="wrong", remark="error 1", error=None)])
     climbed(tmp_path / "ladder.json")
     times = our_times(read_records(tmp_path))
     assert times[key("S1", "methods", 31, "cudnn")].setup_ms == 250
     assert times[key("S1", "methods", 31, "direct")].remark == "error 1"
+    assert times[key("S1", "methods", 31, "cudnn")].spread == pytest.approx((0.9, 1.2))
+    assert times[key("S1", "methods", 31, "im2col_gemm")].spread == pytest.approx((0.9 * 5, 1.2 * 5))
+    assert times[key("S1", "methods", 31, "cudnn_setup")].spread is None
+    assert times[key("S1", "methods", 31, "direct")].spread is None
     assert times[key("S5", "ladder", "", "B")].value == 2
+    assert times[key("S5", "ladder", "", "B")].spread == pytest.approx((1.8, 2.4))
     assert times[key("S5", "ladder", "", "onnxruntime")].value == 200
     assert times[key("S5", "ladder", "", "Z")].remark == ABSENT
 

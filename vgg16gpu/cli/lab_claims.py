@@ -35,8 +35,8 @@ _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 def claims_command(folder: Path | None, ladder: Path | None, as_json: bool) -> None:
     """Judge every claim of the reports that can be tested, by their own tables and by recorded runs.
 
-    Each has the figure behind its verdict: holds, does not, or cannot tell where rows are missing or the difference is
-    within the margin. claims.csv and claims.json are written next to the records. Without any record the published
+    Each has the figure behind its verdict: holds, does not, or cannot tell where rows are missing or times are too
+    close. claims.csv and claims.json are written next to the records. Without any record the published
     tables are judged alone, and nothing is written. The exit code is 0 whatever the verdicts.
     """
     chosen = folder or newest(FOLDERS)

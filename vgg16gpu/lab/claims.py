@@ -17,8 +17,8 @@ SCHEMA: Final = 1
 NAME: Final = "claims"
 METHOD: Final = (
     f"a claim holds if every comparison says so and does not if one speaks against it; times that differ by less than "
-    f"{MARGIN:.0%} are no different; 'about' is within a factor of {ABOUT:g}; cannot tell: rows are missing, or the "
-    "difference is within that margin"
+    f"{MARGIN:.0%}, or whose samples overlap (least to 95th percentile), are too close to be different; 'about' is "
+    f"within a factor of {ABOUT:g}; cannot tell: rows are missing, or times are too close"
 )
 CPU_NOTE: Final = "Times of a CPU: ours are verdicts about this CPU, not about a GPU."
 

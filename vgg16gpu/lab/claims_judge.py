@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 from vgg16gpu.lab.claims_times import Entry, Quantity, Times, number
 from vgg16gpu.lab.published import Key
 
-MARGIN: Final = 0.05  # two times that differ by less are no different
+MARGIN: Final = 0.05  # two times that differ by less are no different; nor are those whose samples overlap
 ABOUT: Final = 1.2  # "about 6 times": from 6 / 1.2 to 6 * 1.2
 
 _REASON: Final = 60  # characters of why a number is missing
@@ -68,61 +68,85 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What a ratio means for a claim, and how much it speaks against it."""
+class Compared:
+    """The two times of a pair."""
 
-    verdict: Callable[[float], Verdict]
-    against: Callable[[float], float]
-
-
-@dataclass(frozen=True)
-class _Compared:
     label: str
     first: Entry
     second: Entry
-    ratio: float
+    ratio: float  # second / first
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the first is faster."""
+        return self.ratio > 1 + MARGIN and not self._overlap
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the second is faster."""
+        return self.ratio < 1 / (1 + MARGIN) and not self._overlap
 
     @property
     def text(self) -> str:
+        """Both, and of what."""
         at = f"{self.label}: " if self.label else ""
         return f"{at}{self.first.text} against {self.second.text} ms"
+
+    @property
+    def _overlap(self) -> bool:
+        """Whether samples of one lie among those of the other: another run might turn the two around."""
+        if not (self.first.spread and self.second.spread):
+            return False
+        return self.first.spread[0] <= self.second.spread[1] and self.second.spread[0] <= self.first.spread[1]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What two times mean for a claim, and how much their ratio speaks against it."""
+
+    verdict: Callable[[Compared], Verdict]
+    against: Callable[[float], float]
 
 
 def faster(pairs: Iterable[Pair]) -> Judge:
     """The first of every pair is faster."""
 
-    def verdict(ratio: float) -> Verdict:
-        if ratio > 1 + MARGIN:
+    def verdict(found: Compared) -> Verdict:
+        if found.is_ahead:
             return Verdict.HOLDS
-        return Verdict.DOES_NOT if ratio < 1 / (1 + MARGIN) else Verdict.CANNOT_TELL
+        return Verdict.DOES_NOT if found.is_behind else Verdict.CANNOT_TELL
 
     return every(pairs, Rule(verdict, lambda ratio: -ratio))
 
 
 def no_faster(pairs: Iterable[Pair]) -> Judge:
     """The first of no pair is faster than the second."""
-    return every(pairs, Rule(lambda ratio: _holds(ratio <= 1 + MARGIN), lambda ratio: ratio))
+    return every(pairs, Rule(lambda found: _holds(not found.is_ahead), lambda ratio: ratio))
 
 
 def same(pairs: Iterable[Pair]) -> Judge:
     """Both of every pair take as long."""
-    return every(pairs, Rule(lambda ratio: _holds(_difference(ratio) <= MARGIN), _difference))
+    return every(pairs, Rule(lambda found: _holds(not (found.is_ahead or found.is_behind)), _difference))
 
 
 def about(factor: float, pairs: Iterable[Pair]) -> Judge:
     """The first of every pair is about `factor` times faster."""
-    return every(pairs, Rule(lambda r: _holds(1 / ABOUT <= r / factor <= ABOUT), lambda r: abs(math.log(r / factor))))
+
+    def verdict(found: Compared) -> Verdict:
+        return _holds(1 / ABOUT <= found.ratio / factor <= ABOUT)
+
+    return every(pairs, Rule(verdict, lambda ratio: abs(math.log(ratio / factor))))
 
 
 def every(pairs: Iterable[Pair], rule: Rule) -> Judge:
-    """All pairs are as the rule says: one against it refutes, one that is missing or within the margin leaves open."""
+    """All pairs are as the rule says: one against it refutes, one that is missing or too close leaves open."""
     chosen = tuple(pairs)
 
     def find(times: Times) -> Finding:
         found, lacking = compare(chosen, times)
         if not found:
             return missing(lacking)
-        verdicts = [rule.verdict(each.ratio) for each in found]
+        verdicts = [rule.verdict(each) for each in found]
         worst = max(found, key=lambda each: rule.against(each.ratio))
         figure = f"{_ratios(found)} {_where(worst, found)}{_counts(verdicts, lacking)}"
         if Verdict.DOES_NOT in verdicts:
@@ -151,13 +175,13 @@ def differ(pairs: Iterable[Pair]) -> Judge:
     return Judge(keys_of(chosen), find)
 
 
-def compare(pairs: Sequence[Pair], times: Times) -> tuple[list[_Compared], list[str]]:
+def compare(pairs: Sequence[Pair], times: Times) -> tuple[list[Compared], list[str]]:
     """The pairs that there are, and why others, unless they are optional, are missing."""
     found, lacking = [], []
     for pair in pairs:
         first, second = pair.first.of(times), pair.second.of(times)
         if first.value and second.value:
-            found.append(_Compared(pair.label, first, second, second.value / first.value))
+            found.append(Compared(pair.label, first, second, second.value / first.value))
         elif not pair.optional:
             lacking.append(reason(first if not first.value else second))
     return found, lacking
@@ -186,12 +210,12 @@ def _difference(ratio: float) -> float:
     return max(ratio, 1 / ratio) - 1
 
 
-def _ratios(found: Sequence[_Compared]) -> str:
+def _ratios(found: Sequence[Compared]) -> str:
     low, high = min(each.ratio for each in found), max(each.ratio for each in found)
     return f"{number(low)}x" if len(found) == 1 else f"{number(low)}x to {number(high)}x"
 
 
-def _where(worst: _Compared, found: Sequence[_Compared]) -> str:
+def _where(worst: Compared, found: Sequence[Compared]) -> str:
     return f"({worst.text})" if len(found) == 1 else f"(weakest: {worst.text})"
 
 
@@ -199,7 +223,7 @@ def _counts(verdicts: Sequence[Verdict], lacking: Sequence[str]) -> str:
     total = len(verdicts) + len(lacking)
     parts = [f"{verdicts.count(Verdict.HOLDS)} of {total} as claimed"] if total > 1 else []
     if open_ones := verdicts.count(Verdict.CANNOT_TELL):
-        parts.append(f"{open_ones} within {MARGIN:.0%}")
+        parts.append(f"{open_ones} too close")
     if lacking:
         parts.append(_lacking(lacking))
     return "".join(f"; {part}" for part in parts)

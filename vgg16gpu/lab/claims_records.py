@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,7 +121,15 @@ def _read(path: Path) -> Record | None:
 def _row(row: Mapping[str, Any]) -> tuple[Key, Entry]:
     setup = row["details"].get("setup_s")
     name = (row["seed"], row["table"], row["size"], row["method"], row["parameter"])
-    return name, Entry(row["ours"], row["status"], row["remark"], row["error"], None if setup is None else 1e3 * setup)
+    setup_ms = None if setup is None else 1e3 * setup
+    parts = [row["compute"], *([row["convert"]] if row["scope"] == "total" and row["convert"] else [])]
+    spread = _spread(*(part["warm"] for part in parts)) if row["compute"] and row["scope"] != "setup" else None
+    return name, Entry(row["ours"], row["status"], row["remark"], row["error"], setup_ms, spread)
+
+
+def _spread(*summaries: Mapping[str, Any]) -> tuple[float, float]:
+    """Of what is done one after the other."""
+    return 1e3 * sum(each["min_s"] for each in summaries), 1e3 * sum(each["p95_s"] for each in summaries)
 
 
 def _model(model: Mapping[str, Any]) -> str:
@@ -129,9 +137,10 @@ def _model(model: Mapping[str, Any]) -> str:
 
 
 def _ladder(content: Mapping[str, Any]) -> dict[Key, Entry]:
-    entries = {(SEED, LADDER, "", ONNXRUNTIME, ""): Entry(1e3 * content[ONNXRUNTIME]["median_s"])}
+    line = content[ONNXRUNTIME]
+    entries = {(SEED, LADDER, "", ONNXRUNTIME, ""): Entry(1e3 * line["median_s"], spread=_spread(line))}
     for rung in content["rungs"]:
-        milliseconds = 1e3 * rung["times"]["median_s"] if rung["times"] else None
-        status = _LADDER_STATUS[rung["status"]].value
-        entries[SEED, LADDER, "", rung["letter"], ""] = Entry(milliseconds, status, rung["why"], rung["error"])
+        times, status = rung["times"], _LADDER_STATUS[rung["status"]].value
+        entry = Entry(1e3 * times["median_s"] if times else None, status, rung["why"], rung["error"])
+        entries[SEED, LADDER, "", rung["letter"], ""] = replace(entry, spread=_spread(times)) if times else entry
     return entries

@@ -44,7 +44,7 @@ def _crossover() -> Judge:
         found, lacking = compare(pairs, times)
         if not found:
             return missing(lacking)
-        ahead = [each.ratio > 1 + MARGIN for each in found]
+        ahead = [each.is_ahead for each in found]
         at = f"{number(found[-1].ratio)}x at {found[-1].label}"
         if ahead[0]:
             verdict = Verdict.DOES_NOT if found[0].label == pairs[0].label else Verdict.CANNOT_TELL

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from vgg16gpu.lab.claims_judge import (
-    MARGIN,
     Claim,
+    Compared,
     Finding,
     Judge,
     Pair,
@@ -46,13 +46,13 @@ def _layer(first: str, second: str) -> Pair:
     return Pair(f"{first} and {second}", ours, other)
 
 
-def _chart(times: Times) -> tuple[dict[tuple[str, int], float], list[str]]:
-    """How many times as fast as cuDNN, by size and channels; and why others are missing."""
+def _chart(times: Times) -> tuple[dict[tuple[str, int], Compared], list[str]]:
+    """Ours and cuDNN, by size and channels; and why others are missing."""
     found, lacking = {}, []
     for name, entry in times.rows(SEED, "chart", OWN).items():
         cudnn, shape = times[(*name[:3], CUDNN, name[4])], _SHAPE.fullmatch(name[4])
         if shape and entry.value and cudnn.value:
-            found[name[2], int(shape[1])] = cudnn.value / entry.value
+            found[name[2], int(shape[1])] = Compared("", entry, cudnn, cudnn.value / entry.value)
         elif shape:
             lacking.append(reason(entry if not entry.value else cudnn))
     return found, lacking if found else lacking or [times.absent]
@@ -65,9 +65,10 @@ def _elsewhere() -> Judge:
         found, lacking = _chart(times)
         if not found:
             return missing(lacking)
-        low, high = min(found, key=lambda at: found[at]), max(found, key=lambda at: found[at])
-        figure = f"{_at(low, found)} to {_at(high, found)}, {len(found)} points"
-        near = all(1 / WITHIN <= found[at] / said <= WITHIN for at, said in ((low, LOWEST), (high, HIGHEST)))
+        ratios = {place: each.ratio for place, each in found.items()}
+        low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+        figure = f"{_at(low, ratios)} to {_at(high, ratios)}, {len(found)} points"
+        near = all(1 / WITHIN <= ratios[at] / said <= WITHIN for at, said in ((low, LOWEST), (high, HIGHEST)))
         if len(found) < POINTS:
             return Finding(f"{figure} of {POINTS}", Verdict.CANNOT_TELL)
         return Finding(figure, Verdict.HOLDS if near else Verdict.DOES_NOT)
@@ -83,8 +84,8 @@ def _depends() -> Judge:
         if not found:
             return missing(lacking)
         sizes = sorted({size for size, _ in found}, key=int)
-        changes = [size for size in sizes if _changes([ratio for at, ratio in found.items() if at[0] == size])]
-        ahead = sum(ratio > 1 + MARGIN for ratio in found.values())
+        changes = [size for size in sizes if _changes([each for at, each in found.items() if at[0] == size])]
+        ahead = sum(each.is_ahead for each in found.values())
         figure = f"ahead of cuDNN at {ahead} of {len(found)} points; the winner changes at sizes: "
         verdict = Verdict.HOLDS if changes else Verdict.DOES_NOT if len(found) == POINTS else Verdict.CANNOT_TELL
         return Finding(figure + (", ".join(changes) or "none"), verdict)
@@ -92,12 +93,12 @@ def _depends() -> Judge:
     return Judge((), find)
 
 
-def _changes(ratios: list[float]) -> bool:
-    return max(ratios) > 1 + MARGIN and min(ratios) < 1 / (1 + MARGIN)
+def _changes(found: list[Compared]) -> bool:
+    return any(each.is_ahead for each in found) and any(each.is_behind for each in found)
 
 
-def _at(place: tuple[str, int], found: dict[tuple[str, int], float]) -> str:
-    return f"{number(found[place])}x (size {place[0]}, {place[1]} channels)"
+def _at(place: tuple[str, int], ratios: dict[tuple[str, int], float]) -> str:
+    return f"{number(ratios[place])}x (size {place[0]}, {place[1]} channels)"
 
 
 def _right_everywhere() -> Judge:

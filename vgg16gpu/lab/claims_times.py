@@ -25,6 +25,7 @@ class Entry:
     remark: str = ""
     error: float | None = None  # norm-wise, against float64
     setup_ms: float | None = None
+    spread: tuple[float, float] | None = None  # of its samples: the least and the 95th percentile, milliseconds
 
     @property
     def text(self) -> str:
@@ -71,7 +72,9 @@ class Quantity:
         if self.combine == "first":
             return next(entry for entry in found if entry.value is not None)
         estimated = any(entry.status == Status.ESTIMATED.value for entry in found)
-        return Entry(median(values), (Status.ESTIMATED if estimated else Status.RIGHT).value)
+        spreads = [entry.spread for entry in found if entry.spread]
+        spread = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
+        return Entry(median(values), (Status.ESTIMATED if estimated else Status.RIGHT).value, spread=spread)
 
 
 def key(seed: str, table: str, size: object, method: str, parameter: str = "") -> Key:
