@@ -42,7 +42,8 @@ class BrokenDeviceError(KernelError):
 class Stand:
     """Measures variants and baselines, each problem's answer computed once, each case measured once.
 
-    `rehearsals`: what is to be asked once before a variant is run in this process.
+    `rehearsals`: what is to be asked before a variant is run in this process, until it lets one pass. What it said
+    against a variant holds for images of other sizes, too: a kernel that hangs costs the wait once, not once a size.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Stand:
     ) -> None:
         self.device, self.effort = device, effort
         self._rehearsals = dict(rehearsals)  # of variants that nobody has run yet, by name
+        self._objections: dict[object, str] = {}  # what they said
         self.variants = {variant.name: variant for variant in variants}
         self.broken = ""  # by whom, if the device is beyond use
         self._done: dict[tuple[Work, Effort], Measurement] = {}
@@ -123,7 +125,9 @@ class Stand:
         if estimate := self._estimate(kin, problem, effort):
             return estimate
         if name in self._rehearsals:
-            if reason := self._rehearsals[name](variant, problem, parameters):
+            if kin not in self._objections:
+                self._objections[kin] = self._rehearsals[name](variant, problem, parameters)
+            if reason := self._objections[kin]:
                 return Measurement(Status.FAILED, reason)
             del self._rehearsals[name]
         found = self._outcome(name, partial(self._try, variant, parameters, problem, effort))
