@@ -48,7 +48,7 @@ def s1() -> str:
 def layer() -> str:
     """S2 with 64 output channels."""
     rows = {each["method"]: each for each in load("lab/S2.json")["rows"] if each["table"] == "layer"}
-    return _methods("1024x1024, 3x3, 3 channels to 64", rows, LAYER_METHODS)
+    return _methods("1024x1024, 3x3, 3 channels to 64, im2col included", rows, LAYER_METHODS)
 
 
 def network() -> str:

@@ -111,16 +111,21 @@ def report_table(testbench: Content, laptop: Content) -> str:
     )
     for label, ms in PUBLISHED:
         text += row(f"published: {label}", [f"{ms}"])
-    return text
+    return f"{text}\nMeasured {_when(testbench)} on the GPU, {_when(laptop)} on the CPU.\n"
 
 
 def origin(bench: Content) -> str:
     """When a record was made, of which commit and with what."""
     where: dict[str, Any] = bench["environment"]
     return (
-        f"Measured {where['date'][:10]} at commit {where['commit']['hash'][:10]}, driver {where['cuda']['driver']}, "
-        f"CUDA {where['cuda']['cuda']}, PyCUDA {where['versions']['pycuda']}."
+        f"Measured {_when(bench)}, driver {where['cuda']['driver']}, CUDA {where['cuda']['cuda']}, "
+        f"PyCUDA {where['versions']['pycuda']}."
     )
+
+
+def _when(record: Content) -> str:
+    where = record["environment"]
+    return f"{where['date'][:10]} at commit {where['commit']['hash'][:10]}"
 
 
 def untimed(bench: Content) -> str:
@@ -133,7 +138,8 @@ def remarks(bench: Content) -> str:
     """How the figures came about, in a few lines."""
     errors = bench["verification"]["worst_errors"].items()
     error = ", ".join(f"{error:.1e} ({precision})" for precision, error in errors if error is not None)
-    text = f"Scores differ from onnxruntime's by {error} of the largest."
+    shape = "x".join(map(str, bench["model"]["input_shape"]))
+    text = f"At {shape} scores differ from onnxruntime's by {error} of the largest."
     if bench["cold_start"]:
         text += f" Cold start to answer: {1000 * bench['cold_start']['to_result_s']:.0f} ms."
     text += "\nPeers: the fastest variant of each, in turns with ours in one process, the same inputs, no TF32 in fp32."
@@ -147,8 +153,8 @@ def remarks(bench: Content) -> str:
     if absent:
         text += f" {' and '.join(absent)} {'were' if len(absent) > 1 else 'was'} not compared."
     return text + (
-        '\n"Published" is the report that this project started from, each figure on its authors\' own machine. '
-        f"{origin(bench)}{untimed(bench)}\n"
+        '\n"Published" is the report that this project started from, each figure on its authors\' own machine.\n'
+        f"The first table: {origin(bench)[0].lower()}{origin(bench)[1:]}{untimed(bench)}\n"
     )
 
 

@@ -1,5 +1,6 @@
 """Made-up records for the tests of figures: what an experiment runs, with times as a large card might have them."""
 
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import patch
 
@@ -60,9 +61,10 @@ def measurement(case, library):
         return Measurement(Status.INVALID, "4096 threads in a block")
     if case.variant == "gemm-by-row" and case.size == "4096":
         return Measurement(Status.ESTIMATED, "too long", estimate_s=seconds(case.variant, case.problem, {}))
-    return timed(
-        seconds(case.variant, case.problem, case.parameters), {"setup_s": 0.04} if case.variant == CUDNN else {}
-    )
+    time = seconds(case.variant, case.problem, case.parameters)
+    found = timed(time, {"setup_s": 0.04} if case.variant == CUDNN else {})
+    converts = case.scope == "total" and case.variant.startswith(("gemm", "im2col"))
+    return replace(found, convert=Times(summarise([time / 4]))) if converts else found
 
 
 def timed(time, details=MappingProxyType({})):

@@ -36,8 +36,8 @@ OWN = Path("lab")
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _DIR_HELP = "Your own variants, as `lab new` writes them: they are put into every comparison. Their code is run."
-_QUICK_HELP = "Small sizes and few samples: a minute or two each on a CPU."
-_FULL_HELP = "The published number of samples, however long they take, and no estimates."
+_QUICK_HELP = "Small sizes and few samples: half a minute each on a CPU."
+_FULL_HELP = "All samples, as many as were published (S4, S5), however long they take; no estimates."
 _LISTS = {
     "sizes": "Image sizes, as 256,512.",
     "strides": "As 1,2,3.",

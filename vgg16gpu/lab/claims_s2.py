@@ -205,7 +205,7 @@ CLAIMS: Final = (
         SEED,
         "Registers make the product faster for a layer of 64 output channels",
         "said",
-        "the same with 64 output channels, at 1024",
+        "the same with 64 output channels, at 1024, conversion included in both",
         faster(_layer()),
     ),
     Claim(

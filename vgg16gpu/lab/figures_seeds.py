@@ -63,7 +63,7 @@ def _s2(record: Content) -> Iterator[Picture]:
     yield from _s2_stride(record)
     for size in dict.fromkeys(row["size"] for row in table(record, "layer")):
         rows = [row for row in table(record, "layer") if row["size"] == size]
-        title = f"S2: a layer of 64 output channels, image {size}x{size}"
+        title = f"S2: a layer of 64 output channels, image {size}x{size}, im2col included"
         panel = Panel(our_title(record), series(rows, ours, lambda _: "", method))
         yield Chart(f"S2-layer-bars-{size}", title, (panel,), "method", TIME, bars=True)
 
