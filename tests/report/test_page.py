@@ -59,7 +59,18 @@ def test_nothing_is_loaded_from_elsewhere(parsed, full):
 @pytest.mark.parametrize(
     ("section", "parts"),
     [
-        ("ladder", ["vgg.onnx, input 3x224x224", "sums by thread 0", "20.0x", "100", "2,000", "needs a Hopper"]),
+        (
+            "ladder",
+            [
+                "vgg.onnx, input 3x224x224",
+                "sums by thread 0",
+                "20.0x",
+                "100",
+                "2,000",
+                "published at 244 (ms)",
+                "needs a Hopper",
+            ],
+        ),
         ("benchmarks", ["batch 1 (ms)", "2.00", "4.00 torch", "2.00x", "fp32 2.0e-06", "700 ms", "0123456789"]),
         ("rooflines", ["fp32, batch 1", "int8, batch 1", "TFLOP/s (log scale)", "TOP/s (log scale)", "conv 3x3 3->64"]),
         ("lab", ["S1: ", "Table methods", "published (ms)", "ours (%)", "lab run S2", "lab run S4"]),

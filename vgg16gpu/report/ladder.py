@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgg16gpu.ladder.plot import draw
+from vgg16gpu.ladder.plot import PUBLISHED_SIZE, draw
 from vgg16gpu.report.benchmark import described, origin
 from vgg16gpu.report.folder import Content, Record, Results, each
 from vgg16gpu.report.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
@@ -45,7 +45,8 @@ def _ladder(record: Record) -> Html:
 
 
 def _rungs(content: Content) -> Html:
-    right = ["median (ms)", "on the device (ms)", "gain predicted", "gain measured", "error", "published (ms)"]
+    published = f"published at {PUBLISHED_SIZE} (ms)"  # pixels a side, whatever the size of this record
+    right = ["median (ms)", "on the device (ms)", "gain predicted", "gain measured", "error", published]
     rows = [_rung(rung) for rung in content["rungs"]]
     line = content["onnxruntime"]
     rows.append(["", line["name"], "the line to beat", "", "fp32", number(1e3 * line["median_s"]), *[NONE] * 5])
