@@ -154,15 +154,14 @@ def remarks(bench: Content) -> str:
         text += f" {' and '.join(absent)} {'were' if len(absent) > 1 else 'was'} not compared."
     return text + (
         '\n"Published" is the report that this project started from, each figure on its authors\' own machine.\n'
-        f"The first table: {origin(bench)[0].lower()}{origin(bench)[1:]}{untimed(bench)}\n"
     )
 
 
 def render() -> str:
     """Everything between the markers."""
     bench = read(RESULTS / BENCH)
-    others = [read(RESULTS / name) for name in OTHERS if (RESULTS / name).exists()]
-    tables = [gpu_table(bench), *(f"{gpu_table(other)}\n{origin(other)}{untimed(other)}\n" for other in others)]
+    sizes = [bench, *(read(RESULTS / name) for name in OTHERS if (RESULTS / name).exists())]
+    tables = [f"{gpu_table(each)}\n{origin(each)}{untimed(each)}\n" for each in sizes]
     tables.append(report_table(load("testbench-h200.json"), load("testbench-cpu.json")))
     if (RESULTS / CHART).exists():
         tables.insert(0, f"![Time beside the best peer's](testbench/results/{CHART})\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,6 +141,7 @@ def _ladder(content: Mapping[str, Any]) -> dict[Key, Entry]:
     entries = {(SEED, LADDER, "", ONNXRUNTIME, ""): Entry(1e3 * line["median_s"], spread=_spread(line))}
     for rung in content["rungs"]:
         times, status = rung["times"], _LADDER_STATUS[rung["status"]].value
-        entry = Entry(1e3 * times["median_s"] if times else None, status, rung["why"], rung["error"])
-        entries[SEED, LADDER, "", rung["letter"], ""] = replace(entry, spread=_spread(times)) if times else entry
+        milliseconds, spread = (1e3 * times["median_s"], _spread(times)) if times else (None, None)
+        entry = Entry(milliseconds, status, rung["why"], rung["error"], spread=spread)
+        entries[SEED, LADDER, "", rung["letter"], ""] = entry
     return entries

@@ -14,11 +14,12 @@ from vgg16gpu.lab.claims_judge import (
     Pair,
     Verdict,
     about,
+    compare,
     faster,
     missing,
     reason,
 )
-from vgg16gpu.lab.claims_times import Entry, Times, key, number, one
+from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, number, one
 from vgg16gpu.lab.measure import Status
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds.s4 import BEST, CHART_CHANNELS, CHART_SIZES, POINT, WINOGRAD_METHODS
@@ -48,13 +49,14 @@ def _layer(first: str, second: str) -> Pair:
 
 def _chart(times: Times) -> tuple[dict[tuple[str, int], Compared], list[str]]:
     """Ours and cuDNN, by size and channels; and why others are missing."""
-    found, lacking = {}, []
-    for name, entry in times.rows(SEED, "chart", OWN).items():
-        cudnn, shape = times[(*name[:3], CUDNN, name[4])], _SHAPE.fullmatch(name[4])
-        if shape and entry.value and cudnn.value:
-            found[name[2], int(shape[1])] = Compared("", entry, cudnn, cudnn.value / entry.value)
-        elif shape:
-            lacking.append(reason(entry if not entry.value else cudnn))
+    found: dict[tuple[str, int], Compared] = {}
+    lacking: list[str] = []
+    for name in times.rows(SEED, "chart", OWN):
+        if shape := _SHAPE.fullmatch(name[4]):
+            pair = Pair("", Quantity((name,)), Quantity(((*name[:3], CUDNN, name[4]),)))
+            compared, reasons = compare([pair], times)
+            found |= {(name[2], int(shape[1])): each for each in compared}
+            lacking += reasons
     return found, lacking if found else lacking or [times.absent]
 
 
