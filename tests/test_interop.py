@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ import pytest
 
 from tests.kernel_harness import assert_same_bits
 from tests.onnx_models import torch_vgg
+from tests.torch_here import torch_module, torch_with_cuda
 from vgg16gpu import Engine, interop
 from vgg16gpu.devices import cuda_foreign, dlpack
 from vgg16gpu.devices.base import Counters, Device
@@ -102,12 +102,6 @@ class ByBoth(ByInterface, ByDlpack):
 
 def numbers(*shape: int) -> Any:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-
-
-def torch_module() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("torch")
 
 
 # ---- What is taken
@@ -639,10 +633,7 @@ def test_no_memory_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    found = torch_module()
-    if not found.cuda.is_available():
-        pytest.skip("torch is here without CUDA")
-    return found
+    return torch_with_cuda()
 
 
 @pytest.mark.gpu

@@ -6,7 +6,6 @@ import ctypes
 import subprocess
 import sys
 import textwrap
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.cuda_device.harness import BLOCK, COUNT, MEBIBYTE, NEAR_BASELINE, chain, chained, numbers, run_chain
+from tests.torch_here import torch_with_cuda
 from vgg16gpu.devices.base import Lane, Transfer
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
@@ -116,11 +116,7 @@ def test_the_threads_own_context_is_left_alone(gpu, kernel):
 
 
 def test_beside_torch(kernel):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch = pytest.importorskip("torch")
-        if not torch.cuda.is_available():
-            pytest.skip("torch is here without CUDA")
+    torch = torch_with_cuda()
     ours = torch.arange(COUNT, device="cuda", dtype=torch.float32)
     one_life(kernel)
     with closing(CudaDevice()) as device, ThreadPoolExecutor(1) as pool:
