@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 from vgg16gpu.accuracy import score_error
-from vgg16gpu.bench.peers import Peer
-from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
-from vgg16gpu.bench.timing import Contender
+from vgg16gpu.bench.findings import Absent, Remarks
+from vgg16gpu.bench.peer_remote import RemotePeer
+from vgg16gpu.bench.precision import SCORE_TOLERANCES, peer_tolerance
+from vgg16gpu.bench.timing import Contender, LostError
 from vgg16gpu.errors import Error
 from vgg16gpu.graph import Array
+
+Admitted = tuple[Contender, float | None]
 
 
 class WrongScoresError(Error):
@@ -30,28 +33,35 @@ def checked(scores: Array, references: Array, precision: str, what: str) -> floa
 
 
 def admit(
-    peer: Peer, x: Array, scores: Array, precision: str, stack: ExitStack, note: Callable[[str], None]
-) -> list[tuple[Contender, float | None]]:
-    """The contenders of a peer that compute our `scores` from `x`, with their errors; a note for each that does not.
+    peer: RemotePeer, x: Array, scores: Array, precision: str, stack: ExitStack, remarks: Remarks
+) -> list[Admitted]:
+    """The contenders of a peer that compute our `scores` from `x`, with their errors; the others are named as absent.
 
     Those that are there for their time alone are not checked, and their error is None. `stack` closes all.
     """
-    admitted: list[tuple[Contender, float | None]] = []
     try:
-        for contender in stack.enter_context(peer.contenders(x)):
-            if contender.unchecked:
-                admitted.append((contender, None))
-                continue
-            error = float(score_error(contender.scores().reshape(scores.shape), scores).max())
-            if error <= PEER_TOLERANCES[precision]:
-                admitted.append((contender, error))
-            else:
-                note(
-                    f"{contender.name} ({contender.variant}), {precision}, batch {len(x)}: its scores differ from "
-                    f"ours by {error:.2e}, more than {PEER_TOLERANCES[precision]:g}: not compared"
-                )
-    except Exception as error:  # a framework raises what it likes, out of memory for one
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        name = type(peer).__name__.removesuffix("Peer").lower()
-        note(f"{name}, {precision}, batch {len(x)}: {reason}: not compared")
-    return admitted
+        contenders = stack.enter_context(peer.contenders(x))
+        for built in peer.unbuilt:
+            remarks.miss(Absent(peer.name, built.reason, precision, len(x), built.variant))
+        return list(_right(contenders, scores, precision, remarks))
+    except LostError as error:
+        remarks.miss(Absent(peer.name, str(error), precision, len(x), output=error.output))
+        return []
+
+
+def _right(contenders: list[Contender], scores: Array, precision: str, remarks: Remarks) -> Iterator[Admitted]:
+    for contender in contenders:
+        if contender.unchecked:
+            yield contender, None
+            continue
+        theirs, bound = contender.scores(), peer_tolerance(precision, tf32=contender.tf32)
+        error = float(score_error(theirs.reshape(scores.shape), scores).max()) if theirs.size == scores.size else None
+        if error is not None and error <= bound:
+            yield contender, error
+            continue
+        reason = (
+            f"it gives {theirs.size} scores, ours are {scores.size}"
+            if error is None
+            else f"its scores differ from ours by {error:.2e}, more than {bound:g}"
+        )
+        remarks.miss(Absent(contender.name, reason, precision, len(scores), contender.variant))

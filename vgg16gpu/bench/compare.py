@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.record import Content, combinations, fastest, names, select
+from vgg16gpu.bench.record import Content, combinations, fastest, kinds, label, select
 from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.errors import InputError
 
@@ -61,11 +61,11 @@ def _identity(
 def _runs(old: Content, new: Content) -> Iterator[Ratio]:
     for (precision, batch), method, regime in product(combinations(new), Method, Regime):
         keys = {"precision": precision, "batch": batch, "method": method, "regime": regime}
-        for name in names(select(new, **keys)):
-            then = fastest(select(old, **keys, name=name))
-            now = fastest(select(new, **keys, name=name))
+        for name, tf32 in kinds(select(new, **keys)):
+            then = fastest(select(old, **keys, name=name, tf32=tf32))
+            now = fastest(select(new, **keys, name=name, tf32=tf32))
             if then and now:
-                what = f"{name}, {precision}, batch {batch}, {method.value}, {regime.value}"
+                what = f"{label(name, tf32)}, {precision}, batch {batch}, {method.value}, {regime.value}"
                 yield Ratio(what, then["median_s"], now["median_s"], judged=name == NAME)
 
 

@@ -32,6 +32,39 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """A peer that was asked for, or one variant of it, without a number where it should have one, and why.
+
+    `precision` and `batch` are None where that holds for all of them.
+    """
+
+    name: str
+    reason: str
+    precision: str | None = None
+    batch: int | None = None
+    variant: str = ""  # empty: the whole peer
+    output: tuple[str, ...] = ()  # the last lines that its process wrote
+
+
+@dataclass
+class Remarks:
+    """What is to be said beside the numbers: notes, and who has none."""
+
+    notes: list[str] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Remember a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def miss(self, absent: Absent) -> None:
+        """Remember who has no number, once."""
+        if absent not in self.absent:
+            self.absent.append(absent)
+
+
+@dataclass(frozen=True)
 class Measured:
     """One number: how it was taken, and what it is. `gpu` is known of the sustained regime."""
 
@@ -45,7 +78,8 @@ class Measured:
 class Entry:
     """One way to run one batch size. `error` is against onnxruntime for ours, else against ours; None: unknown.
 
-    `unchecked` says why the scores of this one mean nothing, where it is there for its time alone.
+    `unchecked` says why the scores of this one mean nothing, where it is there for its time alone. `tf32`: its products
+    are of TF32.
     """
 
     name: str
@@ -53,6 +87,7 @@ class Entry:
     error: float | None
     unchecked: str
     times: tuple[Measured, ...]
+    tf32: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,11 +115,6 @@ class Findings:
     kernels: str = "auto"
     batches: list[BatchResult] = field(default_factory=list)
     iterations: list[tuple[str, int, float, Summary]] = field(default_factory=list)  # precision, count, mean, summary
-    notes: list[str] = field(default_factory=list)
+    remarks: Remarks = field(default_factory=Remarks)
     failures: list[str] = field(default_factory=list)
     readings_before: Sequence[Mapping[str, str]] = ()
-
-    def note(self, text: str) -> None:
-        """Remember a remark, once."""
-        if text not in self.notes:
-            self.notes.append(text)

@@ -53,9 +53,12 @@ def parameters(graph: Graph, sample_shape: Shape, precision: str) -> dict[str, t
     }
 
 
-def network(graph: Graph, precision: str) -> Network:
-    """(parameters, x) -> the graph's first output. Raises PeerError for an op without an equivalent."""
-    products = lax.Precision.HIGHEST if precision == "fp32" else None  # fp32 would be TF32 by default
+def network(graph: Graph, *, strict: bool) -> Network:
+    """(parameters, x) -> the graph's first output. Raises PeerError for an op without an equivalent.
+
+    `strict`: products of float32 are float32, where JAX takes TF32 by default.
+    """
+    products = lax.Precision.HIGHEST if strict else None
 
     def run(weights: Parameters, x: JaxArray) -> JaxArray:
         values = {graph.input.name: x}

@@ -19,6 +19,7 @@ class EngineContender:
     name = NAME
     methods: Sequence[Method] = tuple(Method)
     unchecked = ""
+    tf32 = False
 
     def __init__(self, engine: Engine, x: Array, precision: str) -> None:
         self.variant = f"{engine.device.facts.kind}, {precision}"

@@ -1,10 +1,14 @@
-"""onnxruntime as a contender: its CPU provider, and its CUDA provider where there is one, that in fp16 too."""
+"""onnxruntime as a contender: its CUDA provider in fp32, TF32 and fp16, and where there is none its CPU provider.
+
+`pip install onnxruntime-gpu`, in place of onnxruntime, has both providers.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,77 +16,104 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from vgg16gpu.bench.peers import PeerError, Setting
-from vgg16gpu.bench.timing import Contender, Method, wall
+from vgg16gpu.bench.peers import PeerError, Setting, Way
+from vgg16gpu.bench.timing import Method, wall
 from vgg16gpu.graph import Array
 
 _ERRORS_ONLY = 3  # onnxruntime's log severity
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_GRAPH_KEY, _NO_GRAPH = "gpu_graph_id", "-1"  # of a run: which captured graph is replayed
+_NEEDS = ", which needs CUDA and cuDNN (pip install 'onnxruntime-gpu[cuda,cudnn]' brings them)"
+_LACKS_CUDA = "onnxruntime has no CUDA provider here (pip install onnxruntime-gpu in place of onnxruntime)"
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a session of the CUDA provider is made for."""
+
+    nhwc: bool
+    tf32: bool
+    captures: bool = True  # CUDA graphs: not of a model that needs the CPU in between
 
 
 class OnnxruntimePeer:
-    """The model file itself in onnxruntime; on the cpu device with as many threads as ours, else with its default."""
+    """The model file itself in onnxruntime; on the cpu device with as many threads as ours, else with its default.
 
-    notes: Sequence[str] = ()
+    Sessions live as long as the peer: a batch size more costs no other copy of the weights.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._half = setting.precision == "fp16"
         self._has_cuda = setting.kind == "cuda" and _CUDA in onnxruntime.get_available_providers()
         if self._half and not self._has_cuda:
-            raise PeerError("onnxruntime has no CUDA provider here (pip install onnxruntime-gpu): no fp16 compared")
-        if setting.kind == "cuda" and not self._has_cuda:
-            self.notes = [
-                "onnxruntime has no CUDA provider here (pip install onnxruntime-gpu): its CPU provider is compared"
-            ]
-        self._source: str | bytes = half_model(setting.path) if self._half else str(setting.path)
-        self._cpu = None if self._half else self._session(_CPU, {})
-
-    @contextmanager
-    def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
-        """CPU in fp32; on a GPU also NCHW and NHWC, launched one by one and as a CUDA graph."""
-        found: list[Contender] = [] if self._cpu is None else [_CpuContender(self._cpu, x)]
+            raise PeerError(f"{_LACKS_CUDA}: no fp16 compared")
+        lacks = setting.kind == "cuda" and not self._has_cuda
+        self.notes: Sequence[str] = (f"{_LACKS_CUDA}: its CPU provider is compared",) if lacks else ()
         if self._has_cuda:
-            found += [
-                _CudaContender(self._cuda_session(nhwc, graph), x, self._variant(nhwc, graph), self._setting.ordinal)
-                for nhwc, graph in itertools.product((False, True), repeat=2)
-            ]
-        try:
-            yield found
-        finally:
-            found.clear()
+            _preload()
+        self._source: str | bytes = half_model(setting.path) if self._half else str(setting.path)
+        self._session = cache(self._open)
+
+    def ways(self, x: Array) -> Sequence[Way]:
+        """On a GPU NCHW and NHWC, launched one by one and as a CUDA graph, for each arithmetic; else the CPU."""
+        if not self._has_cuda:
+            return [Way("CPU provider", lambda: _CpuContender(self._session(None), x))]
+        arithmetics = (False, True) if self._setting.tf32 else (False,)
+        forms = [_Form(nhwc, tf32) for tf32, nhwc in itertools.product(arithmetics, (False, True))]
+        return [self._way(form, graph, x) for form, graph in itertools.product(forms, (False, True))]
+
+    def release(self) -> None:
+        """Nothing: the sessions stay."""
 
     def close(self) -> None:
-        """Free the session."""
-        self._cpu, self._source = None, b""
+        """Free the sessions."""
+        self._session.cache_clear()
+        self._source = b""
 
-    def _variant(self, nhwc: bool, graph: bool) -> str:
+    def _way(self, form: _Form, graph: bool, x: Array) -> Way:
         strict = "" if self._half else ", no TF32"
-        return f"CUDA provider, {'NHWC' if nhwc else 'NCHW'}, {'CUDA graph' if graph else 'no graph'}{strict}"
+        layout, launched = "NHWC" if form.nhwc else "NCHW", "CUDA graph" if graph else "no graph"
+        variant = f"CUDA provider, {layout}, {launched}{', TF32' if form.tf32 else strict}"
+        return Way(variant, partial(self._on_gpu, form, graph, x, variant))
 
-    def _cuda_session(self, nhwc: bool, graph: bool) -> Any:
-        settings = {
-            "device_id": str(self._setting.ordinal),
-            "use_tf32": "0",
-            "prefer_nhwc": str(int(nhwc)),
-            "enable_cuda_graph": str(int(graph)),
-            "cudnn_conv_algo_search": "EXHAUSTIVE",
-            "cudnn_conv_use_max_workspace": "1",
-        }
-        return self._session(_CUDA, settings)
+    def _on_gpu(self, form: _Form, graph: bool, x: Array, variant: str) -> _CudaContender:
+        try:
+            session = self._session(form)
+        except PeerError:
+            if graph:
+                raise
+            session = self._session(replace(form, captures=False))
+        return _CudaContender(session, x, variant, form.tf32, graph, self._setting.ordinal)
 
-    def _session(self, provider: str, settings: dict[str, str]) -> Any:
+    def _open(self, form: _Form | None) -> Any:
+        """A session of the CUDA provider; of the CPU provider without a form. Raises PeerError."""
+        provider, settings = (_CPU, {}) if form is None else (_CUDA, self._cuda_settings(form))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
         if self._setting.kind == "cpu":
             options.intra_op_num_threads = self._setting.threads
         try:
-            session = onnxruntime.InferenceSession(self._source, options, providers=[(provider, settings)])
+            session = self._start(options, provider, settings)
         except Exception as error:  # its exceptions share no base class but this one
             raise PeerError(f"onnxruntime refuses the model: {str(error).splitlines()[0]}") from error
         if provider not in session.get_providers():
-            raise PeerError(f"onnxruntime does not start its {provider}: not compared")
+            raise PeerError(f"onnxruntime does not start its {provider}{'' if form is None else _NEEDS}")
         return session
+
+    def _start(self, options: Any, provider: str, settings: Mapping[str, str]) -> Any:
+        return onnxruntime.InferenceSession(self._source, options, providers=[(provider, dict(settings))])
+
+    def _cuda_settings(self, form: _Form) -> Mapping[str, str]:
+        return {
+            "device_id": str(self._setting.ordinal),
+            "use_tf32": str(int(form.tf32)),
+            "prefer_nhwc": str(int(form.nhwc)),
+            "enable_cuda_graph": str(int(form.captures)),  # each run says whether it is one
+            "cudnn_conv_algo_search": "EXHAUSTIVE",
+            "cudnn_conv_use_max_workspace": "1",
+            "arena_extend_strategy": "kSameAsRequested",  # there are four sessions, and the others need memory too
+        }
 
 
 def half_model(path: Path) -> bytes:
@@ -92,6 +123,12 @@ def half_model(path: Path) -> bytes:
     return bytes(convert_float_to_float16(onnx.load(path), disable_shape_infer=True).SerializeToString())
 
 
+def _preload() -> None:
+    """CUDA and cuDNN from Python packages, where they are; onnxruntime prints what it does not find."""
+    if hasattr(onnxruntime, "preload_dlls"):  # since 1.21
+        onnxruntime.preload_dlls()
+
+
 class _CpuContender:
     """session.run with numpy arrays."""
 
@@ -99,6 +136,7 @@ class _CpuContender:
     variant = "CPU provider"
     methods: Sequence[Method] = (Method.HOST_TO_HOST,)
     unchecked = ""
+    tf32 = False
 
     def __init__(self, session: Any, x: Array) -> None:
         self._session = session
@@ -116,15 +154,17 @@ class _CpuContender:
 
 
 class _CudaContender:
-    """Input and output bound on the device. Its calls wait for the GPU, so there is no running back to back."""
+    """Input and output bound on the device. Each of its calls waits for the GPU, also back to back."""
 
     name = "onnxruntime"
-    methods: Sequence[Method] = (Method.ISOLATED, Method.HOST_TO_HOST)
+    methods: Sequence[Method] = (Method.BACK_TO_BACK, Method.HOST_TO_HOST)
     unchecked = ""
 
-    def __init__(self, session: Any, x: Array, variant: str, ordinal: int) -> None:
-        self.variant = variant
+    def __init__(self, session: Any, x: Array, variant: str, tf32: bool, graph: bool, ordinal: int) -> None:
+        self.variant, self.tf32 = variant, tf32
         self._session = session
+        self._options = onnxruntime.RunOptions()
+        self._options.add_run_config_entry(_GRAPH_KEY, str(len(x)) if graph else _NO_GRAPH)
         inp, out = session.get_inputs()[0], session.get_outputs()[0]
         type_ = np.float16 if inp.type == "tensor(float16)" else np.float32
         self._x = x.astype(type_, copy=False)
@@ -133,6 +173,7 @@ class _CudaContender:
         self._binding.bind_ortvalue_input(inp.name, self._inp)
         self._out = onnxruntime.OrtValue.ortvalue_from_shape_and_type([len(x), *out.shape[1:]], type_, "cuda", ordinal)
         self._binding.bind_ortvalue_output(out.name, self._out)
+        self._run()  # it tries cuDNN's algorithms, and captures
 
     def scores(self) -> Array:
         """The first output, by way of the host."""
@@ -141,8 +182,14 @@ class _CudaContender:
         return np.asarray(self._out.numpy(), np.float32)
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each run, wall clock."""
-        return [wall(self._run if method is Method.ISOLATED else self.scores) for _ in range(runs)]
+        """Seconds of each run, wall clock; back to back the calls follow one another, time over count."""
+        if method is Method.HOST_TO_HOST:
+            return [wall(self.scores) for _ in range(runs)]
+        return [wall(lambda: self._queue(runs)) / runs]
+
+    def _queue(self, runs: int) -> None:
+        for _ in range(runs):
+            self._run()
 
     def _run(self) -> None:
-        self._session.run_with_iobinding(self._binding)
+        self._session.run_with_iobinding(self._binding, self._options)

@@ -1,18 +1,19 @@
 """TensorRT as a contender, through its Python package and torch's tensors: an engine built from the ONNX file.
 
-fp32 without TF32; fp16 and bf16 allow TensorRT these types, it decides where it uses them.
+fp32 without TF32 and, where the card has it, with; fp16 and bf16 allow TensorRT these types, it decides where it uses
+them.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorrt
 
-from vgg16gpu.bench.peers import PeerError, Setting
+from vgg16gpu.bench.peers import PeerError, Setting, Way
 from vgg16gpu.bench.timing import Contender
 from vgg16gpu.graph import Array
 
@@ -32,26 +33,30 @@ class TensorrtPeer:
         self._setting = setting
         self._logger = tensorrt.Logger(tensorrt.Logger.ERROR)
 
-    @contextmanager
-    def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
-        """One, as a CUDA graph."""
-        found: list[Contender] = [self._contender(x)]
-        try:
-            yield found
-        finally:
-            found.clear()
+    def ways(self, x: Array) -> Sequence[Way]:
+        """As a CUDA graph, for each arithmetic."""
+        arithmetics = {False: ", no TF32" if self._setting.precision == "fp32" else ""}
+        if self._setting.tf32:
+            arithmetics[True] = ", TF32"
+        return [
+            Way(f"CUDA graph{text}", partial(self._contender, x, f"CUDA graph{text}", tf32))
+            for tf32, text in arithmetics.items()
+        ]
+
+    def release(self) -> None:
+        """Nothing outlives its contenders."""
 
     def close(self) -> None:
         """Nothing outlives its contenders."""
 
-    def _contender(self, x: Array) -> Contender:
+    def _contender(self, x: Array, variant: str, tf32: bool) -> Contender:
         import torch  # noqa: PLC0415 - not installed everywhere
 
         from vgg16gpu.bench.peer_torch import TensorContender, captured, torch_device  # noqa: PLC0415 - imports torch
 
         device = torch_device(self._setting)
         with torch.cuda.device(device):
-            engine = self._engine(x)
+            engine = self._engine(x, tf32)
             context = engine.create_execution_context()
             names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)][:2]  # input, first output
             inp = torch.from_numpy(x).to(device)
@@ -65,10 +70,9 @@ class TensorrtPeer:
                 return out
 
             run, output = captured(net, inp)
-        strict = ", no TF32" if self._setting.precision == "fp32" else ""
-        return TensorContender("tensorrt", f"CUDA graph{strict}", x, inp, run, output, keeps=(engine, context))
+        return TensorContender("tensorrt", variant, x, inp, run, output, tf32=tf32, keeps=(engine, context))
 
-    def _engine(self, x: Array) -> Any:
+    def _engine(self, x: Array, tf32: bool) -> Any:
         builder = tensorrt.Builder(self._logger)
         network = builder.create_network(0)
         parser = tensorrt.OnnxParser(network, self._logger)
@@ -76,7 +80,8 @@ class TensorrtPeer:
             raise PeerError(f"tensorrt refuses the model: {parser.get_error(0)}")
         network.get_input(0).shape = tuple(x.shape)
         config = builder.create_builder_config()
-        config.clear_flag(tensorrt.BuilderFlag.TF32)
+        if not tf32:  # it is on by default
+            config.clear_flag(tensorrt.BuilderFlag.TF32)
         if flag := _FLAGS.get(self._setting.precision):
             config.set_flag(getattr(tensorrt.BuilderFlag, flag))
         plan = builder.build_serialized_network(network, config)

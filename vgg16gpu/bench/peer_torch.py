@@ -1,19 +1,21 @@
 """PyTorch as a contender: both memory formats, eager and as a CUDA graph, on request compiled with max-autotune.
 
-fp32 is strict: no TF32. cuDNN may try its algorithms (cudnn.benchmark). fp16 and bf16: weights and input are cast.
+fp32 is strict and, where the card has it, TF32 in convolutions (torch's default) and matrix products (its default is
+float32 there). cuDNN may try its algorithms (cudnn.benchmark). fp16 and bf16: weights and input are cast.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from vgg16gpu.bench.peers import PeerError, Setting
+from vgg16gpu.bench.peers import PeerError, Setting, Way
 from vgg16gpu.bench.timing import Contender, Method, wall
 from vgg16gpu.bench.torch_net import module, tensor
 from vgg16gpu.graph import Array
@@ -22,6 +24,7 @@ Tensor: TypeAlias = Any
 Net: TypeAlias = Callable[[Tensor], Tensor]
 Run: TypeAlias = Callable[[], object]
 Output: TypeAlias = Callable[[], Tensor]
+Runner: TypeAlias = Callable[[Net, Tensor], tuple[Run, Output]]
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -39,34 +42,44 @@ class TorchPeer:
         self._device = torch_device(setting)
         self._setting = setting
         self._type = TYPES[setting.precision]
-        self._restore = _switches(setting.threads if setting.kind == "cpu" else None)
+        torch.backends.cudnn.benchmark = True
+        if setting.kind == "cpu":
+            torch.set_num_threads(setting.threads)
         shared: dict[int, Tensor] = {}
         self._nets = {name: self._network(format_, shared) for name, format_ in _FORMATS.items()}
 
-    @contextmanager
-    def contenders(self, x: Array) -> Iterator[Sequence[Contender]]:
-        """NCHW and channels_last; on a GPU eager, as a CUDA graph and, if asked for, compiled."""
+    def ways(self, x: Array) -> Sequence[Way]:
+        """NCHW and channels_last; on a GPU eager, as a CUDA graph and, if asked for, compiled; for each arithmetic."""
         x = np.ascontiguousarray(self._setting.graph.input.from_file(x))
-        nets = {name: net for name, net in self._nets.items() if x.ndim == 4 or name == "NCHW"}
-        found: list[Contender] = []
+        formats = [name for name in self._nets if x.ndim == 4 or name == "NCHW"]
         if self._device.type == "cpu":
-            found += [_CpuContender(net, x, name, self._type) for name, net in nets.items()]
-        else:
-            ways = [*_WAYS, *([_MODE] if self._setting.compiled else [])]
-            found += [self._on_gpu(name, net, x, way) for (name, net), way in itertools.product(nets.items(), ways)]
-        try:
-            yield found
-        finally:
-            found.clear()
-            if self._setting.compiled:
-                torch._dynamo.reset()
+            return [Way(name, partial(_CpuContender, self._nets[name], x, name, self._type)) for name in formats]
+        pool = torch.cuda.graph_pool_handle()  # one for all graphs: no two of them run at once
+        runners: dict[str, Runner] = {
+            "eager": _eager,
+            "CUDA graph": partial(captured, pool=pool),
+            **({_MODE: _compiled} if self._setting.compiled else {}),
+        }
+        arithmetics = (False, True) if self._setting.tf32 else (False,)
+        return [
+            Way(
+                variant := self._variant(name, runner, tf32),
+                partial(self._on_gpu, name, x, runners[runner], variant, tf32),
+            )
+            for tf32, name, runner in itertools.product(arithmetics, formats, runners)
+        ]
 
-    def close(self) -> None:
-        """Free the weights and set torch's switches back."""
-        self._nets.clear()
-        self._restore()
+    def release(self) -> None:
+        """Give cached memory back to the card: the others need it."""
+        if self._setting.compiled:
+            torch._dynamo.reset()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._nets.clear()
+        self.release()
 
     def _network(self, memory_format: Any, shared: dict[int, Tensor]) -> Net:
         """The model. `shared` keeps tensors that do not depend on the memory format."""
@@ -82,14 +95,18 @@ class TorchPeer:
             net: Net = module(self._setting.graph, make)
         return net
 
-    def _on_gpu(self, name: str, net: Net, x: Array, way: str) -> Contender:
-        with torch.inference_mode(), torch.cuda.device(self._device):
+    def _variant(self, name: str, runner: str, tf32: bool) -> str:
+        strict = ", no TF32" if self._setting.precision == "fp32" else ""
+        return f"{name}, {runner}{', TF32' if tf32 else strict}"
+
+    def _on_gpu(self, name: str, x: Array, runner: Runner, variant: str, tf32: bool) -> Contender:
+        with torch.inference_mode(), torch.cuda.device(self._device), arithmetic(tf32=tf32):
             inp = torch.from_numpy(x).to(self._device, self._type)
             if x.ndim == 4:
                 inp = inp.to(memory_format=_FORMATS[name])
-            run, out = _WAYS.get(way, _compiled)(net, inp)
-        strict = ", no TF32" if self._setting.precision == "fp32" else ""
-        return TensorContender("torch", f"{name}, {way}{strict}", x, inp, run, out)
+            run, out = runner(self._nets[name], inp)
+        torch.cuda.empty_cache()  # of the algorithms that cuDNN has tried: the others need it
+        return TensorContender("torch", variant, x, inp, run, out, tf32=tf32)
 
 
 class _CpuContender:
@@ -98,6 +115,7 @@ class _CpuContender:
     name = "torch"
     methods: Sequence[Method] = (Method.HOST_TO_HOST,)
     unchecked = ""
+    tf32 = False
 
     def __init__(self, net: Net, x: Array, memory_format: str, type_: Any) -> None:
         self.variant = f"{memory_format}, eager, {torch.get_num_threads()} threads"
@@ -125,16 +143,25 @@ class TensorContender:
     unchecked = ""
 
     def __init__(
-        self, name: str, variant: str, x: Array, inp: Tensor, run: Run, out: Output, keeps: object = None
+        self,
+        name: str,
+        variant: str,
+        x: Array,
+        inp: Tensor,
+        run: Run,
+        out: Output,
+        *,
+        tf32: bool = False,
+        keeps: object = None,
     ) -> None:
-        self.name, self.variant, self._keeps = name, variant, keeps
+        self.name, self.variant, self.tf32, self._keeps = name, variant, tf32, keeps
         self._x, self._inp, self._run, self._out = x, inp, run, out
         self._pinned = torch.from_numpy(x).pin_memory()
         self._pinned_out = torch.empty(out().shape, pin_memory=True)
 
     def scores(self) -> Array:
         """The first output, by way of the host."""
-        with torch.inference_mode(), torch.cuda.device(self._inp.device):
+        with torch.inference_mode(), torch.cuda.device(self._inp.device), arithmetic(tf32=self.tf32):
             self._pinned.copy_(torch.from_numpy(self._x))
             self._inp.copy_(self._pinned, non_blocking=True)
             self._run()
@@ -144,7 +171,7 @@ class TensorContender:
 
     def measure(self, method: Method, runs: int) -> list[float]:
         """Seconds of each run, between events but for host to host."""
-        with torch.inference_mode(), torch.cuda.device(self._inp.device):
+        with torch.inference_mode(), torch.cuda.device(self._inp.device), arithmetic(tf32=self.tf32):
             match method:
                 case Method.ISOLATED:
                     return [self._events(1) for _ in range(runs)]
@@ -170,8 +197,19 @@ def torch_device(setting: Setting) -> Any:
     return torch.device("cpu" if setting.kind == "cpu" else f"cuda:{setting.ordinal}")
 
 
-def captured(net: Net, inp: Tensor) -> tuple[Run, Output]:
-    """(run, output): what `net` does with `inp` as one CUDA graph."""
+@contextmanager
+def arithmetic(*, tf32: bool) -> Iterator[None]:
+    """Whether torch may compute float32 in TF32, in convolutions and matrix products; outside of it, it may not."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = cudnn.allow_tf32 = False
+
+
+def captured(net: Net, inp: Tensor, pool: Any = None) -> tuple[Run, Output]:
+    """(run, output): what `net` does with `inp` as one CUDA graph, whose memory is of `pool`, if there is one."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -179,7 +217,7 @@ def captured(net: Net, inp: Tensor) -> tuple[Run, Output]:
             net(inp)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):
         out = net(inp)
     graph.replay()
     return graph.replay, lambda: out
@@ -200,21 +238,3 @@ def _eager(net: Net, inp: Tensor) -> tuple[Run, Output]:
 def _compiled(net: Net, inp: Tensor) -> tuple[Run, Output]:
     """(run, output): torch.compile, which tunes its own kernels and captures a graph of them; takes minutes."""
     return _eager(torch.compile(net, mode=_MODE, dynamic=False), inp)
-
-
-_WAYS: Mapping[str, Callable[[Net, Tensor], tuple[Run, Output]]] = {"eager": _eager, "CUDA graph": captured}
-
-
-def _switches(threads: int | None) -> Callable[[], None]:
-    """Set torch's switches: no TF32, cuDNN tries its algorithms; a function that sets them back."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, torch.get_num_threads()
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
-    cudnn.benchmark = True
-    torch.set_num_threads(threads or before[3])
-
-    def restore() -> None:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[:3]
-        torch.set_num_threads(before[3])
-
-    return restore

@@ -15,3 +15,11 @@ SCORE_TOLERANCES: Mapping[str, float] = {"fp32": SCORE_TOLERANCE, "fp16": 2e-2, 
 # Largest `score_error` of a peer against ours: it must compute the same, not as precisely. In fp32 Winograd
 # convolutions come to 2e-5, TF32 goes beyond 1e-3.
 PEER_TOLERANCES: Mapping[str, float] = {**SCORE_TOLERANCES, "fp32": 1e-4}
+
+# TF32 keeps as many bits of every factor as float16 does, and so has its bound.
+TF32_TOLERANCE = SCORE_TOLERANCES["fp16"]
+
+
+def peer_tolerance(precision: str, *, tf32: bool) -> float:
+    """The bound for a peer that computes in this precision; `tf32`: with products of TF32."""
+    return TF32_TOLERANCE if tf32 else PEER_TOLERANCES[precision]

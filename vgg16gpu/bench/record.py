@@ -15,7 +15,8 @@ from vgg16gpu.bench.ours import NAME
 from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.errors import InputError
 
-SCHEMA = 2  # of the JSON file; changed when a reader of older files would go wrong
+SCHEMA = 3  # of the JSON file; changed when a reader of older files would go wrong
+_NO_TF32 = 2  # every peer in fp32 was strict, and who was missing stood in the notes
 _OLDEST = 1  # one precision, entries with their times inside each batch, no regimes: all were cool
 
 Content = dict[str, Any]
@@ -30,7 +31,9 @@ def read(path: Path) -> Content:
     except ValueError as error:
         raise InputError(f"'{path}' is not JSON: {error}; give a file that `bench --output` wrote") from error
     try:
-        return _checked(_upgraded(found) if found["schema"] == _OLDEST else found)
+        if found["schema"] == _OLDEST:
+            found = _with_regimes(found)
+        return _checked(_with_tf32(found) if found["schema"] == _NO_TF32 else found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"'{path}' is no result of this benchmark (schema {SCHEMA}); write a new one with --output"
@@ -62,14 +65,40 @@ def names(records: Iterable[Content]) -> list[str]:
     return list(dict.fromkeys(record["name"] for record in records))
 
 
+def kinds(records: Iterable[Content]) -> list[tuple[str, bool]]:
+    """The contenders of some records and whether in TF32, in their order: ours first."""
+    return list(dict.fromkeys((record["name"], record["tf32"]) for record in records))
+
+
+def label(name: str, tf32: bool) -> str:
+    """What a contender is called where its TF32 stands beside it."""
+    return f"{name} TF32" if tf32 else name
+
+
 def fastest(records: Iterable[Content]) -> Content | None:
     """The record with the smallest median; None of none."""
     return min(records, key=lambda record: float(record["median_s"]), default=None)
 
 
-def peers(records: Iterable[Content]) -> list[Content]:
-    """Those that are not ours."""
-    return [record for record in records if record["name"] != NAME]
+def peers(records: Iterable[Content], *, tf32: bool = False) -> list[Content]:
+    """Those that are not ours and compute in the precision itself or, with `tf32`, in TF32."""
+    return [record for record in records if record["name"] != NAME and record["tf32"] is tf32]
+
+
+def absent(content: Content, precision: str, batch: int) -> list[Content]:
+    """The peers without any number there, with the reason: those that failed, and those that were never there."""
+    missing = [
+        each
+        for each in content["absent"]
+        if not each["variant"] and each["precision"] in (None, precision) and each["batch"] in (None, batch)
+    ]
+    return list({each["name"]: each for each in missing}.values())
+
+
+def version(content: Content, name: str) -> str:
+    """Of a peer, as the record has it; "" where it has none."""
+    versions = content["environment"]["versions"]
+    return str(versions.get(name) or versions.get(f"{name}-gpu") or "")
 
 
 def headline(content: Content, precision: str, batch: int, method: Method) -> list[Content]:
@@ -97,20 +126,29 @@ def _checked(found: Content) -> Content:
     known = [(Method(record["method"]), Regime(record["regime"])) for record in found["records"]]
     words = [record[key] for record in found["records"] for key in ("precision", "name", "variant")]
     words += [found["model"]["sha256"], found["device"]["name"]]
+    words += [absent[key] for absent in found["absent"] for key in ("name", "reason", "variant")]
+    flags = [record["tf32"] for record in found["records"]]
     numbers = [batch for _, batch in combinations(found)] + [record["batch"] for record in found["records"]]
-    complete = len(known) == len(found["records"]) and all(isinstance(word, str) for word in words)
+    complete = len(known) == len(flags) and all(isinstance(word, str) for word in words)
+    complete = complete and all(isinstance(flag, bool) for flag in flags)
     if not (complete and all(isinstance(number, int) for number in numbers) and all(value > 0 for value in positive)):
         raise ValueError("something is missing")
     return found
 
 
-def _upgraded(old: Content) -> Content:
-    """A result of schema 1 as one of this schema."""
+def _with_tf32(old: Content) -> Content:
+    """A result of schema 2 as one of schema 3."""
+    records = [{**record, "tf32": False} for record in old["records"]]
+    return {**old, "schema": SCHEMA, "records": records, "absent": []}
+
+
+def _with_regimes(old: Content) -> Content:
+    """A result of schema 1 as one of schema 2."""
     model, verified = dict(old["model"]), old["verification"]
     precision = model.pop("precision")
     return {
         **old,
-        "schema": SCHEMA,
+        "schema": _NO_TF32,
         "model": model,
         "verification": {
             "reference": verified["reference"],

@@ -11,7 +11,7 @@ from vgg16gpu.bench import layers, sustained
 from vgg16gpu.bench.cold_start import DESCRIPTION as COLD_START
 from vgg16gpu.bench.cold_start import ColdStart
 from vgg16gpu.bench.findings import BatchResult, Findings
-from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
+from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES, TF32_TOLERANCE
 from vgg16gpu.bench.record import SCHEMA, Content
 from vgg16gpu.bench.timing import CPU_EFFORT, DESCRIPTIONS, GPU_EFFORT, Regime
 
@@ -36,7 +36,8 @@ def content(findings: Findings, model: Content, cold_start: ColdStart | None) ->
         ],
         "cold_start": None if cold_start is None else asdict(cold_start),
         "gpu_before": findings.readings_before,
-        "notes": findings.notes,
+        "notes": findings.remarks.notes,
+        "absent": [asdict(absent) for absent in findings.remarks.absent],
         "failures": findings.failures,
     }
 
@@ -57,9 +58,12 @@ def methods(findings: Findings) -> Mapping[str, str]:
         Regime.COOL.value: f"bursts of load of about {effort.burst:g} s at most, one run at least{pause}",
         Regime.SUSTAINED.value: sustained.description(findings.sustained_s),
         "order": "ours and the peers in turns, an untimed run before each burst",
-        "peers": "same process, same inputs, same precision (fp32: strict, no TF32), scores within a bound of ours: "
+        "peers": "each measured in a process of its own, which sleeps while another's turn lasts; same inputs, same "
+        "precision (fp32: strict; TF32, which torch and JAX use unless told otherwise, apart), scores within a "
+        "bound of ours: "
         + ", ".join(f"{precision} {bound:g}" for precision, bound in PEER_TOLERANCES.items())
-        + "; the fastest variant is the one compared",
+        + f", TF32 {TF32_TOLERANCE:g}; the fastest variant is the one compared; who fails is tried again once in a "
+        "fresh process",
         "layers": layers.description(findings.kind),
         "ceilings": findings.ceilings.description,
         "iterations": "host to host, one input a call (padded to the smallest batch size of this run): the mean over "
@@ -91,6 +95,7 @@ def _records(result: BatchResult) -> Iterator[Content]:
                 "variant": entry.variant,
                 "error": entry.error,
                 "unchecked": entry.unchecked,
+                "tf32": entry.tf32,
                 "regime": measured.regime.value,
                 "method": measured.method.value,
                 **asdict(measured.summary),

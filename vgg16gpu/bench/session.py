@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from vgg16gpu.bench.admission import WrongScoresError, admit, checked
+from vgg16gpu.bench.admission import Admitted, WrongScoresError, admit, checked
 from vgg16gpu.bench.ceilings import measure_ceilings
 from vgg16gpu.bench.environment import environment, gpu_readings, worker_threads
-from vgg16gpu.bench.findings import BatchResult, Entry, Findings, Measured, Wanted
+from vgg16gpu.bench.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks, Wanted
 from vgg16gpu.bench.layers import LayerEffort, floors, measure_layers
 from vgg16gpu.bench.ours import EngineContender
-from vgg16gpu.bench.peers import Peer, PeerError, Setting, open_peers
+from vgg16gpu.bench.peer_fleet import Fleet
+from vgg16gpu.bench.peer_remote import RemotePeer
+from vgg16gpu.bench.peers import Setting, has_tf32
 from vgg16gpu.bench.readings import Watch
 from vgg16gpu.bench.sustained import FROM_BATCH, Sustained, device_method, measure_sustained
 from vgg16gpu.bench.timing import (
@@ -24,6 +26,7 @@ from vgg16gpu.bench.timing import (
     GPU_EFFORT,
     Contender,
     Effort,
+    LostError,
     Regime,
     Times,
     measure_in_turns,
@@ -57,6 +60,14 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
     another one has been measured. Raises PeerError when no peer that was asked for is there, and what building an
     Engine raises.
     """
+    remarks = Remarks()
+    with Fleet(wanted.against, remarks) as fleet:
+        fleet.start()
+        return _run(wanted, fleet, remarks, say, before_timing)
+
+
+def _run(wanted: Wanted, fleet: Fleet, remarks: Remarks, say: Say, before_timing: Callable[[Engine], None]) -> Findings:
+    """The benchmark, beside peers whose frameworks are being imported."""
     graph = load_graph(Request(wanted.path))
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
     shape = resolve_input_shape(graph, wanted.batches[0], wanted.size)
@@ -77,8 +88,10 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
             with Engine(wanted.path, precision=precision, **options) as engine:
                 if findings is None:
                     before_timing(engine)
-                    findings = _begin(wanted, model, engine, say)
-                _measure_precision(wanted, model, precision, engine, findings, say)
+                    say("waiting for the peers' frameworks")
+                    fleet.wait_until_ready()
+                    findings = _begin(wanted, model, engine, remarks, say)
+                _measure_precision(wanted, model, precision, engine, fleet, findings, say)
         except Error as error:
             if findings is None or not findings.batches:
                 raise
@@ -113,34 +126,39 @@ def _references(wanted: Wanted, inputs: Array, say: Say) -> Array | None:
     return Oracle(wanted.path).scores(inputs)
 
 
-def _begin(wanted: Wanted, model: _Model, engine: Engine, say: Say) -> Findings:
+def _begin(wanted: Wanted, model: _Model, engine: Engine, remarks: Remarks, say: Say) -> Findings:
     """What does not depend on the precision."""
     say("measuring the ceilings of the device")
     kind = engine.device.facts.kind
     ceilings = measure_ceilings(engine.device)
     sustained = SUSTAINED_SECONDS[kind] if wanted.sustained is None else wanted.sustained
     findings = Findings(
-        model.shape[1:], engine.device_choice, environment(engine.device), kind, ceilings, sustained, wanted.kernels
+        model.shape[1:],
+        engine.device_choice,
+        environment(engine.device),
+        kind,
+        ceilings,
+        sustained,
+        wanted.kernels,
+        remarks=remarks,
     )
     if model.references is None:
-        findings.note(NOT_VERIFIED)
+        remarks.note(NOT_VERIFIED)
     findings.readings_before = gpu_readings(kind)
     return findings
 
 
 def _measure_precision(
-    wanted: Wanted, model: _Model, precision: str, engine: Engine, findings: Findings, say: Say
+    wanted: Wanted, model: _Model, precision: str, engine: Engine, fleet: Fleet, findings: Findings, say: Say
 ) -> None:
-    setting = _setting(wanted, model, precision, engine)
-    with ExitStack() as stack:
-        say(f"{precision}: loading the peers")
-        peers = _peers(wanted, setting, findings, stack)
-        bench = _Bench(engine, precision, model, peers, _effort(wanted, findings.kind), findings, say)
-        for batch in sorted(set(wanted.batches)):
-            try:
-                findings.batches.append(bench.measure(batch))
-            except WrongScoresError as error:
-                findings.failures.append(str(error))
+    say(f"{precision}: loading the peers")
+    peers = fleet.open(_setting(wanted, model, precision, engine))
+    bench = _Bench(engine, precision, model, peers, _effort(wanted, findings.kind), findings, say)
+    for batch in sorted(set(wanted.batches)):
+        try:
+            findings.batches.append(bench.measure(batch))
+        except WrongScoresError as error:
+            findings.failures.append(str(error))
     for count in wanted.iterations:
         say(f"{precision}: {len(model.inputs)} inputs x {count} iterations")
         mean, summary = measure_iterations(engine.run, [x[None] for x in model.inputs], count)
@@ -151,24 +169,13 @@ def _setting(wanted: Wanted, model: _Model, precision: str, engine: Engine) -> S
     kind = engine.device.facts.kind
     ordinal = int(wanted.device.partition(":")[2] or 0)
     threads = worker_threads(engine.device) if kind == "cpu" else 0
-    return Setting(wanted.path, model.graph, model.shape[1:], kind, ordinal, threads, precision, wanted.compiled)
+    tf32 = has_tf32(kind, engine.device.facts.compute_capability, precision)
+    return Setting(wanted.path, model.shape[1:], kind, ordinal, threads, precision, wanted.compiled, tf32)
 
 
 def _effort(wanted: Wanted, kind: str) -> Effort:
     effort = GPU_EFFORT if kind == "cuda" else CPU_EFFORT
     return replace(effort, repeats=wanted.repeats, seconds=wanted.seconds or effort.seconds)
-
-
-def _peers(wanted: Wanted, setting: Setting, findings: Findings, stack: ExitStack) -> list[Peer]:
-    """Those that are here. Raises PeerError if there are none, before anything has been measured."""
-    peers, notes, missing = open_peers(wanted.against, setting)
-    for peer in peers:
-        stack.callback(peer.close)
-    for note in (*notes, *missing):
-        findings.note(note)
-    if missing and not peers and not findings.batches:
-        raise PeerError("; ".join(missing))
-    return peers
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +185,7 @@ class _Bench:
     engine: Engine
     precision: str
     model: _Model
-    peers: Sequence[Peer]
+    peers: Sequence[RemotePeer]
     effort: Effort
     findings: Findings
     say: Say
@@ -194,11 +201,12 @@ class _Bench:
         references = self.model.references
         error = None if references is None else checked(scores, references[which], self.precision, what)
         if not ours.repeats(scores):
-            self.findings.note(OTHER_NUMBERS.format(what=what))
+            self.findings.remarks.note(OTHER_NUMBERS.format(what=what))
         with ExitStack() as stack:
-            admitted: list[tuple[Contender, float | None]] = [(ours, error)]
+            admitted: list[Admitted] = [(ours, error)]
             for peer in self.peers:
-                admitted += admit(peer, x, scores, self.precision, stack, self.findings.note)
+                self.say(f"{what}: {peer.name} builds")
+                admitted += admit(peer, x, scores, self.precision, stack, self.findings.remarks)
             entries, readings = self._time(admitted, batch, what)
             admitted.clear()
         self.say(f"{what}: layers")
@@ -209,34 +217,58 @@ class _Bench:
         return BatchResult(self.precision, batch, entries, layers, program.flop, readings)
 
     def _time(
-        self, admitted: Sequence[tuple[Contender, float | None]], batch: int, what: str
+        self, admitted: Sequence[Admitted], batch: int, what: str
     ) -> tuple[tuple[Entry, ...], Sequence[dict[str, str]]]:
-        """The entries of all contenders, and the cards' state after the cool regime."""
+        """The entries of all contenders that came through, and the cards' state after the cool regime."""
         contenders = [contender for contender, _ in admitted]
         self.say(f"{what}: {len(contenders)} contenders, cool")
-        cool = measure_in_turns(contenders, self.effort)
+        cool: dict[int, Times] = {}
+        for i, times in enumerate(measure_in_turns(contenders, self.effort)):
+            if isinstance(times, LostError):
+                self._miss(contenders[i], batch, times)
+            else:
+                cool[i] = times
         readings = [dict(card) for card in gpu_readings(self.findings.kind)]
         sustained: dict[int, Sustained] = {}
         if self.findings.sustained_s and batch >= FROM_BATCH:
             self.say(f"{what}: sustained")
-            chosen = _fastest(contenders, cool)
-            watch = Watch(self.findings.kind)
-            found = measure_sustained([contenders[i] for i in chosen], self.findings.sustained_s, watch)
-            sustained = {i: times for i, times in zip(chosen, found, strict=True) if times is not None}
+            sustained = self._sustained(contenders, cool, batch)
         entries = tuple(
-            Entry(c.name, c.variant, error, c.unchecked, _times(cool[i], sustained.get(i)))
+            Entry(c.name, c.variant, error, c.unchecked, _times(cool[i], sustained.get(i)), c.tf32)
             for i, (c, error) in enumerate(admitted)
+            if i in cool
         )
         return entries, readings
 
+    def _sustained(
+        self, contenders: Sequence[Contender], cool: Mapping[int, Times], batch: int
+    ) -> dict[int, Sustained]:
+        """The fastest variants under load, by their place among the contenders."""
+        chosen = _fastest(contenders, cool)
+        watch = Watch(self.findings.kind)
+        found = measure_sustained([contenders[i] for i in chosen], self.findings.sustained_s, watch)
+        sustained: dict[int, Sustained] = {}
+        for i, times in zip(chosen, found, strict=True):
+            if isinstance(times, LostError):
+                self._miss(contenders[i], batch, times)
+            elif times is not None:
+                sustained[i] = times
+        return sustained
 
-def _fastest(contenders: Sequence[Contender], cool: Sequence[Times]) -> list[int]:
-    """The fastest variant of each name on the device, ours first; nothing that runs from host to host only."""
-    best: dict[str, tuple[float, int]] = {}
-    for i, contender in enumerate(contenders):
+    def _miss(self, contender: Contender, batch: int, error: LostError) -> None:
+        absent = Absent(contender.name, str(error), self.precision, batch, output=error.output)
+        self.findings.remarks.miss(absent)
+
+
+def _fastest(contenders: Sequence[Contender], cool: Mapping[int, Times]) -> list[int]:
+    """The fastest variant of each name on the device, its TF32 apart, ours first; nothing that is host to host only."""
+    best: dict[tuple[str, bool], tuple[float, int]] = {}
+    for i, times in cool.items():
+        contender = contenders[i]
         if method := device_method(contender):
-            candidate = (cool[i][method].median_s, i)
-            best[contender.name] = min(best.get(contender.name, candidate), candidate)
+            candidate = (times[method].median_s, i)
+            key = contender.name, contender.tf32
+            best[key] = min(best.get(key, candidate), candidate)
     return [i for _, i in best.values()]
 
 

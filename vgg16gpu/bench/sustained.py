@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vgg16gpu.bench.readings import GpuState, Watch
-from vgg16gpu.bench.timing import Contender, Method, Summary, one_run, summarise
+from vgg16gpu.bench.timing import Contender, LostError, Method, Summary, one_run, summarise
 
 FROM_BATCH = 32  # smaller batches do not fill the device, and nobody who wants throughput runs them
 DESCRIPTION = (
@@ -43,15 +43,24 @@ class _Turn:
     runs: int  # in a chunk
     samples: list[float] = field(default_factory=list)
     windows: list[tuple[float, float]] = field(default_factory=list)  # of time.monotonic, around the samples
+    lost: LostError | None = None
 
-    def load(self, seconds: float) -> None:
-        """Keep the device busy; time nothing."""
+    def take(self, seconds: float, *, sample: bool = True) -> None:
+        """So many seconds of load and, with `sample`, the samples of one turn; nothing once this one is lost."""
+        if self.lost is None:
+            try:
+                self._load(seconds)
+                if sample:
+                    self._sample()
+            except LostError as error:
+                self.lost = error
+
+    def _load(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.contender.measure(self.method, self.runs)
 
-    def sample(self) -> None:
-        """Take the samples of one turn."""
+    def _sample(self) -> None:
         start = time.monotonic()
         for _ in range(_CHUNKS):
             self.samples += self.contender.measure(self.method, self.runs)
@@ -68,27 +77,34 @@ def device_method(contender: Contender) -> Method | None:
     return next((method for method in _METHODS if method in contender.methods), None)
 
 
-def measure_sustained(contenders: Sequence[Contender], seconds: float, watch: Watch) -> list[Sustained | None]:
+def measure_sustained(
+    contenders: Sequence[Contender], seconds: float, watch: Watch
+) -> list[Sustained | LostError | None]:
     """What every contender takes under load, in their order; None for those that run from host to host only."""
     turns = [_start(contender) for contender in contenders]
-    running = [turn for turn in turns if turn is not None]
+    running = [turn for turn in turns if isinstance(turn, _Turn)]
     with watch:
         if running:
-            running[0].load(seconds)
+            running[0].take(seconds, sample=False)
         for _ in range(_TURNS):
             for turn in running:
-                turn.load(seconds * _OWN_SHARE)
-                turn.sample()
-    return [None if turn is None else _found(turn, watch) for turn in turns]
+                turn.take(seconds * _OWN_SHARE)
+    return [_found(turn, watch) if isinstance(turn, _Turn) else turn for turn in turns]
 
 
-def _start(contender: Contender) -> _Turn | None:
+def _start(contender: Contender) -> _Turn | LostError | None:
     method = device_method(contender)
     if method is None:
         return None
-    return _Turn(contender, method, max(1, int(_CHUNK_SECONDS / max(one_run(contender)[method], 1e-9))))
+    try:
+        one = one_run(contender)[method]
+    except LostError as error:
+        return error
+    return _Turn(contender, method, max(1, int(_CHUNK_SECONDS / max(one, 1e-9))))
 
 
-def _found(turn: _Turn, watch: Watch) -> Sustained:
+def _found(turn: _Turn, watch: Watch) -> Sustained | LostError:
+    if turn.lost is not None:
+        return turn.lost
     runs = turn.runs if turn.method is Method.BACK_TO_BACK else 1
     return Sustained(turn.method, summarise(turn.samples, runs), watch.state(turn.windows))

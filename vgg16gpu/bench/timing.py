@@ -9,15 +9,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.errors import Error
+
 MIN_REPEATS = 3
 _PROBE_SECONDS, _PROBE_RUNS = 0.02, 10  # of the runs that tell how long one takes
+
+
+class LostError(Error):
+    """A contender cannot go on; the others can. `output`: the last lines that it wrote, for who looks for the cause."""
+
+    def __init__(self, reason: str, output: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.output = output
 
 
 class Method(StrEnum):
@@ -36,10 +46,10 @@ class Regime(StrEnum):
 
 
 DESCRIPTIONS: Mapping[Method, str] = {
-    Method.ISOLATED: "input and output on the device; one run between two events (wall clock on a CPU and for "
-    "onnxruntime), waited for",
+    Method.ISOLATED: "input and output on the device; one run between two events (wall clock on a CPU), waited for",
     Method.BACK_TO_BACK: "input and output on the device; runs enqueued one after the other between two events (wall "
-    "clock on a CPU and for JAX, the wait for the last run included), time divided by their number",
+    "clock on a CPU, for JAX, the wait for the last run included, and for onnxruntime, which waits for each), time "
+    "divided by their number",
     Method.HOST_TO_HOST: "wall clock of one call with numpy arrays in and out, copies and waiting included (JAX's "
     "input lies in its own layout and type already)",
 }
@@ -67,19 +77,21 @@ class Contender(Protocol):
     """A way to run the model on one batch of inputs: ours, or a peer's. `variant` tells a peer's own ways apart.
 
     Every contender can be measured host to host; `methods` has that and what else it can. `unchecked` says why its
-    scores mean nothing, for those that are there for their time alone; it is empty for all others.
+    scores mean nothing, for those that are there for their time alone; it is empty for all others. `tf32`: products of
+    float32 are computed in TF32, as torch and JAX do unless told otherwise.
     """
 
     name: str
     variant: str
     methods: Sequence[Method]
     unchecked: str
+    tf32: bool
 
     def scores(self) -> Any:
-        """The outputs for the inputs of this contender, on the host."""
+        """The outputs for the inputs of this contender, on the host. Raises LostError."""
 
     def measure(self, method: Method, runs: int) -> list[float]:
-        """Seconds of each of `runs` runs; back to back one figure, the mean."""
+        """Seconds of each of `runs` runs; back to back one figure, the mean. Raises LostError."""
 
 
 @dataclass(frozen=True)
@@ -114,19 +126,54 @@ CPU_EFFORT = Effort(seconds=3.0, burst=1.0, most=50)
 Times: TypeAlias = dict[Method, Summary]
 
 
-def measure_in_turns(contenders: Sequence[Contender], effort: Effort) -> list[Times]:
-    """Summaries of every method of every contender, in their order: the cool regime."""
-    shares = [{method: effort.share(one) for method, one in one_run(c).items()} for c in contenders]
-    samples: list[dict[Method, list[float]]] = [{method: [] for method in c.methods} for c in contenders]
+def measure_in_turns(contenders: Sequence[Contender], effort: Effort) -> list[Times | LostError]:
+    """Summaries of every method of every contender, in their order: the cool regime. Who is lost leaves the turns."""
+    entrants = [_Entrant(contender, effort) for contender in contenders]
+    for entrant in entrants:
+        entrant.attempt(entrant.probe)
     for turn in range(effort.rounds):
-        for contender, share, found in zip(contenders, shares, samples, strict=True):
-            for method, (turns, runs) in share.items():
-                if turn < turns:
-                    found[method] += _burst(contender, method, runs, effort.pause)
-    return [
-        {method: summarise(found[method], share[method][1] if method is Method.BACK_TO_BACK else 1) for method in found}
-        for share, found in zip(shares, samples, strict=True)
-    ]
+        for entrant in entrants:
+            entrant.attempt(partial(entrant.take, turn))
+    return [entrant.times() for entrant in entrants]
+
+
+@dataclass
+class _Entrant:
+    """A contender in the turns, and what it has come to so far."""
+
+    contender: Contender
+    effort: Effort
+    shares: dict[Method, tuple[int, int]] = field(default_factory=dict)
+    samples: dict[Method, list[float]] = field(default_factory=dict)
+    lost: LostError | None = None
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do it, unless this contender is lost, now or before."""
+        if self.lost is None:
+            try:
+                work()
+            except LostError as error:
+                self.lost = error
+
+    def probe(self) -> None:
+        """See how long a run takes, and share the effort by that."""
+        self.shares = {method: self.effort.share(one) for method, one in one_run(self.contender).items()}
+        self.samples = {method: [] for method in self.shares}
+
+    def take(self, turn: int) -> None:
+        """One burst by each method that has not had its share."""
+        for method, (turns, runs) in self.shares.items():
+            if turn < turns:
+                self.samples[method] += _burst(self.contender, method, runs, self.effort.pause)
+
+    def times(self) -> Times | LostError:
+        """What all bursts have come to."""
+        if self.lost is not None:
+            return self.lost
+        return {
+            method: summarise(found, self.shares[method][1] if method is Method.BACK_TO_BACK else 1)
+            for method, found in self.samples.items()
+        }
 
 
 def one_run(contender: Contender) -> dict[Method, float]:

@@ -61,9 +61,9 @@ def onnxruntime_scores(setting: Setting, x: Array) -> tuple[Array, Summary]:
     """
     device = setting.device
     threads = worker_threads(device) if device.facts.kind == "cpu" else 0
-    peer = open_peer("onnxruntime", PeerSetting(setting.path, setting.graph, setting.shape[1:], "cpu", 0, threads))
-    with closing(peer), peer.contenders(np.ascontiguousarray(setting.graph.input.to_file(x))) as contenders:
-        cpu = contenders[0]
+    with closing(open_peer("onnxruntime", PeerSetting(setting.path, setting.shape[1:], "cpu", 0, threads))) as peer:
+        (way,) = peer.ways(np.ascontiguousarray(setting.graph.input.to_file(x)))
+        cpu = way.make()
         first = time.perf_counter()
         scores = np.asarray(cpu.scores(), np.float32)
         return scores, summarise(_samples(cpu.scores, time.perf_counter() - first))
