@@ -148,7 +148,7 @@ def test_the_json_is_complete(content: dict[str, Any], model: Path) -> None:
     assert content["ceilings"]["bytes_per_s"] > 0
     assert content["ceilings"]["flop_per_s"] > 0
     assert content["cold_start"] is None
-    assert content["notes"] == content["failures"] == []
+    assert content["notes"] == content["failures"] == content["absent"] == []
 
 
 def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
         assert methods == [*((NAME, method) for method in Method), ("onnxruntime", Method.HOST_TO_HOST)]
         for record in records:
             assert record["regime"] == Regime.COOL
-            assert set(record) >= SUMMARY_KEYS | {"images_per_s", "gpu", "unchecked"}
+            assert set(record) >= SUMMARY_KEYS | {"images_per_s", "gpu", "unchecked", "tf32"}
             assert 0 < record["min_s"] <= record["median_s"] <= record["p95_s"]
             assert record["images_per_s"] == pytest.approx(batch["batch"] / record["median_s"])
             assert record["error"] is not None
@@ -370,7 +370,7 @@ def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) ->
         ("int8", [NAME]),
     ]
     assert [entry[:2] for entry in findings.iterations] == [("fp32", 1), ("int8", 1)]
-    assert findings.notes == ["onnxruntime has no int8 for a whole model here: not compared in it"]
+    assert findings.remarks.notes == ["onnxruntime has no int8 for a whole model here: not compared in it"]
     assert findings.failures == []
     assert any(line.startswith("int8, batch 2") for line in said)
 
@@ -402,17 +402,20 @@ def test_the_first_precision_that_fails_is_an_error(model: Path, engines: list[s
 
 
 def test_the_fastest_variant_on_the_device_runs_under_load() -> None:
-    def contender(name: str, *methods: Method) -> Any:
-        return SimpleNamespace(name=name, methods=methods)
+    def contender(name: str, *methods: Method, tf32: bool = False) -> Any:
+        return SimpleNamespace(name=name, methods=methods, tf32=tf32)
 
     def took(seconds: float, *methods: Method) -> dict[Method, Summary]:
         return {method: summarise([seconds]) for method in methods}
 
     isolated, queued, host = Method
     contenders = [contender(NAME, *Method), contender("a", isolated, queued), contender("a", isolated, queued)]
-    contenders += [contender("b", isolated, host), contender("c", host)]
+    contenders += [contender("b", isolated, host), contender("c", host), contender("a", queued, tf32=True)]
     cool = [took(1.0, *Method), took(3.0, isolated, queued), took(2.0, isolated, queued), took(1.0, isolated, host)]
-    assert session._fastest(contenders, [*cool, took(0.1, host)]) == [0, 2, 3]
+    found = dict(enumerate([*cool, took(0.1, host), took(0.5, queued)]))
+    assert session._fastest(contenders, found) == [0, 2, 3, 5]
+    del found[2]  # lost on the way
+    assert session._fastest(contenders, found) == [0, 1, 3, 5]
 
 
 def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

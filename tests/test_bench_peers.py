@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from click.testing import CliRunner, Result
 
 from vgg16gpu.accuracy import score_error
 from vgg16gpu.bench import peers, session
+from vgg16gpu.bench.admission import admit
+from vgg16gpu.bench.findings import Absent, Remarks
 from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.peers import PEERS, PeerError, Setting, open_peer, open_peers
+from vgg16gpu.bench.peer_fleet import Fleet
+from vgg16gpu.bench.peers import PEERS, PeerError, Setting, has_tf32, open_peer
 from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
-from vgg16gpu.bench.record import names, select
-from vgg16gpu.bench.timing import Method
+from vgg16gpu.bench.record import absent, names
+from vgg16gpu.bench.timing import LostError, Method
 from vgg16gpu.cli import cli
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -38,7 +41,7 @@ def bench(*arguments: object) -> Result:
 
 
 def setting(model: Path, precision: str = "fp32") -> Setting:
-    return Setting(model, load_graph(Request(model)), (3, 32, 32), "cpu", 0, 1, precision)
+    return Setting(model, (3, 32, 32), "cpu", 0, 1, precision)
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -49,77 +52,80 @@ def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     )
 
 
-class FakePeer:
-    """A peer whose only contender gives `scores`, or anything at all if `unchecked`."""
-
-    notes: Sequence[str] = ("a remark",)
-
-    def __init__(self, scores: np.ndarray, unchecked: str = "") -> None:
-        self.name, self.variant, self.methods = "torch", "fake", (Method.HOST_TO_HOST,)
-        self.unchecked = unchecked
-        self.closed = False
-        self._scores = scores
-
-    @contextmanager
-    def contenders(self, _: np.ndarray) -> Iterator[Sequence[Any]]:
-        yield [self]
-
-    def scores(self) -> np.ndarray:
-        return self._scores
-
-    def measure(self, _: Method, runs: int) -> list[float]:
-        return [1e-3] * runs
-
-    def close(self) -> None:
-        self.closed = True
-
-
 # Which are here
 
 
-def test_a_missing_peer_is_a_note(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_peer_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "torch", "tensorrt")
     result = bench(model, "--repeats", 1, "--against", "onnxruntime,torch,tensorrt", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert found["notes"] == [
-        f"{name} is not installed (pip install {name}): not compared" for name in ("torch", "tensorrt")
+    assert [(each["name"], each["precision"], each["batch"], each["reason"]) for each in found["absent"]] == [
+        (name, None, None, f"{name} is not installed (pip install {name}): not compared")
+        for name in ("torch", "tensorrt")
     ]
+    assert found["notes"] == []
     assert names(found["records"]) == [NAME, "onnxruntime"]
+    assert [each["name"] for each in absent(found, "fp32", 1)] == ["torch", "tensorrt"]
 
 
 def test_a_missing_peer_is_an_error_when_nothing_else_was_asked(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "torch", "jax")
+    monkeypatch.setattr(session, "Engine", None)  # it is said before anything is built
     result = bench(model, "--repeats", 1, "--against", "torch,jax")
     assert result.exit_code == 2
     assert "torch is not installed" in result.stderr
     assert "jax is not installed" in result.stderr
 
 
-def test_a_broken_peer_is_a_note(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Setting) -> peers.Peer:
-        raise ImportError("libsomething.so is missing")
-
-    monkeypatch.setattr(peers, "_OPENERS", {"onnxruntime": broken})
-    with pytest.raises(PeerError, match="libsomething"):
+def test_a_broken_peer_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "OPENERS", {"onnxruntime": "no_such_module:Peer"})
+    with pytest.raises(PeerError, match=r"does not load.*no_such_module"):
         open_peer("onnxruntime", setting(model))
 
 
 def test_every_peer_has_an_opener_and_precisions() -> None:
-    assert set(peers._OPENERS) == set(PEERS)
+    assert set(peers.OPENERS) == set(PEERS)
+    assert all(importlib.util.find_spec(target.partition(":")[0]) for target in peers.OPENERS.values())
     assert all("fp32" in known for known in peers.PRECISIONS.values())
     assert {precision for known in peers.PRECISIONS.values() for precision in known} == set(PEER_TOLERANCES)
     assert set(PEER_TOLERANCES) == set(SCORE_TOLERANCES)
 
 
-def test_peers_are_sorted_by_what_they_can(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "torch", "tensorrt")
-    fake = FakePeer(np.zeros(1))
-    monkeypatch.setattr(peers, "open_peer", lambda name, where: fake if name == "jax" else open_peer(name, where))
-    found, notes, missing = open_peers(PEERS, setting(model, "bf16"))
-    assert found == [fake]
-    assert notes == ["onnxruntime has no bf16 for a whole model here: not compared in it", "a remark"]
-    assert missing == [f"{name} is not installed (pip install {name}): not compared" for name in ("torch", "tensorrt")]
+class Opened:
+    """A remote peer that is there at once, or does not take the model."""
+
+    def __init__(self, name: str, reason: str = "") -> None:
+        self.name, self._reason = name, reason
+
+    def post(self, _: Setting) -> None:
+        pass
+
+    def opened(self) -> Sequence[str]:
+        if self._reason:
+            raise PeerError(self._reason)
+        return ("a remark",)
+
+
+def test_peers_are_sorted_by_what_they_can(model: Path) -> None:
+    remarks = Remarks()
+    fleet = Fleet((), remarks)
+    jax, torch = Opened("jax"), Opened("torch", "torch refuses")
+    fleet._peers = [Opened("onnxruntime"), torch, jax]
+    assert fleet.open(setting(model, "bf16")) == [jax]
+    assert remarks.notes == ["onnxruntime has no bf16 for a whole model here: not compared in it", "a remark"]
+    assert remarks.absent == [Absent("torch", "torch refuses", "bf16")]
+
+
+def test_only_refusals_at_first_are_an_error(model: Path) -> None:
+    fleet = Fleet((), Remarks())
+    fleet._peers = [Opened("torch", "torch refuses")]
+    with pytest.raises(PeerError, match="torch refuses"):
+        fleet.open(setting(model))
+    fleet._peers = [Opened("torch")]
+    fleet.open(setting(model))
+    fleet._peers = [Opened("torch", "torch refuses")]
+    assert fleet.open(setting(model, "fp16")) == []
 
 
 def test_onnxruntime_computes_fp16_on_the_gpu_alone(model: Path) -> None:
@@ -127,51 +133,90 @@ def test_onnxruntime_computes_fp16_on_the_gpu_alone(model: Path) -> None:
         open_peer("onnxruntime", setting(model, "fp16"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "capability", "precision", "found"),
+    [
+        ("cuda", (9, 0), "fp32", True),
+        ("cuda", (8, 0), "fp32", True),
+        ("cuda", (7, 5), "fp32", False),
+        ("cuda", (9, 0), "fp16", False),
+        ("cpu", (0, 0), "fp32", False),
+    ],
+)
+def test_where_there_is_tf32(kind: str, capability: tuple[int, int], precision: str, found: bool) -> None:
+    assert has_tf32(kind, capability, precision) is found
+
+
 # Which compute what we do
 
 
-@pytest.mark.parametrize("fault", ["wrong", "raises", "nan"])
-def test_a_peer_that_computes_something_else_is_not_timed(
-    model: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    from vgg16gpu.bench import peer_onnxruntime
+class Offered:
+    """A remote peer, and its only contender, which gives `scores` or is lost."""
 
-    def scores(_: Any) -> np.ndarray:
-        if fault == "raises":
-            raise RuntimeError("out of memory\nand more")
-        return np.full((1, 10), np.nan if fault == "nan" else 1.0, np.float32)
+    name, variant, methods, unbuilt = "torch", "fake", (Method.HOST_TO_HOST,), ()
 
-    monkeypatch.setattr(peer_onnxruntime._CpuContender, "scores", scores)
-    result = bench(model, "--repeats", 1, "--against", "onnxruntime", "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert names(found["records"]) == [NAME]
-    (note,) = found["notes"]
-    assert "not compared" in note
-    assert ("out of memory" if fault == "raises" else "scores differ") in note
-    assert "\n" not in note
+    def __init__(self, scores: np.ndarray | LostError, unchecked: str = "", tf32: bool = False) -> None:
+        self._scores, self.unchecked, self.tf32 = scores, unchecked, tf32
+
+    @contextmanager
+    def contenders(self, _: np.ndarray) -> Iterator[Sequence[Any]]:
+        yield [self]
+
+    def scores(self) -> np.ndarray:
+        if isinstance(self._scores, LostError):
+            raise self._scores
+        return self._scores
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, fake: FakePeer) -> None:
-    monkeypatch.setattr(session, "open_peers", lambda names, _: ([fake] if names else [], [], []))
+OURS = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)  # the largest magnitudes are 2 and 4
 
 
-def test_what_is_unchecked_is_timed_and_says_so(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakePeer(np.full((1, 10), np.nan), unchecked="random data")
-    opened(monkeypatch, fake)
-    found = json.loads(bench(model, "--repeats", 1, "--against", "torch", "--json").stdout)
-    (record,) = select(found, name="torch")
-    assert (record["error"], record["unchecked"], record["median_s"]) == (None, "random data", 1e-3)
-    assert fake.closed
+def admitted(offered: Offered, precision: str = "fp32") -> tuple[list[float | None], list[Absent]]:
+    """The errors of those that may be timed beside OURS, and who is named for not being so."""
+    remarks = Remarks()
+    with ExitStack() as stack:
+        found = admit(offered, np.zeros((2, 3)), OURS, precision, stack, remarks)
+    return [error for _, error in found], remarks.absent
 
 
-@pytest.mark.parametrize(("relative", "admitted"), [(0.9e-4, True), (1.1e-4, False)])
-def test_the_bound_for_peers(model: Path, monkeypatch: pytest.MonkeyPatch, relative: float, admitted: bool) -> None:
-    scores = Oracle(model).scores(session.sample_inputs((3, 32, 32))[:1])
-    opened(monkeypatch, FakePeer(scores + relative * np.abs(scores).max()))
-    found = json.loads(bench(model, "--repeats", 1, "--against", "torch", "--json").stdout)
-    assert bool(select(found, name="torch")) is admitted
-    assert bool(found["notes"]) is not admitted
+@pytest.mark.parametrize(
+    ("relative", "precision", "tf32", "right"),
+    [
+        (0.9e-4, "fp32", False, True),
+        (1.1e-4, "fp32", False, False),
+        (5e-3, "fp32", True, True),
+        (2.1e-2, "fp32", True, False),
+        (1.9e-2, "fp16", False, True),
+        (np.nan, "fp16", False, False),
+    ],
+)
+def test_the_bound_for_peers(relative: float, precision: str, tf32: bool, right: bool) -> None:
+    scores = OURS + np.float32(relative) * np.array([[2.0], [4.0]], np.float32)
+    errors, missing = admitted(Offered(scores, tf32=tf32), precision)
+    if right:
+        assert errors == [pytest.approx(relative, rel=1e-2)]
+        assert missing == []
+    else:
+        assert errors == []
+        (one,) = missing
+        assert (one.name, one.variant, one.precision, one.batch) == ("torch", "fake", precision, 2)
+        assert "its scores differ from ours" in one.reason
+
+
+def test_other_scores_than_ours_are_no_scores() -> None:
+    errors, (missing,) = admitted(Offered(OURS[:, :1]))
+    assert errors == []
+    assert missing.reason == "it gives 2 scores, ours are 4"
+
+
+def test_what_is_unchecked_is_admitted_without_an_error() -> None:
+    assert admitted(Offered(OURS + 1, unchecked="random data")) == ([None], [])
+
+
+def test_who_is_lost_while_it_is_checked_is_named() -> None:
+    errors, missing = admitted(Offered(LostError("failed twice: out of memory", ("last words",))))
+    assert errors == []
+    assert missing == [Absent("torch", "failed twice: out of memory", "fp32", 2, output=("last words",))]
 
 
 # The frameworks themselves, where they happen to be installed; nothing else of the package needs them
@@ -184,30 +229,38 @@ def test_frameworks_compute_what_onnxruntime_does(model: Path, name: str, precis
     pytest.importorskip(name)
     x = session.sample_inputs((3, 32, 32))[:2]
     expected = Oracle(model).scores(x)
-    peer = open_peer(name, setting(model, precision))
-    try:
-        with peer.contenders(x) as contenders:
-            assert len({contender.variant for contender in contenders}) == {"torch": 2, "jax": 1}[name]
-            for contender in contenders:
-                assert score_error(contender.scores(), expected).max() <= PEER_TOLERANCES[precision]
-                assert all(len(contender.measure(method, 2)) in (1, 2) for method in contender.methods)
-                assert Method.HOST_TO_HOST in contender.methods
-    finally:
-        peer.close()
+    with closing(open_peer(name, setting(model, precision))) as peer:
+        ways = peer.ways(x)
+        assert len({way.variant for way in ways}) == {"torch": 2, "jax": 1}[name]
+        for contender in [way.make() for way in ways]:
+            assert score_error(contender.scores(), expected).max() <= PEER_TOLERANCES[precision]
+            assert all(len(contender.measure(method, 2)) in (1, 2) for method in contender.methods)
+            assert Method.HOST_TO_HOST in contender.methods
+            assert not contender.tf32
+        peer.release()
+
+
+@pytest.mark.filterwarnings("default")
+def test_jax_has_a_way_in_tf32_where_the_card_has_it(model: Path) -> None:
+    pytest.importorskip("jax")
+    x = session.sample_inputs((3, 32, 32))[:1]
+    with closing(open_peer("jax", replace(setting(model), tf32=True))) as peer:
+        strict, tf32 = [way.make() for way in peer.ways(x)]  # a CPU computes both in float32
+        assert (strict.tf32, strict.variant) == (False, "NHWC, jit, no TF32")
+        assert (tf32.tf32, tf32.variant) == (True, "NHWC, jit, TF32")
+        assert score_error(tf32.scores(), Oracle(model).scores(x)).max() <= PEER_TOLERANCES["fp32"]
 
 
 @pytest.mark.filterwarnings("default")
 def test_jax_in_int8_is_timed_on_random_data(model: Path) -> None:
     pytest.importorskip("jax")
     x = session.sample_inputs((3, 32, 32))[:2]
-    peer = open_peer("jax", setting(model, "int8"))
-    try:
-        with peer.contenders(x) as (contender,):
-            assert "random" in contender.unchecked
-            assert contender.scores().shape == (2, 10)
-            assert contender.measure(Method.BACK_TO_BACK, 2)[0] > 0
-    finally:
-        peer.close()
+    with closing(open_peer("jax", setting(model, "int8"))) as peer:
+        (way,) = peer.ways(x)
+        contender = way.make()
+        assert "random" in contender.unchecked
+        assert contender.scores().shape == (2, 10)
+        assert contender.measure(Method.BACK_TO_BACK, 2)[0] > 0
 
 
 def test_onnxruntime_takes_the_model_in_float16(model: Path) -> None:

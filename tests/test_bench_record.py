@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import bench_findings
 import pytest
+from rich.console import Console
 
 from vgg16gpu.bench import plot
 from vgg16gpu.bench.compare import check_comparable, compare
 from vgg16gpu.bench.ours import NAME
 from vgg16gpu.bench.record import (
     SCHEMA,
+    absent,
     batches,
     ceilings_text,
     combinations,
     fastest,
     headline,
+    kinds,
+    label,
     names,
     peers,
     precisions,
     read,
     select,
+    version,
 )
 from vgg16gpu.bench.timing import Method, Regime
+from vgg16gpu.cli import bench_report
 from vgg16gpu.cli.bench_report import print_result
 from vgg16gpu.errors import InputError
 
@@ -57,6 +64,11 @@ OLD_RESULT = {
 
 
 @pytest.fixture
+def tf32() -> dict[str, Any]:
+    return bench_findings.result_with_tf32()
+
+
+@pytest.fixture
 def content() -> dict[str, Any]:
     return bench_findings.result()
 
@@ -84,6 +96,17 @@ def test_a_result_of_schema_1_is_brought_up(tmp_path: Path) -> None:
     assert (queued["method"], queued["variant"], queued["gpu"]) == ("back to back", "cuda, fp32", None)
 
 
+def test_a_result_of_schema_2_has_neither_tf32_nor_absent_peers(content: dict[str, Any], tmp_path: Path) -> None:
+    old = copy.deepcopy(content)
+    old["schema"] = 2
+    del old["absent"]
+    for record in old["records"]:
+        del record["tf32"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(old))
+    assert read(path) == json.loads(json.dumps(content))
+
+
 def test_what_is_recorded_in_the_repository_can_be_read_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     found = read(OLD)
     assert {"fp32"} <= set(precisions(found))
@@ -101,7 +124,15 @@ def test_reading_something_else(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("median_s", 0), ("median_s", None), ("method", "guessed"), ("regime", "warm"), ("name", None)]
+    ("key", "value"),
+    [
+        ("median_s", 0),
+        ("median_s", None),
+        ("method", "guessed"),
+        ("regime", "warm"),
+        ("name", None),
+        ("tf32", "no"),
+    ],
 )
 def test_a_broken_record_is_refused(content: dict[str, Any], tmp_path: Path, key: str, value: object) -> None:
     content["records"][3][key] = value
@@ -136,6 +167,30 @@ def test_order_of_precisions_and_batches(content: dict[str, Any]) -> None:
     assert batches(content) == [1, 32]
     assert names(select(content, precision="fp16", batch=1)) == [NAME, "torch", "jax"]
     assert names(peers(content["records"])) == ["torch", "jax"]
+
+
+def test_tf32_is_a_contender_of_its_own(tf32: dict[str, Any]) -> None:
+    found = headline(tf32, "fp32", 1, Method.BACK_TO_BACK)
+    assert names(peers(found)) == names(peers(found, tf32=True)) == ["torch", "jax", "onnxruntime"]
+    assert kinds(found)[0] == (NAME, False)
+    assert len(kinds(found)) == 7
+    best, rival = fastest(peers(found)), fastest(peers(found, tf32=True))
+    assert best is not None
+    assert rival is not None
+    assert (best["name"], best["error"]) == ("torch", 1e-6)
+    assert (rival["name"], rival["error"]) == ("jax", 4e-3)
+    assert label("jax", True) == "jax TF32"
+
+
+def test_who_is_absent_where(tf32: dict[str, Any], content: dict[str, Any]) -> None:
+    assert [each["name"] for each in absent(tf32, "fp32", 1)] == ["tensorrt"]
+    assert [each["name"] for each in absent(tf32, "fp32", 32)] == ["tensorrt", "onnxruntime"]
+    assert absent(content, "fp16", 1) == []
+
+
+def test_the_version_of_a_peer(content: dict[str, Any]) -> None:
+    content["environment"]["versions"]["onnxruntime-gpu"] = "1.31.1"
+    assert [version(content, name) for name in ("torch", "onnxruntime", "tensorrt")] == ["2.11.0", "1.31.1", ""]
 
 
 def test_the_fastest_variant_is_the_one_that_counts(content: dict[str, Any]) -> None:
@@ -175,6 +230,36 @@ def test_tables_name_precision_regime_and_state_of_the_gpu(
     assert "NCHW, eager" not in shown  # not the fastest variant
 
 
+def test_tf32_and_absent_peers_have_rows(tf32: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(tf32)
+    shown = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines()]
+    assert ["", "", "jax TF32", "TF32", "450 us", "495 us", "2222", "1.36", "4.0e-03", "", ""] in rows
+    assert [row[2] for row in rows if len(row) == 11 and row[4] == "absent"] == ["tensorrt"] * 2 + ["onnxruntime"]
+    assert "Absent: onnxruntime, fp32, batch 32: failed twice: its process died of SIGSEGV" in shown
+    assert "Absent: torch (NCHW, eager, TF32), fp32, batch 1: its scores differ" in shown
+    assert "last words" not in shown
+
+
+def test_no_word_is_split_in_a_terminal(
+    tf32: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def words(width: int) -> set[str]:
+        """Of all tables in a terminal of so many columns."""
+        monkeypatch.setattr(bench_report, "console", lambda: Console(width=width, highlight=False))
+        print_result(tf32)
+        bench_report.print_comparison(compare(tf32, slowed(tf32, 2.0), Path("old.json")), Path("old.json"), 3.0)
+        lines = [line for line in capsys.readouterr().out.splitlines() if "│" in line or "┃" in line]
+        assert max(map(len, lines)) <= width
+        return {word for line in lines for word in re.split("[│┃ ]+", line)}
+
+    everything = words(1000)
+    for width in (80, 100, 120):
+        assert words(width) <= everything
+    assert {"onnxruntime", "absent", "SLOWER", "1.36", "ms"} <= words(80)
+    assert "variant" in words(120)
+
+
 # Comparing
 
 
@@ -209,6 +294,15 @@ def test_a_slower_peer_is_not_our_fault(content: dict[str, Any]) -> None:
     ratios = compare(content, slowed(content, 5.0, "torch"), Path("old.json"))
     assert any(ratio.ratio > 4 for ratio in ratios)
     assert not any(ratio.is_slower(3.0) for ratio in ratios)
+
+
+def test_tf32_is_compared_with_tf32(tf32: dict[str, Any]) -> None:
+    new = copy.deepcopy(tf32)
+    for record in select(new, name="jax", tf32=True):
+        record["median_s"] *= 3
+    ratios = {ratio.what: ratio.ratio for ratio in compare(tf32, new, Path("old.json"))}
+    assert ratios["jax TF32, fp32, batch 1, back to back, cool"] == pytest.approx(3)
+    assert ratios["jax, fp32, batch 1, back to back, cool"] == pytest.approx(1)
 
 
 def test_another_precision_is_not_compared(content: dict[str, Any]) -> None:
@@ -284,6 +378,16 @@ def test_heights_are_times_beside_the_best_peers(content: dict[str, Any]) -> Non
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["1", "32\nsustained"]
 
 
+def test_the_best_tf32_peer_is_a_bar(tf32: dict[str, Any]) -> None:
+    pytest.importorskip("matplotlib")
+    (axes,) = plot.draw(tf32, layers=False).axes
+    bars = {drawn.get_label(): [bar.get_height() for bar in drawn] for drawn in axes.containers}
+    assert list(bars) == [NAME, "torch", "jax", "onnxruntime", "best TF32 peer"]
+    assert bars["best TF32 peer"] == pytest.approx([0.45 / 1.9, 3.4 / 22.0])
+    assert bars[NAME] == pytest.approx([0.33 / 1.9, 4.1 / 22.0])
+    assert len(bars["onnxruntime"]) == 1
+
+
 def test_without_peers_heights_are_milliseconds_per_image(content: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
     content["records"] = select(content, name=NAME)
@@ -292,10 +396,10 @@ def test_without_peers_heights_are_milliseconds_per_image(content: dict[str, Any
     assert "ms per image" in axes.get_ylabel()
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "tf32"])
 def test_no_text_lies_on_another(kind: str) -> None:
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
-    figure = plot.draw(bench_findings.result(kind))
+    figure = plot.draw(bench_findings.result_with_tf32() if kind == "tf32" else bench_findings.result(kind))
     canvas = agg.FigureCanvasAgg(figure)
     canvas.draw()
     texts = [figure._suptitle]

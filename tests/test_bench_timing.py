@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from vgg16gpu.bench.timing import (
     GPU_EFFORT,
     MIN_REPEATS,
     Effort,
+    LostError,
     Method,
     measure_in_turns,
     measure_iterations,
@@ -88,6 +90,7 @@ class Fake:
     """A contender whose runs take what it is told; `log` has who was measured, how and how often."""
 
     unchecked = ""
+    tf32 = False
 
     def __init__(
         self,
@@ -119,6 +122,31 @@ def test_contenders_take_turns_and_every_burst_starts_untimed() -> None:
     assert [set(found) for found in times] == [{QUEUED, HOST}, {HOST}]
     assert (times[0][HOST].samples, times[0][HOST].runs, times[0][HOST].median_s) == (6, 1, 1.0)
     assert (times[0][QUEUED].samples, times[0][QUEUED].runs) == (3, 2)
+
+
+class Leaves(Fake):
+    """A contender that is lost after so many measurements."""
+
+    def __init__(self, left: int, *rest: Any, **options: Any) -> None:
+        super().__init__(*rest, **options)
+        self._left = left
+
+    def measure(self, method: Method, runs: int) -> list[float]:
+        self._left -= 1
+        if self._left < 0:
+            raise LostError("it is gone")
+        return super().measure(method, runs)
+
+
+@pytest.mark.parametrize("left", [0, 3, 4])  # before it has a turn, in the first one, in the second
+def test_who_is_lost_leaves_the_turns_to_the_others(left: int) -> None:
+    log: list[tuple[str, Method, int]] = []
+    fakes = [Leaves(left, "lost", 1.0, log, (HOST,)), Fake("stays", 1.0, log, (HOST,))]
+    lost, stays = measure_in_turns(fakes, Effort(2.0, burst=1.0, most=100, repeats=6))
+    assert isinstance(lost, LostError)
+    assert isinstance(stays, dict)
+    assert stays[HOST].samples == 6
+    assert sum(name == "lost" for name, *_ in log) == left
 
 
 def test_a_fast_contender_gets_more_runs_than_a_slow_one() -> None:
@@ -201,6 +229,17 @@ def test_under_load_there_is_no_pause_and_load_before_every_sample(monkeypatch: 
     assert turns[:1] == [("ours", pytest.approx(30 + 13, abs=3))]
     assert turns[1:] == [(name, pytest.approx(13, abs=2)) for name in ("waits", "ours", "waits")]
     assert ours.summary.samples == 6
+
+
+@pytest.mark.parametrize("left", [0, 20])  # before the load, under it
+def test_who_is_lost_under_load_leaves_the_others(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    clock = Clock()
+    monkeypatch.setattr(sustained, "time", clock)
+    fakes = [Leaves(left, "lost", 0.02, [], (QUEUED, HOST), clock), Fake("stays", 0.01, [], (QUEUED, HOST), clock)]
+    lost, stays = measure_sustained(fakes, 3.0, Watch("cpu"))
+    assert isinstance(lost, LostError)
+    assert isinstance(stays, sustained.Sustained)
+    assert stays.summary.samples == 6
 
 
 def test_the_fastest_method_that_keeps_the_device_busy() -> None:

@@ -5,7 +5,7 @@ import shutil
 
 import lab_tables
 import pytest
-import readme_table
+import result_tables
 
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
@@ -43,7 +43,7 @@ def test_a_marker_that_is_missing_is_named(tmp_path, monkeypatch, capsys):
 
 def test_every_recorded_figure_is_shown():
     text = lab_tables.PAGE.read_text()
-    figures = [*(readme_table.RESULTS / "lab").glob("*.png"), *readme_table.RESULTS.glob("ladder*.png")]
+    figures = [*(result_tables.RESULTS / "lab").glob("*.png"), *result_tables.RESULTS.glob("ladder*.png")]
     assert len(figures) > 20
     assert not [figure.name for figure in figures if f"/{figure.name})" not in text]
 

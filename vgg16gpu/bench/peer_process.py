@@ -19,7 +19,7 @@ from vgg16gpu.errors import Error
 
 START_SECONDS = 300.0  # to import a framework, from a disk that has never read it
 _END_SECONDS = 30.0  # for the system to end a process that was killed
-_TAIL_NBYTES, _TAIL_LINES, _TAIL_COLUMNS = 8192, 12, 300
+_TAIL_NBYTES, _TAIL_LINES, _TAIL_COLUMNS = 16384, 30, 300
 _PACKAGES = str(Path(__file__).resolve().parents[2])  # so that it is this very package, wherever the command runs
 
 
@@ -51,7 +51,8 @@ class PeerProcess:
         self.stop()
         ours, theirs = Pipe()
         self._output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `stop`; appended to: no offset is shared
-        command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", "vgg16gpu.bench.peer_worker"]
+        options = ["-P", "-u", "-X", "faulthandler", "-X", "no_debug_ranges"]
+        command = [sys.executable, *options, "-m", "vgg16gpu.bench.peer_worker"]
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), self._name, self._target],

@@ -167,7 +167,7 @@ class RemotePeer:
         if broken and (self._first is None or len(broken) == len(built)):
             self._batch = Contend(self._batch.x, guilty_last(built))
             raise PeerFailureError(f"{broken[0].variant}: {broken[0].reason}", self._process.output())
-        return built
+        return sorted(built, key=lambda each: each.number)
 
     def _rebuild(self) -> Sequence[Built]:
         self._reopen()

@@ -19,9 +19,12 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 # Apart for colour-blind readers too.
 _COLOURS = {NAME: "#0072B2", "torch": "#D55E00", "jax": "#E69F00", "onnxruntime": "#8C8C8C", "tensorrt": "#009E73"}
+_TF32 = "best TF32 peer"
+_COLOURS[_TF32] = "#CC79A7"
 _FLOOR_COLOUR = "#B8D4E8"
 _LOG_FROM = 20  # ratio of the longest to the shortest bar from which on a linear axis hides the short ones
 _COLUMNS = 2  # of panels
+_LABEL_SIZE, _SMALL_LABEL_SIZE, _MANY_BARS = 8, 6.5, 4  # of the numbers on bars, from so many at a batch size on
 
 Bars = dict[str, list[tuple[int, float, float]]]  # by contender: (place of the batch size, height, ms)
 
@@ -68,7 +71,10 @@ def draw(content: Content, *, layers: bool = True) -> Any:
 
 
 def _bars(content: Content, precision: str, method: Method) -> tuple[Bars, bool]:
-    """The fastest variant of each contender, and whether heights are relative to the best peer (else ms per image)."""
+    """The fastest variant of each contender, of all TF32 the fastest one, and whether heights are relative.
+
+    They are to the best peer that computes in the precision itself; else they are ms per image.
+    """
     sizes = batches(content)
     records = {batch: headline(content, precision, batch, method) for batch in sizes}
     relative = all(peers(found) for found in records.values() if found)
@@ -76,11 +82,17 @@ def _bars(content: Content, precision: str, method: Method) -> tuple[Bars, bool]
     for place, batch in enumerate(sizes):
         rival = fastest(peers(records[batch]))
         unit = rival["median_s"] if relative and rival else 1e-3 * batch
-        for name in names(records[batch]):
-            best = fastest(record for record in records[batch] if record["name"] == name)
-            assert best is not None  # the name is that of a record
+        for name, best in _best(records[batch]).items():
             found.setdefault(name, []).append((place, best["median_s"] / unit, 1e3 * best["median_s"]))
     return found, relative
+
+
+def _best(records: Sequence[Content]) -> dict[str, Content]:
+    """The records that bars are drawn from."""
+    strict = [record for record in records if not record["tf32"]]
+    chosen = {name: fastest(record for record in strict if record["name"] == name) for name in names(strict)}
+    chosen[_TF32] = fastest(peers(records, tf32=True))
+    return {name: record for name, record in chosen.items() if record is not None}
 
 
 def _draw_bars(axes: Any, content: Content, precision: str, method: Method) -> None:
@@ -89,9 +101,10 @@ def _draw_bars(axes: Any, content: Content, precision: str, method: Method) -> N
     for number, (name, points) in enumerate(bars.items()):
         places = [place + (number - (len(bars) - 1) / 2) * width for place, _, _ in points]
         heights = [height for _, height, _ in points]
+        small = len(bars) > _MANY_BARS
         drawn = axes.bar(places, heights, width * 0.92, label=name, color=_COLOURS.get(name))
         labels = [_digits(ms if relative else height) for _, height, ms in points]
-        axes.bar_label(drawn, labels, fontsize=8, padding=2)
+        axes.bar_label(drawn, labels, fontsize=_SMALL_LABEL_SIZE if small else _LABEL_SIZE, padding=2)
     values = [height for points in bars.values() for _, height, _ in points]
     if max(values) > _LOG_FROM * min(values):
         axes.set_yscale("log")

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from vgg16gpu.bench.compare import Ratio
 from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.record import Content, ceilings_text, combinations, fastest, names, peers, precisions, select
+from vgg16gpu.bench.record import (
+    Content,
+    absent,
+    ceilings_text,
+    combinations,
+    kinds,
+    label,
+    names,
+    peers,
+    precisions,
+    select,
+)
 from vgg16gpu.bench.timing import Method, Regime
+from vgg16gpu.cli.columns import fitting
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+
+_TIMES_OPTIONAL = ("W", "MHz", "p95", "variant", "images/s", "error")  # the first goes first
+_LAYERS_OPTIONAL = ("least us", "GB/s", "kernel")
 
 
 def print_result(result: Content) -> None:
@@ -21,13 +37,13 @@ def print_result(result: Content) -> None:
     shape = "x".join(map(str, model["input_shape"]))
     kernels = result.get("kernels", "auto")  # older files do not say
     heading(screen, f"{model['path']}, input {shape}, on {result['device']['name']}, kernels {kernels}")
-    screen.print(_times_table(result))
+    screen.print(fitting(screen, partial(_times_table, result), _TIMES_OPTIONAL))
     if result["iterations"]:
         heading(screen, "Host to host, one input a call, over 10 inputs")
-        screen.print(_iterations_table(result))
+        screen.print(fitting(screen, lambda _: _iterations_table(result), ()))
     for batch in result["batches"]:
         heading(screen, f"Steps in {batch['precision']} at batch {batch['batch']}")
-        screen.print(_layer_table(batch))
+        screen.print(fitting(screen, partial(_layer_table, batch), _LAYERS_OPTIONAL))
     for line in _remarks(result):
         screen.print(line, markup=False)
 
@@ -36,56 +52,68 @@ def print_comparison(ratios: Sequence[Ratio], path: Path, threshold: float) -> N
     """The ratios to an older result and the verdict, on stdout."""
     screen = console()
     heading(screen, f"Compared with {path}")
-    screen.print(_ratio_table(ratios, threshold))
+    screen.print(fitting(screen, lambda _: _ratio_table(ratios, threshold), ()))
     slower = sum(ratio.is_slower(threshold) for ratio in ratios)
     text = f"SLOWER: {slower} medians, by more than {threshold:g} %" if slower else "No median is slower"
     screen.print(text, style="bold red" if slower else "bold green", markup=False)
 
 
-def _times_table(result: Content) -> Any:
-    numbers = ["median", "p95", "images/s", "time / ours", "error"]
+def _times_table(result: Content, omitted: Sequence[str]) -> Any:
     gpu = ["MHz", "W"] if any(record["gpu"] for record in result["records"]) else []
-    shown = table(["run", "method", "who", "variant", *numbers, *gpu], right=[*numbers, *gpu])
+    numbers = ["median", "p95", "images/s", "x ours", "error", *gpu]
+    columns = [column for column in ("run", "method", "who", "variant", *numbers) if column not in omitted]
+    shown = table(columns, right=numbers)
     for precision, batch in combinations(result):
         rows = [
             row
             for regime, method in product(Regime, Method)
-            for row in _time_rows(
-                select(result, precision=precision, batch=batch, regime=regime, method=method), bool(gpu)
-            )
+            for row in _time_rows(select(result, precision=precision, batch=batch, regime=regime, method=method))
         ]
+        rows += _absent_rows(result, precision, batch)
         for row in rows:
-            add_row(shown, *row, end_section=row is rows[-1])
+            add_row(shown, *(row.get(column, "") for column in columns), end_section=row is rows[-1])
     return shown
 
 
-def _time_rows(records: Sequence[Content], with_gpu: bool) -> list[tuple[object, ...]]:
-    """One row for each contender of one precision, batch, regime and method: its fastest variant."""
-    chosen = [record for name in names(records) if (record := fastest(r for r in records if r["name"] == name))]
+def _time_rows(records: Sequence[Content]) -> list[dict[str, str]]:
+    """One row for each contender of one precision, batch, regime and method, and for its TF32: its fastest variant."""
+    chosen = [
+        min((r for r in records if (r["name"], r["tf32"]) == kind), key=lambda r: float(r["median_s"]))
+        for kind in kinds(records)
+    ]
     ours = next((record for record in chosen if record["name"] == NAME), None)
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, str]] = []
     for record in chosen:
         ratio = record["median_s"] / ours["median_s"] if ours and record is not ours else None
+        first = not rows
         rows.append(
-            (
-                "" if rows else f"{record['precision']} x {record['batch']}, {record['regime']}",
-                "" if rows else record["method"],
-                record["name"],
-                record["variant"],
-                seconds(record["median_s"]),
-                seconds(record["p95_s"]),
-                f"{record['images_per_s']:.4g}",
-                "" if ratio is None else f"{ratio:.3g}",
-                "-" if record["error"] is None else f"{record['error']:.1e}",
-                *(_gpu_cells(record["gpu"] or {}) if with_gpu else ()),
-            )
+            {
+                "run": f"{record['precision']} x {record['batch']}, {record['regime']}" if first else "",
+                "method": record["method"] if first else "",
+                "who": label(record["name"], record["tf32"]),
+                "variant": record["variant"],
+                "median": seconds(record["median_s"]),
+                "p95": seconds(record["p95_s"]),
+                "images/s": f"{record['images_per_s']:.4g}",
+                "x ours": "" if ratio is None else f"{ratio:.3g}",
+                "error": "-" if record["error"] is None else f"{record['error']:.1e}",
+                **_gpu_cells(record["gpu"] or {}),
+            }
         )
     return rows
 
 
-def _gpu_cells(gpu: Content) -> tuple[str, ...]:
+def _absent_rows(result: Content, precision: str, batch: int) -> list[dict[str, str]]:
+    """One for each peer that has no number there; the reasons stand below the tables."""
+    present = names(select(result, precision=precision, batch=batch))
+    missing = [each["name"] for each in absent(result, precision, batch) if each["name"] not in present]
+    return [{"who": name, "variant": "see below", "median": "absent"} for name in missing]
+
+
+def _gpu_cells(gpu: Content) -> dict[str, str]:
     """Clock and power under load, where they were read."""
-    return tuple("" if gpu.get(key) is None else f"{gpu[key]:.0f}" for key in ("sm_mhz", "power_w"))
+    cells = {"MHz": gpu.get("sm_mhz"), "W": gpu.get("power_w")}
+    return {column: f"{value:.0f}" for column, value in cells.items() if value is not None}
 
 
 def _iterations_table(result: Content) -> Any:
@@ -97,27 +125,33 @@ def _iterations_table(result: Content) -> Any:
     return shown
 
 
-def _layer_table(batch: Content) -> Any:
+def _layer_table(batch: Content, omitted: Sequence[str]) -> Any:
     numbers = ["us", "TFLOP/s", "GB/s", "least us", "% of ceiling"]
-    shown = table(["step", "kernel", *numbers], right=numbers)
-    for layer in batch["layers"]:
-        add_row(
-            shown,
-            layer["label"],
-            layer["kernel"],
-            f"{1e6 * layer['median_s']:.1f}",
-            f"{layer['flop_per_s'] / 1e12:.3g}",
-            f"{layer['bytes_per_s'] / 1e9:.4g}",
-            f"{1e6 * layer['floor_s']:.1f}",
-            f"{layer['percent_of_ceiling']:.0f}",
-            end_section=layer is batch["layers"][-1],
-        )
-    total, floor, flop, nbytes = (
-        sum(layer[key] for layer in batch["layers"]) for key in ("median_s", "floor_s", "flop", "nbytes")
-    )
-    rates = f"{flop / total / 1e12:.3g}", f"{nbytes / total / 1e9:.4g}"
-    add_row(shown, "sum", "", f"{1e6 * total:.1f}", *rates, f"{1e6 * floor:.1f}", f"{100 * floor / total:.0f}")
+    columns = [column for column in ("step", "kernel", *numbers) if column not in omitted]
+    shown = table(columns, right=numbers)
+    layers = batch["layers"]
+    for layer in layers:
+        row = _layer_row(layer["label"], layer["kernel"], [layer])
+        add_row(shown, *(row[column] for column in columns), end_section=layer is layers[-1])
+    total = _layer_row("sum", "", layers)
+    add_row(shown, *(total[column] for column in columns))
     return shown
+
+
+def _layer_row(step: str, kernel: str, layers: Sequence[Content]) -> dict[str, str]:
+    """What some layers take together, and their rates."""
+    took, least, flop, nbytes = (
+        sum(layer[key] for layer in layers) for key in ("median_s", "floor_s", "flop", "nbytes")
+    )
+    return {
+        "step": step,
+        "kernel": kernel,
+        "us": f"{1e6 * took:.1f}",
+        "TFLOP/s": f"{flop / took / 1e12:.3g}",
+        "GB/s": f"{nbytes / took / 1e9:.4g}",
+        "least us": f"{1e6 * least:.1f}",
+        "% of ceiling": f"{100 * least / took:.0f}",
+    }
 
 
 def _remarks(result: Content) -> list[str]:
@@ -132,6 +166,7 @@ def _remarks(result: Content) -> list[str]:
             for precision, error in verified["worst_errors"].items()
             if error is not None
         ),
+        *(f"Absent: {_who(each)}: {each['reason']}" for each in result["absent"]),
         *(f"Note: {note}" for note in _notes(result)),
         *(f"{name}: {text}" for name, text in result["methods"].items() if _was_used(name, result)),
         f"Device: {result['device_choice']}; CPU: {environment['cpu']}, {environment['cores']} cores",
@@ -142,6 +177,14 @@ def _remarks(result: Content) -> list[str]:
             0, f"Cold start: {seconds(start['to_result_s'])} to the answer, {seconds(start['to_exit_s'])} to the end"
         )
     return lines
+
+
+def _who(missing: Content) -> str:
+    """An absent peer, or a variant of it, and where it is missing."""
+    parts = [f"{missing['name']} ({missing['variant']})" if missing["variant"] else missing["name"]]
+    parts += [missing["precision"]] if missing["precision"] else []
+    parts += [f"batch {missing['batch']}"] if missing["batch"] else []
+    return ", ".join(parts)
 
 
 def _notes(result: Content) -> list[str]:
@@ -155,7 +198,7 @@ def _was_used(name: str, result: Content) -> bool:
     if name in ("iterations", "cold_start"):
         return bool(result[name])
     if name == "peers":
-        return bool(peers(result["records"]))
+        return bool(peers(result["records"]) or peers(result["records"], tf32=True))
     if name in tuple(Regime):
         return bool(select(result, regime=name))
     return True

@@ -13,6 +13,7 @@ from vgg16gpu.bench.record import (
     ceilings_text,
     fastest,
     headline,
+    label,
     names,
     peers,
     precisions,
@@ -84,6 +85,7 @@ def _benchmark(record: Record) -> Html:
             _headlines(content),
             picture(title, shown, lambda: draw(content, layers=False), "Bars above 1 are slower than the best peer."),
             paragraph(_errors(content)),
+            _absent(content),
             fold(f"All {len(content['records'])} measurements", _measurements(content)),
             fold("How the numbers were taken", _methods(content)),
             element("p", origin(content["environment"]), class_="soft"),
@@ -106,9 +108,24 @@ def _precision_rows(content: Content, precision: str, sizes: Sequence[int]) -> I
     if not any(theirs):
         return
     listed = ", ".join(names(peers(record for at in found for record in at)))
-    yield ["", f"best of {listed}", *(f"{_ms(at)} {at['name']}" if at else NONE for at in theirs)]
+    tf32 = [fastest(peers(at, tf32=True)) for at in found]
+    strict = "best strict peer" if any(tf32) else "best"
+    yield ["", f"{strict} of {listed}", *_rivals(theirs)]
+    yield ["", "ratio", *_ratios(ours, theirs)]
+    if any(tf32):
+        worst = max((each["error"] for each in tf32 if each and each["error"] is not None), default=None)
+        listed = ", ".join(names(peers((record for at in found for record in at), tf32=True)))
+        yield ["", f"best TF32 peer of {listed} (error {error(worst)})", *_rivals(tf32)]
+        yield ["", "ratio", *_ratios(ours, tf32)]
+
+
+def _rivals(theirs: Sequence[Content | None]) -> list[object]:
+    return [f"{_ms(at)} {at['name']}" if at else NONE for at in theirs]
+
+
+def _ratios(ours: Sequence[Content | None], theirs: Sequence[Content | None]) -> list[object]:
     pairs = zip(ours, theirs, strict=True)
-    yield ["", "ratio", *(f"{b['median_s'] / a['median_s']:.2f}x" if a and b else NONE for a, b in pairs)]
+    return [f"{b['median_s'] / a['median_s']:.2f}x" if a and b else NONE for a, b in pairs]
 
 
 def _ms(record: Content) -> str:
@@ -129,6 +146,17 @@ def _errors(content: Content) -> str:
     return f"{text}{', '.join(errors) or 'not checked'}.{start}"
 
 
+def _absent(content: Content) -> Html | None:
+    """Who has no number, and why; None where nobody is missing."""
+    if not content["absent"]:
+        return None
+    rows = [
+        [each["name"], each["variant"] or NONE, each["precision"] or "all", each["batch"] or "all", each["reason"]]
+        for each in content["absent"]
+    ]
+    return table(["without a number", "variant", "precision", "batch", "reason"], rows)
+
+
 def _measurements(content: Content) -> Html:
     right = ["batch", "median (ms)", "95 % (ms)", "samples", "images/s", "error"]
     head = ["precision", "batch", "by", "variant", "method", "regime", *right[1:]]
@@ -137,7 +165,9 @@ def _measurements(content: Content) -> Html:
 
 def _measurement(record: Content) -> list[object]:
     return [
-        *(record[key] for key in ("precision", "batch", "name", "variant", "method", "regime")),
+        *(record[key] for key in ("precision", "batch")),
+        label(record["name"], record["tf32"]),
+        *(record[key] for key in ("variant", "method", "regime")),
         number(1e3 * record["median_s"]),
         number(1e3 * record["p95_s"]),
         record["samples"],

@@ -1,0 +1,268 @@
+"""The tables of recorded benchmarks as Markdown: short ones for the README, whole ones for docs/performance.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vgg16gpu.bench.ours import NAME
+from vgg16gpu.bench.record import Content, batches, fastest, headline, kinds, peers, precisions, select, version
+from vgg16gpu.bench.timing import Method, Regime
+
+RESULTS = Path(__file__).resolve().parents[1] / "testbench" / "results"
+
+# Milliseconds per image, 3x244x244, that the report which started this project published for its own machines.
+PUBLISHED = (
+    ("naive kernels, partial sums on the host", 20803),
+    ("sums in shared memory", 1198),
+    ("onnxruntime, a PC's CPU", 229),
+)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Ours in one precision beside the fastest peer of one arithmetic at every batch size; None where there is none."""
+
+    precision: str
+    arithmetic: str  # "TF32" of peers in fp32, else the precision
+    ours: tuple[Content | None, ...]
+    theirs: tuple[Content | None, ...]
+
+    @property
+    def rival(self) -> str:
+        """What the peers are called."""
+        random = any(record and record["unchecked"] for record in self.theirs)
+        return f"best {self.arithmetic} peer{', random data' if random else ''}"
+
+    @property
+    def error(self) -> float | None:
+        """The largest of the peers; None where nothing was checked."""
+        return max((each["error"] for each in self.theirs if each and each["error"] is not None), default=None)
+
+
+def matches(bench: Content) -> list[Match]:
+    """Everything that is to be compared, in order; without peers ours alone."""
+    return [match for precision in precisions(bench) for match in _matches(bench, precision)]
+
+
+def _matches(bench: Content, precision: str) -> Iterator[Match]:
+    records = [headline(bench, precision, batch, Method.BACK_TO_BACK) for batch in batches(bench)]
+    ours = tuple(fastest(record for record in found if record["name"] == NAME) for found in records)
+    strict = "strict fp32" if precision == "fp32" else precision
+    yield Match(precision, strict, ours, tuple(fastest(peers(found)) for found in records))
+    tf32 = tuple(fastest(peers(found, tf32=True)) for found in records)
+    if any(tf32):
+        yield Match(precision, "TF32", ours, tf32)
+
+
+def figure(value: float) -> str:
+    """Three significant digits, trailing zeros kept."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def row(label: str, cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {label} | {' | '.join(cells)} |\n"
+
+
+def head(bench: Content, title: str) -> str:
+    """The first lines of a table with a column for each batch size."""
+    sizes = batches(bench)
+    return row(title, [f"batch {batch}{_load(bench, batch)}" for batch in sizes]) + row("---", ["---:"] * len(sizes))
+
+
+def shape(bench: Content) -> str:
+    """Of an image."""
+    return "x".join(map(str, bench["model"]["input_shape"]))
+
+
+def _load(bench: Content, batch: int) -> str:
+    """What a batch size's column says of the regime."""
+    shown = [headline(bench, precision, batch, Method.BACK_TO_BACK) for precision in precisions(bench)]
+    loaded = any(records and records[0]["regime"] == Regime.SUSTAINED for records in shown)
+    return f", {Regime.SUSTAINED}" if loaded else ""
+
+
+def _ms(record: Content) -> str:
+    return figure(1000 * record["median_s"])
+
+
+# For the README
+
+
+def short_table(bench: Content) -> str:
+    """A row for each precision and arithmetic, ours and the best peer's in one cell."""
+    text = head(bench, f"{bench['device']['name']}, ms per batch: **ours** / best peer's")
+    for match in matches(bench):
+        pairs = zip(match.ours, match.theirs, strict=True)
+        cells = [" / ".join([*([f"**{_ms(a)}**"] if a else []), *([_named(b)] if b else [])]) for a, b in pairs]
+        beside = f" / {match.rival}" if any(match.theirs) else ""
+        text += row(f"**{match.precision}**{beside}", cells)
+    return text
+
+
+def summary(bench: Content) -> str:
+    """Who took part, who did not, and where ours is not the fastest, on one line."""
+    names = dict.fromkeys(name for name, _ in kinds(bench["records"]) if name != NAME)
+    took_part = ", ".join(f"{name} {version(bench, name)}".strip() for name in names) or "nobody"
+    sentences = (
+        f"{bench['device']['name']}, {_when(bench)}.",
+        f"Peers: {took_part}.",
+        _who_failed(bench),
+        _lost_to(bench),
+    )
+    return f"{' '.join(filter(None, sentences))}\n"
+
+
+def _named(record: Content) -> str:
+    return f"{_ms(record)} {record['name']}"
+
+
+def _who_failed(bench: Content) -> str:
+    gaps: dict[tuple[str, str], list[str]] = {}
+    for each in bench["absent"]:
+        if not each["variant"]:
+            where = " ".join([each["precision"] or "", f"x {each['batch']}" if each["batch"] else ""]).strip()
+            gaps.setdefault((each["name"], short_reason(each["reason"])), []).append(where)
+    listed = [
+        f"{name}{f' ({places})' if (places := ', '.join(filter(None, where))) else ''}: {reason}"
+        for (name, reason), where in gaps.items()
+    ]
+    return f"Without a time: {'; '.join(listed)}." if listed else ""
+
+
+def short_reason(reason: str) -> str:
+    """What a reason begins with."""
+    return "not installed" if "is not installed" in reason else reason.partition(":")[0]
+
+
+def _lost_to(bench: Content) -> str:
+    """Where a peer is faster, in a sentence."""
+    found = matches(bench)
+    lost = []
+    for match in found:
+        faster = [
+            str(batch)
+            for batch, a, b in zip(batches(bench), match.ours, match.theirs, strict=True)
+            if a and b and b["median_s"] < a["median_s"]
+        ]
+        if faster:
+            errors = "" if match.arithmetic == match.precision else f" ({_errors(bench, match)})"
+            lost.append(f"{match.precision} than the {match.rival}{errors} at batch {', '.join(faster)}")
+    if lost:
+        return f"Ours is slower in {'; '.join(lost)}; nowhere else."
+    if not any(any(match.theirs) for match in found):
+        return ""
+    untried = "" if any(match.arithmetic == "TF32" for match in found) else " TF32 was not measured."
+    return f"Ours is the fastest everywhere.{untried}"
+
+
+def _errors(bench: Content, match: Match) -> str:
+    ours = bench["verification"]["worst_errors"].get(match.precision)
+    texts = [f"{who} {error:.0e}" for who, error in (("error", match.error), ("ours", ours)) if error is not None]
+    return ", ".join(texts)
+
+
+# For docs/performance.md
+
+
+def whole_table(bench: Content) -> str:
+    """Ours, the best peer and the ratio, by precision, arithmetic and batch size."""
+    text = head(bench, f"VGG16, {shape(bench)}, ms per batch on one {bench['device']['name']}, back to back")
+    seen: set[str] = set()
+    for match in matches(bench):
+        if match.precision not in seen:
+            text += row(
+                f"**{match.precision}, vgg16gpu**", [f"**{_ms(record)}**" if record else "" for record in match.ours]
+            )
+        seen.add(match.precision)
+        if any(match.theirs):
+            text += row(_rivals(bench, match), [_named(record) if record else "" for record in match.theirs])
+            pairs = zip(match.ours, match.theirs, strict=True)
+            text += row("ratio", [f"{b['median_s'] / a['median_s']:.2f}x" if a and b else "" for a, b in pairs])
+    return text
+
+
+def _rivals(bench: Content, match: Match) -> str:
+    tf32 = match.arithmetic == "TF32"
+    candidates = peers(select(bench, precision=match.precision, method=Method.BACK_TO_BACK), tf32=tf32)
+    listed = ", ".join(f"{name} {version(bench, name)}".strip() for name, _ in kinds(candidates))
+    error = "" if match.error is None else f", error {match.error:.1e}"
+    return f"{match.rival} of {listed}{error}"
+
+
+def whole_text(bench: Content) -> str:
+    """When and how a record was made, what is missing in it, and ours in short bursts."""
+    where: dict[str, Any] = bench["environment"]
+    text = (
+        f"Measured {_when(bench)}, driver {where['cuda']['driver']}, CUDA {where['cuda']['cuda']}, "
+        f"PyCUDA {where['versions']['pycuda']}. Errors of ours: {_our_errors(bench)}."
+    )
+    if bench["cold_start"]:
+        text += f" Cold start to answer: {1000 * bench['cold_start']['to_result_s']:.0f} ms."
+    if failures := [failure.partition(":")[0] for failure in bench["failures"]]:
+        text += f" Not timed, for the reasons in the record: {'; '.join(failures)}."
+    text += f" Peers: {bench['methods']['peers']}."
+    if select(bench, regime=Regime.SUSTAINED):
+        text += f" Sustained: {bench['methods'][Regime.SUSTAINED.value].partition(';')[0]}."
+    return "".join([text, "\n", *_bursts(bench), *map(_gap, bench["absent"])])
+
+
+def _our_errors(bench: Content) -> str:
+    errors = bench["verification"]["worst_errors"].items()
+    return ", ".join(f"{error:.1e} ({precision})" for precision, error in errors if error is not None) or "not checked"
+
+
+def _bursts(bench: Content) -> Iterator[str]:
+    """Ours in the cool regime, at the sizes whose columns have the other one."""
+    sizes = [batch for batch in batches(bench) if _load(bench, batch)]
+    keys = {"name": NAME, "method": Method.BACK_TO_BACK, "regime": Regime.COOL}
+    parts = []
+    for precision in precisions(bench):
+        found = [fastest(select(bench, precision=precision, batch=batch, **keys)) for batch in sizes]
+        if any(found):
+            parts.append(f"{precision} {' and '.join(_ms(record) for record in found if record)}")
+    if parts:
+        shown = " and ".join(map(str, sizes))
+        yield f"\nIn short bursts, before the card is warm, batch {shown}: {', '.join(parts)}.\n"
+
+
+def _gap(absent: Content) -> str:
+    where = [absent["precision"] or "", f"batch {absent['batch']}" if absent["batch"] else "", absent["variant"]]
+    return f"\nWithout a time: {', '.join([absent['name'], *filter(None, where)])}: {absent['reason']}.\n"
+
+
+def report_table(testbench: Content, laptop: Content) -> str:
+    """Ours beside the published figures of the report that started the project."""
+    times = testbench["mean_run_s"]
+    most = max(times, key=int)
+    text = row("VGG16, 3x244x244, mean of 10 inputs, host to host", ["ms per image"]) + row("---", ["---:"])
+    text += row(
+        f"**vgg16gpu**, {testbench['environment']['device']['name']} (x {most} iterations)",
+        [f"**{figure(1000 * times[most])}**"],
+    )
+    cpu = laptop["mean_run_s"]
+    text += row(
+        f"vgg16gpu, the same kernels on {laptop['environment']['cores']} CPU cores",
+        [f"{1000 * cpu[max(cpu, key=int)]:.0f}"],
+    )
+    for label, ms in PUBLISHED:
+        text += row(f"published: {label}", [f"{ms}"])
+    return (
+        f"{text}\nMeasured {_when(testbench)} on the GPU, {_when(laptop)} on the CPU. "
+        '"Published" is the report that this project started from, each figure on its authors\' own machine.\n'
+    )
+
+
+def _when(record: Content) -> str:
+    where = record["environment"]
+    return f"{where['date'][:10]} at commit {where['commit']['hash'][:10]}"
+
+
+def load(name: str) -> Content:
+    """A recorded result of the testbench."""
+    content: Content = json.loads((RESULTS / name).read_text())
+    return content
