@@ -20,6 +20,7 @@ from vgg16gpu.bench.admission import admit
 from vgg16gpu.bench.findings import Absent, Remarks
 from vgg16gpu.bench.ours import NAME
 from vgg16gpu.bench.peer_fleet import Fleet
+from vgg16gpu.bench.peer_messages import Built
 from vgg16gpu.bench.peers import PEERS, PeerError, Setting, has_tf32, open_peer
 from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
 from vgg16gpu.bench.record import absent, names
@@ -153,7 +154,8 @@ def test_where_there_is_tf32(kind: str, capability: tuple[int, int], precision: 
 class Offered:
     """A remote peer, and its only contender, which gives `scores` or is lost."""
 
-    name, variant, methods, unbuilt = "torch", "fake", (Method.HOST_TO_HOST,), ()
+    name, variant, methods = "torch", "fake", (Method.HOST_TO_HOST,)
+    unbuilt: Sequence[Built] = ()
 
     def __init__(self, scores: np.ndarray | LostError, unchecked: str = "", tf32: bool = False) -> None:
         self._scores, self.unchecked, self.tf32 = scores, unchecked, tf32
@@ -199,8 +201,16 @@ def test_the_bound_for_peers(relative: float, precision: str, tf32: bool, right:
     else:
         assert errors == []
         (one,) = missing
-        assert (one.name, one.variant, one.precision, one.batch) == ("torch", "fake", precision, 2)
+        assert (one.name, one.variant, one.precision, one.batch) == ("torch", "", precision, 2)
         assert "its scores differ from ours" in one.reason
+
+
+def test_a_variant_that_is_wrong_is_named_beside_one_that_is_right() -> None:
+    offered = Offered(OURS)
+    offered.unbuilt = (Built(7, "another", reason="RuntimeError: out of memory"),)
+    errors, missing = admitted(offered)
+    assert errors == [0.0]
+    assert missing == [Absent("torch", "RuntimeError: out of memory", "fp32", 2, "another")]
 
 
 def test_other_scores_than_ours_are_no_scores() -> None:

@@ -1,1 +1,1 @@
-"""Measurements: how long a model takes, where the time goes, and how others do beside it in the same process."""
+"""Measurements: how long a model takes, where the time goes, and how others do in turns with it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 from vgg16gpu.accuracy import score_error
@@ -39,29 +38,35 @@ def admit(
 
     Those that are there for their time alone are not checked, and their error is None. `stack` closes all.
     """
+    admitted: list[Admitted] = []
     try:
         contenders = stack.enter_context(peer.contenders(x))
-        for built in peer.unbuilt:
-            remarks.miss(Absent(peer.name, built.reason, precision, len(x), built.variant))
-        return list(_right(contenders, scores, precision, remarks))
-    except LostError as error:
-        remarks.miss(Absent(peer.name, str(error), precision, len(x), output=error.output))
+        missing = [Absent(peer.name, each.reason, precision, len(x), each.variant) for each in peer.unbuilt]
+        for contender in contenders:
+            error, reason = _judged(contender, scores, precision)
+            if reason:
+                missing.append(Absent(peer.name, reason, precision, len(x), contender.variant))
+            else:
+                admitted.append((contender, error))
+    except LostError as lost:
+        remarks.miss(Absent(peer.name, str(lost), precision, len(x), output=lost.output))
         return []
+    if missing and not admitted:  # the peer is absent as a whole
+        reasons = dict.fromkeys(each.reason for each in missing)
+        missing = [Absent(peer.name, "; ".join(reasons), precision, len(x))]
+    for each in missing:
+        remarks.miss(each)
+    return admitted
 
 
-def _right(contenders: list[Contender], scores: Array, precision: str, remarks: Remarks) -> Iterator[Admitted]:
-    for contender in contenders:
-        if contender.unchecked:
-            yield contender, None
-            continue
-        theirs, bound = contender.scores(), peer_tolerance(precision, tf32=contender.tf32)
-        error = float(score_error(theirs.reshape(scores.shape), scores).max()) if theirs.size == scores.size else None
-        if error is not None and error <= bound:
-            yield contender, error
-            continue
-        reason = (
-            f"it gives {theirs.size} scores, ours are {scores.size}"
-            if error is None
-            else f"its scores differ from ours by {error:.2e}, more than {bound:g}"
-        )
-        remarks.miss(Absent(contender.name, reason, precision, len(scores), contender.variant))
+def _judged(contender: Contender, scores: Array, precision: str) -> tuple[float | None, str]:
+    """(error, why the contender may not be timed); the error is None where it means nothing."""
+    if contender.unchecked:
+        return None, ""
+    theirs, bound = contender.scores(), peer_tolerance(precision, tf32=contender.tf32)
+    if theirs.size != scores.size:
+        return None, f"it gives {theirs.size} scores, ours are {scores.size}"
+    error = float(score_error(theirs.reshape(scores.shape), scores).max())
+    if not error <= bound:
+        return None, f"its scores differ from ours by {error:.2e}, more than {bound:g}"
+    return error, ""

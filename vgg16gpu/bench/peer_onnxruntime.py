@@ -54,6 +54,8 @@ class OnnxruntimePeer:
             _preload()
         self._source: str | bytes = half_model(setting.path) if self._half else str(setting.path)
         self._session = cache(self._open)
+        if self._has_cuda:
+            self._gpu_session(_Form(nhwc=False, tf32=False), graph=False)  # refused now rather than at every batch size
 
     def ways(self, x: Array) -> Sequence[Way]:
         """On a GPU NCHW and NHWC, launched one by one and as a CUDA graph, for each arithmetic; else the CPU."""
@@ -78,13 +80,17 @@ class OnnxruntimePeer:
         return Way(variant, partial(self._on_gpu, form, graph, x, variant))
 
     def _on_gpu(self, form: _Form, graph: bool, x: Array, variant: str) -> _CudaContender:
+        session = self._gpu_session(form, graph=graph)
+        return _CudaContender(session, x, variant, form.tf32, graph, self._setting.ordinal)
+
+    def _gpu_session(self, form: _Form, *, graph: bool) -> Any:
+        """One for both ways to launch where the model can be captured. Raises PeerError."""
         try:
-            session = self._session(form)
+            return self._session(form)
         except PeerError:
             if graph:
                 raise
-            session = self._session(replace(form, captures=False))
-        return _CudaContender(session, x, variant, form.tf32, graph, self._setting.ordinal)
+            return self._session(replace(form, captures=False))
 
     def _open(self, form: _Form | None) -> Any:
         """A session of the CUDA provider; of the CPU provider without a form. Raises PeerError."""

@@ -32,7 +32,7 @@ from vgg16gpu.prepare import PRECISIONS, Request, load_graph
 from vgg16gpu.scores import finite_or_none
 
 _PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"
-_AGAINST_HELP = f"Also measure, in turns with ours, those installed of {', '.join(PEERS)}, with commas."
+_AGAINST_HELP = f"Also measure, in turns with ours, each in its own process: {', '.join(PEERS)}, with commas."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
 _REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds."
 _SECONDS_HELP = "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU."
