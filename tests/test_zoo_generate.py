@@ -16,10 +16,11 @@ from onnx import helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE, model_metadata
+from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE, model_metadata
 from vgg16gpu.zoo.samples import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
@@ -243,9 +244,10 @@ def test_a_full_disk_is_one_line():
     assert "cannot be written (No space left on device)" in str(write_error(Path("net.onnx"), caught.value))
 
 
-def test_note_says_that_the_weights_are_random(tmp_path):
+def test_the_file_says_that_its_weights_are_random_and_how_it_is_fed(tmp_path):
     make_vgg(tmp_path / "net.onnx", size=32, **NARROW)
-    assert model_metadata(tmp_path / "net.onnx") == {NOTE_KEY: RANDOM_NOTE}
+    preprocess = Preprocess.named("torchvision").to_json()
+    assert model_metadata(tmp_path / "net.onnx") == {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: preprocess}
 
 
 @pytest.mark.parametrize(

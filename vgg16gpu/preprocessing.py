@@ -191,7 +191,9 @@ class Preprocess:
         mean, std = _short(self.mean), _short(self.std)
         if std == "1":
             return f"{x} - {mean}" if mean != "0" else f"{x} from 0 to {self.pixel_range}"
-        return f"({x} - {mean})/{std}" if mean != "0" else f"({x})/{std}"
+        if mean != "0":
+            return f"({x} - {mean})/{std}"
+        return f"({x})/{std}" if self.pixel_range == 1 else f"{x}/{std}"
 
 
 def default_preprocess(channels: int) -> Preprocess:

@@ -22,9 +22,8 @@ from vgg16gpu.files import Progress, target_of, write_error
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded
 
-VGG16_METADATA: Final[Mapping[str, str]] = {
-    PREPROCESS_KEY: Preprocess.named("torchvision").to_json()
-}  # as its page says
+# What its page in the zoo says of pictures.
+VGG16_METADATA: Final[Mapping[str, str]] = {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
 VGG16_SIZE: Final = 553_437_328  # bytes
 VGG16_SHA256: Final = "f20805a3ecccaa88647bbab4ad011ff2412a9838485ea844de0fcbce349820b9"
 _ZOO_PATH = "validated/vision/classification/vgg/model/vgg16-7.onnx"
@@ -49,9 +48,10 @@ def fetch_vgg16(
 ) -> str | None:
     """Download the file of that size and SHA-256 to `path` from the first URL that has it; the URL.
 
-    `metadata` is added behind it. None when `path` has it already, with or without the metadata. What has come lies in `path`.part until the file is whole and verified; an
-    interrupted download goes on there. A download with the wrong checksum is deleted. Raises ModelError listing each
-    URL and what was wrong with it, or saying why the file cannot be written; one that is there is not overwritten.
+    `metadata` is added behind it. None when `path` has it already, with or without the metadata. What has come lies in
+    `path`.part until the file is whole and verified; an interrupted download goes on there. A download with the wrong
+    checksum is deleted. Raises ModelError listing each URL and what was wrong with it, or saying why the file cannot be
+    written; one that is there is not overwritten.
     """
     download = _Download(target_of(Path(path)), size, sha256, encoded(metadata), progress)
     failures = []
