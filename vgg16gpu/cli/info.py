@@ -142,7 +142,7 @@ def _summary(path: Path, graph: Graph, shape: Shape, fused: Graph, given: Shape)
         "file_nbytes": path.stat().st_size,
         "refused": [],
         "note": notes.note,
-        "preprocess": notes.preprocess and notes.preprocess.report(*given[2:]),
+        "preprocess": notes.preprocess and notes.preprocess.report(*given[2:], pictures=given[1] in (1, 3)),
         "input": {
             "name": graph.input.name,
             "declared": list(graph.input.shape),
