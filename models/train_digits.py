@@ -24,8 +24,9 @@ from torch import nn
 from torch.nn import functional
 
 from vgg16gpu.normalise import normalise
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo.digits import DIGITS_LABELS, DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, enlarge
-from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, STD_KEY
+from vgg16gpu.zoo.metadata import LABELS_KEY, PREPROCESS_KEY
 
 SEED = 0
 EPOCHS = 30
@@ -113,8 +114,9 @@ def export(net: DigitsNet, path: Path) -> None:
             dynamic_axes={"input": {0: "batch"}, "output": {0: "batch"}},
         )
     model = onnx.load(path)
-    for key, value in ((MEAN_KEY, DIGITS_MEAN), (STD_KEY, DIGITS_STD), (LABELS_KEY, DIGITS_LABELS)):
-        model.metadata_props.add(key=key, value=json.dumps(value))
+    preprocess = Preprocess(DIGITS_MEAN, DIGITS_STD, fit="stretch")
+    for key, value in ((PREPROCESS_KEY, preprocess.to_json()), (LABELS_KEY, json.dumps(DIGITS_LABELS))):
+        model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
 

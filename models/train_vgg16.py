@@ -37,11 +37,11 @@ from torch import nn
 from torch.nn import functional
 
 from vgg16gpu.files import atomic_writer
-from vgg16gpu.images import RESIZE_RATIO
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Pixels
+from vgg16gpu.preprocessing import Preprocess, resize_target
 from vgg16gpu.zoo.architecture import Layer, Vgg
 from vgg16gpu.zoo.digits import enlarge
-from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, NOTE_KEY, STD_KEY
+from vgg16gpu.zoo.metadata import LABELS_KEY, NOTE_KEY, PREPROCESS_KEY
 from vgg16gpu.zoo.model_writer import ModelWriter
 
 SPLIT_SEED: Final = 0  # the split of train_digits.py: what one net never saw, the other did not see either
@@ -277,8 +277,7 @@ def export(net: Vgg, model: nn.Module, path: Path, note: str) -> str:
     """Write the model as ONNX, with preprocessing and class names; its SHA-256."""
     names = [str(i) if i < DIGITS else f"unused {i}" for i in range(net.classes)]
     metadata = {
-        MEAN_KEY: json.dumps(IMAGENET_MEAN),
-        STD_KEY: json.dumps(IMAGENET_STD),
+        PREPROCESS_KEY: Preprocess.named("torchvision").to_json(),
         LABELS_KEY: json.dumps(names),
         NOTE_KEY: note,
     }
@@ -311,7 +310,7 @@ def write_images(digits: Digits, folder: Path, size: int) -> None:
 
 def _write_image(levels: Pixels, size: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    border = (round(size * RESIZE_RATIO) - size) // 2
+    border = (resize_target((size, size))[0] - size) // 2
     Image.fromarray(np.pad(enlarge(levels[None], size)[0, :, :, 0], border)).save(path)
 
 

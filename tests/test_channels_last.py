@@ -228,13 +228,14 @@ def test_files_of_numbers_are_as_in_the_model(tmp_path: Path) -> None:
 def test_infer_takes_images_and_arrays(tmp_path: Path, path: Path) -> None:
     image = pixels(1)[0]
     np.save(tmp_path / "pixels.npy", image)
-    np.save(tmp_path / "numbers.npy", numbers_of(image[None])[0])
+    np.save(tmp_path / "numbers.npy", (image / 255).astype(np.float32))
     Image.fromarray(image).save(tmp_path / "picture.png")
     names = ("pixels.npy", "numbers.npy", "picture.png")
-    found = report("infer", *(tmp_path / name for name in names), "--model", path)["inputs"]
-    best = int(expected(path, numbers_of(image[None])).argmax())
-    assert [item["top"][0]["index"] for item in found[:2]] == [best, best]
-    assert len(found) == 3
+    arguments = ("--model", path, "--output", tmp_path / "scores.npy")
+    done = report("infer", *(tmp_path / name for name in names), *arguments)["preprocess"]
+    assert done["line"].startswith("pictures: stretched to 32x24, bilinear, RGB, x/255 from 0 to 1; assumed: ")
+    scores = expected(path, (image[None] / 255).astype(np.float32))
+    assert score_error(np.load(tmp_path / "scores.npy"), np.repeat(scores, 3, axis=0)).max() < 1e-5
 
 
 def test_int8_from_calibration_to_testbench(tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ def test_the_same_images_in_a_file_give_the_same_scales(model, images, tmp_path)
     first = run_json(model, "--images", images)
     np.save(tmp_path / "nine.npy", heldout()[0][:9])
     second = run_json(model, "--images", tmp_path / "nine.npy")
+    pictures, pixels = (report.pop("preprocess") for report in (first, second))
     assert second == first
+    assert (pictures.pop("line")[:9], pixels.pop("line")[:7]) == ("pictures:", "pixels:")
+    assert pixels == pictures
     assert first["images_sha256"] == hashlib.sha256(heldout()[0][:9].tobytes()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.images import load_image, resized_shape
+from vgg16gpu.preprocessing import Preprocess
 
 
 def picture(height, width, seed=0):
@@ -61,6 +62,46 @@ def test_grey_models_see_the_whole_picture(tmp_path):
     pixels = load_image(saved(tmp_path, array), 1, 8, 8)
     np.testing.assert_array_equal(pixels[:, :, 0], np.asarray(Image.fromarray(array).convert("L")))
     assert load_image(saved(tmp_path, picture(30, 40)), 1, 8, 8).shape == (8, 8, 1)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(24, 40), (90, 17)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_stretched_as_pillow_does(tmp_path, interpolation, size, channels):
+    """Also as Keras' load_img(path, target_size=size, interpolation=interpolation)."""
+    preprocess = Preprocess((0,) * channels, (1,) * channels, fit="stretch", interpolation=interpolation)
+    path = saved(tmp_path, picture(60, 50))
+    pixels = load_image(path, channels, *size, preprocess)
+    image = Image.open(path).convert("RGB" if channels == 3 else "L")
+    expected = image.resize(size[::-1], Image.Resampling[interpolation.upper()])
+    np.testing.assert_array_equal(pixels, np.asarray(expected).reshape(*size, channels))
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bicubic"])
+def test_cropped_after_another_interpolation(tmp_path, interpolation):
+    array = picture(300, 400)
+    preprocess = Preprocess((0,) * 3, (1,) * 3, interpolation=interpolation)
+    resized = Image.fromarray(array).resize((341, 256), Image.Resampling[interpolation.upper()])
+    left = round((341 - 224) / 2)
+    expected = np.asarray(resized)[16:240, left : left + 224]
+    np.testing.assert_array_equal(load_image(saved(tmp_path, array), 3, 224, 224, preprocess), expected)
+
+
+def test_grey_pictures_can_be_cropped_too(tmp_path):
+    array = picture(16, 32)[:, :, 0]
+    pixels = load_image(saved(tmp_path, array), 1, 14, 14, Preprocess((0,), (1,)))
+    np.testing.assert_array_equal(pixels[:, :, 0], array[1:15, 9:23])
+
+
+def test_blue_comes_first_where_the_network_wants_it(tmp_path):
+    path = saved(tmp_path, picture(20, 30))
+    rgb, bgr = (load_image(path, 3, 16, 16, Preprocess.named("unit").in_order(order)) for order in ("rgb", "bgr"))
+    np.testing.assert_array_equal(bgr, rgb[:, :, ::-1])
+    assert bgr.flags.c_contiguous
+
+
+def test_strips_can_be_stretched(tmp_path):
+    assert load_image(saved(tmp_path, picture(400, 3)), 3, 8, 8, Preprocess.named("unit")).shape == (8, 8, 3)
 
 
 def test_exif_orientation_is_applied(tmp_path):

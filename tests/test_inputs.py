@@ -9,6 +9,7 @@ from PIL import Image
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.inputs import InputSpec, batched, expand_paths, read_inputs
+from vgg16gpu.preprocessing import Preprocess
 
 SHAPE = (3, 4, 5)
 SPEC = InputSpec(SHAPE, open_size=True, nonfinite_advice="give --some-option")
@@ -65,6 +66,18 @@ def test_npy_floats_are_channels_first(tmp_path, dtype):
     items = read(tmp_path / "a.npy")
     assert [item.array.dtype for item in items] == [np.float32] * 2
     np.testing.assert_array_equal(items[1].array, FLOATS.astype(dtype)[1].astype(np.float32))
+
+
+def test_pixels_are_rgb_and_get_the_order_of_the_network(tmp_path):
+    np.save(tmp_path / "a.npy", PIXELS)
+    np.savez(tmp_path / "a.npz", PIXELS)
+    spec = InputSpec(SHAPE, preprocess=Preprocess.named("keras"))
+    for name in ("a.npy", "a.npz"):
+        for item, pixels in zip(read(tmp_path / name, spec=spec), PIXELS, strict=True):
+            np.testing.assert_array_equal(item.array, pixels[..., ::-1])
+    np.save(tmp_path / "a.npy", np.ones((1, *SHAPE), np.float32) * np.arange(3)[:, None, None])
+    (item,) = read(tmp_path / "a.npy", spec=spec)  # numbers are as they are
+    assert item.array[:, 0, 0].tolist() == [0, 1, 2]
 
 
 def test_npy_bytes_are_pixels_channels_last(tmp_path):

@@ -14,7 +14,9 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Identity
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.ops.preprocess import Normalisation
+from vgg16gpu.preprocessing import Preprocess
 
+EPSILON = float(np.finfo(np.float32).eps)
 IMAGENET = Normalisation(tuple(IMAGENET_MEAN), tuple(IMAGENET_STD))
 Pixels = npt.NDArray[np.uint8]
 
@@ -54,6 +56,17 @@ def test_shapes(device: Device, shape: tuple[int, ...]) -> None:
 def test_every_byte_in_every_channel(device: Device) -> None:
     values = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
     check(device, np.repeat(values, 3, axis=-1), IMAGENET)
+
+
+@pytest.mark.parametrize("preset", ["torchvision", "keras", "unit", "symmetric", "raw"])
+def test_every_preset_in_its_own_range(device: Device, preset: str) -> None:
+    """The formula of the preset itself, not of pixels / 255, within the rounding of what is added."""
+    wanted = Preprocess.named(preset)
+    images = np.repeat(np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1), 3, axis=-1)
+    result = run(device, images, Normalisation(wanted.unit_mean, wanted.unit_std))
+    expected = (images * (wanted.pixel_range / 255) - np.array(wanted.mean)) / np.array(wanted.std)
+    largest = 255 if wanted.pixel_range == 255 else 2 / min(wanted.std)
+    np.testing.assert_allclose(np.moveaxis(result.value("x"), 1, -1), expected, rtol=0, atol=2 * EPSILON * largest)
 
 
 def test_an_image_has_the_same_bits_in_any_batch(device: Device) -> None:

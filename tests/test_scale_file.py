@@ -11,8 +11,9 @@ from onnx import numpy_helper
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.quantise import Scale, quantised_inputs
-from vgg16gpu.scale_file import read_scales, scales_path, weight_digests, write_scales
+from vgg16gpu.scale_file import read_preprocess, read_scales, scales_path, weight_digests, write_scales
 from vgg16gpu.zoo.digits import digits_model
 
 
@@ -46,6 +47,21 @@ def test_the_same_scales_come_back(model):
     assert read_scales(model, graph_of(model)) == scales
     content = json.loads(scales_path(model).read_text())
     assert (content["method"], content["images"], content["images_sha256"]) == ("a guess", 7, "0" * 64)
+
+
+def test_what_was_done_to_pictures_is_beside_them(model):
+    scales = written(model)
+    assert read_preprocess(model) is None
+    preprocess, graph = Preprocess.named("symmetric", 1), graph_of(model)
+    write_scales(model, graph, scales, method="", images=1, images_digest="", preprocess=preprocess)
+    assert read_preprocess(model) == preprocess
+    assert read_scales(model, graph) == scales
+    changed(model, lambda content: content.pop("preprocess"))  # as older versions wrote it
+    assert read_preprocess(model) is None
+    assert read_scales(model, graph) == scales
+    changed(model, lambda content: content.update(preprocess="keras"))
+    with pytest.raises(ModelError, match=r"its 'preprocess' is broken .*; `python -m vgg16gpu calibrate"):
+        read_preprocess(model)
 
 
 def test_other_outputs_of_the_same_model_need_no_other_scales(model):

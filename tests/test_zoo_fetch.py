@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import onnx
 import pytest
+from onnx_models import torch_vgg
 from zoo_server import CONTENT, EXPECTED, serve
 
 from vgg16gpu.errors import ModelError
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import fetch
-from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, VGG16_URLS, fetch_vgg16
+from vgg16gpu.zoo.fetch import VGG16_METADATA, VGG16_SHA256, VGG16_SIZE, VGG16_URLS, fetch_vgg16
+from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded, model_metadata
 
 
 @pytest.fixture
@@ -42,6 +48,43 @@ def test_another_file_is_not_overwritten(server, tmp_path):
         fetch_vgg16(tmp_path / "v.onnx", [server.url("/good")], **EXPECTED)
     assert (tmp_path / "v.onnx").read_bytes() == b"mine"
     assert server.requests == []
+
+
+@pytest.fixture
+def tagged(server):
+    """A model on the server, and what to expect of it when its preprocessing is added."""
+    content = torch_vgg().proto().SerializeToString()
+    server.bodies["/model"] = content
+    expected = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "metadata": VGG16_METADATA}
+    return content, expected
+
+
+def test_metadata_is_added_behind_the_verified_bytes(server, tagged, tmp_path):
+    content, expected = tagged
+    path = tmp_path / "v.onnx"
+    fetch_vgg16(path, [server.url("/model")], **expected)
+    assert path.read_bytes() == content + encoded(VGG16_METADATA)
+    assert names(tmp_path) == ["v.onnx"]
+    assert model_metadata(path) == {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
+    assert onnx.load(path).graph == onnx.load_from_string(content).graph
+    assert fetch_vgg16(path, [server.url("/model")], **expected) is None
+    assert len(server.requests) == 1
+
+
+def test_a_file_without_the_metadata_is_known_and_stays(server, tagged, tmp_path):
+    content, expected = tagged
+    (tmp_path / "v.onnx").write_bytes(content)
+    assert fetch_vgg16(tmp_path / "v.onnx", [server.url("/model")], **expected) is None
+    assert (tmp_path / "v.onnx").read_bytes() == content
+    assert server.requests == []
+
+
+def test_a_file_with_another_end_is_another_file(server, tagged, tmp_path):
+    content, expected = tagged
+    tail = encoded({PREPROCESS_KEY: Preprocess.named("torchvision").to_json().replace("crop", "CROP")})
+    (tmp_path / "v.onnx").write_bytes(content + tail)
+    with pytest.raises(ModelError, match="exists and is another file"):
+        fetch_vgg16(tmp_path / "v.onnx", [server.url("/model")], **expected)
 
 
 def test_a_link_stays(server, tmp_path):

@@ -16,10 +16,11 @@ from onnx import helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE, model_metadata
+from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE, model_metadata
 from vgg16gpu.zoo.samples import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
@@ -102,7 +103,7 @@ def test_fixed_batch(tmp_path):
 def test_recorded_checksum_of_a_narrow_net(tmp_path):
     """Fails where numpy, BLAS or protobuf give other bytes: results recorded elsewhere would mean nothing there."""
     digest = make_vgg(tmp_path / "net.onnx", size=96, batch_norm=True, **NARROW)
-    assert digest == "d80ca8b85b77554256495352b0ade922e5ea30856f76be492386ef4d21511818"
+    assert digest == "e9fa4083d3881f049143a6c0e4995631d0d061d2ddcb58d74275c1dffdc7b82b"
 
 
 def test_checksum_does_not_depend_on_the_blas(tmp_path):
@@ -215,7 +216,7 @@ def test_progress_ends_at_its_total(tmp_path):
         ({"batch": 0}, "batch is 0"),
         ({"classes": -1}, "classes is -1"),
         ({"seed": -1}, "seed is -1"),
-        ({"size": 1024}, "8732330915 bytes, an ONNX file has at most 2147483647; choose a smaller"),
+        ({"size": 1024}, "8732331089 bytes, an ONNX file has at most 2147483647; choose a smaller"),
         ({"size": 1000, "width": 256, "hidden": 8}, "would take 1968128 inputs"),
     ],
 )
@@ -243,9 +244,10 @@ def test_a_full_disk_is_one_line():
     assert "cannot be written (No space left on device)" in str(write_error(Path("net.onnx"), caught.value))
 
 
-def test_note_says_that_the_weights_are_random(tmp_path):
+def test_the_file_says_that_its_weights_are_random_and_how_it_is_fed(tmp_path):
     make_vgg(tmp_path / "net.onnx", size=32, **NARROW)
-    assert model_metadata(tmp_path / "net.onnx") == {NOTE_KEY: RANDOM_NOTE}
+    preprocess = Preprocess.named("torchvision").to_json()
+    assert model_metadata(tmp_path / "net.onnx") == {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: preprocess}
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.zoo.metadata import model_metadata
+from vgg16gpu.zoo.metadata import encoded, model_metadata
 
 
 def save(path, metadata, values=1):
@@ -35,6 +36,16 @@ def test_does_not_read_the_weights(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_metadata_behind_a_whole_file_is_added_to_it(tmp_path):
+    path = tmp_path / "m.onnx"
+    save(path, {"a": "1"})
+    with path.open("ab") as file:
+        file.write(encoded({"b": "Grüße", "c": ""}))
+    assert model_metadata(path) == {"a": "1", "b": "Grüße", "c": ""}
+    onnx.checker.check_model(path)
+    assert encoded({}) == b""
 
 
 def test_not_a_model(tmp_path):

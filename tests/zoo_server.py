@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 CONTENT = hashlib.shake_256(b"vgg").digest(3_000_001)
-EXPECTED = {"size": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest()}
+EXPECTED = {"size": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest(), "metadata": {}}
 
 
 @dataclass

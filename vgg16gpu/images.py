@@ -1,8 +1,8 @@
-"""Image files as pixels, with the preprocessing that VGG was trained with.
+"""Image files as pixels of the network's size, as a `Preprocess` says. Normalisation is the engine's.
 
-Three channels: converted to RGB (EXIF orientation applied, transparency dropped), the shorter side resized to
-size * 256 / 224 (bilinear, antialiased: what torchvision does with Pillow images), centre crop to the size.
-One channel: converted to grey and the whole picture resized to the size. Normalisation is the engine's.
+A picture is converted to RGB, or to grey for one channel (EXIF orientation applied, transparency dropped), and fitted:
+its shorter side is resized to size * 256 / 224 and the centre cropped, or the whole is stretched to the size. Pillow
+resizes: bilinear and bicubic average over what they shrink (antialiased), as torchvision's do on its pictures.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ import numpy as np
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.normalise import Pixels
+from vgg16gpu.preprocessing import Preprocess, default_preprocess, resize_target
 
 if TYPE_CHECKING:
     from PIL import Image
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-RESIZE_RATIO = 256 / 224
 MAX_ASPECT = 100  # a longer strip would be resized to gigabytes before the crop
 MAX_PIXELS = 178_956_970  # of any picture on the way; Pillow refuses to make larger ones, too
 
 _BROKEN_IMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
 
 
-def load_image(path: Path, channels: int, height: int, width: int) -> Pixels:
-    """One image file as (height, width, channels) uint8, preprocessed.
+def load_image(path: Path, channels: int, height: int, width: int, preprocess: Preprocess | None = None) -> Pixels:
+    """One image file as (height, width, channels) uint8, fitted, its channels in the network's order.
 
-    Raises InputError when the file is not an image, is broken, or the model takes neither 1 nor 3 channels, or so many
-    pixels that the image would have to be blown up beyond `MAX_PIXELS`.
+    Without `preprocess` what is assumed of a model of so many channels: `default_preprocess`. Raises InputError when
+    the file is not an image, is broken, or the model takes neither 1 nor 3 channels, or so many pixels that the image
+    would have to be blown up beyond `MAX_PIXELS`.
     """
     if channels not in (1, 3):
         raise InputError(
@@ -42,26 +43,33 @@ def load_image(path: Path, channels: int, height: int, width: int) -> Pixels:
     _check_pixels(height, width, path)
     from PIL import Image  # noqa: PLC0415 - only runs on images pay for it
 
+    wanted = preprocess or default_preprocess(channels)
     try:
         with warnings.catch_warnings():
             # Pillow warns from 89 megapixels on and refuses from 179; only the refusal matters here.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             picture = _decode(path, "RGB" if channels == 3 else "L")
-            if channels == 3:
-                picture = _resize_and_crop(picture, height, width, path)
+            resampling = Image.Resampling[wanted.interpolation.upper()]
+            if wanted.fit == "crop":
+                picture = _resize_and_crop(picture, height, width, resampling, path)
             else:
-                picture = picture.resize((width, height), _bilinear())
+                picture = picture.resize((width, height), resampling)
     except InputError:
         raise
     except (*_BROKEN_IMAGE, Image.DecompressionBombError) as error:
         reason = str(error) if "cannot identify" not in str(error) else "its content is none that Pillow knows"
         raise InputError(f"'{path}' is not a readable image: {reason}; convert it to .png or .jpg") from error
-    return np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
+    return in_channel_order(np.asarray(picture, dtype=np.uint8).reshape(height, width, channels), wanted)
+
+
+def in_channel_order(pixels: Pixels, preprocess: Preprocess) -> Pixels:
+    """(..., C) pixels in RGB as the network takes them."""
+    return np.ascontiguousarray(pixels[..., ::-1]) if preprocess.channel_order == "bgr" else pixels
 
 
 def resized_shape(height: int, width: int, to: tuple[int, int]) -> tuple[int, int]:
     """(rows, columns) that an image of (height, width) is resized to before the centre crop to `to`."""
-    rows, columns = (round(side * RESIZE_RATIO) for side in to)
+    rows, columns = resize_target(to)
     if width * rows <= height * columns:
         return columns * height // width, columns
     return rows, rows * width // height
@@ -96,7 +104,9 @@ def _to_mode(picture: Image.Image, mode: str, path: Path) -> Image.Image:
     return picture.convert(mode)
 
 
-def _resize_and_crop(picture: Image.Image, height: int, width: int, path: Path) -> Image.Image:
+def _resize_and_crop(
+    picture: Image.Image, height: int, width: int, resampling: Image.Resampling, path: Path
+) -> Image.Image:
     if max(picture.size) > MAX_ASPECT * min(picture.size):
         raise InputError(
             f"'{path}' is {picture.width}x{picture.height} pixels, a strip more than {MAX_ASPECT} times as long as "
@@ -104,12 +114,6 @@ def _resize_and_crop(picture: Image.Image, height: int, width: int, path: Path) 
         )
     rows, columns = resized_shape(picture.height, picture.width, (height, width))
     _check_pixels(rows, columns, path)
-    resized = picture.resize((columns, rows), _bilinear())
+    resized = picture.resize((columns, rows), resampling)
     left, top = round((columns - width) / 2), round((rows - height) / 2)
     return resized.crop((left, top, left + width, top + height))
-
-
-def _bilinear() -> Image.Resampling:
-    from PIL import Image  # noqa: PLC0415
-
-    return Image.Resampling.BILINEAR

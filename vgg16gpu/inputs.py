@@ -1,8 +1,9 @@
 """Files as network inputs: text, .npy, .npz, images, folders of images, standard input.
 
 Numbers (float) are taken as they are, in the order of the model's file: channels first, (C, H, W) or (N, C, H, W), or
-last (Keras). Bytes (uint8) are pixels, channels last: (H, W, C) or (N, H, W, C), which the engine normalises on the
-device. Image files become pixels (see images.py).
+last (Keras). Bytes (uint8) are pixels, channels last: (H, W, C) or (N, H, W, C), RGB where there are three; they get
+the order of channels that the network takes, and the engine normalises them on the device. Image files become pixels
+(see images.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.graph import GraphInput
-from vgg16gpu.images import IMAGE_SUFFIXES, load_image
+from vgg16gpu.images import IMAGE_SUFFIXES, in_channel_order, load_image
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.textfile import parse_numbers, shape_samples
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
@@ -36,8 +38,9 @@ _NPY_MAGIC = b"\x93NUMPY"
 class InputSpec:
     """What one sample must be: its shape, without the batch, and whether NaN and Inf may pass.
 
-    `channels_last`: numbers are (H, W, C) all the same, as the model's file says. The rest is for messages: whether the
-    model runs at other image sizes (--size), and what to do about NaN and Inf.
+    `channels_last`: numbers are (H, W, C) all the same, as the model's file says. `preprocess`: what is done to
+    pictures; None is what is assumed of models of so many channels. The rest is for messages: whether the model runs at
+    other image sizes (--size), and what to do about NaN and Inf.
     """
 
     shape: tuple[int, ...]  # (C, H, W), or (F,) for a model without images
@@ -45,6 +48,7 @@ class InputSpec:
     open_size: bool = False
     nonfinite_advice: str = "repair the data"
     channels_last: bool = False
+    preprocess: Preprocess | None = None
 
     def array_shape(self, *, is_pixels: bool) -> tuple[int, ...]:
         """The shape of one sample as an array of numbers or of pixels."""
@@ -52,9 +56,10 @@ class InputSpec:
         return (*self.shape[1:], self.shape[0]) if turned else self.shape
 
 
-def spec_of(given: GraphInput, shape: tuple[int, ...]) -> InputSpec:
+def spec_of(given: GraphInput, shape: tuple[int, ...], preprocess: Preprocess | None = None) -> InputSpec:
     """What a model with this input takes, for one sample of `shape`."""
-    return InputSpec(shape, open_size=given.shape[2:] == (None, None), channels_last=given.channels_last)
+    open_size = given.shape[2:] == (None, None)
+    return InputSpec(shape, open_size=open_size, channels_last=given.channels_last, preprocess=preprocess)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,21 +145,24 @@ def _read_file(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
             case ".txt":
                 yield from _numbered(file, _from_text(path.read_bytes(), file, spec))
             case ".npy":
-                yield from _numbered(file, _samples(_load_npy(path), file, spec))
+                yield from _numbered(file, _samples(_load_npy(path), file, spec), spec.preprocess)
             case ".npz":
                 for name, array in _load_npz(path):
-                    yield from _numbered(name, _samples(array, name, spec))
+                    yield from _numbered(name, _samples(array, name, spec), spec.preprocess)
             case _:
-                yield file, load_image(path, *_image_shape(spec, file))
+                yield file, load_image(path, *_image_shape(spec, file), spec.preprocess)
     except OSError as error:
         raise InputError(f"input '{file}' cannot be read: {error.strerror or error}") from error
 
 
-def _numbered(name: str, samples: AnyArray) -> Iterator[tuple[str, Sample]]:
+def _numbered(name: str, samples: AnyArray, preprocess: Preprocess | None = None) -> Iterator[tuple[str, Sample]]:
     # One sample at a time is converted: a mapped .npy file may be larger than memory.
     for index, sample in enumerate(samples):
         sample_name = f"{name}[{index}]" if len(samples) > 1 else name
-        yield sample_name, sample if sample.dtype == np.uint8 else _to_float32(sample, sample_name)
+        if sample.dtype != np.uint8:
+            yield sample_name, _to_float32(sample, sample_name)
+        else:
+            yield sample_name, in_channel_order(sample, preprocess) if preprocess else sample
 
 
 def _image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:

@@ -1,11 +1,13 @@
 """int8 scales on disk, beside the model that they belong to: MODEL.int8.json.
 
-    {"version": 2, "method": ..., "images": 500, "images_sha256": ..., "model": {"nbytes": ..., "mtime_ns": ...},
+    {"version": 2, "method": ..., "images": 500, "images_sha256": ..., "preprocess": {"mean": [...], ...} or null,
+     "model": {"nbytes": ..., "mtime_ns": ...},
      "values": {NAME: {"step": 0.0123, "signed": false, "weights_sha256": ...}, ...}}
 
 A value's step depends on the weights that made it. So each entry holds a digest of the weights that read it, and scales
 are refused for a model that was trained again. A model that is run for other outputs, with fewer ops, keeps its scales.
-A model file that has not been written since needs no digests: half a gigabyte of weights takes 0.3 s.
+A model file that has not been written since needs no digests: half a gigabyte of weights takes 0.3 s. `preprocess` is
+what was done to the pictures (`preprocessing.Preprocess`), null where all inputs were numbers; older files lack it.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.errors import ModelError
+from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.files import atomic_writer
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, op_arrays
+from vgg16gpu.preprocessing import Origin, Preprocess
 from vgg16gpu.quantise import SMALLEST_STEP, Scale, Scales, quantised_inputs
 
 _VERSION: Final = 2  # files of version 1 that were made on a Hopper GPU hold a wrong scale of the input
@@ -35,7 +38,14 @@ def scales_path(model: str | Path) -> Path:
 
 
 def write_scales(
-    model: str | Path, graph: Graph, scales: Scales, *, method: str, images: int, images_digest: str
+    model: str | Path,
+    graph: Graph,
+    scales: Scales,
+    *,
+    method: str,
+    images: int,
+    images_digest: str,
+    preprocess: Preprocess | None = None,
 ) -> Path:
     """Write the scales of a model whose simplified graph is `graph`; the path. Raises ModelError."""
     digests = weight_digests(graph)
@@ -44,6 +54,7 @@ def write_scales(
         "method": method,
         "images": images,
         "images_sha256": images_digest,
+        "preprocess": preprocess.fields() if preprocess else None,
         "model": _unwritten(model, graph),
         "values": {
             name: {"step": scale.step, "signed": scale.signed, "weights_sha256": digests[name]}
@@ -61,8 +72,7 @@ def read_scales(model: str | Path, graph: Graph) -> Scales:
 
     Raises ModelError, which says how to make the file, when it is missing, broken or of other weights.
     """
-    path = scales_path(model)
-    remedy = f"`python -m vgg16gpu calibrate {model} --images DIR`"
+    path, remedy = scales_path(model), _remedy(model)
     content = _load(path, remedy)
     values, known = content["values"], content.get("model")
     digests = None if known and known == _unwritten(model, graph) else weight_digests(graph)
@@ -80,6 +90,19 @@ def read_scales(model: str | Path, graph: Graph) -> Scales:
             )
         scales[name] = scale
     return scales
+
+
+def read_preprocess(model: str | Path) -> Preprocess | None:
+    """What was done to the pictures that the scales beside a model come from; None if that is not known.
+
+    Raises ModelError when the file is missing or broken.
+    """
+    path, remedy = scales_path(model), _remedy(model)
+    content = _load(path, remedy).get("preprocess")
+    try:
+        return content and Preprocess.from_fields(content).with_origin(Origin("file"))
+    except InputError as error:
+        raise ModelError(f"{path}: its 'preprocess' is broken ({error}); {remedy} makes it again") from error
 
 
 def weight_digests(graph: Graph) -> Mapping[str, str]:
@@ -115,6 +138,10 @@ def _digest(piece: Array) -> bytes:
     digest = hashlib.sha256(f"{piece.shape}".encode())
     digest.update(np.ascontiguousarray(piece).data)
     return digest.digest()
+
+
+def _remedy(model: str | Path) -> str:
+    return f"`python -m vgg16gpu calibrate {model} --images DIR`"
 
 
 def _load(path: Path, remedy: str) -> dict[str, Any]:

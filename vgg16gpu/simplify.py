@@ -36,6 +36,7 @@ from vgg16gpu.graph import (
     Window,
     with_operands,
 )
+from vgg16gpu.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
 
 Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
 Fusion: TypeAlias = Callable[[Op, Op], Op | None]
@@ -61,7 +62,7 @@ def channels_first_input(graph: Graph, keep: Collection[str] = frozenset()) -> G
 
 
 def _brings_channels_first(op: Op) -> bool:
-    return isinstance(op, Transpose) and op.permutation == (0, 3, 1, 2)
+    return isinstance(op, Transpose) and op.permutation == CHANNELS_FIRST
 
 
 def neutral_ops_to_identity(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -207,6 +208,8 @@ IMAGE_PASSES: Final[tuple[Pass, ...]] = (  # for who brings the input in
     neutral_ops_to_identity,
     flatten_to_reshape,
     drop_identity,
+    gather_slices,
+    transpose_first,
     channels_first_input,
     fuse_bias,
     fold_batch_norm,
@@ -215,7 +218,7 @@ IMAGE_PASSES: Final[tuple[Pass, ...]] = (  # for who brings the input in
     fold_flatten,
     drop_unread_constants,
 )
-PASSES: Final = tuple(step for step in IMAGE_PASSES if step is not channels_first_input)
+PASSES: Final = tuple(step for step in IMAGE_PASSES if step not in (transpose_first, channels_first_input))
 
 
 def value_ranks(graph: Graph) -> dict[str, int]:

@@ -24,6 +24,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array
 from vgg16gpu.images import load_image
 from vgg16gpu.inputs import NamedInput, Sample, expand_paths
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.textfile import parse_numbers
 from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
 
@@ -237,10 +238,12 @@ def labelled_images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int
     return [(file, _class_of(path, classes)) for path in labels for file in expand_paths([path])]
 
 
-def load_labelled(files: Iterable[tuple[str, int]], shape: tuple[int, ...]) -> Iterator[NamedInput]:
+def load_labelled(
+    files: Iterable[tuple[str, int]], shape: tuple[int, ...], preprocess: Preprocess | None = None
+) -> Iterator[NamedInput]:
     """The images of `labelled_images` as pixels for a model of one sample's `shape`."""
     for file, _ in files:
-        yield NamedInput(file, load_image(Path(file), shape[0], shape[1], shape[2]))
+        yield NamedInput(file, load_image(Path(file), shape[0], shape[1], shape[2], preprocess))
 
 
 def read_references(path: Path, count: int) -> Array:

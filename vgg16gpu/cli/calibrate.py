@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from vgg16gpu.calibration import Calibration, calibrate, calibration_engine
-from vgg16gpu.cli.options import device_option, find_model, json_option, model_notes, parse_floats, size_option
-from vgg16gpu.cli.show import add_row, console, print_json, progress, table
+from vgg16gpu.cli.model_notes import model_notes
+from vgg16gpu.cli.options import device_option, find_model, json_option, size_option
+from vgg16gpu.cli.preprocess_options import PixelOptions, preprocess_options
+from vgg16gpu.cli.show import add_row, console, print_json, progress, sentence, table
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.histogram import METHOD
+from vgg16gpu.images import IMAGE_SUFFIXES
 from vgg16gpu.inputs import expand_paths, read_inputs, spec_of
 from vgg16gpu.prepare import Request, has_scales, load_graph
 from vgg16gpu.scale_file import scales_path, write_scales
 
-_MEAN_HELP = "Mean of pixels / 255, one number a channel. Default: the model's own, else ImageNet's."
-_STD_HELP = "Their standard deviation, likewise."
 _LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
 
 
@@ -35,8 +37,7 @@ class Options:
     limit: int
     device: str
     size: tuple[int, int] | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
+    pixels: PixelOptions
     as_json: bool
 
 
@@ -46,15 +47,14 @@ class Options:
 @click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
 @device_option
 @size_option
-@click.option("--mean", callback=parse_floats, metavar="NUMBERS", help=_MEAN_HELP)
-@click.option("--std", callback=parse_floats, metavar="NUMBERS", help=_STD_HELP)
+@preprocess_options
 @json_option
 def calibrate_command(**values: Any) -> None:
     """Choose the scales of `--precision int8` for MODEL, and write them to MODEL.int8.json.
 
     MODEL is an ONNX file, or 'digits'. DIR holds a few hundred images like those that the model will see; a .npy, .npz
-    or .txt file of them will do, too. They are taken in as `infer` does, and run in fp32. Each value gets the step that
-    rounds it with the least mean squared error.
+    or .txt file of them will do, too. They are taken in as `infer` does, and run in fp32; what is done to them is
+    written beside the scales. Each value gets the step that rounds it with the least mean squared error.
     """
     options = Options(**values)
     path = find_model(options.model)
@@ -66,10 +66,11 @@ def calibrate_command(**values: Any) -> None:
         )
     check_writable(scales_path(path), "the file of scales")
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
-    notes = model_notes(path, shape[1], options.mean, options.std, None)
+    notes = model_notes(path, graph, shape, options.pixels, None)
     files = _spread(expand_paths([options.images]), options.limit)
-    inputs = read_inputs(files, spec_of(graph.input, shape[1:]))
+    inputs = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))
     first = next(inputs)  # read before the engine is built, so that a wrong folder costs no compilation
+    preprocess = notes.preprocess if first.array.dtype == np.uint8 else None  # the folder, or the file, is of one kind
     inputs = itertools.islice(itertools.chain([first], inputs), options.limit)
     with (
         calibration_engine(
@@ -91,8 +92,11 @@ def calibrate_command(**values: Any) -> None:
         method=METHOD,
         images=calibration.images,
         images_digest=calibration.images_digest,
+        preprocess=preprocess,
     )
-    report = _report(calibration, written, device)
+    pictures = Path(files[0]).suffix.lower() in IMAGE_SUFFIXES
+    done = preprocess and preprocess.report(*shape[2:], pictures=pictures)
+    report = {**_report(calibration, written, device), "preprocess": done}
     print_json(report) if options.as_json else _print(report)
 
 
@@ -141,5 +145,7 @@ def _print(report: dict[str, Any]) -> None:
             f"{value['clipped']:.4%}",
         )
     screen.print(result)
+    if report["preprocess"]:
+        screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
     screen.print(f"Device: {report['device_choice']}", markup=False)
     screen.print(f"Scales from {report['images']} images: {report['path']}", markup=False, soft_wrap=True)

@@ -17,17 +17,17 @@ import numpy as np
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.infer_report import print_report
+from vgg16gpu.cli.model_notes import ModelNotes, calibrated_otherwise, model_notes
 from vgg16gpu.cli.options import (
-    ModelNotes,
     device_option,
     find_model,
     json_option,
     kernels_option,
-    model_notes,
-    pixel_options,
+    labels_option,
     precision_option,
     size_option,
 )
+from vgg16gpu.cli.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.show import print_json, progress
 from vgg16gpu.engine import Engine, Outputs
 from vgg16gpu.errors import InputError
@@ -66,8 +66,7 @@ class Options:
     size: tuple[int, int] | None
     top: int
     output: Path | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
+    pixels: PixelOptions
     labels: Path | None
     allow_nonfinite: bool
     workers: int | None
@@ -83,11 +82,13 @@ class Results:
     first_run: float = 0.0
     repeats: list[float] = field(default_factory=list)  # the first batch again
     streaming: float = 0.0  # all other batches together
+    has_pixels: bool = False  # some were bytes, which the engine normalised
 
     def add(self, batch: Sequence[NamedInput], outputs: tuple[Array, ...]) -> None:
         """One batch more."""
         self.names += [item.name for item in batch]
         self.batches.append(outputs)
+        self.has_pixels |= batch[0].array.dtype == np.uint8
 
     def outputs(self) -> tuple[Array, ...]:
         """Every output of the model for all inputs."""
@@ -116,7 +117,8 @@ class Results:
 @size_option
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Classes to show per input.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help=_OUTPUT_HELP)
-@pixel_options
+@preprocess_options
+@labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
 @click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
 @json_option
@@ -124,10 +126,11 @@ class Results:
 def infer_command(ctx: click.Context, /, **values: Any) -> None:
     """Classify images (.png .jpg .bmp .webp, or a folder of them) or numbers (.txt .npy .npz, or - for text on stdin).
 
-    Images are resized (shorter side to size * 256 / 224), cropped at the centre, and normalised with mean and standard
-    deviation; for models of one channel they become grey and are resized to the size. Numbers are taken as they are, in
-    the order of the model's input; .npy and .npz of uint8 are pixels, channels last. Exit code 1 when scores are NaN or
-    infinite though the inputs are not, 2 when an image cannot be read; the others are classified all the same.
+    Images are fitted to the model's size and normalised as --preprocess says, else the model's metadata, else as its
+    first layers let assume; one line of the answer says which. For models of one channel they become grey. Numbers are
+    taken as they are, in the order of the model's input; .npy and .npz of uint8 are pixels, RGB, channels last. Exit
+    code 1 when scores are NaN or infinite though the inputs are not, 2 when an image cannot be read; the others are
+    classified all the same.
     """
     options = Options(**values)
     if options.output:
@@ -138,8 +141,10 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     graph = load_graph(Request(path, precision=options.precision))
     batch = options.batch or graph.input.shape[0] or 1
     shape = resolve_input_shape(graph, batch, options.size)
-    notes = model_notes(path, shape[1], options.mean, options.std, options.labels)
-    reader = _reader(files, graph, shape, options)
+    notes = model_notes(path, graph, shape, options.pixels, options.labels)
+    has_scales_beside = options.precision == "int8" and not graph.integers
+    warning = calibrated_otherwise(path, notes, shape) if has_scales_beside else None
+    reader = _reader(files, graph, shape, notes, options)
     with closing(reader.inputs()) as inputs:
         batches = batched(inputs, batch)
         # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
@@ -147,6 +152,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
         with _engine(path, batch, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
             report = _report(engine, results, reader, notes, options.top)
+    if report["preprocess"]:
+        report["preprocess"]["warning"] = warning
     arithmetic = {"precision": options.precision, "kernels": options.kernels}
     report = {"model": str(path), **arithmetic, "batch": batch, **report}
     if options.output:
@@ -155,9 +162,9 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     ctx.exit(_exit_code(report, options))
 
 
-def _reader(files: Sequence[str], graph: Graph, shape: Shape, options: Options) -> Reader:
+def _reader(files: Sequence[str], graph: Graph, shape: Shape, notes: ModelNotes, options: Options) -> Reader:
     spec = replace(
-        spec_of(graph.input, shape[1:]),
+        spec_of(graph.input, shape[1:], notes.preprocess),
         allow_nonfinite=options.allow_nonfinite,
         nonfinite_advice=_NONFINITE_ADVICE,
     )
@@ -201,6 +208,8 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 
 def _exit_code(report: dict[str, Any], options: Options) -> int:
     """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
+    if report["preprocess"] and (warning := report["preprocess"]["warning"]):
+        click.echo(f"vgg16gpu: warning: {warning}", err=True)
     for image in report["unreadable"]:
         click.echo(f"vgg16gpu: {image['problem']}", err=True)
     bad = [] if options.allow_nonfinite else [item for item in report["inputs"] if item["problem"]]
@@ -269,6 +278,7 @@ def _report(engine: Engine, results: Results, reader: Reader, notes: ModelNotes,
         "device": engine.device.facts.name,
         "device_choice": engine.device_choice,
         "note": notes.note,
+        "preprocess": _preprocess(engine, results, reader, notes),
         "probabilities": "from the model" if _has_softmax(engine.graph) else "softmax of the scores, for display",
         "outputs": list(engine.graph.outputs),
         "output_shape": list(scores.shape[1:]),
@@ -290,6 +300,14 @@ def _report(engine: Engine, results: Results, reader: Reader, notes: ModelNotes,
             "engine_images_per_s": results.rate,
         },
     }
+
+
+def _preprocess(engine: Engine, results: Results, reader: Reader, notes: ModelNotes) -> dict[str, Any] | None:
+    """What was done to pictures and pixels; None where all inputs were numbers."""
+    if not results.has_pixels or notes.preprocess is None:
+        return None
+    height, width = engine.program.input.shape[2:]
+    return notes.preprocess.report(height, width, pictures=reader.decoded > 0)
 
 
 def _ranked(graph: Graph, scores: Array, notes: ModelNotes, top: int) -> list[tuple[Rank, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.scores import holds_all_outputs
 
 
@@ -21,6 +21,8 @@ def print_report(report: dict[str, Any]) -> None:
         screen.print(_outputs_line(report), style="bold yellow", markup=False)
     if report["note"]:
         screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
+    if report["preprocess"]:
+        screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
     times = report["timings"]
     build = times["compile_s"] + times["upload_s"]
     screen.print(

@@ -15,19 +15,20 @@ from rich.table import Table
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.info_graph import print_stages, stages
 from vgg16gpu.cli.info_refused import describe_refusal, print_refusal, refused_nodes
+from vgg16gpu.cli.model_notes import model_notes
 from vgg16gpu.cli.options import find_model, json_option, kernels_option, parse_size, precision_option
-from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, table
+from vgg16gpu.cli.preprocess_options import PixelOptions
+from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, sentence, table
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, GraphInput, MatMul, Op, Shape, op_arrays
+from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Plan, Step, Value
 from vgg16gpu.shapes import infer_shapes, matmul_operands
 from vgg16gpu.tuned import table as table_of_tiles
-from vgg16gpu.zoo.metadata import NOTE_KEY, model_metadata
 
 # NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -97,14 +98,16 @@ def info_command(
     fused = load_graph(request)
     batch = batch or fused.input.shape[0] or 1
     request = replace(request, batch=batch)
-    shape = fused.input.in_file(resolve_input_shape(fused, batch, size))
+    given = resolve_input_shape(fused, batch, size)
+    shape = fused.input.in_file(given)
+    summary = _summary(path, graph, shape, fused, given)
     if shows_graph:
-        steps = _summary(path, graph, shape, fused.input) | {"passes": stages(graph, shape)}
+        steps = summary | {"passes": stages(graph, shape)}
         print_json(steps) if as_json else _print_graph(steps)
         return
     facts = device_facts(device)
     plan = plan_graph(fused, request, facts)
-    report = _summary(path, graph, shape, fused.input) | describe(request, layers(graph, shape), plan, facts)
+    report = summary | describe(request, layers(graph, shape), plan, facts)
     print_json(report) if as_json else _print(report)
 
 
@@ -129,15 +132,17 @@ def describe(request: Request, rows: Sequence[Layer], plan: Plan, facts: DeviceF
     }
 
 
-def _summary(path: Path, graph: Graph, shape: Shape, given: GraphInput) -> dict[str, Any]:
-    """What the file says; `refused` is for whoever reads the JSON of any model. `given`: its input, simplified."""
+def _summary(path: Path, graph: Graph, shape: Shape, fused: Graph, given: Shape) -> dict[str, Any]:
+    """What the file says; `refused` is for whoever reads the JSON of any model. `fused`, `given`: simplified."""
     shapes = infer_shapes(graph, shape)
-    layout = ("NHWC" if given.channels_last else "NCHW") if len(shape) == 4 else "NF"
+    layout = ("NHWC" if fused.input.channels_last else "NCHW") if len(shape) == 4 else "NF"
+    notes = model_notes(path, fused, given, PixelOptions(), None)
     return {
         "model": str(path),
         "file_nbytes": path.stat().st_size,
         "refused": [],
-        "note": model_metadata(path).get(NOTE_KEY, ""),
+        "note": notes.note,
+        "preprocess": notes.preprocess and notes.preprocess.report(*given[2:], pictures=given[1] in (1, 3)),
         "input": {
             "name": graph.input.name,
             "declared": list(graph.input.shape),
@@ -256,6 +261,8 @@ def _print_summary(screen: Console, report: dict[str, Any]) -> None:
         f"Input: {given['name']} {_times(given['shape'])} {given['layout']} (declared {declared}); output: {outputs}",
         markup=False,
     )
+    if report["preprocess"]:
+        screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
     screen.print(f"Parameters: {report['parameters']:,}")
 
 

@@ -1,22 +1,17 @@
-"""Options that several commands share, and the values behind them."""
+"""Options that several commands share, and the values behind them; those of pictures are in preprocess_options."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.normalise import default_mean, default_std
+from vgg16gpu.errors import ModelError
 from vgg16gpu.prepare import KERNELS, PRECISIONS
 from vgg16gpu.zoo.digits import digits_model
-from vgg16gpu.zoo.labels import load as load_labels
-from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, NOTE_KEY, STD_KEY, model_metadata
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -95,15 +90,11 @@ def json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")(function)
 
 
-def pixel_options(function: Function) -> Function:
-    """--mean, --std and --labels, which override what the model file says of itself."""
-    labels = "Class names, one a line. Default: the model's own, else ImageNet's for 1000 classes."
+def labels_option(function: Function) -> Function:
+    """--labels, which overrides what the model file says of itself."""
+    text = "Class names, one a line. Default: the model's own, else ImageNet's for 1000 classes."
     path = click.Path(dir_okay=False, path_type=Path)
-    function = click.option("--labels", type=path, metavar="FILE", help=labels)(function)
-    for name, what in (("--std", "Standard deviation"), ("--mean", "Mean")):
-        text = f"{what} of pixels / 255, one number a channel: 0.5,0.5,0.5. Default: the model's own, else ImageNet's."
-        function = click.option(name, callback=parse_floats, metavar="NUMBERS", help=text)(function)
-    return function
+    return click.option("--labels", type=path, metavar="FILE", help=text)(function)
 
 
 def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make: str = "") -> Path:
@@ -133,59 +124,3 @@ def new_model(name: str) -> Path:
 def is_digits(name: str | None) -> bool:
     """Whether --model means the net in the package: no file of that name is in the way."""
     return name == DIGITS and not Path(DIGITS).exists()
-
-
-@dataclass(frozen=True)
-class ModelNotes:
-    """What belongs to a model but is not in its graph. `mean` and `std` are one value per channel of pixels / 255."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    labels: Path | None
-    own_labels: tuple[str, ...]
-    note: str
-
-    def names(self, classes: int) -> Sequence[str]:
-        """A name for each of `classes` classes. Raises InputError when --labels holds another number."""
-        if self.labels is None and len(self.own_labels) == classes:
-            return self.own_labels
-        return load_labels(self.labels, classes)
-
-
-def model_notes(
-    model: Path, channels: int, mean: Sequence[float] | None, std: Sequence[float] | None, labels: Path | None
-) -> ModelNotes:
-    """The user's words first, then the metadata of the model file, then the defaults. Raises InputError."""
-    metadata = model_metadata(model)
-    return ModelNotes(
-        mean=_per_channel("mean", mean or _numbers(metadata, MEAN_KEY, model) or default_mean(channels), channels),
-        std=_per_channel("std", std or _numbers(metadata, STD_KEY, model) or default_std(channels), channels),
-        labels=labels,
-        own_labels=tuple(str(label) for label in _list(metadata, LABELS_KEY, model)),
-        note=metadata.get(NOTE_KEY, ""),
-    )
-
-
-def _numbers(metadata: Mapping[str, str], key: str, model: Path) -> tuple[float, ...]:
-    values = _list(metadata, key, model)
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-        raise ModelError(f"{model}: its metadata '{key}' is {metadata[key]!r}, expected a JSON list of numbers")
-    return tuple(values)
-
-
-def _list(metadata: Mapping[str, str], key: str, model: Path) -> list[Any]:
-    try:
-        values = json.loads(metadata.get(key, "[]"))
-    except ValueError:
-        values = None
-    if not isinstance(values, list):
-        raise ModelError(f"{model}: its metadata '{key}' is {metadata[key]!r}, expected a JSON list")
-    return values
-
-
-def _per_channel(name: str, values: Sequence[float], channels: int) -> tuple[float, ...]:
-    if len(values) != channels:
-        raise InputError(f"--{name} has {len(values)} values, the model takes {channels} channels: give one for each")
-    if name == "std" and not all(value > 0 for value in values):
-        raise InputError(f"--std {', '.join(map(str, values))}: each must be above zero, pixels are divided by it")
-    return tuple(float(value) for value in values)

@@ -60,6 +60,11 @@ def progress(*, quiet: bool = False) -> Progress:
     )
 
 
+def sentence(text: str) -> str:
+    """The same with a capital letter; what follows keeps its own."""
+    return text[:1].upper() + text[1:]
+
+
 def seconds(value: float | None) -> str:
     """A time with three digits in the unit that suits it; a dash for None."""
     if value is None:

@@ -17,10 +17,11 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import (
     device_option,
     json_option,
+    labels_option,
     parse_counts,
-    pixel_options,
     size_option,
 )
+from vgg16gpu.cli.preprocess_options import preprocess_options
 from vgg16gpu.cli.show import print_json, progress
 from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench_report import content_of, print_report
@@ -28,6 +29,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import atomic_writer, check_writable
 from vgg16gpu.graph import Array
+from vgg16gpu.onnx_file import open_onnx
 from vgg16gpu.prepare import KERNELS, PRECISIONS
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scores import finite_or_none, write_text
@@ -56,7 +58,8 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
     "--min-accuracy", type=click.FloatRange(0, 1), help="Share of labelled images that must be right, 0 to 1."
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
-@pixel_options
+@preprocess_options
+@labels_option
 @json_option
 @click.pass_context
 def testbench_command(ctx: click.Context, /, **options: Any) -> None:
@@ -122,14 +125,15 @@ def _engine(bench: Bench, options: Options) -> Engine:
         kernels=options.kernels,
         batch=bench.batch,
         size=options.size,
-        mean=bench.notes.mean if len(bench.shape) == 3 else None,
-        std=bench.notes.std if len(bench.shape) == 3 else None,
+        mean=bench.notes.mean,
+        std=bench.notes.std,
         keep_values=options.layers,
     )
 
 
 def _steps(engine: Engine, bench: Bench, tolerance: float) -> tuple[StepVerdict, ...]:
-    names = [op.y for op in engine.graph.ops]  # the ONNX values that steps store
+    known = {name for node in open_onnx(bench.path).model.graph.node for name in node.output}
+    names = [op.y for op in engine.graph.ops if op.y in known]  # the ONNX values that steps store
     oracle = Oracle(bench.path, names, bench.unrounded)
     runs = []
     for item in itertools.islice(iter(bench.inputs), _LAYER_INPUTS):

@@ -12,7 +12,9 @@ import click
 import numpy as np
 
 from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
-from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, is_digits, model_notes
+from vgg16gpu.cli.model_notes import ModelNotes, model_notes
+from vgg16gpu.cli.options import DEFAULT_MODELS, find_model, is_digits
+from vgg16gpu.cli.preprocess_options import PixelOptions
 from vgg16gpu.dequantise import plain_operators
 from vgg16gpu.engine import Outputs
 from vgg16gpu.errors import InputError
@@ -22,6 +24,7 @@ from vgg16gpu.inputs import NamedInput, read_inputs, spec_of
 from vgg16gpu.loader import load
 from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, has_scales, load_graph
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.quantised_reference import QuantisedOracle
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scale_file import read_scales
@@ -62,8 +65,7 @@ class Options:
     tolerance: float | None = None
     min_accuracy: float | None = None
     output: Path | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    pixels: PixelOptions = field(default_factory=PixelOptions)
     labels: Path | None = None
     as_json: bool = False
 
@@ -97,6 +99,15 @@ class Bench:
         """The model's batch where it is fixed, else 1."""
         return self.graph.input.shape[0] or 1
 
+    @property
+    def preprocess(self) -> dict[str, Any] | None:
+        """What is done to pictures and pixels; None where all inputs are numbers."""
+        pictures = isinstance(self.inputs, LabelledImages)
+        has_pixels = pictures or any(item.array.dtype == np.uint8 for item in self.inputs)
+        if not has_pixels or self.notes.preprocess is None:
+            return None
+        return self.notes.preprocess.report(*self.shape[1:], pictures=pictures)
+
     @cached_property
     def unrounded(self) -> Mapping[str, str]:
         """Of a file that rounds values to integers by itself: what its nodes are without that."""
@@ -104,8 +115,9 @@ class Bench:
 
     def numbers(self, item: NamedInput) -> Array:
         """One input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
-        if item.array.dtype == np.uint8:
-            pixels = normalise(item.array.astype(np.uint8), self.notes.mean, self.notes.std)[None]
+        if item.array.dtype == np.uint8 and self.notes.preprocess:
+            mean, std = self.notes.preprocess.unit_mean, self.notes.preprocess.unit_std
+            pixels = normalise(item.array.astype(np.uint8), mean, std)[None]
             return np.ascontiguousarray(self.graph.input.to_file(pixels))
         return item.array.astype(np.float32)[None]
 
@@ -145,17 +157,17 @@ def prepare(options: Options) -> Bench:
     path = _find(options.model)
     graph = load_graph(Request(path))
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
-    notes = model_notes(path, shape[1], options.mean, options.std, options.labels)
+    notes = model_notes(path, graph, shape, options.pixels, options.labels)
     classes = _classes(graph, shape)
     names = notes.names(classes)  # complains of --labels even where no name is shown
     sample = shape[1:]
     if options.images:
         files = labelled_images(options.images, names)
-        inputs: Sequence[NamedInput] = LabelledImages(files, sample)
+        inputs: Sequence[NamedInput] = LabelledImages(files, sample, notes.preprocess)
         labels = [label for _, label in files]
         return Bench(path, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
     if options.inputs:
-        inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample)))
+        inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample, notes.preprocess)))
         references = _references(options.references, len(inputs), classes)
         return Bench(path, graph, sample, notes, inputs, references=references)
     if is_digits(options.model):
@@ -165,7 +177,7 @@ def prepare(options: Options) -> Bench:
         return Bench(path, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
     inputs = [
         replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
-        for item in standard_inputs(sample, notes.mean, notes.std)
+        for item in standard_inputs(sample, notes.mean or (), notes.std or ())
     ]
     return Bench(path, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
 
@@ -207,8 +219,8 @@ def _find(name: str | None) -> Path:
 class LabelledImages(Sequence[NamedInput]):
     """Images of known class, decoded when they are asked for."""
 
-    def __init__(self, files: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
-        self._files, self._shape = files, shape
+    def __init__(self, files: Sequence[tuple[str, int]], shape: tuple[int, ...], preprocess: Preprocess | None) -> None:
+        self._files, self._shape, self._preprocess = files, shape, preprocess
 
     @property
     def names(self) -> list[str]:
@@ -220,8 +232,8 @@ class LabelledImages(Sequence[NamedInput]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return LabelledImages(self._files[index], self._shape)
-        return next(load_labelled([self._files[index]], self._shape))
+            return LabelledImages(self._files[index], self._shape, self._preprocess)
+        return next(load_labelled([self._files[index]], self._shape, self._preprocess))
 
 
 def _classes(graph: Graph, shape: tuple[int, ...]) -> int:

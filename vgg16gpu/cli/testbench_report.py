@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.testbench_case import Bench, Outcome
 from vgg16gpu.testbench import Report
 
@@ -19,6 +19,7 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
         "failures": list(report.failures),
         "model": bench.path.name,
         "note": bench.notes.note,
+        "preprocess": bench.preprocess,
         "precision": outcome.precision,
         "kernels": outcome.kernels,
         "tolerance": report.tolerance,  # None: int8 has none
@@ -64,6 +65,8 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
             f"Mean error: {report.quantised.mean_error:.2e}, {report.quantised.ratio:.3f} times that of onnxruntime's "
             f"quantised form (at most {report.quantised.limit:g})"
         )
+    if done := bench.preprocess:
+        screen.print(sentence(done["line"]), markup=False, soft_wrap=True)
     screen.print(f"Device: {outcome.facts['device_choice']}", markup=False)
     if bench.notes.note:
         screen.print(f"Note: {bench.notes.note}", markup=False)

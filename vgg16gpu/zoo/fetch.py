@@ -1,4 +1,8 @@
-"""Download the public VGG16 of the ONNX Model Zoo: resumed, verified, whole or not there."""
+"""Download the public VGG16 of the ONNX Model Zoo: resumed, verified, whole or not there.
+
+What it says about itself is added behind the verified bytes: a protobuf message goes on where another ends, so the file
+stays the model that it is, and `infer` finds its preprocessing there.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,18 @@ import http.client
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import Progress, target_of, write_error
+from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded
 
+# What its page in the zoo says of pictures.
+VGG16_METADATA: Final[Mapping[str, str]] = {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
 VGG16_SIZE: Final = 553_437_328  # bytes
 VGG16_SHA256: Final = "f20805a3ecccaa88647bbab4ad011ff2412a9838485ea844de0fcbce349820b9"
 _ZOO_PATH = "validated/vision/classification/vgg/model/vgg16-7.onnx"
@@ -35,15 +43,17 @@ def fetch_vgg16(
     *,
     size: int = VGG16_SIZE,
     sha256: str = VGG16_SHA256,
+    metadata: Mapping[str, str] = VGG16_METADATA,
     progress: Progress | None = None,
 ) -> str | None:
     """Download the file of that size and SHA-256 to `path` from the first URL that has it; the URL.
 
-    None when `path` has it already. What has come lies in `path`.part until the file is whole and verified; an
-    interrupted download goes on there. A download with the wrong checksum is deleted. Raises ModelError listing each
-    URL and what was wrong with it, or saying why the file cannot be written; one that is there is not overwritten.
+    `metadata` is added behind it. None when `path` has it already, with or without the metadata. What has come lies in
+    `path`.part until the file is whole and verified; an interrupted download goes on there. A download with the wrong
+    checksum is deleted. Raises ModelError listing each URL and what was wrong with it, or saying why the file cannot be
+    written; one that is there is not overwritten.
     """
-    download = _Download(target_of(Path(path)), size, sha256, progress)
+    download = _Download(target_of(Path(path)), size, sha256, encoded(metadata), progress)
     failures = []
     try:
         if download.is_done():
@@ -76,6 +86,7 @@ class _Download:
     path: Path
     size: int
     sha256: str
+    tail: bytes  # what comes behind it, once it is verified
     progress: Progress | None
 
     @property
@@ -84,8 +95,11 @@ class _Download:
         return self.path.with_name(self.path.name + ".part")
 
     def is_done(self) -> bool:
-        """Whether the file is there, whole and right."""
-        return self.path.is_file() and self.path.stat().st_size == self.size and _digest(self.path) == self.sha256
+        """Whether the file is there, whole and right, with what comes behind it or without."""
+        if not self.path.is_file() or self.path.stat().st_size not in (self.size, self.size + len(self.tail)):
+            return False
+        digest, tail = _digest(self.path, self.size)
+        return digest == self.sha256 and tail in (b"", self.tail)
 
     def run(self, url: str) -> None:
         """Bring the file from one URL, going on where an earlier attempt ended. Raises _FetchError."""
@@ -137,10 +151,12 @@ class _Download:
             raise _CutError(f"the connection ended after {have} of {self.size} bytes")
 
     def _finish(self) -> None:
-        found = _digest(self.part)
+        found, _ = _digest(self.part, self.size)
         if found != self.sha256:
             self.part.unlink()
             raise _FetchError(f"sent another file: SHA-256 {found} instead of {self.sha256}")
+        with self.part.open("ab") as file:
+            file.write(self.tail)
         self.part.replace(self.path)
 
 
@@ -178,6 +194,10 @@ def _content_range(response: http.client.HTTPResponse) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path, size: int) -> tuple[str, bytes]:
+    """SHA-256 of the first `size` bytes of a file, and what comes behind them."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while data := file.read(min(_CHUNK, size - file.tell())):
+            digest.update(data)
+        return digest.hexdigest(), file.read()

@@ -18,10 +18,11 @@ import numpy as np
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import Progress, atomic_writer
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Floats, normalise
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg
 from vgg16gpu.zoo.calibrate import Doubles, Fixed
-from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE
+from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.zoo.model_writer import ModelWriter
 from vgg16gpu.zoo.samples import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
@@ -60,7 +61,8 @@ def make_vgg(
     if seed < 0:
         raise ModelError(f"seed is {seed}; it must not be negative")
     tensors = {name: shape for layer in net.layers for name, shape in layer.parameters}
-    writer = ModelWriter(net.graph(), tensors, {NOTE_KEY: RANDOM_NOTE})
+    metadata = {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
+    writer = ModelWriter(net.graph(), tensors, metadata)
     if writer.nbytes > LARGEST_FILE:
         raise ModelError(
             f"the file would have {writer.nbytes} bytes, an ONNX file has at most {LARGEST_FILE}; "

@@ -13,13 +13,14 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto
+from onnx import GraphProto, ModelProto, OperatorSetIdProto, TensorProto
 
 from vgg16gpu.onnx_wire import encode_varint
+from vgg16gpu.zoo.metadata import encoded
 
 IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
 
-_GRAPH, _OPSET_IMPORT, _METADATA = 7, 8, 14  # fields of ModelProto
+_GRAPH, _OPSET_IMPORT = 7, 8  # fields of ModelProto
 _INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto
 
 
@@ -37,8 +38,7 @@ class ModelWriter:
         model = ModelProto(ir_version=IR_VERSION, producer_name="vgg16gpu").SerializeToString()
         self._head = model + _prefix(_GRAPH, len(nodes) + data_nbytes + len(ends)) + nodes
         self._tail = ends + _embedded(_OPSET_IMPORT, OperatorSetIdProto(version=OPSET).SerializeToString())
-        for key, value in metadata.items():
-            self._tail += _embedded(_METADATA, StringStringEntryProto(key=key, value=value).SerializeToString())
+        self._tail += encoded(metadata)
         self.nbytes = len(self._head) + data_nbytes + len(self._tail)
         self._sha256 = hashlib.sha256()
         self._stream: BinaryIO | None = None
