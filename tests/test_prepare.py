@@ -63,7 +63,7 @@ def test_other_precisions_models_and_outputs_are_refused():
         plan(kernels="cublas")
     with pytest.raises(InputError, match="outputs \\[3\\]: give names"):
         plan(outputs=[3])
-    with pytest.raises(InputError, match="model None is not the path"):
+    with pytest.raises(InputError, match="model is None; give the path of an ONNX file"):
         load_graph(Request(None))
 
 

@@ -24,6 +24,7 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench_report import print_comparison, print_result
 from vgg16gpu.cli.options import device_option, find_model, json_option, kernels_option, parse_counts, size_option
 from vgg16gpu.cli.show import console, print_json
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
@@ -127,7 +128,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     cold_start = _cold_start(options, wanted, given, shape, say)
     findings = run_benchmark(wanted, say, check)
     for failure in findings.failures:
-        click.echo(f"vgg16gpu: {failure}", err=True)
+        tell(failure)
     if not findings.batches:
         ctx.exit(EXIT_CHECK_FAILED)
     result = content(findings, identity, cold_start)

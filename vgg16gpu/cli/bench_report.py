@@ -12,6 +12,7 @@ from vgg16gpu.bench.ours import NAME
 from vgg16gpu.bench.record import Content, ceilings_text, combinations, fastest, names, peers, precisions, select
 from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.tell import device_words
 
 
 def print_result(result: Content) -> None:
@@ -134,7 +135,7 @@ def _remarks(result: Content) -> list[str]:
         ),
         *(f"Note: {note}" for note in _notes(result)),
         *(f"{name}: {text}" for name, text in result["methods"].items() if _was_used(name, result)),
-        f"Device: {result['device_choice']}; CPU: {environment['cpu']}, {environment['cores']} cores",
+        f"Device: {device_words(result['device_choice'])}; CPU: {environment['cpu']}, {environment['cores']} cores",
         f"Versions: {', '.join(f'{name} {version}' for name, version in _versions(environment).items())}",
     ]
     if start := result["cold_start"]:

@@ -13,6 +13,7 @@ import click
 from vgg16gpu.calibration import Calibration, calibrate, calibration_engine
 from vgg16gpu.cli.options import device_option, find_model, json_option, model_notes, parse_floats, size_option
 from vgg16gpu.cli.show import add_row, console, print_json, progress, table
+from vgg16gpu.cli.tell import device_words
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
@@ -141,5 +142,5 @@ def _print(report: dict[str, Any]) -> None:
             f"{value['clipped']:.4%}",
         )
     screen.print(result)
-    screen.print(f"Device: {report['device_choice']}", markup=False)
+    screen.print(f"Device: {device_words(report['device_choice'])}", markup=False)
     screen.print(f"Scales from {report['images']} images: {report['path']}", markup=False, soft_wrap=True)

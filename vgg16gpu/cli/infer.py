@@ -29,6 +29,7 @@ from vgg16gpu.cli.options import (
     size_option,
 )
 from vgg16gpu.cli.show import print_json, progress
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.engine import Engine, Outputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import check_writable
@@ -38,6 +39,7 @@ from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reader import HANDFUL, Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
+from vgg16gpu.shown import printable
 
 _STEADY_RUNS = 3  # further runs of the first batch, for a steady time
 _STEADY_BUDGET = 1.0  # seconds that they may take together
@@ -202,13 +204,12 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 def _exit_code(report: dict[str, Any], options: Options) -> int:
     """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
     for image in report["unreadable"]:
-        click.echo(f"vgg16gpu: {image['problem']}", err=True)
+        tell(printable(image["problem"]))
     bad = [] if options.allow_nonfinite else [item for item in report["inputs"] if item["problem"]]
     if bad:
-        click.echo(
-            f"vgg16gpu: {len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{bad[0]['name']}': "
-            f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow",
-            err=True,
+        tell(
+            f"{len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{printable(bad[0]['name'])}': "
+            f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow"
         )
     if report["unreadable"]:
         return EXIT_USAGE

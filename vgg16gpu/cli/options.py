@@ -14,13 +14,14 @@ import click
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.prepare import KERNELS, PRECISIONS
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shown import shown
+from vgg16gpu.zoo.digits import NAME as DIGITS
+from vgg16gpu.zoo.digits import digits_model, is_digits
 from vgg16gpu.zoo.labels import load as load_labels
 from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, NOTE_KEY, STD_KEY, model_metadata
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-DIGITS = "digits"  # --model digits: the small trained net that the package ships
 MODEL_FOLDER = Path("models")  # where a checkout keeps models; elsewhere they lie in the current folder
 TRAINED_NAME = "vgg16-imagenet.onnx"  # what `model fetch` writes
 _NAMES = (TRAINED_NAME, "vgg16.onnx")  # a trained model goes before one with random weights
@@ -130,11 +131,6 @@ def new_model(name: str) -> Path:
     return MODEL_FOLDER / name if MODEL_FOLDER.is_dir() else Path(name)
 
 
-def is_digits(name: str | None) -> bool:
-    """Whether --model means the net in the package: no file of that name is in the way."""
-    return name == DIGITS and not Path(DIGITS).exists()
-
-
 @dataclass(frozen=True)
 class ModelNotes:
     """What belongs to a model but is not in its graph. `mean` and `std` are one value per channel of pixels / 255."""
@@ -169,7 +165,7 @@ def model_notes(
 def _numbers(metadata: Mapping[str, str], key: str, model: Path) -> tuple[float, ...]:
     values = _list(metadata, key, model)
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-        raise ModelError(f"{model}: its metadata '{key}' is {metadata[key]!r}, expected a JSON list of numbers")
+        raise ModelError(f"{model}: its metadata '{key}' is {shown(metadata[key])}, expected a JSON list of numbers")
     return tuple(values)
 
 
@@ -179,7 +175,7 @@ def _list(metadata: Mapping[str, str], key: str, model: Path) -> list[Any]:
     except ValueError:
         values = None
     if not isinstance(values, list):
-        raise ModelError(f"{model}: its metadata '{key}' is {metadata[key]!r}, expected a JSON list")
+        raise ModelError(f"{model}: its metadata '{key}' is {shown(metadata[key])}, expected a JSON list")
     return values
 
 

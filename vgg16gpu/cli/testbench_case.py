@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
-from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, is_digits, model_notes
+from vgg16gpu.cli.options import DEFAULT_MODELS, ModelNotes, find_model, model_notes
 from vgg16gpu.dequantise import plain_operators
 from vgg16gpu.engine import Outputs
 from vgg16gpu.errors import InputError
@@ -37,7 +37,7 @@ from vgg16gpu.testbench import (
     read_references,
     standard_inputs,
 )
-from vgg16gpu.zoo.digits import heldout
+from vgg16gpu.zoo.digits import heldout, is_digits
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
 _MAKE_OPTIONS = " --size 244"

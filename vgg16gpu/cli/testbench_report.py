@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.tell import device_words
 from vgg16gpu.cli.testbench_case import Bench, Outcome
 from vgg16gpu.testbench import Report
 
@@ -64,7 +65,7 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
             f"Mean error: {report.quantised.mean_error:.2e}, {report.quantised.ratio:.3f} times that of onnxruntime's "
             f"quantised form (at most {report.quantised.limit:g})"
         )
-    screen.print(f"Device: {outcome.facts['device_choice']}", markup=False)
+    screen.print(f"Device: {device_words(outcome.facts['device_choice'])}", markup=False)
     if bench.notes.note:
         screen.print(f"Note: {bench.notes.note}", markup=False)
     passed = sum(verdict.passed for verdict in report.verdicts)

@@ -16,6 +16,7 @@ from vgg16gpu.bench.environment import environment
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import parse_counts, parse_size
 from vgg16gpu.cli.show import add_row, console, progress, table
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
@@ -203,7 +204,7 @@ def _print(findings: Sequence[Finding], wanted: int, path: Path) -> None:
     screen.print(result)
     for finding in findings:
         for entry, why in finding.wrong:
-            click.echo(f"vgg16gpu: WRONG, not used: {finding.key}: {dict(entry)}: {why}", err=True)
+            tell(f"WRONG, not used: {finding.key}: {dict(entry)}: {why}")
     if len(findings) < wanted:
-        click.echo(f"vgg16gpu: time ran out: {len(findings)} of {wanted} layers are tuned", err=True)
+        tell(f"time ran out: {len(findings)} of {wanted} layers are tuned")
     screen.print(f"{len(tiles(findings))} tiles: {path}", markup=False, soft_wrap=True)
