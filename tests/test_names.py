@@ -110,7 +110,8 @@ def test_a_report_about_a_folder_of_any_name(tmp_path):
     (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-def test_kernels_in_a_folder_of_any_name(tmp_path, monkeypatch):
+def test_kernels_in_a_folder_of_any_name(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "vgg16gpu")
     folder = tmp_path / 'quo"te\n\udcff'
     folder.mkdir()
     monkeypatch.setenv("VGG16GPU_CACHE", str(folder / "cache"))
@@ -118,3 +119,4 @@ def test_kernels_in_a_folder_of_any_name(tmp_path, monkeypatch):
     source.write_text('#include "common.cuh"\nextern "C" __global__ void own(float* y) { y[0] = 1; }\n')
     (library,) = compile_units([Unit(str(source))], "poison", 1).values()
     assert library.is_file()
+    assert [record.getMessage() for record in caplog.records] == [f"compiling {source} for the CPU"]
