@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from vgg16gpu.calibration import Calibration, calibrate, calibration_engine
-from vgg16gpu.cli.options import device_option, find_model, json_option, model_notes, parse_floats, size_option
+from vgg16gpu.cli.options import (
+    device_option,
+    find_model,
+    json_option,
+    model_argument,
+    model_notes,
+    parse_floats,
+    size_option,
+)
 from vgg16gpu.cli.show import add_row, console, print_json, progress, table
 from vgg16gpu.cli.tell import device_words
 from vgg16gpu.errors import ModelError
@@ -42,7 +50,7 @@ class Options:
 
 
 @click.command("calibrate")
-@click.argument("model")
+@model_argument(required=True)
 @click.option("--images", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of images.")
 @click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
 @device_option
