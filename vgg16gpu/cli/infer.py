@@ -17,6 +17,7 @@ import numpy as np
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.infer_report import print_report
+from vgg16gpu.cli.infer_summary import MANY
 from vgg16gpu.cli.options import (
     ModelNotes,
     device_option,
@@ -73,6 +74,7 @@ class Options:
     labels: Path | None
     allow_nonfinite: bool
     workers: int | None
+    table: bool
     as_json: bool
 
 
@@ -121,6 +123,7 @@ class Results:
 @pixel_options
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
 @click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
+@click.option("--table", is_flag=True, help=f"Show every input; of more than {MANY} a summary is shown else.")
 @json_option
 @click.pass_context
 def infer_command(ctx: click.Context, /, **values: Any) -> None:
@@ -153,7 +156,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     report = {"model": str(path), **arithmetic, "batch": batch, **report}
     if options.output:
         _write(options.output, results, report)
-    print_json(report) if options.as_json else print_report(report)
+    print_json(report) if options.as_json else print_report(report, every_input=options.table)
     ctx.exit(_exit_code(report, options))
 
 
@@ -203,8 +206,10 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 
 def _exit_code(report: dict[str, Any], options: Options) -> int:
     """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
-    for image in report["unreadable"]:
+    for image in report["unreadable"][:MANY]:
         tell(printable(image["problem"]))
+    if more := report["unreadable"][MANY:]:
+        tell(f"{len(more):,} other images cannot be read either; --json names them all")
     bad = [] if options.allow_nonfinite else [item for item in report["inputs"] if item["problem"]]
     if bad:
         tell(

@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vgg16gpu.cli.infer_summary import MANY, print_summary
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
 from vgg16gpu.cli.tell import device_words
 from vgg16gpu.scores import holds_all_outputs
 from vgg16gpu.shown import printable
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """Table, remarks and times, on stdout."""
+def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
+    """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
     if len(report["output_shape"]) == 1:
         heading(screen, f"{report['model']} (probability: {report['probabilities']})")
-        screen.print(_table(report))
+        if every_input or len(report["inputs"]) + len(report["unreadable"]) <= MANY:
+            screen.print(_table(report))
+        else:
+            print_summary(screen, report)
     else:
         screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
     if len(report["outputs"]) > 1:
