@@ -131,9 +131,20 @@ def test_installed_copy_uses_its_own_kernels(installed):
     assert Path(done.stdout.strip()) == installed / "vgg16gpu" / "kernels", done.stderr
 
 
+def test_there_is_one_version():
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert vgg16gpu.__version__ == written
+    named = [path.name for path in (ROOT / "vgg16gpu").rglob("*.py") if f'"{written}"' in path.read_text()]
+    assert named == []
+
+
 def test_installed_copy_tells_its_version(installed):
-    done = run_installed(installed, "-m", "vgg16gpu", "--version")
-    assert done.stdout.strip() == f"vgg16gpu {vgg16gpu.__version__}", done.stderr
+    beside = installed / "pyproject.toml"
+    for text in ("", '[project]\nname = "another"\nversion = "9"', "[tool.ruff]"):  # of whoever has copied the package
+        beside.write_text(text)
+        done = run_installed(installed, "-m", "vgg16gpu", "--version")
+        assert done.stdout.strip() == f"vgg16gpu {vgg16gpu.__version__}", done.stderr
+        beside.unlink()
 
 
 def test_installed_copy_classifies_a_digit(installed, tmp_path):

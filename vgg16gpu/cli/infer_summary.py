@@ -20,16 +20,14 @@ def print_summary(screen: Console, report: Mapping[str, Any]) -> None:
     """Counts, reasons, and the most frequent best classes."""
     inputs, unreadable = report["inputs"], report["unreadable"]
     silent = [item for item in inputs if item["problem"]]
-    counts = [f"{len(inputs) - len(silent):,} answered"]
-    counts += [f"{len(silent):,} without an answer"] * bool(silent) + [f"{len(unreadable):,} not read"] * bool(
-        unreadable
-    )
+    kinds = ((len(silent), "without an answer"), (len(unreadable), "not read"))
+    counts = [f"{len(inputs) - len(silent):,} answered", *(f"{count:,} {kind}" for count, kind in kinds if count)]
     screen.print(f"{len(inputs) + len(unreadable):,} inputs: {', '.join(counts)}")
     for reason, count in Counter(map(_reason, [*silent, *unreadable])).most_common(REASONS):
         screen.print(f"  {count:,}: {reason}", style="red", markup=False)
     if tops := [item["top"][0] for item in inputs if item["top"]]:
         _print_classes(screen, tops)
-    screen.print("--table shows every input, --output FILE writes all scores")
+    screen.print("--table shows every input" + ("" if "output" in report else ", --output FILE writes all scores"))
 
 
 def _reason(item: Mapping[str, str]) -> str:
