@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vgg16gpu.cli.infer_summary import MANY, print_summary
-from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.show import add_row, console, from_here, heading, seconds, table
 from vgg16gpu.cli.tell import device_words
 from vgg16gpu.scores import holds_all_outputs
 from vgg16gpu.shown import printable
@@ -16,7 +16,7 @@ def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
     """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
     if len(report["output_shape"]) == 1:
-        heading(screen, f"{report['model']} (probability: {report['probabilities']})")
+        heading(screen, f"{from_here(report['model'])} (probability: {report['probabilities']})")
         if every_input or len(report["inputs"]) + len(report["unreadable"]) <= MANY:
             screen.print(_table(report))
         else:

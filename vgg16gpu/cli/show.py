@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,6 +29,12 @@ def console(*, stderr: bool = False) -> Console:
 def heading(screen: Console, text: str) -> None:
     """A line in bold, of plain text."""
     screen.print(printable(text), style="bold", markup=False)
+
+
+def from_here(path: str) -> str:
+    """A path below the current folder without that; any other as it is."""
+    here = f"{Path.cwd()}{os.sep}"
+    return path.removeprefix(here)
 
 
 def print_json(content: Any) -> None:
