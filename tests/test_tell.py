@@ -64,7 +64,7 @@ def test_verbosity():
 
 def test_files_that_are_skipped_are_told(tmp_path):
     Image.open(digit_sample()).save(tmp_path / "a.png")
-    for name in ("t.tiff", "notes.md", ".hidden"):
+    for name in ("t.tiff", "notes.md", ".hidden", "._a.png"):
         (tmp_path / name).write_text("")
     (tmp_path / "more").mkdir()
     result = invoke("infer", tmp_path, "--model", "digits", "--device", "cpu")

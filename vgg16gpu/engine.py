@@ -58,7 +58,7 @@ class Engine:
     turns. After a fork build a new one.
 
     model: the ONNX file, or "digits" for the small net in the package.
-    device: "auto", "cpu", "cuda" or "cuda:N".
+    device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N".
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of them.

@@ -120,12 +120,13 @@ def check_finite(array: AnyArray, name: str, advice: str) -> None:
 
 def _expand(path: Path) -> list[str]:
     if path.is_dir():
-        entries = sorted(path.iterdir())
+        # Nothing hidden: macOS puts a file ._a.jpg, which is no picture, beside a.jpg.
+        entries = sorted(p for p in path.iterdir() if not p.name.startswith("."))
         images = [p for p in entries if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()]
         if not images:
             raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)})")
         chosen = set(images)
-        _log_skipped(path, [p.name for p in entries if p not in chosen and not p.name.startswith(".")])
+        _log_skipped(path, [p.name for p in entries if p not in chosen])
         return [str(p) for p in images]
     if not path.exists():
         raise InputError(f"input '{path}' does not exist")
