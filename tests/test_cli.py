@@ -117,6 +117,25 @@ def test_option_values():
             parse_counts(context, option, bad)
 
 
+@pytest.mark.parametrize("command", ["info", "testbench", "bench", "ladder", "calibrate"])
+def test_a_model_is_named_by_place_or_by_option(command):
+    images = ("--images", digit_sample()) if command == "calibrate" else ()
+    assert "MODEL and --model are the same" in refused(command, "digits", "--model", "digits", *images)
+    for named in (("missing.onnx",), ("--model", "missing.onnx")):
+        assert "missing.onnx: no such file" in refused(command, *named, *images)
+    shown = invoke(command, "--help").stdout
+    assert "--model FILE" in shown
+    assert "MODEL" in shown.splitlines()[0]
+
+
+def test_calibrate_needs_a_model():
+    assert "give MODEL, or --model FILE" in refused("calibrate", "--images", digit_sample())
+
+
+def test_info_says_the_same_of_a_model_however_it_is_named():
+    assert invoke("info", "digits", "--json").stdout == invoke("info", "--model", "digits", "--json").stdout
+
+
 def test_other_platforms_get_one_line(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     assert "Darwin" in refused("info", digits_model())

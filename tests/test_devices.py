@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from vgg16gpu import cuda_probe
 from vgg16gpu.devices import cpu, cuda, cuda_compiler, open_device
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
@@ -90,6 +91,52 @@ def test_auto_without_gpu_takes_the_processor_and_says_why():
     found, reason = open_device("auto")
     assert found.facts.name == "processor"
     assert reason == "cpu: no NVIDIA driver (libcuda.so.1) found"
+
+
+def with_driver(monkeypatch, gpus=(), problem=""):
+    driver = cuda_probe.Driver((13, 0), "libcuda.so.1", gpus, problem)
+    monkeypatch.setattr(cuda_probe, "probe_driver", lambda: driver)
+
+
+@pytest.mark.usefixtures("without_gpu")
+@pytest.mark.parametrize(
+    ("gpus", "problem", "level"),
+    [
+        (("a card",), "", "WARNING"),
+        ((), "the driver does not start: driver and library do not match (error 803)", "WARNING"),
+        ((), cuda_probe.NO_GPU, "INFO"),
+        (None, "", "INFO"),
+    ],
+)
+def test_falling_back_is_a_warning_where_there_is_a_gpu(monkeypatch, caplog, gpus, problem, level):
+    with_driver(monkeypatch, gpus, problem)
+    if gpus is None:
+        monkeypatch.setattr(cuda_probe, "probe_driver", lambda: None)
+    caplog.set_level("INFO", "vgg16gpu")
+    open_device("auto")
+    (record,) = caplog.records
+    assert record.levelname == level
+    assert "no NVIDIA driver (libcuda.so.1) found" in record.getMessage()
+    assert ("doctor" in record.getMessage()) == (level == "WARNING")
+
+
+@pytest.mark.usefixtures("without_gpu")
+@pytest.mark.parametrize("name", ["auto", "cpu"])
+def test_a_machine_without_a_gpu_gets_no_warning(monkeypatch, caplog, name):
+    monkeypatch.setattr(cuda_probe, "probe_driver", lambda: None)
+    open_device(name)
+    assert not caplog.records
+
+
+def test_a_program_that_configures_no_logging_sees_the_warning():
+    code = (
+        "from vgg16gpu import cuda_probe, devices\n"
+        "cuda_probe.probe_driver = lambda: cuda_probe.Driver((13, 0), 'libcuda.so.1', ('a card',))\n"
+        "devices._log_fallback('PyCUDA is not installed')\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stderr.startswith("there is a GPU, and the CPU is used: PyCUDA is not installed")
+    assert result.stderr.count("\n") == 1
 
 
 def falls_back(opened):

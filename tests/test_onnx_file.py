@@ -262,12 +262,12 @@ def test_external_data_in_a_subfolder_and_through_a_link_inside(tmp_path: Path) 
         ({"length": "-1"}, "needs 4000 bytes, the file gives it -1"),
         ({"offset": "1_2"}, "offset or length is not a number"),
         ({"offset": "9" * 5000}, "offset or length is not a number"),
-        ({"location": "x" * 300}, f"external data '{'x' * 200}...' cannot be read (File name too long)"),
+        ({"location": "x" * 3000}, f"external data '{'x' * 500} ... {'x' * 500}' cannot be read (File name too long)"),
         ({"location": "weights.bin/x"}, "external data 'weights.bin/x' cannot be read (Not a directory)"),
         ({"location": "sub"}, "external data 'sub' cannot be read"),
         ({"location": "pipe"}, "external data 'pipe' is not a regular file"),
         ({"location": "zero.bin"}, "is a link that leaves the model's folder"),
-        ({"location": "two\nlines"}, "external data 'two?lines' is missing"),
+        ({"location": "two\nlines"}, r"external data 'two\nlines' is missing"),
     ],
 )
 def test_external_data_that_is_refused(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
@@ -363,7 +363,7 @@ def test_a_path_that_the_system_refuses() -> None:
             TensorProto(name="w", data_type=1, dims=[1], data_location=1, raw_data=bytes(4)),
             "raw_data and external data",
         ),
-        (TensorProto(name="w\n", data_type=1, dims=[1]), r"holds the name 'w\?' with control characters"),
+        (TensorProto(name="w\n", data_type=1, dims=[1]), r"holds the name 'w\\n' with control characters"),
         (TensorProto(name="w" * 5000, data_type=1, dims=[1]), "holds a name of 5000 characters, at most 4096"),
     ],
 )

@@ -44,7 +44,10 @@ def build(kind, project, output):
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packaging") / "project"
-    top_level = "pyproject.toml README.md LICENSE MANIFEST.in Makefile vgg16gpu kernels tests tools testbench docs .ci"
+    top_level = (
+        "pyproject.toml README.md CONTRIBUTING.md LICENSE MANIFEST.in Makefile vgg16gpu kernels tests tools testbench "
+        "docs examples .ci"
+    )
     copy_project(folder, *top_level.split())
     return folder
 
@@ -107,8 +110,9 @@ def test_source_archive_holds_what_tests_and_builds_need(sdist, wheel):
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (root,) = folder.iterdir()
-    for name in ("Makefile", "LICENSE", "tools/bootstrap.py", "tests/test_packaging.py", ".ci/run"):
+    for name in ("Makefile", "LICENSE", "tools/bootstrap.py", "tests/test_packaging.py", ".ci/run", "CONTRIBUTING.md"):
         assert (root / name).is_file(), name
+    assert files_below(root / "examples", "") == files_below(ROOT / "examples", "")
     again = build("wheel", root, sdist.parent / "wheel")
     assert in_wheel(again) == in_wheel(wheel)
 
@@ -131,9 +135,20 @@ def test_installed_copy_uses_its_own_kernels(installed):
     assert Path(done.stdout.strip()) == installed / "vgg16gpu" / "kernels", done.stderr
 
 
+def test_there_is_one_version():
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert vgg16gpu.__version__ == written
+    named = [path.name for path in (ROOT / "vgg16gpu").rglob("*.py") if f'"{written}"' in path.read_text()]
+    assert named == []
+
+
 def test_installed_copy_tells_its_version(installed):
-    done = run_installed(installed, "-m", "vgg16gpu", "--version")
-    assert done.stdout.strip() == f"vgg16gpu {vgg16gpu.__version__}", done.stderr
+    beside = installed / "pyproject.toml"
+    for text in ("", '[project]\nname = "another"\nversion = "9"', "[tool.ruff]"):  # of whoever has copied the package
+        beside.write_text(text)
+        done = run_installed(installed, "-m", "vgg16gpu", "--version")
+        assert done.stdout.strip() == f"vgg16gpu {vgg16gpu.__version__}", done.stderr
+        beside.unlink()
 
 
 def test_installed_copy_classifies_a_digit(installed, tmp_path):

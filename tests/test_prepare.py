@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
@@ -10,10 +11,11 @@ from onnx_models import Model
 
 from vgg16gpu.cli import cli
 from vgg16gpu.engine import Engine
-from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.errors import Error, InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Graph, GraphInput, Transpose
 from vgg16gpu.prepare import Request, load_graph, plan_graph
+from vgg16gpu.session import Session
 from vgg16gpu.zoo.digits import digits_model
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 1 << 34, 1 << 33)
@@ -63,7 +65,11 @@ def test_other_precisions_models_and_outputs_are_refused():
         plan(kernels="cublas")
     with pytest.raises(InputError, match="outputs \\[3\\]: give names"):
         plan(outputs=[3])
-    with pytest.raises(InputError, match="model None is not the path"):
+    for model in (b"x" * 10**7, onnx.ModelProto(), 5):
+        with pytest.raises(InputError, match=r"^model is .*; give the path .*Session") as caught:
+            load_graph(Request(model))
+        assert len(str(caught.value)) < 200
+    with pytest.raises(InputError, match="model is None; give the path of an ONNX file"):
         load_graph(Request(None))
 
 
@@ -71,6 +77,43 @@ def test_other_precisions_models_and_outputs_are_refused():
 def test_normalisation_fits_float32(wanted):
     with pytest.raises(InputError, match="within the range of float32"):
         plan(**wanted)
+
+
+LARGE = "x" * 10**6
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"precision": LARGE},
+        {"kernels": LARGE},
+        {"batch": [LARGE] * 1000},
+        {"size": LARGE},
+        {"mean": [LARGE]},
+        {"outputs": [LARGE]},
+        {"outputs": [5] * 10**6},
+        {"model": LARGE},
+        {"device": LARGE},
+    ],
+    ids=lambda wanted: next(iter(wanted)),
+)
+def test_messages_do_not_grow_with_what_is_given(wanted):
+    with pytest.raises(Error) as caught:
+        Engine(**{"model": "digits", "device": "cpu", **wanted})
+    assert 20 < len(str(caught.value)) < 1500
+
+
+def test_digits_is_a_model_unless_a_file_has_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Engine("digits", device="cpu", precision="int8") as engine:
+        assert engine.run(np.zeros((1, 1, 32, 32), np.float32)).shape == (1, 10)
+    with Session("digits", "cpu") as session:
+        assert [value.shape for value in session.inputs] == [(None, 1, 32, 32)]
+    (tmp_path / "digits").write_text("mine")
+    with pytest.raises(ModelError, match="digits: is not an ONNX model"):
+        load_graph(Request("digits"))
+    with pytest.raises(InputError, match="model is 5; give the path"):
+        Session(5, "cpu")
 
 
 def test_outputs_are_a_sequence_of_names():

@@ -18,7 +18,7 @@ from tests.wgmma_harness import rounded
 from vgg16gpu import tuned
 from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
-from vgg16gpu.errors import DeviceError, KernelError, ModelError
+from vgg16gpu.errors import KernelError, ModelError
 from vgg16gpu.graph import Conv, Gemm
 from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
@@ -342,7 +342,7 @@ def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch
         raise KernelError("it broke")
 
     monkeypatch.setattr(command, "search", breaking)
-    result = invoke(net, "--precision", "fp16", "--batches", "1")
+    result = invoke(net, "--precision", "fp16", "--batch", "1")
     assert result.exit_code == 2
     assert "it broke" in result.stderr
     assert tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
@@ -384,7 +384,7 @@ def fake(monkeypatch, tmp_path):
         return settle(device, task, built)
 
     monkeypatch.setattr(search, "_settle", settled)
-    monkeypatch.setattr(command, "CudaDevice", lambda: device)
+    monkeypatch.setattr(command, "open_device", lambda name: (device, name))
     monkeypatch.setattr(command, "_compile", lambda _: lambda _: None)
     monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
     return device
@@ -402,7 +402,7 @@ def invoke(*args):
 
 def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     report = tmp_path / "report.json"
-    result = invoke(net, "--precision", "fp16", "--batches", "2", "--top", "2", "--output", report)
+    result = invoke(net, "--precision", "fp16", "--batch", "2", "--top", "2", "--output", report)
     assert result.exit_code == 0, result.output
     assert fake.closed
     table = tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package")
@@ -421,7 +421,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
 
 @pytest.mark.usefixtures("fake")
 def test_the_command_writes_where_it_is_told(net, tmp_path):
-    result = invoke(net, "--precision", "fp16", "--batches", "1", "--top", "1", "--table", tmp_path / "t.json")
+    result = invoke(net, "--precision", "fp16", "--batch", "1", "--top", "1", "--table", tmp_path / "t.json")
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "t.json").read_text())["gpu"] == H200.name
     assert not (tmp_path / "cache").exists()
@@ -433,19 +433,19 @@ def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monke
         return search.Finding(task.key, "", 1, {}, wrong=[({"tile": "T"}, "off")])
 
     monkeypatch.setattr(search, "_settle", settled)
-    result = invoke(net, "--precision", "fp16", "--batches", "1")
+    result = invoke(net, "--precision", "fp16", "--batch", "1")
     assert result.exit_code == 1
     assert "WRONG, not used: conv_wgmma" in result.stderr
     assert tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
     monkeypatch.setattr(command, "search", lambda *_, **__: iter(()))
-    assert "time ran out: 0 of 10 layers" in invoke(net, "--precision", "fp16", "--batches", "1").stderr
+    assert "time ran out: 0 of 10 layers" in invoke(net, "--precision", "fp16", "--batch", "1").stderr
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["--precision", "fp64"], "'fp64' is not supported"),
-        (["--batches", "0"], "not a list of positive whole numbers"),
+        (["--batch", "0"], "not a list of positive whole numbers"),
         (["--size", "big"], "'big' is not a size"),
         (["--seconds", "0"], "'--seconds'"),
         (["--top", "0"], "'--top'"),
@@ -471,9 +471,20 @@ def test_a_card_without_such_kernels(fake):
     assert fake.closed
 
 
-def test_no_gpu(monkeypatch):
-    def missing():
-        raise DeviceError("no NVIDIA driver")
+def test_devices_that_are_not_there_or_no_gpu():
+    assert "cuda:99" in (result := invoke("--device", "cuda:99")).stderr
+    assert result.exit_code == 2
+    assert "has no kernels with tiles to tune" in (result := invoke("--device", "cpu")).stderr
+    assert result.exit_code == 2
 
-    monkeypatch.setattr(command, "CudaDevice", missing)
-    assert invoke().exit_code == 2
+
+@pytest.mark.usefixtures("fake")
+def test_the_older_name_of_batch(net, monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.extend(tasks) or iter(()))
+    assert invoke(net, "--precision", "fp16", "--batch", "3").exit_code == 0
+    new = [task.key for task in asked]
+    result = invoke(net, "--precision", "fp16", "--batches", "3")
+    assert [task.key for task in asked] == [*new, *new]
+    assert "batch=3" in new[0]
+    assert result.stderr.startswith("vgg16gpu: --batches is called --batch now")

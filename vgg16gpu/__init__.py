@@ -42,7 +42,9 @@ def _version() -> str:
     from importlib import metadata  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    project = Path(__file__).parent.parent / "pyproject.toml"
-    if project.is_file():
-        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    beside = Path(__file__).parent.parent / "pyproject.toml"
+    if beside.is_file():
+        project = tomllib.loads(beside.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name") == "vgg16gpu":  # and not that of a project which has copied the package
+            return str(project["version"])
     return metadata.version("vgg16gpu")

@@ -25,6 +25,7 @@ DRIVER_LIBRARY = "libcuda.so.1"
 Version: TypeAlias = tuple[int, int]
 Runner: TypeAlias = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
+NO_GPU = "the driver sees no GPU"  # what a machine may well be like
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 _NAME_NBYTES = 256
@@ -99,12 +100,12 @@ def _probe_gpus(cuda: ctypes.CDLL) -> tuple[tuple[Gpu, ...], str]:
     if code:
         return (
             (),
-            "the driver sees no GPU" if code == _NO_DEVICE else f"the driver does not start: {_explain(cuda, code)}",
+            NO_GPU if code == _NO_DEVICE else f"the driver does not start: {_explain(cuda, code)}",
         )
     count = ctypes.c_int()
     cuda.cuDeviceGetCount(ctypes.byref(count))
     gpus = tuple(_probe_gpu(cuda, ordinal) for ordinal in range(count.value))
-    return gpus, "" if gpus else "the driver sees no GPU"
+    return gpus, "" if gpus else NO_GPU
 
 
 def _probe_gpu(cuda: ctypes.CDLL, ordinal: int) -> Gpu:

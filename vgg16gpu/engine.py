@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import threading
 import time
@@ -28,7 +29,10 @@ from vgg16gpu.program import Program
 from vgg16gpu.quantise import Scales
 from vgg16gpu.resident import ResidentPlan, check_memory, image_shape
 from vgg16gpu.results import Results
+from vgg16gpu.shown import printable, shown
 from vgg16gpu.stream import Source, cut, flow, item_name
+
+_log = logging.getLogger(__name__)
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -53,8 +57,8 @@ class Engine:
     three at once. Use as a context manager, or call `close`. Several threads may share an engine; their batches take
     turns. After a fork build a new one.
 
-    model: the ONNX file.
-    device: "auto", "cpu", "cuda" or "cuda:N".
+    model: the ONNX file, or "digits" for the small net in the package.
+    device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N".
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of them.
@@ -111,6 +115,8 @@ class Engine:
             self.close()
             raise
         self.timings = Timings(planned - started, compiled - planned, time.perf_counter() - compiled)
+        took = time.perf_counter() - started
+        _log.info("%s: batch %s, %s, built in %.3g s on %s", model, batch, precision, took, self.device_choice)
         self._at_build = Counters(**vars(self.device.counters))
 
     @property
@@ -347,7 +353,7 @@ class Engine:
         if isinstance(x, Mapping):
             name = self.program.input.name
             if set(x) != {name}:
-                raise InputError(f"inputs {sorted(map(str, x))}: this model has one input, '{name}'")
+                raise InputError(f"inputs {shown(sorted(map(str, x)))}: this model has one input, '{name}'")
             return x[name]
         return x
 
@@ -401,5 +407,5 @@ def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         array = np.asarray(x)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"the input is not an array: {error}") from error
+        raise InputError(f"the input is not an array: {printable(str(error))}") from error
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

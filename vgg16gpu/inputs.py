@@ -8,6 +8,7 @@ the order of channels that the network takes, and the engine normalises them on 
 
 from __future__ import annotations
 
+import logging
 import sys
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.graph import GraphInput
 from vgg16gpu.images import IMAGE_SUFFIXES, in_channel_order, load_image
 from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.shown import printable
 from vgg16gpu.textfile import parse_numbers, shape_samples
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
@@ -31,6 +33,9 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 STANDARD_INPUT = "-"
 SUFFIXES = (".txt", ".npy", ".npz", *IMAGE_SUFFIXES)
 
+_SHOWN = 5  # names of files that are skipped
+
+_log = logging.getLogger(__name__)
 _NPY_MAGIC = b"\x93NUMPY"
 
 
@@ -120,10 +125,14 @@ def check_finite(array: AnyArray, name: str, advice: str) -> None:
 
 def _expand(path: Path) -> list[str]:
     if path.is_dir():
-        images = sorted(str(p) for p in path.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+        # Nothing hidden: macOS puts a file ._a.jpg, which is no picture, beside a.jpg.
+        entries = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+        images = [p for p in entries if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()]
         if not images:
             raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)})")
-        return images
+        chosen = set(images)
+        _log_skipped(path, [p.name for p in entries if p not in chosen])
+        return [str(p) for p in images]
     if not path.exists():
         raise InputError(f"input '{path}' does not exist")
     if path.suffix.lower() not in SUFFIXES:
@@ -132,6 +141,13 @@ def _expand(path: Path) -> list[str]:
             "and - for numbers on standard input"
         )
     return [str(path)]
+
+
+def _log_skipped(folder: Path, names: Sequence[str]) -> None:
+    if names:
+        shown = ", ".join(map(printable, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
+        what = f"skipped in '{printable(str(folder))}', as their endings are not {' '.join(IMAGE_SUFFIXES)}: {shown}"
+        _log.warning("%d %s", len(names), what)
 
 
 def _read_file(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:

@@ -20,6 +20,7 @@ from vgg16gpu.devices.base import Foreign, Memory
 from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array, Shape
 from vgg16gpu.pipeline import Span
+from vgg16gpu.shown import shown
 
 Stream: TypeAlias = Any  # a handle, or an object that has one: of torch, CuPy, cuda.core
 
@@ -177,7 +178,7 @@ def stream_handle(stream: Stream) -> int:
         return index(stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else stream)
     except (IndexError, TypeError) as error:
         raise InputError(
-            f"stream {stream!r} is none; give its handle, or an object of torch, CuPy or cuda.core"
+            f"stream {shown(stream)} is none; give its handle, or an object of torch, CuPy or cuda.core"
         ) from error
 
 

@@ -33,6 +33,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu.loader import IR_VERSIONS, OPSETS
 from vgg16gpu.session import AnyArray, Model, Session
+from vgg16gpu.shown import shown
 
 Inputs: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 
@@ -150,7 +151,7 @@ def _device(name: str) -> Device:
     """The device that ONNX calls `name`. Raises DeviceError."""
     found = re.fullmatch(r"(CPU|CUDA(:\d+)?)", name)
     if not found:
-        raise DeviceError(f"unknown device {name!r}; accepted: CPU, CUDA, CUDA:N (N the number of a GPU)")
+        raise DeviceError(f"unknown device {shown(name)}; accepted: CPU, CUDA, CUDA:N (N the number of a GPU)")
     return _opened(name.lower())
 
 

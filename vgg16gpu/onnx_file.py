@@ -36,9 +36,9 @@ from vgg16gpu.onnx_wire import (
     MalformedError,
     UnreasonableError,
     decode_varints,
-    one_line,
     strip_model,
 )
+from vgg16gpu.shown import printable
 
 Constant: TypeAlias = npt.NDArray[Any]
 
@@ -81,7 +81,7 @@ class OnnxFile:
 
     def error(self, message: str) -> ModelError:
         """A ModelError that names this file."""
-        return ModelError(f"{self.path}: {message}")
+        return ModelError(f"{printable(str(self.path))}: {message}")
 
     def array(self, tensor: TensorProto) -> Constant:
         """The value of a tensor of this model: a read-only view of the mapping when it is large (maybe unaligned).
@@ -169,7 +169,7 @@ class OnnxFile:
         if not coded:
             self._fits(name, shape, need, length)
         if offset < 0 or length < 0 or offset + length > len(source):
-            place = "" if location == INSIDE else f" in '{one_line(location)}'"
+            place = "" if location == INSIDE else f" in '{printable(location)}'"
             raise self.error(
                 f"tensor '{name}' needs bytes {offset} to {offset + length}{place}, which has {len(source)}; "
                 "the file is truncated, copy or download it again"
@@ -209,7 +209,7 @@ class OnnxFile:
         return self._external[location]
 
     def _map_external(self, name: str, location: str) -> memoryview:
-        shown = one_line(location)
+        shown = printable(location)
         relative = PurePosixPath(location.replace("\\", "/"))
         parts = relative.parts
         if not parts or relative.is_absolute() or ".." in parts or ":" in parts[0] or "\0" in location:
@@ -247,14 +247,15 @@ def is_known_type(number: int) -> bool:
 def open_onnx(path: str | Path) -> OnnxFile:
     """Map and parse an ONNX file. Raises ModelError with one line that says what the file is instead."""
     path = Path(path)
+    named = printable(str(path))
     try:
         data = _map_file(path)
     except FileNotFoundError as error:
-        raise ModelError(f"{path}: no such file; `python -m vgg16gpu model make` writes a model") from error
+        raise ModelError(f"{named}: no such file; `python -m vgg16gpu model make` writes a model") from error
     except IsADirectoryError as error:
-        raise ModelError(f"{path}: is a folder; name the .onnx file in it") from error
+        raise ModelError(f"{named}: is a folder; name the .onnx file in it") from error
     except (OSError, ValueError, UnreasonableError) as error:
-        raise ModelError(f"{path}: {_problem(error)}") from error
+        raise ModelError(f"{named}: {_problem(error)}") from error
     return OnnxFile(path, Path(os.path.realpath(path.parent)), _parse(path, data), data)
 
 
@@ -274,7 +275,7 @@ def _parse(path: Path, data: memoryview) -> onnx.ModelProto:
     except (MalformedError, DecodeError) as error:
         raise _not_a_model(path, data) from error
     except UnreasonableError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise ModelError(f"{printable(str(path))}: {error}") from error
     if not model.HasField("graph"):
         raise _not_a_model(path, data)
     return model
@@ -318,5 +319,7 @@ def _problem(error: Exception) -> str:
 def _not_a_model(path: Path, data: memoryview) -> ModelError:
     # Every exporter writes ir_version first: field 1 as a varint.
     if data[0] == 1 << 3:
-        return ModelError(f"{path}: is truncated or damaged after {len(data)} bytes; copy or download it again")
-    return ModelError(f"{path}: is not an ONNX model; export one, for example with torch.onnx.export")
+        reason = f"is truncated or damaged after {len(data)} bytes; copy or download it again"
+    else:
+        reason = "is not an ONNX model; export one, for example with torch.onnx.export"
+    return ModelError(f"{printable(str(path))}: {reason}")

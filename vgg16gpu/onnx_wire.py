@@ -21,6 +21,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
+from vgg16gpu.shown import printable
+
 LARGE: Final = 256  # bytes; tensor bodies above stay in the file
 LARGE_CODED: Final = 1 << 20  # the same for bodies of varints, which must be decoded when they are asked for
 INSIDE: Final = "\0"  # `location` of a body left in the model file itself; no file can have this name
@@ -158,12 +160,7 @@ class _Walk:
         if is_name and len(text) > MAX_NAME:
             raise UnreasonableError(f"holds a name of {len(text)} characters, at most {MAX_NAME} are supported")
         if is_name and _CONTROL.search(text):
-            raise UnreasonableError(f"holds the name '{one_line(text)}' with control characters; rename it")
-
-
-def one_line(text: str) -> str:
-    """Text of any kind as part of a message: without control characters, and not too long."""
-    return _CONTROL.sub("?", text if len(text) <= 200 else f"{text[:200]}...")
+            raise UnreasonableError(f"holds the name '{printable(text)}' with control characters; rename it")
 
 
 def _reference(offset: int, length: int, place: str) -> bytes:

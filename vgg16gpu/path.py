@@ -14,6 +14,7 @@ from vgg16gpu.ops import lowerings
 from vgg16gpu.ops.base import Layer, Lowering, Scaling
 from vgg16gpu.quantise import QuantisedOp
 from vgg16gpu.shapes import output_shape
+from vgg16gpu.shown import shown
 
 if TYPE_CHECKING:
     from vgg16gpu.plan import Wish
@@ -129,8 +130,8 @@ def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], w
         )
     if wish.kernels not in ("auto", *path.families.values()):
         raise ModelError(
-            f"kernels {wish.kernels!r}: none of them computes an op of this model in {wish.precision} on {facts.name}; "
-            f"accepted: auto, {', '.join(FAMILIES)}"
+            f"kernels {shown(wish.kernels)}: none of them computes an op of this model in {wish.precision} on "
+            f"{facts.name}; accepted: auto, {', '.join(FAMILIES)}"
         )
     return path
 

@@ -26,7 +26,9 @@ from vgg16gpu.quantise import QuantisedOp, Scales, held_scales, quantise, quanti
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.shown import shown
 from vgg16gpu.simplify import IMAGE_PASSES, simplify
+from vgg16gpu.zoo.digits import digits_model, is_digits
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -40,7 +42,7 @@ _SESSION = "use vgg16gpu.session.Session or vgg16gpu.onnx_backend"
 class Request:
     """What a user asks of a model. The fields mean what they mean for `Engine`."""
 
-    model: str | Path
+    model: str | Path  # or "digits"
     batch: int | Sequence[int] = 1
     size: int | tuple[int, int] | None = None
     outputs: Sequence[str] | None = None
@@ -55,20 +57,31 @@ class Request:
 def load_graph(request: Request) -> Graph:
     """The simplified graph of the requested model. Raises ModelError and InputError."""
     if request.precision not in PRECISIONS:
-        raise ModelError(f"precision {request.precision!r} is not supported; accepted: {', '.join(PRECISIONS)}")
+        raise ModelError(f"precision {shown(request.precision)} is not supported; accepted: {', '.join(PRECISIONS)}")
     if request.kernels not in KERNELS:
-        raise ModelError(f"kernels {request.kernels!r} are not known; accepted: {', '.join(KERNELS)}")
-    if not isinstance(request.model, str | Path):
-        raise InputError(f"model {request.model!r} is not the path of an ONNX file")
+        raise ModelError(f"kernels {shown(request.kernels)} are not known; accepted: {', '.join(KERNELS)}")
+    path = model_path(request.model)
     outputs = request.outputs
     if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(name, str) for name in outputs)):
-        raise InputError(f"outputs {request.outputs!r}: give names of values, nodes or layers")
-    graph = load(request.model, request.outputs)
-    _check_input(request.model, graph)
+        raise InputError(f"outputs {shown(request.outputs)}: give names of values, nodes or layers")
+    graph = load(path, request.outputs)
+    _check_input(path, graph)
     return simplify(lifted(graph) if request.precision == "int8" else dequantised(graph), passes=IMAGE_PASSES)
 
 
-def _check_input(model: str | Path, graph: Graph) -> None:
+def model_path(model: object) -> Path:
+    """The file that somebody means by the path of a model, or by "digits", the small net in the package.
+
+    Raises InputError for what is neither: the bytes of a file, or a model that is read already.
+    """
+    if is_digits(model):
+        return digits_model()
+    if isinstance(model, str | Path):
+        return Path(model)
+    raise InputError(f"model is {shown(model)}; give the path of an ONNX file ({_SESSION} for a model in memory)")
+
+
+def _check_input(model: Path, graph: Graph) -> None:
     """Refuse what is no image or row, and inputs beside it: batches are made of one input."""
     if graph.others:
         inputs = " and ".join(f"'{value.name}' {value.shape}" for value in graph.inputs)
@@ -89,10 +102,10 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     """The plan of a loaded graph on a device with these facts. Raises ModelError and InputError."""
     batches = _whole_numbers(request.batch)
     if not batches or not all(1 <= batch <= MAX_BATCH for batch in batches):
-        raise InputError(f"batch {request.batch!r}: give one size, or several, each between 1 and {MAX_BATCH}")
+        raise InputError(f"batch {shown(request.batch)}: give one size, or several, each between 1 and {MAX_BATCH}")
     size = None if request.size is None else _whole_numbers(request.size)
     if size is not None and len(size) not in (1, 2):
-        raise InputError(f"size {request.size!r}: give one number of pixels, or height and width")
+        raise InputError(f"size {shown(request.size)}: give one number of pixels, or height and width")
     sides = None if size is None else (size[0], size[-1])
     shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
     _check_rows(graph, shapes[-1])
@@ -112,7 +125,7 @@ def _integers(graph: Graph, request: Request) -> Mapping[str, QuantisedOp]:
     """What int8 needs of each op: by scales of the model file itself, else by those given, else by the file beside."""
     held = held_scales(graph)
     if held or request.scales is None:
-        return quantise(graph, held or read_scales(request.model, graph))
+        return quantise(graph, held or read_scales(model_path(request.model), graph))
     if missing := [name for name in quantised_inputs(graph) if name not in request.scales]:
         raise InputError(f"scales: none for {', '.join(missing)}; give those of a calibration of this very model")
     return quantise(graph, request.scales)
@@ -144,8 +157,8 @@ def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None
     std = default_std(channels) if request.std is None else _finite_numbers(request.std)
     if len(mean) != channels or len(std) != channels or not Normalisation(mean, std).is_usable:
         raise InputError(
-            f"mean {request.mean!r} and std {request.std!r}: give one finite number for each of {channels} channels, "
-            "std above zero, both within the range of float32"
+            f"mean {shown(request.mean)} and std {shown(request.std)}: give one finite number for each of "
+            f"{channels} channels, std above zero, both within the range of float32"
         )
     return Normalisation(mean, std)
 

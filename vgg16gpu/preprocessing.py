@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, Self
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.shown import shown
 
 _RESIZE_RATIO: Final = 256 / 224  # the shorter side before the crop, to the network's
 
@@ -90,7 +91,7 @@ class Preprocess:
         for name, accepted in _ACCEPTED.items():
             value = getattr(self, name)
             if isinstance(value, bool) or value not in accepted:
-                raise InputError(f"{name} is {value!r}; accepted: {', '.join(map(str, accepted))}")
+                raise InputError(f"{name} is {shown(value)}; accepted: {', '.join(map(str, accepted))}")
         if self.channel_order == "bgr" and self.channels != 3:
             raise InputError(f"channel_order 'bgr' is of 3 channels, mean and std are of {self.channels}; leave it out")
 
@@ -98,7 +99,7 @@ class Preprocess:
     def named(cls, name: str, channels: int = 3) -> Self:
         """A preset, for a network of that many channels. Raises InputError for an unknown one, and a misfit."""
         if name not in PRESETS:
-            raise InputError(f"preprocessing '{name}' is not known; accepted: {', '.join(PRESETS)}")
+            raise InputError(f"preprocessing {shown(name)} is not known; accepted: {', '.join(PRESETS)}")
         values = dict(PRESETS[name])
         mean, std = values.pop("mean"), values.pop("std")
         if isinstance(mean, tuple) and len(mean) != channels:
@@ -114,7 +115,7 @@ class Preprocess:
     def from_fields(cls, content: object) -> Self:
         """What `fields` gave. Raises InputError that names what is missing, unknown or wrong."""
         if not isinstance(content, Mapping):
-            raise InputError(f"preprocessing is {content!r}; expected an object with {', '.join(_FIELDS)}")
+            raise InputError(f"preprocessing is {shown(content)}; expected an object with {', '.join(_FIELDS)}")
         if missing := [name for name in _FIELDS if name not in content]:
             raise InputError(f"preprocessing lacks {', '.join(missing)}")
         if unknown := [str(name) for name in content if name not in _FIELDS]:
@@ -210,7 +211,7 @@ def resize_target(size: tuple[int, int]) -> tuple[int, int]:
 def _numbers(name: str, values: object) -> tuple[float, ...]:
     if isinstance(values, Sequence) and len(values) and all(map(_is_finite, values)):
         return tuple(map(float, values))
-    raise InputError(f"{name} is {values!r}; expected a list of finite numbers, one for each channel")
+    raise InputError(f"{name} is {shown(values)}; expected a list of finite numbers, one for each channel")
 
 
 def _is_finite(value: object) -> bool:

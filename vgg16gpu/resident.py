@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from vgg16gpu.program import Arena, Calibration, Element, Layout, Plan, Pointer,
 from vgg16gpu.results import ResultBlock, Results, read_results
 from vgg16gpu.staging import Rows, Stager
 from vgg16gpu.transfer import BUS_GROUPS, transfer_step
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +105,12 @@ class ResidentPlan:
             image = Span(images.address + i * nbytes, nbytes)
             places = [target + i * row.nbytes for target, row in zip(targets, exact.rows, strict=True)]
             results.out_of_range[i] = self._pass_on_device(exact, image, places).out_of_range[0]
-            self.second_passes += 1
+            self._count_second_pass()
         return results
+
+    def _count_second_pass(self) -> None:
+        self.second_passes += 1
+        _log.info("an image is computed again in float32 arithmetic: its values left the range of the fast kernels")
 
     def _pass_on_device(self, direct: _Direct, images: Span, targets: Sequence[int]) -> Results:
         device, (address, nbytes) = self.device, direct.input
@@ -185,7 +192,7 @@ class ResidentPlan:
             for output, row in zip(results.outputs, exact.outputs, strict=True):
                 output[i] = row[0]
             results.out_of_range[i] = exact.out_of_range[0]
-            self.second_passes += 1
+            self._count_second_pass()
         return results
 
     def _pass(self, bound: _Bound, images: Rows) -> Results:

@@ -60,6 +60,10 @@ def write_scores(path: Path, names: Sequence[str], scores: Scores, others: Mappi
     .npz holds `names` and `scores`, and `others`, further outputs of the model by name, as `scores:NAME`; the rest have
     no place for those. .csv holds a header and a line per input; .txt a line of numbers per input; numbers in text have
     nine digits, so that reading them back gives the same float32. Raises InputError.
+
+    A file's name may hold bytes that are no UTF-8, which Python reads as U+DC80 to U+DCFF ("surrogateescape"). .csv has
+    the very bytes; .json, all ASCII, these code points as escapes, and .npz as they are: `os.fsencode` makes the bytes
+    of them. A name may hold line breaks, too: .csv quotes it.
     """
     writer = _WRITERS[check_score_suffix(path)]
     with atomic_writer(path) as file:
@@ -104,7 +108,8 @@ def _write_csv(file: BinaryIO, names: Sequence[str], scores: Scores) -> None:
     file.write(("input," + ",".join(f"score_{i}" for i in range(rows.shape[1])) + "\n").encode())
     for name, row in zip(names, rows, strict=True):
         quoted = '"' + name.replace('"', '""') + '"'
-        file.write((quoted + "," + ",".join([f"{value:.9g}" for value in row.tolist()]) + "\n").encode())
+        numbers = ",".join([f"{value:.9g}" for value in row.tolist()])
+        file.write(f"{quoted},{numbers}\n".encode(errors="surrogateescape"))
 
 
 def _write_txt(file: BinaryIO, _: Sequence[str], scores: Scores) -> None:

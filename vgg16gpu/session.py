@@ -27,8 +27,10 @@ from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import Loaded, load_model
 from vgg16gpu.onnx_file import OnnxFile, element_type, open_onnx, parse_onnx
 from vgg16gpu.plan import make_plan
+from vgg16gpu.prepare import model_path
 from vgg16gpu.resident import ResidentPlan, check_memory
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.shown import printable
 from vgg16gpu.simplify import simplify
 
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -91,7 +93,7 @@ class _Prepared:
 class Session:
     """A model and a device. Use as a context manager, or call `close`. Threads take turns.
 
-    model: the ONNX file, its bytes, or the message that onnx.load returns.
+    model: the ONNX file ("digits": the small net in the package), its bytes, or the message that onnx.load returns.
     device: "auto", "cpu", "cuda" or "cuda:N"; or a device that is open, and stays so.
 
     Raises ModelError for what is no model, or has inputs or outputs other than tensors of float32, float16, whole
@@ -223,9 +225,9 @@ def without_empty(graph: Graph, sizes: Mapping[str, Shape]) -> Graph | None:
 
 
 def _opened(model: Model) -> OnnxFile:
-    if isinstance(model, str | Path):
-        return open_onnx(model)
-    return parse_onnx(model if isinstance(model, bytes) else model.SerializeToString())
+    if isinstance(model, bytes | onnx.ModelProto):
+        return parse_onnx(model if isinstance(model, bytes) else model.SerializeToString())
+    return open_onnx(model_path(model))
 
 
 def _has_pad_value(node: onnx.NodeProto) -> bool:
@@ -278,4 +280,4 @@ def _typed(array: AnyArray, declared: Declared) -> AnyArray:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in sorted(names)) or "none"
+    return ", ".join(f"'{printable(name)}'" for name in sorted(map(str, names))) or "none"

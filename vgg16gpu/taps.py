@@ -28,6 +28,8 @@ from typing import Final, TypeAlias
 
 from onnx import GraphProto, NodeProto
 
+from vgg16gpu.shown import printable
+
 Lookup: TypeAlias = Callable[[str], list[str]]
 
 _BLOCKS: Final = 5
@@ -128,7 +130,7 @@ class _Taps:
         return {layer: values for layer, values in count.found.items() if heads[layer] not in noted}
 
     def _unknown(self, name: str, layer: str) -> TapError:
-        reason = f"has no value '{name}'"
+        reason = f"has no value '{printable(name)}'"
         if _COUNTED_NAME.fullmatch(layer) and not (self._counted or self._modules.nodes):
             reason += ", and its layers cannot be counted: it does not begin as a VGG, with a chain of 3x3 convolutions"
         nodes = self._graph.node

@@ -7,8 +7,8 @@ only for the card whose exact name they bear. The user's own word on a problem g
 from __future__ import annotations
 
 import json
+import logging
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,8 @@ from vgg16gpu.files import atomic_writer
 
 TABLES: Final = Path(__file__).parent / "data" / "tuned"
 FOLDER: Final = "tuned"  # in the cache folder
+
+_log = logging.getLogger(__name__)
 
 
 def table(gpu: str, cache: Path, package: Path = TABLES) -> Tiles:
@@ -55,9 +57,7 @@ def _read(path: Path, gpu: str) -> Tiles:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        warnings.warn(
-            f"{path} is no table of tiles ({error}); it is ignored: delete it, or run tune again", stacklevel=3
-        )
+        _log.warning("%s is no table of tiles (%s); it is ignored: delete it, or run tune again", path, error)
         return {}
     return dict(tiles)
 

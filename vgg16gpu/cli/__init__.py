@@ -18,8 +18,10 @@ from typing import Any, NoReturn
 
 import click
 
-from vgg16gpu.errors import Error
+from vgg16gpu.cli.tell import never_fail_on_text, set_verbosity, tell, telling_log
+from vgg16gpu.errors import Error, InputError
 from vgg16gpu.platforms import supported_machine
+from vgg16gpu.shown import printable
 
 # name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
 COMMANDS = {
@@ -72,11 +74,15 @@ class LazyGroup(click.Group):
     ) -> NoReturn:
         """Run and exit with the documented code."""
         extra.pop("standalone_mode", None)
+        never_fail_on_text()
         try:
             supported_machine()
-            code = super().main(args, prog_name or "vgg16gpu", standalone_mode=False, **extra)
+            with telling_log():
+                code = super().main(args, prog_name or "vgg16gpu", standalone_mode=False, **extra)
             if sys.stdout:
                 sys.stdout.flush()  # here its failure can still be told
+        except InputError as error:  # one line, whatever a file is called
+            fail(printable(str(error)), EXIT_USAGE)
         except Error as error:
             fail(str(error), EXIT_USAGE)
         except click.UsageError as error:
@@ -99,8 +105,8 @@ class LazyGroup(click.Group):
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print one line on stderr and exit with `code`."""
-    click.echo(f"vgg16gpu: {message}", err=True)
+    """Tell why and exit with `code`."""
+    tell(message)
     sys.exit(code)
 
 
@@ -126,9 +132,12 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print it and exit."
 )
+@click.option("-v", "--verbose", count=True, help="Tell what is done, with -vv more; before the command.")
+@click.option("-q", "--quiet", is_flag=True, help="No warnings.")
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, verbose: int, quiet: bool) -> None:
     """VGG16 ONNX inference through hand-written CUDA kernels, on a GPU and, the same kernels, on a CPU."""
+    set_verbosity(-1 if quiet else verbose)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(EXIT_USAGE)
@@ -142,7 +151,7 @@ def main() -> NoReturn:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    click.echo(f"vgg16gpu: {message}", err=True)
+    tell(str(message))
 
 
 def _terminate(*_: object) -> NoReturn:

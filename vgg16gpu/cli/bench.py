@@ -22,8 +22,17 @@ from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.bench.sustained import FROM_BATCH
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench_report import print_comparison, print_result
-from vgg16gpu.cli.options import device_option, find_model, json_option, kernels_option, parse_counts, size_option
+from vgg16gpu.cli.options import (
+    device_option,
+    find_model,
+    json_option,
+    kernels_option,
+    model_argument,
+    parse_counts,
+    size_option,
+)
 from vgg16gpu.cli.show import console, print_json
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
@@ -48,7 +57,6 @@ _COMPILE_HELP = "Also torch.compile (max-autotune) with --against torch; takes m
 class Options:
     """The command line, as it is."""
 
-    model_argument: str | None
     model: str | None
     device: str
     precision: tuple[str, ...]
@@ -83,8 +91,7 @@ def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Param
 
 
 @click.command("bench")
-@click.argument("model_argument", required=False, metavar="[MODEL]")
-@click.option("--model", hidden=True, metavar="FILE")  # what infer and testbench call it
+@model_argument()
 @device_option
 @click.option("--precision", callback=parse_names(PRECISIONS), default="fp32", metavar="NAMES", help=_PRECISION_HELP)
 @kernels_option
@@ -127,7 +134,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     cold_start = _cold_start(options, wanted, given, shape, say)
     findings = run_benchmark(wanted, say, check)
     for failure in findings.failures:
-        click.echo(f"vgg16gpu: {failure}", err=True)
+        tell(failure)
     if not findings.batches:
         ctx.exit(EXIT_CHECK_FAILED)
     result = content(findings, identity, cold_start)
@@ -166,15 +173,13 @@ def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options
 
 def _check_files(options: Options) -> None:
     """Complain about files now rather than after minutes of measuring."""
-    if options.model and options.model_argument:
-        raise click.UsageError("MODEL and --model are the same; give one")
     check_outputs({"--output": options.output, "--plot": options.plot})
     if options.plot:
         check_plot(options.plot)
 
 
 def _wanted(options: Options) -> Wanted:
-    path = find_model(options.model_argument or options.model)
+    path = find_model(options.model)
     return Wanted(
         path,
         options.device,

@@ -25,6 +25,7 @@ from vgg16gpu.bench.record import (
 from vgg16gpu.bench.timing import Method, Regime
 from vgg16gpu.cli.columns import fitting
 from vgg16gpu.cli.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.tell import device_words
 
 _TIMES_OPTIONAL = ("W", "MHz", "p95", "variant", "images/s", "error")  # the first goes first
 _LAYERS_OPTIONAL = ("least us", "GB/s", "kernel")
@@ -169,7 +170,7 @@ def _remarks(result: Content) -> list[str]:
         *(f"Absent: {_who(each)}: {each['reason']}" for each in result["absent"]),
         *(f"Note: {note}" for note in _notes(result)),
         *(f"{name}: {text}" for name, text in result["methods"].items() if _was_used(name, result)),
-        f"Device: {result['device_choice']}; CPU: {environment['cpu']}, {environment['cores']} cores",
+        f"Device: {device_words(result['device_choice'])}; CPU: {environment['cpu']}, {environment['cores']} cores",
         f"Versions: {', '.join(f'{name} {version}' for name, version in _versions(environment).items())}",
     ]
     if start := result["cold_start"]:

@@ -13,9 +13,10 @@ import numpy as np
 
 from vgg16gpu.calibration import Calibration, calibrate, calibration_engine
 from vgg16gpu.cli.model_notes import model_notes
-from vgg16gpu.cli.options import device_option, find_model, json_option, size_option
+from vgg16gpu.cli.options import device_option, find_model, json_option, model_argument, size_option
 from vgg16gpu.cli.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.show import add_row, console, print_json, progress, sentence, table
+from vgg16gpu.cli.tell import device_words
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
@@ -42,7 +43,7 @@ class Options:
 
 
 @click.command("calibrate")
-@click.argument("model")
+@model_argument(required=True)
 @click.option("--images", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of images.")
 @click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
 @device_option
@@ -147,5 +148,5 @@ def _print(report: dict[str, Any]) -> None:
     screen.print(result)
     if report["preprocess"]:
         screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
-    screen.print(f"Device: {report['device_choice']}", markup=False)
+    screen.print(f"Device: {device_words(report['device_choice'])}", markup=False)
     screen.print(f"Scales from {report['images']} images: {report['path']}", markup=False, soft_wrap=True)

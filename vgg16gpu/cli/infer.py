@@ -17,6 +17,7 @@ import numpy as np
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.infer_report import print_report
+from vgg16gpu.cli.infer_summary import MANY
 from vgg16gpu.cli.model_notes import ModelNotes, calibrated_otherwise, model_notes
 from vgg16gpu.cli.options import (
     device_option,
@@ -29,6 +30,7 @@ from vgg16gpu.cli.options import (
 )
 from vgg16gpu.cli.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.show import print_json, progress
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.engine import Engine, Outputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import check_writable
@@ -38,6 +40,7 @@ from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reader import HANDFUL, Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
+from vgg16gpu.shown import printable
 
 _STEADY_RUNS = 3  # further runs of the first batch, for a steady time
 _STEADY_BUDGET = 1.0  # seconds that they may take together
@@ -70,6 +73,7 @@ class Options:
     labels: Path | None
     allow_nonfinite: bool
     workers: int | None
+    table: bool
     as_json: bool
 
 
@@ -121,6 +125,7 @@ class Results:
 @labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
 @click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
+@click.option("--table", is_flag=True, help=f"Show every input; of more than {MANY} a summary is shown else.")
 @json_option
 @click.pass_context
 def infer_command(ctx: click.Context, /, **values: Any) -> None:
@@ -158,7 +163,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     report = {"model": str(path), **arithmetic, "batch": batch, **report}
     if options.output:
         _write(options.output, results, report)
-    print_json(report) if options.as_json else print_report(report)
+    print_json(report) if options.as_json else print_report(report, every_input=options.table)
     ctx.exit(_exit_code(report, options))
 
 
@@ -209,15 +214,16 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 def _exit_code(report: dict[str, Any], options: Options) -> int:
     """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
     if report["preprocess"] and (warning := report["preprocess"]["warning"]):
-        click.echo(f"vgg16gpu: warning: {warning}", err=True)
-    for image in report["unreadable"]:
-        click.echo(f"vgg16gpu: {image['problem']}", err=True)
+        tell(f"warning: {warning}")
+    for image in report["unreadable"][:MANY]:
+        tell(printable(image["problem"]))
+    if more := report["unreadable"][MANY:]:
+        tell(f"{len(more):,} other images cannot be read either; --json names them all")
     bad = [] if options.allow_nonfinite else [item for item in report["inputs"] if item["problem"]]
     if bad:
-        click.echo(
-            f"vgg16gpu: {len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{bad[0]['name']}': "
-            f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow",
-            err=True,
+        tell(
+            f"{len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{printable(bad[0]['name'])}': "
+            f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow"
         )
     if report["unreadable"]:
         return EXIT_USAGE

@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.cli.show import add_row, console, heading, seconds, sentence, table
+from vgg16gpu.cli.infer_summary import MANY, print_summary
+from vgg16gpu.cli.show import add_row, console, from_here, heading, seconds, sentence, table
+from vgg16gpu.cli.tell import device_words
 from vgg16gpu.scores import holds_all_outputs
+from vgg16gpu.shown import printable
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """Table, remarks and times, on stdout."""
+def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
+    """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
     if len(report["output_shape"]) == 1:
-        heading(screen, f"{report['model']} (probability: {report['probabilities']})")
-        screen.print(_table(report))
+        heading(screen, f"{from_here(report['model'])} (probability: {report['probabilities']})")
+        if every_input or len(report["inputs"]) + len(report["unreadable"]) <= MANY:
+            screen.print(_table(report))
+        else:
+            print_summary(screen, report)
     else:
         screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
     if len(report["outputs"]) > 1:
@@ -26,7 +32,9 @@ def print_report(report: dict[str, Any]) -> None:
     times = report["timings"]
     build = times["compile_s"] + times["upload_s"]
     screen.print(
-        f"Device: {report['device_choice']}; precision {report['precision']}, kernels {report['kernels']}", markup=False
+        f"Device: {device_words(report['device_choice'])}; "
+        f"precision {report['precision']}, kernels {report['kernels']}",
+        markup=False,
     )
     screen.print(
         f"Times: load {seconds(times['load_s'])}, build {seconds(build)} "
@@ -37,7 +45,7 @@ def print_report(report: dict[str, Any]) -> None:
     if len(report["inputs"]) > 1 and report["rates"]["decode_images_per_s"]:
         screen.print(_rates_line(report))
     if "output" in report:
-        screen.print(f"Scores of {len(report['inputs'])} inputs: {report['output']}", markup=False)
+        screen.print(f"Scores of {len(report['inputs'])} inputs: {printable(report['output'])}", markup=False)
 
 
 def _rates_line(report: dict[str, Any]) -> str:
@@ -64,11 +72,11 @@ def _table(report: dict[str, Any]) -> Any:
     )
     for item in report["inputs"]:
         if item["problem"]:
-            add_row(result, item["name"], "", "", item["problem"], "", "", style="red")
+            add_row(result, printable(item["name"]), "", "", item["problem"], "", "", style="red")
         for place, line in enumerate(item["top"], start=1):
             add_row(
                 result,
-                item["name"] if place == 1 else "",
+                printable(item["name"]) if place == 1 else "",
                 place,
                 line["index"],
                 line["label"],

@@ -16,7 +16,7 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.info_graph import print_stages, stages
 from vgg16gpu.cli.info_refused import describe_refusal, print_refusal, refused_nodes
 from vgg16gpu.cli.model_notes import model_notes
-from vgg16gpu.cli.options import find_model, json_option, kernels_option, parse_size, precision_option
+from vgg16gpu.cli.options import find_model, json_option, kernels_option, model_argument, parse_size, precision_option
 from vgg16gpu.cli.preprocess_options import PixelOptions
 from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, sentence, table
 from vgg16gpu.devices.cache import cache_dir
@@ -49,7 +49,7 @@ class Layer:
 
 
 @click.command("info")
-@click.argument("model", required=False, metavar="MODEL")
+@model_argument()
 @click.option(
     "--size", callback=parse_size, metavar="SIZE", help="Image size, 244 or 224x320, where the model is open."
 )

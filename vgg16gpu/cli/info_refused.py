@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from vgg16gpu.cli.show import add_row, console, heading, megabytes, table
 from vgg16gpu.errors import ModelError
+from vgg16gpu.shown import printable
 
 _NODE: Final = re.compile(r"(\S+) '(.*)' \(opset (\w+)\): (.*); (.*)", re.DOTALL)
 _SUPPORTED: Final = "; supported operators: "
@@ -27,7 +28,7 @@ class Refusal:
 
 def refused_nodes(error: ModelError, path: Path) -> list[Refusal]:
     """The nodes that a loader's error lists; none if it is about something else than nodes."""
-    text = str(error).removeprefix(f"{path}: ").partition(_SUPPORTED)[0]
+    text = str(error).removeprefix(f"{printable(str(path))}: ").partition(_SUPPORTED)[0]
     first, *more = re.split(r"\n  (?=\S+ ')", text)
     lines = more or [first]
     matches = [match for line in lines if (match := _NODE.fullmatch(line))]

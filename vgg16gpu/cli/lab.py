@@ -17,6 +17,7 @@ from vgg16gpu.cli.lab_claims import RESULTS, claims_command
 from vgg16gpu.cli.lab_report import print_list, print_rows
 from vgg16gpu.cli.options import json_option, parse_counts
 from vgg16gpu.cli.show import console, print_json, progress
+from vgg16gpu.cli.tell import device_words, tell
 from vgg16gpu.devices import open_device
 from vgg16gpu.lab.comparison import Shape, comparison
 from vgg16gpu.lab.experiment import Choice, Experiment, Tell, experiments
@@ -162,7 +163,7 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
     if options.as_json:
         print_json({"results": [result for result, _ in found]})
     else:
-        click.echo(f"vgg16gpu: ran on {reason}", err=True)
+        tell(f"ran on {device_words(reason)}")
     ctx.exit(EXIT_CHECK_FAILED if any(faults for _, faults in found) else 0)
 
 
@@ -173,7 +174,7 @@ def new_command(name: str, folder: Path) -> None:
     """Write a kernel that works, its Python side and its test, for you to change. Nothing is replaced."""
     for path in write_template(folder, name):
         click.echo(path)
-    click.echo(f"vgg16gpu: try `vgg16gpu lab run {name} --dir {folder}` and `python -m pytest {folder}`", err=True)
+    tell(f"try `vgg16gpu lab run {name} --dir {folder}` and `python -m pytest {folder}`")
 
 
 def _rehearsals(options: Options, own: Sequence[Variant]) -> dict[str, Rehearsal]:

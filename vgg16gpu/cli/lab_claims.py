@@ -10,6 +10,7 @@ from rich.text import Text
 
 from vgg16gpu.cli.options import json_option
 from vgg16gpu.cli.show import console, heading, print_json, table
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.lab.claims import CPU_NOTE, content, write_claims
 from vgg16gpu.lab.claims_judge import Verdict
 from vgg16gpu.lab.claims_records import newest, read_records
@@ -51,7 +52,7 @@ def claims_command(folder: Path | None, ladder: Path | None, as_json: bool) -> N
     if paths:
         console().print(f"Written: {paths[0]}, {paths[1]}", markup=False, soft_wrap=True)
     elif not records:
-        click.echo("vgg16gpu: no records: `vgg16gpu lab run all` measures, then ours are judged, too", err=True)
+        tell("no records: `vgg16gpu lab run all` measures, then ours are judged, too")
 
 
 def _print(found: dict[str, Any]) -> None:

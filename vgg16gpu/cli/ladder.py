@@ -15,7 +15,7 @@ from vgg16gpu.bench.plot import check_plot
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench import parse_names
-from vgg16gpu.cli.options import device_option, find_model, json_option, size_option
+from vgg16gpu.cli.options import device_option, find_model, json_option, model_argument, size_option
 from vgg16gpu.cli.show import add_row, console, heading, print_json, table
 from vgg16gpu.devices import open_device
 from vgg16gpu.files import atomic_writer, check_outputs
@@ -32,8 +32,7 @@ _RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}. De
 
 
 @click.command("ladder")
-@click.argument("model_argument", required=False, metavar="[MODEL]")
-@click.option("--model", hidden=True, metavar="FILE")  # what infer and testbench call it
+@model_argument()
 @device_option
 @click.option("--rungs", callback=parse_names(LETTERS), metavar="LETTERS", help=_RUNGS_HELP)
 @size_option
@@ -43,7 +42,7 @@ _RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}. De
 @click.pass_context
 def ladder_command(
     ctx: click.Context,
-    model_argument: str | None,
+    *,
     model: str | None,
     device: str,
     rungs: tuple[str, ...],
@@ -59,12 +58,10 @@ def ladder_command(
     fetch` or else `model make` wrote. On a CPU the first rungs take many minutes at 224x224: a model of `model make
     --size 64` has the same layers and a twelfth of the work. Exit code 1 when a rung's scores are wrong.
     """
-    if model and model_argument:
-        raise click.UsageError("MODEL and --model are the same; give one")
     check_outputs({"--output": output, "--plot": plot})
     if plot:
         check_plot(plot)
-    path = find_model(model_argument or model)
+    path = find_model(model)
     graph = load_graph(Request(path))
     shape = resolve_input_shape(graph, 1, size)
     opened, choice = open_device(device)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
+from vgg16gpu.cli.tell import tell
 from vgg16gpu.errors import ModelError
 from vgg16gpu.prepare import KERNELS, PRECISIONS
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.zoo.digits import NAME as DIGITS
+from vgg16gpu.zoo.digits import digits_model, is_digits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-DIGITS = "digits"  # --model digits: the small trained net that the package ships
 MODEL_FOLDER = Path("models")  # where a checkout keeps models; elsewhere they lie in the current folder
 TRAINED_NAME = "vgg16-imagenet.onnx"  # what `model fetch` writes
 _NAMES = (TRAINED_NAME, "vgg16.onnx")  # a trained model goes before one with random weights
@@ -51,6 +53,41 @@ def parse_counts(_: click.Context, __: click.Parameter, value: str | None) -> tu
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise click.BadParameter(f"'{value}' is not a list of positive whole numbers, as in 1,5,500")
     return tuple(int(part) for part in parts)
+
+
+def model_argument(*, required: bool = False) -> Callable[[Function], Function]:
+    """MODEL, or --model FILE, which is the same, as the parameter `model`; None without either, unless required."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(*args: Any, positional: str | None, model: str | None, **values: Any) -> Any:
+            if positional and model:
+                raise click.UsageError("MODEL and --model are the same; give one")
+            if required and not (positional or model):
+                raise click.UsageError("no model is named: give MODEL, or --model FILE, which is the same")
+            return function(*args, model=positional or model, **values)
+
+        named = click.option("--model", metavar="FILE", help="The same as MODEL.")(command)
+        shown = "MODEL" if required else "[MODEL]"
+        return cast(Function, click.argument("positional", required=False, metavar=shown)(named))
+
+    return decorate
+
+
+def renamed_option(old: str, new: str, parameter: str, **settings: Any) -> Callable[[Function], Function]:
+    """The option `old` as it was called before, hidden: it sets the parameter of `new`, and says what to write."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def command(*args: Any, earlier: Any, **values: Any) -> Any:
+            if earlier:
+                tell(f"{old} is called {new} now; the old name will go")
+                values[parameter] = earlier
+            return function(*args, **values)
+
+        return cast(Function, click.option(old, "earlier", hidden=True, **settings)(command))
+
+    return decorate
 
 
 def device_option(function: Function) -> Function:
@@ -119,8 +156,3 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
 def new_model(name: str) -> Path:
     """Where a model file goes that was given no place: ./models if there is one, else here."""
     return MODEL_FOLDER / name if MODEL_FOLDER.is_dir() else Path(name)
-
-
-def is_digits(name: str | None) -> bool:
-    """Whether --model means the net in the package: no file of that name is in the way."""
-    return name == DIGITS and not Path(DIGITS).exists()

@@ -28,7 +28,7 @@ def report_command(folder: Path | None, output: Path) -> None:
     testbench*.json, and what `lab run` wrote in DIR, DIR/lab or DIR/lab-results.
     """
     check_outputs({"--output": output})
-    text = page(find_results(folder)).encode()
+    text = page(find_results(folder)).encode(errors="backslashreplace")  # folders may have any name
     with atomic_writer(output) as file:
         file.write(text)
     click.echo(f"Written: {output}, {megabytes(len(text))}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vgg16gpu.scores import finite_or_none
+from vgg16gpu.shown import printable, printable_lines
 
 _PIPE_WIDTH = 160  # columns when stdout is no terminal: rich would assume 80 and cut names
 
@@ -25,7 +28,13 @@ def console(*, stderr: bool = False) -> Console:
 
 def heading(screen: Console, text: str) -> None:
     """A line in bold, of plain text."""
-    screen.print(text, style="bold", markup=False)
+    screen.print(printable(text), style="bold", markup=False)
+
+
+def from_here(path: str) -> str:
+    """A path below the current folder without that; any other as it is."""
+    here = f"{Path.cwd()}{os.sep}"
+    return path.removeprefix(here)
 
 
 def print_json(content: Any) -> None:
@@ -42,8 +51,8 @@ def table(columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
 
 
 def add_row(target: Table, *cells: object, end_section: bool = False, style: str | None = None) -> None:
-    """A row of plain text: file names may hold brackets, which rich would take for markup."""
-    target.add_row(*(Text(str(cell)) for cell in cells), end_section=end_section, style=style)
+    """A row of plain text: file names may hold brackets, which rich would take for markup, and escape sequences."""
+    target.add_row(*(Text(printable_lines(str(cell))) for cell in cells), end_section=end_section, style=style)
 
 
 def progress(*, quiet: bool = False) -> Progress:

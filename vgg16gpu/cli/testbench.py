@@ -18,6 +18,7 @@ from vgg16gpu.cli.options import (
     device_option,
     json_option,
     labels_option,
+    model_argument,
     parse_counts,
     size_option,
 )
@@ -42,7 +43,7 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 
 
 @click.command("testbench")
-@click.option("--model", metavar="FILE", help="ONNX file, or 'digits'. Default: models/vgg16-244.onnx.")
+@model_argument()
 @device_option
 @click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
 @click.option("--kernels", type=click.Choice(KERNELS), default="auto", show_default=True, help="Family to be used.")
@@ -67,9 +68,9 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
 
     An input passes when max|y - r| / max|r| of its scores is within the tolerance and, in fp32, the best class is the
     reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
-    scales. Without --references onnxruntime computes them. Without --model it takes a VGG16 of 244 pixels, else the one
-    that infer takes. `--model digits` checks the shipped net on the handwritten digits that it was not trained on.
-    Exit code 1 when anything fails.
+    scales. Without --references onnxruntime computes them. Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels,
+    else the one that infer takes. `testbench digits` checks the shipped net on the handwritten digits that it was not
+    trained on. Exit code 1 when anything fails.
     """
     request = Options(**options)
     _check_options(request)

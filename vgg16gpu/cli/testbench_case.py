@@ -13,7 +13,7 @@ import numpy as np
 
 from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.cli.model_notes import ModelNotes, model_notes
-from vgg16gpu.cli.options import DEFAULT_MODELS, find_model, is_digits
+from vgg16gpu.cli.options import DEFAULT_MODELS, find_model
 from vgg16gpu.cli.preprocess_options import PixelOptions
 from vgg16gpu.dequantise import plain_operators
 from vgg16gpu.engine import Outputs
@@ -40,7 +40,7 @@ from vgg16gpu.testbench import (
     read_references,
     standard_inputs,
 )
-from vgg16gpu.zoo.digits import heldout
+from vgg16gpu.zoo.digits import heldout, is_digits
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
 _MAKE_OPTIONS = " --size 244"

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from vgg16gpu.cli.show import add_row, console, heading, seconds, sentence, table
+from vgg16gpu.cli.tell import device_words
 from vgg16gpu.cli.testbench_case import Bench, Outcome
 from vgg16gpu.testbench import Report
 
@@ -67,7 +68,7 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
         )
     if done := bench.preprocess:
         screen.print(sentence(done["line"]), markup=False, soft_wrap=True)
-    screen.print(f"Device: {outcome.facts['device_choice']}", markup=False)
+    screen.print(f"Device: {device_words(outcome.facts['device_choice'])}", markup=False)
     if bench.notes.note:
         screen.print(f"Note: {bench.notes.note}", markup=False)
     passed = sum(verdict.passed for verdict in report.verdicts)

@@ -14,10 +14,11 @@ import click
 from vgg16gpu import tuned
 from vgg16gpu.bench.environment import environment
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.options import parse_counts, parse_size
+from vgg16gpu.cli.options import parse_counts, parse_size, renamed_option
 from vgg16gpu.cli.show import add_row, console, progress, table
+from vgg16gpu.cli.tell import tell
+from vgg16gpu.devices import open_device
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
 from vgg16gpu.errors import DeviceError, Error, ModelError
 from vgg16gpu.facts import DeviceFacts
@@ -49,6 +50,7 @@ class Options:
     """The command line, as it is."""
 
     models: tuple[Path, ...]
+    device: str
     precisions: tuple[str, ...]
     batches: tuple[int, ...]
     sizes: tuple[tuple[int, int], ...]
@@ -87,9 +89,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="NAMES",
     help=_PRECISION_HELP,
 )
+@click.option("--device", default="cuda", show_default=True, help="cuda or cuda:N.")
 @click.option(
-    "--batches", callback=parse_counts, default="1,8,32,128", show_default=True, metavar="NUMBERS", help=_BATCH_HELP
+    "--batch",
+    "batches",
+    callback=parse_counts,
+    default="1,8,32,128",
+    show_default=True,
+    metavar="NUMBERS",
+    help=_BATCH_HELP,
 )
+@renamed_option("--batches", "--batch", "batches", callback=parse_counts)
 @click.option("--size", "sizes", multiple=True, callback=_parse_sizes, metavar="SIZE", help=_SIZE_HELP)
 @click.option("--output", type=_FILE, metavar="FILE", help=_OUTPUT_HELP)
 @click.option("--table", type=_FILE, metavar="FILE", help=_TABLE_HELP)
@@ -106,7 +116,7 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
     options = Options(**values)
     check_outputs({"--output": options.output, "--table": options.table})
     deadline = time.monotonic() + options.seconds
-    device = CudaDevice()
+    device, _ = open_device(options.device)
     try:
         if not has_wgmma(device.facts):
             raise DeviceError(f"{device.facts.name} has no kernels with tiles to tune; compute capability 9.0 has")
@@ -203,7 +213,7 @@ def _print(findings: Sequence[Finding], wanted: int, path: Path) -> None:
     screen.print(result)
     for finding in findings:
         for entry, why in finding.wrong:
-            click.echo(f"vgg16gpu: WRONG, not used: {finding.key}: {dict(entry)}: {why}", err=True)
+            tell(f"WRONG, not used: {finding.key}: {dict(entry)}: {why}")
     if len(findings) < wanted:
-        click.echo(f"vgg16gpu: time ran out: {len(findings)} of {wanted} layers are tuned", err=True)
+        tell(f"time ran out: {len(findings)} of {wanted} layers are tuned")
     screen.print(f"{len(tiles(findings))} tiles: {path}", markup=False, soft_wrap=True)

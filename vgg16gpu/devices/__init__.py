@@ -5,41 +5,57 @@ Importing this package imports no device, hence neither PyCUDA nor a compiler's 
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING
 
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.platforms import supported_machine
+from vgg16gpu.shown import shown
 
 if TYPE_CHECKING:
     from vgg16gpu.devices.base import Device
 
+_log = logging.getLogger(__name__)
 _ACCEPTED = "auto, cpu, cuda, cuda:N (N the number of a GPU)"
 
 
 def open_device(name: str = "auto") -> tuple[Device, str]:
     """A device, and one line on which it is and why.
 
-    "auto" takes the GPU if one works, else the processor. "cpu", "cuda" and "cuda:N" are taken at their word: there is
-    no falling back. Raises DeviceError for another name, another kind of machine, or a device that does not work.
+    "auto" takes the GPU if one works, else the processor. That is logged, as a warning on a machine that has a GPU.
+    "cpu", "cuda" and "cuda:N" are taken at their word: there is no falling back. Raises DeviceError for another name,
+    another kind of machine, or a device that does not work.
     """
     supported_machine()
     if not isinstance(name, str):
-        raise DeviceError(f"unknown device {name!r}; accepted: {_ACCEPTED}")
+        raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
     if name == "auto":
         return _open_any()
     if name == "cpu":
         return _open_cpu("as asked")
     if found := re.fullmatch(r"cuda(?::(\d{1,4}))?", name):
         return _open_asked_cuda(name, int(found[1] or 0))
-    raise DeviceError(f"unknown device {name!r}; accepted: {_ACCEPTED}")
+    raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
 
 
 def _open_any() -> tuple[Device, str]:
     try:
         return _open_working_cuda()
     except DeviceError as error:
+        _log_fallback(str(error))
         return _open_cpu(str(error))
+
+
+def _log_fallback(reason: str) -> None:
+    """A machine without a GPU computes on its processor as a matter of course; one that has a GPU is to be mended."""
+    from vgg16gpu.cuda_probe import NO_GPU, probe_driver  # noqa: PLC0415
+
+    driver = probe_driver()
+    if driver is None or driver.problem == NO_GPU:
+        _log.info("device auto: the CPU: %s", reason)
+    else:
+        _log.warning("there is a GPU, and the CPU is used: %s (`python -m vgg16gpu doctor` says more)", reason)
 
 
 def _open_working_cuda() -> tuple[Device, str]:
@@ -64,7 +80,7 @@ def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:
         device = CudaDevice(ordinal)
     except DeviceError as error:
         raise DeviceError(
-            f"device {name!r} cannot be used: {error} (`python -m vgg16gpu doctor` says more; 'cpu' needs no GPU)"
+            f"device {shown(name)} cannot be used: {error} (`python -m vgg16gpu doctor` says more; 'cpu' needs no GPU)"
         ) from error
     return device, f"{name}: {device.facts.name}, as asked"
 

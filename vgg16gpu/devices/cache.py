@@ -10,12 +10,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import stat
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,11 @@ _PRIVATE = 0o700
 _KEY_DIGITS = 32  # of SHA-256, in a file name
 _TEMPORARY = ".building-"
 
+_REFUSED = (
+    "the kernel cache %s %s: kernels are compiled anew in every process (set VGG16GPU_CACHE to a folder of your own)"
+)
+
+_log = logging.getLogger(__name__)
 _fallbacks: dict[Path, Path] = {}  # refused folder -> what stands in for it in this process
 _fallback_lock = threading.Lock()
 
@@ -141,7 +146,7 @@ class KernelCache:
                 root = _fallbacks[root]
             elif reason := refusal(root) or refusal(root / self.kind):
                 _fallbacks[root] = _private_folder(root)
-                _warn(root, reason)
+                _log.warning(_REFUSED, root, reason)
                 root = _fallbacks[root]
         folder = root / self.kind
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
@@ -158,14 +163,6 @@ def _private_folder(refused: Path) -> Path:
     return folder
 
 
-def _warn(refused: Path, reason: str) -> None:
-    message = f"the kernel cache {refused} {reason}: kernels are compiled anew in every process"
-    try:
-        warnings.warn(f"{message} (set VGG16GPU_CACHE to a folder of your own)", RuntimeWarning, stacklevel=2)
-    except RuntimeWarning as warning:  # where warnings are errors: a slow start is to be told of, not a failure
-        warnings.showwarning(warning, RuntimeWarning, __file__, 0)
-
-
 def _remove_if_process(pid: int, folder: Path) -> None:
     if os.getpid() == pid:  # a forked child must not remove its parent's folder
         shutil.rmtree(folder, ignore_errors=True)
@@ -174,7 +171,7 @@ def _remove_if_process(pid: int, folder: Path) -> None:
 def _digest_of_parts(parts: Sequence[bytes | str]) -> str:
     total = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         total.update(len(data).to_bytes(8, "little"))  # so that ("ab", "c") and ("a", "bc") differ
         total.update(data)
     return total.hexdigest()[:_KEY_DIGITS]
@@ -205,7 +202,9 @@ def _find(folder: Path, key: str, suffix: str, check: Callable[[bytes], bool] | 
         try:
             content = path.read_bytes()
             if path.name == f"{key}-{_digest(content)}{suffix}" and (check is None or check(content)):
+                _log.debug("taken from the kernel cache: %s", path)
                 return path, content
+            _log.debug("removed from the kernel cache, damaged or of another compiler: %s", path)
             path.unlink(missing_ok=True)
         except OSError:  # unreadable, or removed by another process: as good as absent
             continue
@@ -222,6 +221,7 @@ def _store(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -
         build(temporary)
         temporary.chmod(0o600)  # a linker leaves what the umask allows
         target = folder / f"{key}-{_digest(temporary.read_bytes())}{suffix}"
+        _log.debug("put into the kernel cache: %s", target)
         os.replace(temporary, target)  # noqa: PTH105 - Path.replace says nothing of being atomic
     except OSError as error:
         raise KernelError(f"cannot store a compiled kernel in {folder}: {error.strerror or error}") from error

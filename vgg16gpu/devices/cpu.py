@@ -31,6 +31,7 @@ from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.platforms import supported_machine
 from vgg16gpu.program import Arena, Kernel, Step
+from vgg16gpu.shown import shown
 
 _MAX_OS_THREADS = 1024
 _ORDERS = {"forward": 0, "reverse": 1}
@@ -277,7 +278,7 @@ def _threads_from_environment(cores: int) -> int:
     if not text:
         return min(cores, _MAX_OS_THREADS)
     if not text.isdecimal() or not 1 <= int(text) <= _MAX_OS_THREADS:
-        raise DeviceError(f"VGG16GPU_THREADS={text!r} is not a number of threads from 1 to {_MAX_OS_THREADS}")
+        raise DeviceError(f"VGG16GPU_THREADS={shown(text)} is not a number of threads from 1 to {_MAX_OS_THREADS}")
     return int(text)
 
 
@@ -287,7 +288,7 @@ def _order_from_environment() -> tuple[int, int]:
     if text in _ORDERS:
         return _ORDERS[text], 0
     if not text.isdecimal() or int(text) >= 2**32:
-        raise DeviceError(f"VGG16GPU_ORDER={text!r} is not forward, reverse or a seed below 2**32")
+        raise DeviceError(f"VGG16GPU_ORDER={shown(text)} is not forward, reverse or a seed below 2**32")
     return _SHUFFLED, int(text)
 
 
@@ -297,7 +298,7 @@ def _check_from_environment() -> Check | None:
         if text == check:
             return check
     if text:
-        raise DeviceError(f"VGG16GPU_SANITIZE={text!r} is not one of {', '.join(CHECKS)}")
+        raise DeviceError(f"VGG16GPU_SANITIZE={shown(text)} is not one of {', '.join(CHECKS)}")
     return None
 
 

@@ -6,6 +6,7 @@ All kernels of one source file and one set of macros share a library.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import platform
 import re
@@ -22,6 +23,9 @@ from vgg16gpu import kernel_source
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.platforms import supported_machine
+from vgg16gpu.shown import shown
+
+_log = logging.getLogger(__name__)
 
 # How a library is checked while it runs. All three fill shared memory with NaN before each block; "address" (with
 # undefined behaviour) and "thread" add the compiler's sanitizers.
@@ -109,7 +113,7 @@ def find_compiler() -> Compiler:
         if path := shutil.which(command[0]):
             return _identify((path, *command[1:]))
     if chosen:
-        raise DeviceError(f"the C++ compiler CXX={chosen!r} is not found; unset CXX or set it to a g++ or clang++")
+        raise DeviceError(f"the C++ compiler CXX={shown(chosen)} is not found; unset CXX or set it to a g++ or clang++")
     raise DeviceError(
         "the cpu device compiles its kernels and needs a C++ compiler: install g++ (apt install g++, "
         "dnf install gcc-c++) or clang++, or set CXX"
@@ -174,15 +178,16 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
 
 
 def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path, target: Path) -> None:
+    _log.info("compiling %s for the CPU", unit.label)
     command = [*compiler.command, *flags, f"-I{kernel_source.kernel_dir()}"]
     command += [f"-D{name}={value}" for name, value in unit.defines]
-    text = f'#include "{path}"\n'
-    listing = run([*command, "-E", "-P", "-DCPU_SHIM_LIST_KERNELS", "-x", "c++", "-"], text)
+    command += ["-include", str(path)]  # an #include line knows no quotes and no line breaks in a name
+    listing = run([*command, "-E", "-P", "-DCPU_SHIM_LIST_KERNELS", "-x", "c++", "-"])
     _check(listing, unit)
     names = dict.fromkeys(_EXPORTED.findall(listing.stdout))
     if not names:
         raise KernelError(f'{unit.label}: the file has no kernel; expected extern "C" __global__ void name(...)')
-    text += "".join(f"CPU_EXPORT({name})\n" for name in names)
+    text = "".join(f"CPU_EXPORT({name})\n" for name in names)
     text += "".join(f"CPU_EXPORT_CONSTANT({name})\n" for name in _CONSTANT.findall(listing.stdout))
     _check(run([*command, "-x", "c++", "-", "-o", str(target)], text), unit)
 

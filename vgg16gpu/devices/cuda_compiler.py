@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ NO_NVCC = (
     "no nvcc to compile the kernels: set CUDA_HOME or put nvcc on PATH, or install one: python -m vgg16gpu.cuda_setup"
 )
 
+_log = logging.getLogger(__name__)
 _SUFFIX = ".cubin"
 _ELF = b"\x7fELF"
 _MARK = b"\nvgg16gpu: compiled by "
@@ -71,7 +73,7 @@ def compiler_identity(nvcc: Path) -> str:
         text = "".join(f"{path} {state.st_size} {state.st_mtime_ns}\n" for path, state in states)
     except OSError:
         text = f"{program}\n{run_quietly([str(nvcc), '--version']).stdout}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 class CubinCompiler:
@@ -135,6 +137,7 @@ class CubinCompiler:
     def _compile(self, unit: Unit, target: Path) -> None:
         if self._nvcc is None or self._identity is None:
             raise KernelError(NO_NVCC)
+        _log.info("compiling %s for %s", unit, self.arch)
         # What follows the ELF image is invisible to the driver and to cuobjdump: an entry stays a cubin for everyone.
         target.write_bytes(_run_nvcc(self._nvcc, unit, self.arch) + _MARK + self._identity)
 

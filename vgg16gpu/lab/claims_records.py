@@ -13,6 +13,7 @@ from vgg16gpu.lab.claims_s5 import LADDER, ONNXRUNTIME, SEED
 from vgg16gpu.lab.claims_times import Entry, Times
 from vgg16gpu.lab.measure import Status
 from vgg16gpu.lab.published import Key
+from vgg16gpu.shown import shown
 
 SCHEMA: Final = 1  # of all of them
 SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")
@@ -97,7 +98,7 @@ def _read(path: Path) -> Record | None:
     if not isinstance(content, dict):
         return None
     if content.get("schema", SCHEMA) != SCHEMA:
-        raise InputError(f"'{path}' has schema {content['schema']!r}, this version reads {SCHEMA}; run it again")
+        raise InputError(f"'{path}' has schema {shown(content['schema'])}, this version reads {SCHEMA}; run it again")
     is_ladder = "rungs" in content and ONNXRUNTIME in content
     if not is_ladder and not ("rows" in content and content.get("experiment") in SEEDS):
         return None

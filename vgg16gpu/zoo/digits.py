@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from vgg16gpu.normalise import Floats, Pixels, normalise
 
+NAME: Final = "digits"  # what stands for the path of the model, on the command line and for `Engine`
+
 DIGITS_SIZE: Final = 32  # pixels a side
 DIGITS_MEAN: Final = (0.305,)
 DIGITS_STD: Final = (0.324,)
@@ -30,6 +32,11 @@ _LEVELS = 16  # grey levels of the original run from 0 to this
 def digits_model() -> Path:
     """The trained ONNX file."""
     return _DATA / "digits.onnx"
+
+
+def is_digits(model: object) -> bool:
+    """Whether a model's name means this net: no file of that name is in the way."""
+    return model == NAME and not Path(NAME).exists()
 
 
 def digit_sample() -> Path:
