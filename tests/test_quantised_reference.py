@@ -29,6 +29,7 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import Scale, quantise, quantise_op, quantised_inputs
 from vgg16gpu.quantised_reference import QuantisedOracle, qdq_model
@@ -153,11 +154,9 @@ def test_onnxruntime_rounds_like_the_reference():
 
 
 def _integer_values(model, names, x):
-    import onnxruntime
-
     outputs = [f"{name}/integers" for name in names]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     return dict(zip(names, session.run(outputs, {"x": x}), strict=True))
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
 from vgg16gpu.zoo.generate import make_vgg
@@ -34,7 +34,7 @@ def pictures(count: int, size: int, seed: int) -> np.ndarray:
 
 
 def answers(path: Path, x: np.ndarray) -> np.ndarray:
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"input": x})[0]
+    return open_session(path).run(None, {"input": x})[0]
 
 
 def tensors(path: Path) -> dict[str, np.ndarray]:

@@ -14,9 +14,10 @@ import onnxruntime
 
 from vgg16gpu.bench.peers import PeerError, Setting
 from vgg16gpu.bench.timing import Contender, Method, wall
+from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import Array
+from vgg16gpu.onnxruntime_session import open_session
 
-_ERRORS_ONLY = 3  # onnxruntime's log severity
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
@@ -35,7 +36,7 @@ class OnnxruntimePeer:
             self.notes = [
                 "onnxruntime has no CUDA provider here (pip install onnxruntime-gpu): its CPU provider is compared"
             ]
-        self._source: str | bytes = half_model(setting.path) if self._half else str(setting.path)
+        self._source: Path | bytes = half_model(setting.path) if self._half else setting.path
         self._cpu = None if self._half else self._session(_CPU, {})
 
     @contextmanager
@@ -72,14 +73,11 @@ class OnnxruntimePeer:
         return self._session(_CUDA, settings)
 
     def _session(self, provider: str, settings: dict[str, str]) -> Any:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
-        if self._setting.kind == "cpu":
-            options.intra_op_num_threads = self._setting.threads
+        threads = self._setting.threads if self._setting.kind == "cpu" else None
         try:
-            session = onnxruntime.InferenceSession(self._source, options, providers=[(provider, settings)])
-        except Exception as error:  # its exceptions share no base class but this one
-            raise PeerError(f"onnxruntime refuses the model: {str(error).splitlines()[0]}") from error
+            session = open_session(self._source, provider=provider, settings=settings, threads=threads)
+        except ModelError as error:
+            raise PeerError(str(error)) from error
         if provider not in session.get_providers():
             raise PeerError(f"onnxruntime does not start its {provider}: not compared")
         return session
