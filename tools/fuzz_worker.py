@@ -28,7 +28,7 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
 from vgg16gpu.loader import load
 from vgg16gpu.onnx_memory import BASE_MEMORY
-from vgg16gpu.onnxruntime_session import open_session
+from vgg16gpu.onnxruntime_session import import_onnxruntime, open_session
 from vgg16gpu.session import Declared, Session
 from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.simplify import simplify
@@ -64,7 +64,7 @@ class Outcome:
 def work(pipe: Connection, state: Any, folder: Path, seed: int, numbers: range) -> None:
     """The life of a worker process: an `Outcome` for each number into the pipe.
 
-    state: three numbers that the parent reads: the case, the stage, and since when.
+    state: four numbers that the parent reads: the case, the stage, since when, and the processor's time until then.
     """
     with Examiner(folder, seed, state) as examiner:
         for number in numbers:
@@ -86,6 +86,7 @@ class Examiner:
         self._seed = seed
         self._state = state
         self._device, _ = open_device("cpu")
+        import_onnxruntime()  # now: what it opens then is not read by a model
         self._build = self._device.build
         self._device.build = self._compile  # type: ignore[method-assign]
         self._pages = os.open("/proc/self/statm", os.O_RDONLY)
@@ -177,7 +178,7 @@ class Examiner:
         """Tell the parent what comes now, and allow as much memory as that may take."""
         if number is not None:
             self._state[0] = number
-        self._state[1], self._state[2] = stage, time.monotonic()
+        self._state[1:4] = stage, time.monotonic(), time.process_time()
         allowed = {LOADING: LOAD_NBYTES, RUNNING: RUN_NBYTES}.get(stage)
         _limit_memory(None if allowed is None else self._mapped_nbytes() + allowed)
 
