@@ -35,7 +35,8 @@ def test_pairs_of_products_do_not_saturate():
     np.testing.assert_array_equal(y, np.full((3, 64), 64 * 255 * 127, np.int32))
 
 
-def test_options_are_what_was_asked_for():
+def test_options_are_what_was_asked_for(monkeypatch):
+    monkeypatch.delenv("VGG16GPU_THREADS", raising=False)
     options = open_session(products(), threads=3, optimise=False, arena=False, quiet=True).get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 3)
     assert options.graph_optimization_level.name == "ORT_DISABLE_ALL"
@@ -43,6 +44,9 @@ def test_options_are_what_was_asked_for():
     usual = open_session(products()).get_session_options()
     assert (usual.intra_op_num_threads, usual.enable_cpu_mem_arena, usual.log_severity_level) == (0, True, 3)
     assert usual.graph_optimization_level.name == "ORT_ENABLE_ALL"
+    monkeypatch.setenv("VGG16GPU_THREADS", "2")
+    assert open_session(products()).get_session_options().intra_op_num_threads == 2
+    assert open_session(products(), threads=1).get_session_options().intra_op_num_threads == 1
 
 
 def test_a_refusal_is_one_line(tmp_path):

@@ -157,7 +157,7 @@ def test_weights_have_hes_variance_and_biases_are_not_zero(tmp_path):
             assert abs(array.mean()) < 4 * array.std() / np.sqrt(array.size), name
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="138 million weights; narrow nets have recorded checksums, too")
 @pytest.mark.parametrize(("name", "size"), [("vgg16-seed0", 224), ("vgg16-244-seed0", 244)])
 def test_the_real_vgg16(name, size, tmp_path):
     """Recorded checksum, under 1 GB of memory, at least six different answers to the testbench's ten pictures."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +31,9 @@ def open_session(
     """An onnxruntime.InferenceSession of a model file, or of a model's bytes.
 
     `settings`: the provider's own options. `weights_folder`: where external data of a model given as bytes lies.
-    `threads`: of one operator and of the session (default: onnxruntime's choice). Without `optimise` each node is
-    computed as it stands. Without `arena` memory is given back at once. `quiet`: not even errors are logged; what stops
-    the session is raised in any case.
+    `threads`: of one operator and of the session (default: VGG16GPU_THREADS, else onnxruntime's choice). Without
+    `optimise` each node is computed as it stands. Without `arena` memory is given back at once. `quiet`: not even
+    errors are logged; what stops the session is raised in any case.
     Raises Error when onnxruntime is missing, and ModelError when it refuses the model.
     """
     runtime = import_onnxruntime()
@@ -42,7 +43,8 @@ def open_session(
     options.enable_cpu_mem_arena = arena
     if weights_folder is not None:
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(weights_folder))
-    if threads is not None:
+    threads = threads or _threads_from_environment()
+    if threads:
         options.intra_op_num_threads = options.inter_op_num_threads = threads
     if not optimise:
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -63,6 +65,12 @@ def import_onnxruntime() -> Any:
             "or give --references"
         ) from error
     return onnxruntime
+
+
+def _threads_from_environment() -> int:
+    """As many as the cpu device computes with; 0 where that is not limited (or not understood: the device says so)."""
+    text = os.environ.get("VGG16GPU_THREADS", "").strip()
+    return int(text) if text.isdecimal() else 0
 
 
 def first_line(error: Exception) -> str:

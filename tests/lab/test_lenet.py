@@ -165,7 +165,7 @@ def test_training_learns_and_repeats_itself(net, data):
     assert not np.array_equal(other.parameters["conv1.weight"], first.parameters["conv1.weight"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole training; others check some of its steps")
 def test_the_net_of_the_experiment_has_at_least_98_percent_right():
     data = digits()
     scores = read_lenet(lenet_train.trained_model(data)).expected(data.normalised(data.heldout))
