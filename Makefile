@@ -1,5 +1,6 @@
 # make demo       see it work: a handwritten digit, then VGG16
-# make test       every test that this machine can run
+# make test       every test that this machine can run, with a few cases of each: some minutes
+# make test-all   the same with all cases
 # make help       the other targets
 #
 # The first call makes the environment .venv and installs into it. To use an environment of your own and install nothing,
@@ -18,7 +19,7 @@ PY := $(VENV)/bin/python
 SETUP := @$(PYTHON) tools/bootstrap.py $(VENV)
 endif
 
-.PHONY: help install install-test cuda demo test test-gpu sanitize conformance fuzz bench lint ptxas loc clean
+.PHONY: help install install-test cuda demo test test-others test-all test-gpu sanitize conformance fuzz bench lint ptxas loc clean
 .DEFAULT_GOAL := help
 
 help:              ## this list
@@ -39,11 +40,17 @@ demo: install      ## classify a real digit, then a sample image with VGG16
 	test -s image.txt || $(PY) -m vgg16gpu model sample
 	$(PY) -m vgg16gpu infer image.txt
 
-test: install-test ## every test; those of the GPU are skipped where there is none
-	$(PY) -m pytest $(PYTEST_ARGS)
+test: install-test ## every test, a few cases of each; those of the GPU are skipped where there is none
+	$(PY) -m pytest --workers auto --cases representative $(PYTEST_ARGS)
 
-test-gpu: install-test ## the tests of the GPU; without one they fail
-	$(PY) -m pytest -m gpu --require-gpu $(PYTEST_ARGS)
+test-others: install-test ## the cases that `make test` leaves out
+	$(PY) -m pytest --workers auto --cases others $(PYTEST_ARGS)
+
+test-all: install-test ## every case of every test
+	$(PY) -m pytest --workers auto $(PYTEST_ARGS)
+
+test-gpu: install-test ## every case of the tests of the GPU; without one they fail
+	$(PY) -m pytest --workers auto -m gpu --require-gpu $(PYTEST_ARGS)
 
 sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the GPU if there is one
 	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests

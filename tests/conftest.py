@@ -1,4 +1,4 @@
-"""Shared by all tests: the devices, and what becomes of GPU tests where there is no GPU."""
+"""Shared by all tests: which of them run, the devices, and what becomes of GPU tests where there is no GPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import parallel, selection
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda import CudaDevice
@@ -21,17 +22,43 @@ from vgg16gpu.program import Plan
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail GPU tests instead of skipping them without a GPU")
     parser.addoption("--record", type=Path, metavar="FILE", help="write outcomes, machine and versions as JSON")
+    parser.addoption(
+        "--cases", choices=selection.CHOICES, default=selection.ALL, help="which cases: tests/selection.py"
+    )
+    parallel.add_option(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at its options
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    parallel.start(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # `make test` must not tell the makes that tests start what to do
         os.environ.pop(name, None)
+    selection.configure(config.getoption("--cases"))
     if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):  # xdist's workers report to one
         from tests.record import Recorder
 
         if not path.parent.is_dir():  # said now, not after the whole run
             raise pytest.UsageError(f"--record {path}: the folder {path.parent} does not exist")
         config.pluginmanager.register(Recorder(path, config.getoption("-m")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[selection.FOUND] = list(items)
+    if nameless := selection.without_reason(items):
+        raise pytest.UsageError(f"mark them slow(reason=...): {', '.join(nameless)}")
+    items[:], left_out = selection.select(items, config.getoption("--cases"))
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # the time limit of a test does not begin while it waits for its turn
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with parallel.turn(item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @cache
@@ -78,7 +105,7 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
         pytest.fail("tests of the GPU need cuda-bindings, which cannot be imported: make cuda", pytrace=False)
     if not has_wgmma(gpu.facts):
         pytest.skip(f"{gpu.facts.name} has no wgmma, or cuda-bindings is missing")
-    build_together(gpu, request.session.items)
+    build_together(gpu, request.session.items, *parallel.place(request.config))
     return gpu
 
 

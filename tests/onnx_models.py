@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from vgg16gpu.onnxruntime_session import open_session
 
 DEFAULT_OPSET = 17
 IR_VERSION = 10  # the newest that all supported onnxruntime releases read
@@ -205,11 +206,7 @@ def onnxruntime_values(path: Path, x: npt.NDArray[Any], names: Sequence[str] | N
     if names is not None:
         del proto.graph.output[:]
         proto.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(proto.SerializeToString(), threads=1, optimise=False)
     outputs = [output.name for output in session.get_outputs()]
     weights = {weight.name for weight in proto.graph.initializer}
     inputs = [value.name for value in proto.graph.input if value.name not in weights]

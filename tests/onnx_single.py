@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from graph_reference import compute
 from onnx import helper
@@ -19,6 +18,7 @@ from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Graph, Op
 from vgg16gpu.loader import Loaded, load, load_model
 from vgg16gpu.onnx_file import parse_onnx
+from vgg16gpu.onnxruntime_session import open_session
 
 MAP = ("n", 4, 9, 7)
 FIXED = (2, 4, 9, 7)
@@ -45,11 +45,8 @@ def single(path: Path, op: str, shape: Shaped, constants: Sequence[Any], **optio
 
 def run_onnxruntime(source: Path | bytes, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs by name, without optimisations."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     content = source if isinstance(source, bytes) else source.read_bytes()
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = open_session(content, optimise=False, quiet=True)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 

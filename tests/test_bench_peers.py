@@ -26,6 +26,7 @@ from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
 from vgg16gpu.bench.record import absent, names
 from vgg16gpu.bench.timing import LostError, Method
 from vgg16gpu.cli import cli
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -274,11 +275,11 @@ def test_jax_in_int8_is_timed_on_random_data(model: Path) -> None:
 
 
 def test_onnxruntime_takes_the_model_in_float16(model: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime")
     from vgg16gpu.bench.peer_onnxruntime import half_model
 
     x = session.sample_inputs((3, 32, 32))[:1]
-    found = runtime.InferenceSession(half_model(model), providers=["CPUExecutionProvider"])
+    found = open_session(half_model(model))
     (inp,) = found.get_inputs()
     assert inp.type == "tensor(float16)"
     (scores,) = found.run(None, {inp.name: x.astype(np.float16)})

@@ -79,7 +79,7 @@ def models() -> Iterator[Models]:
         yield Models(Path(folder))
 
 
-LARGEST = pytest.param("vgg16-224", marks=pytest.mark.slow)
+LARGEST = pytest.param("vgg16-224", marks=pytest.mark.slow(reason="smaller images go through the same kernels"))
 
 
 @pytest.mark.parametrize("name", [LARGEST if name == "vgg16-224" else name for name in NETS])

@@ -230,3 +230,43 @@ def test_parallel_processes_see_whole_entries_only(folder: Path) -> None:
     assert [process.wait(timeout=60) for process in running] == [0, 0, 0, 0]
     assert len(KernelCache("cpu").entries()) == 20
     assert len(list((folder / "cpu").iterdir())) == 20
+
+
+def test_of_processes_that_want_the_same_one_builds(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from pathlib import Path\n"
+        "from vgg16gpu.devices.cache import KernelCache\n"
+        "def build(path):\n"
+        "    with open(sys.argv[1], 'a') as log: log.write('built\\n')\n"
+        "    time.sleep(0.2)\n"
+        "    path.write_bytes(b'once')\n"
+        "def fetch(number):\n"
+        "    return KernelCache('cpu').fetch([str(number % 3)], '.so', build).read_bytes()\n"
+        "with ThreadPoolExecutor(6) as pool:\n"
+        "    assert list(pool.map(fetch, range(6))) == [b'once'] * 6\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])}
+    command = [sys.executable, "-W", "error", "-c", code, str(tmp_path / "log")]
+    running = [subprocess.Popen(command, env=environment) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in running] == [0, 0, 0]
+    assert (tmp_path / "log").read_text() == "built\n" * 3
+    assert len(list((folder / "cpu").iterdir())) == 3
+
+
+def test_a_killed_builder_holds_nobody_up() -> None:
+    code = (
+        "import os\n"
+        "from vgg16gpu.devices.cache import KernelCache\n"
+        "KernelCache('cpu').fetch(['source'], '.so', lambda _: os.abort())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(cache.__file__).parents[2])}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode < 0
+    assert fetch(Builder()).read_bytes() == b"compiled"
+
+
+def test_where_files_cannot_be_locked_it_builds_all_the_same(folder: Path) -> None:
+    (folder / ".cpu.lock").mkdir(parents=True)
+    folder.chmod(0o700)
+    assert fetch(Builder()).read_bytes() == b"compiled"

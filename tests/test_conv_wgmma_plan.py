@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel_signatures import arguments
 from tests.random_graphs import SAME
+from tests.selection import examples
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
@@ -323,7 +324,7 @@ problems = st.builds(
 ).map(lambda p: Problem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(problems)
 def test_every_tile_is_one_that_the_kernels_accept(problem: Problem) -> None:
     """The static asserts of conv_wgmma.cu and conv_wgmma_small.cu."""

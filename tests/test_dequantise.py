@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx_models import Model, random_input, torch_vgg
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -35,6 +34,7 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import Scale, held_scales
 
@@ -206,11 +206,7 @@ def network(zero: Any = SYMMETRIC, relu: bool = True, steps: tuple[float, float]
 
 def exact(path: Path, x: Any) -> Any:
     """What onnxruntime makes of the file, op by op."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"input": x})[
-        0
-    ]
+    return open_session(path, optimise=False).run(None, {"input": x})[0]
 
 
 def run(path: Path, x: Any, precision: str) -> Any:

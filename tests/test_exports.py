@@ -103,7 +103,7 @@ def is_training(node: onnx.NodeProto) -> bool:
     return node.op_type == "BatchNormalization" and modes == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="smaller nets are exported in every way")
 def test_the_true_vgg16(tmp_path: Path) -> None:
     """138 million weights, 224x224 images."""
     form = Form(17, size=224)

@@ -362,9 +362,9 @@ def test_cost_and_parameters_of_general_ops():
 def test_graph_of_a_large_file_reads_no_weights(tmp_path):
     path = hollow(tmp_path / "vgg16.onnx", size=224)
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     info(path, "--graph")
-    elapsed = time.perf_counter() - start
+    elapsed = time.process_time() - start
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert elapsed < 5

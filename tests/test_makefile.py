@@ -44,5 +44,13 @@ def test_bench_writes_a_file_that_git_ignores(make):
     assert "/bench.json" in (ROOT / ".gitignore").read_text().splitlines()
 
 
+def test_tests_run_side_by_side_and_no_case_is_in_two_targets(make):
+    common = "-m pytest --workers auto"
+    assert make("test") == [f"{common} --cases representative"]
+    assert make("test-others") == [f"{common} --cases others"]
+    assert make("test-all") == [common]
+    assert make("test-gpu") == [f"{common} -m gpu --require-gpu"]
+
+
 def test_lint_runs_this_python_alone(make):
     assert len(make("lint")) == 4  # ruff twice, mypy, import-linter: none from PATH

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel_signatures import arguments
 from tests.plan_simulator import Memory, recorded_plan, simulate
 from tests.random_graphs import SAME, graphs, zeros
+from tests.selection import examples
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import (
@@ -63,7 +64,7 @@ def wish(precision: str, channels: int = 3, **options: Any) -> Wish:
     return Wish(precision, normalisation=normalisation, samples=lambda: zeros(0), **options)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(graphs(), st.sampled_from(DEVICES), st.sampled_from(PRECISIONS), st.booleans())
 def test_no_value_is_overwritten_before_its_last_reader(
     case: tuple[Graph, Shape], facts: DeviceFacts, precision: str, keep_values: bool
@@ -76,7 +77,7 @@ def test_no_value_is_overwritten_before_its_last_reader(
     check_pointers(plan)
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 @given(graphs())
 def test_with_keep_values_none_is_ever_overwritten(case: tuple[Graph, Shape]) -> None:
     """Not even by a second pass."""

@@ -6,13 +6,14 @@ from fractions import Fraction
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import reference
 from tests.graph_reference import compute
 from tests.quantised_reference import evaluate, fmaf, integers, sums
 from tests.random_graphs import SAME, graphs
+from tests.selection import examples
 from vgg16gpu.accuracy import layer_error, score_error
 from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import (
@@ -29,6 +30,7 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import Scale, quantise, quantise_op, quantised_inputs
 from vgg16gpu.quantised_reference import QuantisedOracle, qdq_model
@@ -153,11 +155,9 @@ def test_onnxruntime_rounds_like_the_reference():
 
 
 def _integer_values(model, names, x):
-    import onnxruntime
-
     outputs = [f"{name}/integers" for name in names]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     return dict(zip(names, session.run(outputs, {"x": x}), strict=True))
 
 
@@ -205,7 +205,7 @@ def _random_weights(*shape):
     return normal(*shape) / np.float32(max(np.prod(shape[1:]), 1) ** 0.5)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(graphs(_random_weights), st.integers(0, 1000))
 def test_random_graphs_lose_little_in_both(drawn, seed):
     net, shape = drawn

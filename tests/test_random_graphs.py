@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from tests.kernel_harness import CONV_TILES, FFMA, assert_same_bits, bounds, conv_as, largest, normal, run_graph, seeded
 from tests.random_graphs import graphs
 from tests.reference import apply
+from tests.selection import examples
 from vgg16gpu.accuracy import assert_close
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, Shape
@@ -20,12 +21,7 @@ def weights(*shape: int) -> Array:
     return normal(seeded(str(shape)), *shape)
 
 
-@settings(
-    deadline=None,
-    derandomize=True,
-    max_examples=200,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(graphs(weights), st.sampled_from(sorted(CONV_TILES)), st.integers(1, 4))
 def test_every_value_of_a_random_graph(device: Device, case: tuple[Graph, Shape], tile: str, splits: int) -> None:
     graph, shape = case
@@ -47,12 +43,7 @@ HALF = Wish("fp16", kernels="mma")
 COARSER = 2.0**13  # float16's rounding to float32's
 
 
-@settings(
-    deadline=None,
-    derandomize=True,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(graphs(weights))
 def test_every_value_of_a_random_graph_in_float16(device: Device, case: tuple[Graph, Shape]) -> None:
     """Convolutions and fully connected layers on tensor cores, the rest on float32, conversions between them."""

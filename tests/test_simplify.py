@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import Model, inner_values, onnxruntime_values, random_input
 from reference import evaluate
 
+from tests.selection import examples
 from vgg16gpu.graph import (
     MAX_POOL_2X2,
     Array,
@@ -330,7 +331,7 @@ def _head(draw: st.DrawFn, model: Model, x: str) -> None:
     model.node(draw(st.sampled_from(["Relu", "Softmax"])), ["fc"], "end")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(models())
 def test_random_models_keep_their_values_and_outputs(case: tuple[Model, list[str]]) -> None:
     model, outputs = case

@@ -463,11 +463,11 @@ def test_large_graphs_and_long_names_take_no_time() -> None:
         x = made.add("Relu", [x], f"value {number}", f"/a.{'.'.join('b' * 400)}/{number}")
     made.graph.node[0].name = "/" + "a/" * 1_000_000
     made.close(x)
-    start = time.perf_counter()
+    start = time.process_time()
     for name in ("value of none", "/b" * 1_000_000, "module." * 10_000):
         with pytest.raises(TapError):
             resolve(made.graph, [name])
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.export

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from click.testing import CliRunner
 from onnx_models import Model, random_input
@@ -20,6 +19,7 @@ from vgg16gpu.cli import cli
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.interop import DeviceArray
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.reference import Oracle
 
 SHAPE = (1, 4, 13, 11)
@@ -79,7 +79,7 @@ def saved(make: Callable[[], Model], folder: Path, outputs: list[str] | None = N
 
 
 def expected_of(path: Path, x: Any) -> list[Any]:
-    return list(onnxruntime.InferenceSession(str(path)).run(None, {"input": x}))
+    return list(open_session(path).run(None, {"input": x}))
 
 
 def check(found: Any, expected: Any) -> None:

@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from PIL import Image
 
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.zoo.digits import (
     DIGITS_LABELS,
     DIGITS_MEAN,
@@ -24,7 +24,7 @@ from vgg16gpu.zoo.metadata import model_metadata
 
 
 def scores(x):
-    session = onnxruntime.InferenceSession(digits_model(), providers=["CPUExecutionProvider"])
+    session = open_session(digits_model())
     return session.run(None, {"input": x})[0]
 
 

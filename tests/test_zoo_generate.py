@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
@@ -35,7 +35,7 @@ def pictures(count: int, size: int, seed: int) -> np.ndarray:
 
 
 def answers(path: Path, x: np.ndarray) -> np.ndarray:
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"input": x})[0]
+    return open_session(path).run(None, {"input": x})[0]
 
 
 def tensors(path: Path) -> dict[str, np.ndarray]:
@@ -158,7 +158,7 @@ def test_weights_have_hes_variance_and_biases_are_not_zero(tmp_path):
             assert abs(array.mean()) < 4 * array.std() / np.sqrt(array.size), name
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="138 million weights; narrow nets have recorded checksums, too")
 @pytest.mark.parametrize(("name", "size"), [("vgg16-seed0", 224), ("vgg16-244-seed0", 244)])
 def test_the_real_vgg16(name, size, tmp_path):
     """Recorded checksum, under 1 GB of memory, at least six different answers to the testbench's ten pictures."""

@@ -22,6 +22,7 @@ from tests import quantised_reference, reference
 from tests.kernel_harness import Result, assert_same_bits, normal, run_graph, seeded
 from vgg16gpu.accuracy import assert_close, layer_error, rms
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cpu import usable_cores
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
@@ -179,17 +180,23 @@ def resident(device: Device, trial: Trial, *batches: int, keep_values: bool = Fa
         made.close()
 
 
-def build_together(device: Device, items: Iterable[pytest.Item]) -> None:
-    """Compile the kernels of all selected tests with a `case` at once: one after the other would take minutes."""
+def build_together(device: Device, items: Iterable[pytest.Item], worker: int, workers: int) -> None:
+    """Compile the kernels of all selected tests with a `case` at once: one after the other would take minutes.
+
+    Each of several workers compiles a part, with a part of the cores; all find the result in the cache.
+    """
     cases = [item.callspec.params.get("case") for item in items if hasattr(item, "callspec")]
     kernels: set[Kernel] = set()
     makers = [getattr(case, name) for case in cases for name in ("trial", "apart") if hasattr(case, name)]
-    for make in makers:
+    for make in makers[worker::workers]:
         with suppress(Error, AssertionError):  # the test itself will say it
             trial = make()
             kernels |= trial.plan(device.facts, keep_values=trial.keep_values).kernels
-    with suppress(Error):
-        device.build(kernels)
+    wanted = sorted(kernels, key=repr)
+    at_once = len(wanted) if workers == 1 else max(1, usable_cores() // workers)
+    for first in range(0, len(wanted), max(1, at_once)):
+        with suppress(Error):
+            device.build(wanted[first : first + at_once])
 
 
 # ---- Judging

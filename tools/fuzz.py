@@ -53,8 +53,8 @@ from vgg16gpu.cli.show import add_row, console, heading, progress, table
 from vgg16gpu.files import atomic_writer
 
 DEFAULT_CASES: Final = 10_000
-CASE_SECONDS: Final = 5.0  # to load, and again to run
-SLOW_SECONDS: Final = 120.0  # for a compiler, and for a process that starts
+CASE_SECONDS: Final = 5.0  # of a processor, to load, and again to run
+SLOW_SECONDS: Final = 120.0  # for all else: a compiler, a process that starts, one that waits
 STAGES: Final = {
     LOADING: "loading",
     RUNNING: "running",
@@ -75,6 +75,7 @@ class Worker:
     pipe: Connection
     state: Any
     numbers: range
+    was_late: bool = False  # and has been killed for it
 
     @property
     def number(self) -> int:
@@ -89,8 +90,20 @@ class Worker:
     @property
     def is_late(self) -> bool:
         """Whether it has been doing that for too long."""
-        limit = CASE_SECONDS if self.stage in (LOADING, RUNNING, JUDGING) else SLOW_SECONDS
-        return bool(time.monotonic() - self.state[2] > limit)
+        waited = time.monotonic() - self.state[2]
+        if waited > SLOW_SECONDS or self.stage not in (LOADING, RUNNING, JUDGING):
+            return bool(waited > SLOW_SECONDS)
+        # Its own time too: on a busy machine a process waits for its turn.
+        return bool(waited > CASE_SECONDS and cpu_seconds(self.process.pid) - self.state[3] > CASE_SECONDS)
+
+
+def cpu_seconds(process: int) -> float:
+    """The time that the processors have spent on a process; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(eq=False)
@@ -125,6 +138,7 @@ class Campaign:
                         workers.remove(worker)
                         workers += self._after_death(worker)
                     elif worker.is_late and not worker.pipe.poll():
+                        worker.was_late = True
                         worker.process.kill()  # seen as its death in the next round
                 bar.update(task, completed=self.verdicts.total())
         finally:
@@ -135,7 +149,7 @@ class Campaign:
     def _start(self, numbers: range) -> Worker:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe(duplex=False)
-        state = context.RawArray("d", [-1.0, MAKING, time.monotonic()])
+        state = context.RawArray("d", [-1.0, MAKING, time.monotonic(), 0.0])
         folder = self.folder / str(next(self.started))
         process = context.Process(target=work, args=(there, state, folder, self.seed, numbers), daemon=True)
         process.start()
@@ -164,7 +178,7 @@ class Campaign:
         doing = STAGES[worker.stage]
         if worker.stage in (JUDGING, COMPILING, MAKING):
             self._note(Outcome(worker.number, NO_JUDGE, f"process ended {doing}"))
-        elif worker.is_late:
+        elif worker.was_late:
             self._note(Outcome(worker.number, HANG, doing, f"more than {CASE_SECONDS} s {doing}"))
         else:
             self._note(Outcome(worker.number, CRASH, f"process ended {doing}", f"exit code {code} {doing}"))

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 from onnx import numpy_helper
 
 from tests.fuzz_models import Case, case
@@ -29,6 +28,7 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
 from vgg16gpu.loader import load
 from vgg16gpu.onnx_memory import BASE_MEMORY
+from vgg16gpu.onnxruntime_session import import_onnxruntime, open_session
 from vgg16gpu.session import Declared, Session
 from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.simplify import simplify
@@ -64,7 +64,7 @@ class Outcome:
 def work(pipe: Connection, state: Any, folder: Path, seed: int, numbers: range) -> None:
     """The life of a worker process: an `Outcome` for each number into the pipe.
 
-    state: three numbers that the parent reads: the case, the stage, and since when.
+    state: four numbers that the parent reads: the case, the stage, since when, and the processor's time until then.
     """
     with Examiner(folder, seed, state) as examiner:
         for number in numbers:
@@ -86,9 +86,9 @@ class Examiner:
         self._seed = seed
         self._state = state
         self._device, _ = open_device("cpu")
+        import_onnxruntime()  # now: what it opens then is not read by a model
         self._build = self._device.build
         self._device.build = self._compile  # type: ignore[method-assign]
-        self._options = _judge_options()
         self._pages = os.open("/proc/self/statm", os.O_RDONLY)
 
     def __enter__(self) -> Examiner:
@@ -140,7 +140,7 @@ class Examiner:
         outputs = {value.name: array for value, array in results.items()}
         untyped = {value.name for value in results if value.dtype is None}
         try:
-            judge = onnxruntime.InferenceSession(str(self._model), self._options, providers=["CPUExecutionProvider"])
+            judge = _opened_judge(self._model)
             expected = dict(zip(outputs, judge.run(list(outputs), dict(inputs)), strict=True))
             nearby = {name: _moved(array) for name, array in inputs.items()}
             moved = dict(zip(outputs, judge.run(list(outputs), nearby), strict=True))
@@ -168,8 +168,7 @@ class Examiner:
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(names))
         path = self._model.with_name("judged.onnx")
         path.write_bytes(model.SerializeToString())
-        judge = onnxruntime.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
-        values = [*weights, *judge.run(None, dict(inputs))]
+        values = [*weights, *_opened_judge(path).run(None, dict(inputs))]
         return all(np.isfinite(value).all() for value in values if value.dtype.kind == "f")
 
     def _failure(self, number: int, verdict: str, reason: str, report: str) -> Outcome:
@@ -179,7 +178,7 @@ class Examiner:
         """Tell the parent what comes now, and allow as much memory as that may take."""
         if number is not None:
             self._state[0] = number
-        self._state[1], self._state[2] = stage, time.monotonic()
+        self._state[1:4] = stage, time.monotonic(), time.process_time()
         allowed = {LOADING: LOAD_NBYTES, RUNNING: RUN_NBYTES}.get(stage)
         _limit_memory(None if allowed is None else self._mapped_nbytes() + allowed)
 
@@ -248,13 +247,8 @@ def opened_files() -> Iterator[list[str]]:
         _opened = before
 
 
-def _judge_options() -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.enable_cpu_mem_arena = False
-    return options
+def _opened_judge(model: Path) -> Any:
+    return open_session(model, threads=1, optimise=False, arena=False, quiet=True)
 
 
 def _inputs(declared: Sequence[Declared], valid: Arrays) -> dict[str, npt.NDArray[Any]]:

@@ -34,15 +34,12 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.quantise import QuantisedOp, Scale, Scales, quantise, stored_scales
-from vgg16gpu.reference import _onnxruntime
 from vgg16gpu.simplify import value_ranks
 
 _OPSET: Final = 17
 _IR_VERSION: Final = 10
-
-# An x86 CPU without VNNI adds pairs of u8 * s8 products in 16 bits, which saturate; this asks for the exact way there.
-_EXACT_ON_X86: Final = "session.x64quantprecision"
 
 
 class QuantisedOracle:
@@ -52,15 +49,10 @@ class QuantisedOracle:
     """
 
     def __init__(self, graph: Graph, scales: Scales) -> None:
-        runtime = _onnxruntime()
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3  # errors only
-        options.add_session_config_entry(_EXACT_ON_X86, "1")
-        model = qdq_model(graph, scales).SerializeToString()
         try:
-            self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its exceptions share no base class but this one
-            raise ModelError(f"onnxruntime refuses the quantised form of the model: {error}") from error
+            self._session = open_session(qdq_model(graph, scales).SerializeToString())
+        except ModelError as error:
+            raise ModelError(f"the quantised form of the model: {error}") from error
         self._input = graph.input.name
 
     def scores(self, x: Array) -> Array:

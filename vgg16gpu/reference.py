@@ -10,13 +10,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from vgg16gpu.errors import Error, ModelError
+from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import Array
 from vgg16gpu.onnx_file import OnnxFile, open_onnx
 from vgg16gpu.onnx_wire import CODED, INSIDE
-
-_ERRORS_ONLY = 3  # onnxruntime's log severity
-_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+from vgg16gpu.onnxruntime_session import first_line, open_session
 
 
 class Oracle:
@@ -28,17 +26,11 @@ class Oracle:
     """
 
     def __init__(self, model: Path, values: Sequence[str] = (), operators: Mapping[str, str] | None = None) -> None:
-        runtime = _onnxruntime()
-        options = runtime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
-        source: str | bytes = str(model)
-        if values or operators:
-            options.add_session_config_entry(_FOLDER_KEY, str(model.resolve().parent))
-            source = _changed(open_onnx(model), values, operators or {})
+        changed = _changed(open_onnx(model), values, operators or {}) if values or operators else None
         try:
-            self._session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its exceptions share no base class but this one
-            raise ModelError(f"{model}: onnxruntime refuses the model: {_first_line(error)}") from error
+            self._session = open_session(changed or model, weights_folder=model.resolve().parent if changed else None)
+        except ModelError as error:
+            raise ModelError(f"{model}: {error}") from error
         self._model = model
         self._input = self._session.get_inputs()[0]
         self._output = self._session.get_outputs()[0].name
@@ -76,18 +68,7 @@ class Oracle:
         try:
             return list(self._session.run(names, {self._input.name: x}))
         except Exception as error:
-            raise ModelError(f"{self._model}: onnxruntime cannot run the model: {_first_line(error)}") from error
-
-
-def _onnxruntime() -> Any:
-    try:
-        import onnxruntime  # noqa: PLC0415 - needed by checks only
-    except ImportError as error:
-        raise Error(
-            "onnxruntime is not installed, and it computes the references: `pip install onnxruntime`, "
-            "or give --references"
-        ) from error
-    return onnxruntime
+            raise ModelError(f"{self._model}: onnxruntime cannot run the model: {first_line(error)}") from error
 
 
 def _changed(file: OnnxFile, names: Sequence[str], operators: Mapping[str, str]) -> bytes:
@@ -121,7 +102,3 @@ def _point_at_file(tensors: Any, file: OnnxFile) -> None:
             continue
         entries["location"].value = file.path.name
         tensor.external_data.remove(entries["field"])  # onnxruntime takes no key that it does not know
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from vgg16gpu import Engine
@@ -25,6 +24,7 @@ from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s3
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.variant import variants
+from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.zoo.digits import heldout
 from vgg16gpu.zoo.metadata import model_metadata
 
@@ -165,7 +165,7 @@ def test_training_learns_and_repeats_itself(net, data):
     assert not np.array_equal(other.parameters["conv1.weight"], first.parameters["conv1.weight"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a whole training; others check some of its steps")
 def test_the_net_of_the_experiment_has_at_least_98_percent_right():
     data = digits()
     scores = read_lenet(lenet_train.trained_model(data)).expected(data.normalised(data.heldout))
@@ -196,7 +196,7 @@ def test_the_file_has_the_whole_net(net, model, data):
 
 def test_onnxruntime_and_the_engine_agree_with_float64(net, model, data, x):
     expected = net.expected(x)
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = open_session(model)
     theirs = session.run(None, {"input": x})[0]
     assert score_error(theirs, expected).max() < 1e-5
     with Engine(model, device="cpu", batch=8, mean=[data.mean], std=[data.std]) as engine:

@@ -123,7 +123,7 @@ def test_a_fault_is_reported_with_its_line(sanitizer: Sanitizer, mutant: Mutant,
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.slow(reason="other faults are found by sanitizers on the cpu device")
 @pytest.mark.parametrize(
     ("tool", "mutant", "message"),
     [("memcheck", GPU_OVERRUN, "Invalid __global__ read"), ("racecheck", GPU_RACE, "hazard")],

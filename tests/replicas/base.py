@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 from onnx_models import Model, random_input
+
+from vgg16gpu.onnxruntime_session import open_session
 
 Array = npt.NDArray[Any]
 
@@ -174,13 +175,8 @@ def write_external(proto: ModelProto, folder: Path, location: str = "model.onnx.
 
 def answers(model: ModelProto | Path, x: Array, optimised: bool = False) -> list[Array]:
     """onnxruntime's outputs, as float32."""
-    options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    source = model if isinstance(model, Path) else model.SerializeToString()
+    session = open_session(source, threads=1, optimise=optimised, quiet=True)
     (source_input,) = session.get_inputs()
     x = x.astype({"tensor(float16)": np.float16, "tensor(double)": np.float64}.get(source_input.type, np.float32))
     return [np.asarray(y, np.float32) for y in session.run(None, {source_input.name: x})]

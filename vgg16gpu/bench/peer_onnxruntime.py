@@ -18,9 +18,10 @@ import onnxruntime
 
 from vgg16gpu.bench.peers import PeerError, Setting, Way
 from vgg16gpu.bench.timing import Method, wall
+from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import Array
+from vgg16gpu.onnxruntime_session import open_session
 
-_ERRORS_ONLY = 3  # onnxruntime's log severity
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _GRAPH_KEY, _NO_GRAPH = "gpu_graph_id", "-1"  # of a run: which captured graph is replayed
 _NEEDS = ", which needs CUDA and cuDNN (pip install 'onnxruntime-gpu[cuda,cudnn]' brings them)"
@@ -52,7 +53,7 @@ class OnnxruntimePeer:
         self.notes: Sequence[str] = (f"{_LACKS_CUDA}: its CPU provider is compared",) if lacks else ()
         if self._has_cuda:
             _preload()
-        self._source: str | bytes = half_model(setting.path) if self._half else str(setting.path)
+        self._source: Path | bytes = half_model(setting.path) if self._half else setting.path
         self._session = cache(self._open)
         if self._has_cuda:
             self._gpu_session(_Form(nhwc=False, tf32=False), graph=False)  # refused now rather than at every batch size
@@ -95,20 +96,14 @@ class OnnxruntimePeer:
     def _open(self, form: _Form | None) -> Any:
         """A session of the CUDA provider; of the CPU provider without a form. Raises PeerError."""
         provider, settings = (_CPU, {}) if form is None else (_CUDA, self._cuda_settings(form))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
-        if self._setting.kind == "cpu":
-            options.intra_op_num_threads = self._setting.threads
+        threads = self._setting.threads if self._setting.kind == "cpu" else None
         try:
-            session = self._start(options, provider, settings)
-        except Exception as error:  # its exceptions share no base class but this one
-            raise PeerError(f"onnxruntime refuses the model: {str(error).splitlines()[0]}") from error
+            session = open_session(self._source, provider=provider, settings=settings, threads=threads)
+        except ModelError as error:
+            raise PeerError(str(error)) from error
         if provider not in session.get_providers():
             raise PeerError(f"onnxruntime does not start its {provider}{'' if form is None else _NEEDS}")
         return session
-
-    def _start(self, options: Any, provider: str, settings: Mapping[str, str]) -> Any:
-        return onnxruntime.InferenceSession(self._source, options, providers=[(provider, dict(settings))])
 
     def _cuda_settings(self, form: _Form) -> Mapping[str, str]:
         return {

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import stat
+import struct
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from vgg16gpu.errors import KernelError
 _PRIVATE = 0o700
 _KEY_DIGITS = 32  # of SHA-256, in a file name
 _TEMPORARY = ".building-"
+_FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, process: struct flock of 64-bit Linux
 
 _REFUSED = (
     "the kernel cache %s %s: kernels are compiled anew in every process (set VGG16GPU_CACHE to a folder of your own)"
@@ -100,8 +103,12 @@ class KernelCache:
         content does not match its digest, or that `check` refuses, is rebuilt. Raises whatever `build` raises, and
         KernelError if the result cannot be stored.
         """
-        found = self.find(key_parts, suffix, check)
-        return found[0] if found else _store(self._usable_folder(), self._key(key_parts, suffix), suffix, build)
+        folder, key = self._usable_folder(), self._key(key_parts, suffix)
+        if found := _find(folder, key, suffix, check):
+            return found[0]
+        with _only_builder(folder, key):
+            found = _find(folder, key, suffix, check)  # another process may have built it meanwhile
+            return found[0] if found else _store(folder, key, suffix, build)
 
     def find(
         self, key_parts: Sequence[bytes | str], suffix: str, check: Callable[[bytes], bool] | None = None
@@ -209,6 +216,23 @@ def _find(folder: Path, key: str, suffix: str, check: Callable[[bytes], bool] | 
         except OSError:  # unreadable, or removed by another process: as good as absent
             continue
     return None
+
+
+@contextlib.contextmanager
+def _only_builder(folder: Path, key: str) -> Iterator[None]:
+    """Wait while another process or thread builds the same entry: twice the work would be twice the time.
+
+    One byte of one file is locked for each key. Where files cannot be locked, both build.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            file = stack.enter_context(folder.with_name(f".{folder.name}.lock").open("ab"))
+            place = int(key[:8], 16)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+            # Closing the file would not unlock it while a forked child has it.
+            unlock = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, place, 1, 0)
+            stack.callback(fcntl.fcntl, file, fcntl.F_OFD_SETLK, unlock)
+        yield
 
 
 def _store(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:

@@ -96,7 +96,7 @@ def test_a_sanitizer_reports_the_line(sanitizer: Sanitizer, name: str, message: 
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
+@pytest.mark.slow(reason="the sanitizers find it on the cpu device")
 @pytest.mark.parametrize(
     ("tool", "name", "message"),
     [("racecheck", "barrier missing", "hazard"), ("memcheck", "any width by fours", "misaligned")],
