@@ -144,7 +144,9 @@ def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
         ("Collecting numpy>=1.26 (from vgg16gpu==0.1.0)", "collecting numpy"),
         ("  Downloading numpy-2.4.6-cp312-cp312-manylinux.whl (16.6 MB)", "downloading numpy (16.6 MB)"),
         ("  Downloading https://host/simple/onnx-1.2-cp312.whl (17.9 MB)", "downloading onnx (17.9 MB)"),
-        ("Installing collected packages: numpy, onnx", "installing numpy, onnx"),
+        ("Processing /wheels/numpy-2.4.6-cp312-cp312-manylinux.whl (from vgg16gpu==0.1.0)", "collecting numpy"),
+        ("Collecting markdown-it-py>=2.2.0 (from rich>=13)", "collecting markdown-it-py"),
+        ("Installing collected packages: numpy, onnx", "installing 2 packages"),
         ("  Preparing editable metadata (pyproject.toml): started", ""),
     ],
 )

@@ -95,6 +95,14 @@ def test_a_toolkit_of_the_machine_is_used(tmp_path):
     assert machine.said[-1].endswith("are ready.")
 
 
+def test_a_kept_wheel_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+    machine = FakeMachine(tmp_path, kept=True)
+    machine.toolkits = [machine.toolkit("fits", 13, 0)]
+    machine.installer(13, 0).install()
+    assert f"from {tmp_path / 'cache' / 'pycuda'}, built before for CUDA 13.0" in machine.said[0]
+
+
 def test_a_kept_wheel_that_does_not_load_is_built_anew(tmp_path):
     machine = FakeMachine(tmp_path, kept=True, loads=(False, True))
     machine.toolkits = [machine.toolkit("fits", 13, 0)]

@@ -132,14 +132,14 @@ def make_venv(venv: Path) -> Path:
 
 def pip_stage(line: str) -> str:
     """What pip is at, from a line that it prints; "" for a line that does not tell."""
-    collecting = re.match(r"Collecting ([\w.-]+)", line)
-    if collecting:
-        return f"collecting {collecting.group(1)}"
-    loading = re.match(r"\s*Downloading (?:\S+/)?([^\s-]+)-\S+ (\(.+\))", line)
-    if loading:
-        return f"downloading {loading.group(1)} {loading.group(2)}"
-    installing = re.match(r"Installing collected packages: (.+)", line)
-    return f"installing {installing.group(1)}" if installing else ""
+    found = re.match(r"(?:Collecting |Processing (?:\S*/)?)([A-Za-z0-9_.]+(?:-[A-Za-z_]+)*)", line)
+    if found:
+        return f"collecting {found.group(1)}"
+    found = re.match(r"\s*Downloading (?:\S+/)?([^\s-]+)-\S+ (\(.+\))", line)
+    if found:
+        return f"downloading {found.group(1)} {found.group(2)}"
+    found = re.match(r"Installing collected packages: (.+)", line)
+    return f"installing {len(found.group(1).split(','))} packages" if found else ""
 
 
 def run_pip(command: "list[str]") -> int:

@@ -31,8 +31,9 @@ from vgg16gpu.cuda_probe import (
     probe_bindings,
     probe_driver,
 )
+from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.pycuda_wheel import PYCUDA, Pip, PycudaWheels
+from vgg16gpu.pycuda_wheel import CACHE_KIND, PYCUDA, Pip, PycudaWheels
 
 PACKAGED_SINCE = 13  # CUDA major version; the index's packages for CUDA 12 have ptxas but no nvcc
 
@@ -120,7 +121,10 @@ class Installer:
         """The packages as they are then, and whether PyCUDA was just built."""
         with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
             wheel, built = self.wheels.wheel(toolkit, Path(folder), fresh=fresh)
-            self.say("Installing PyCUDA and cuda-bindings.")
+            kept = (
+                "" if built else f" from {cache_dir() / CACHE_KIND}, built before for CUDA {dotted(toolkit.version)},"
+            )
+            self.say(f"Installing PyCUDA{kept} and cuda-bindings.")
             self.pip("install", "--force-reinstall", "--no-deps", str(wheel))
         # And what PyCUDA depends on; of numpy it only says so for building.
         bindings = bindings_requirement(self.driver)

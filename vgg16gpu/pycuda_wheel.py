@@ -117,7 +117,6 @@ class PycudaWheels:
         key = self._key(toolkit)
         found = None if fresh else self._cache.find(key, _SUFFIX, _is_wheel)
         if found:
-            self._say(f"PyCUDA {PYCUDA} for CUDA {dotted(toolkit.version)}: taken from {found[0].parent}")
             return _written(found[1], folder), False
         content = self._built(toolkit, folder)
         self._keep(key, content)
