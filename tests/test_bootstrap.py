@@ -65,7 +65,7 @@ def test_stamps(tmp_path):
 
 
 class Commands:
-    """Stands for `subprocess.call`: keeps the commands, fails those that hold a given word."""
+    """Stands for `subprocess.call` and `Popen`: keeps the commands, fails those that hold a given word."""
 
     def __init__(self, fails=""):
         self.fails = fails
@@ -75,13 +75,35 @@ class Commands:
         self.seen.append([str(word) for word in command])
         return int(bool(self.fails) and any(self.fails in word for word in self.seen[-1]))
 
+    def start(self, command, **_):
+        return Process(self(command))
+
     def with_word(self, word):
         return [command for command in self.seen if any(word in part for part in command)]
+
+
+class Process:
+    """Of a command that has ended."""
+
+    stdout = ("Collecting numpy>=1.26 (from vgg16gpu==0.1.0)\n",)
+
+    def __init__(self, returncode):
+        self.returncode = returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def wait(self):
+        return self.returncode
 
 
 def run_main(monkeypatch, venv, *extras, driver=0, fails=""):
     commands = Commands(fails)
     monkeypatch.setattr(subprocess, "call", commands)
+    monkeypatch.setattr(subprocess, "Popen", commands.start)
     monkeypatch.setattr(bootstrap, "driver_version", lambda: driver)
     venv.mkdir(exist_ok=True)
     code = bootstrap.main([str(venv), *extras])
@@ -109,7 +131,36 @@ def test_pycuda_only_with_a_driver(monkeypatch, tmp_path):
     _, commands = run_main(monkeypatch, tmp_path / "venv")
     assert commands.with_word("cuda_setup") == []
     _, commands = run_main(monkeypatch, tmp_path / "venv", driver=13000)
-    assert len(commands.with_word("cuda_setup")) == 1
+    beside, last = commands.with_word("cuda_setup")
+    assert beside[-1] == "--wheel"  # begun before pip, which takes shorter
+    assert commands.seen.index(beside) < commands.seen.index(commands.with_word("--editable")[0])
+    assert last == commands.seen[-1]
+    assert last[-1] == "vgg16gpu.cuda_setup"
+
+
+@pytest.mark.parametrize(
+    ("line", "stage"),
+    [
+        ("Collecting numpy>=1.26 (from vgg16gpu==0.1.0)", "collecting numpy"),
+        ("  Downloading numpy-2.4.6-cp312-cp312-manylinux.whl (16.6 MB)", "downloading numpy (16.6 MB)"),
+        ("  Downloading https://host/simple/onnx-1.2-cp312.whl (17.9 MB)", "downloading onnx (17.9 MB)"),
+        ("Processing /wheels/numpy-2.4.6-cp312-cp312-manylinux.whl (from vgg16gpu==0.1.0)", "collecting numpy"),
+        ("Collecting markdown-it-py>=2.2.0 (from rich>=13)", "collecting markdown-it-py"),
+        ("Installing collected packages: numpy, onnx", "installing 2 packages"),
+        ("  Preparing editable metadata (pyproject.toml): started", ""),
+    ],
+)
+def test_stages_of_pip(line, stage):
+    assert bootstrap.pip_stage(line) == stage
+
+
+def test_a_slow_pip_says_what_it_is_at(monkeypatch, capfd):
+    monkeypatch.setattr(bootstrap, "PERIOD", 0.05)
+    script = "import sys, time; print('Collecting numpy', flush=True); time.sleep(1); sys.exit('ERROR: no numpy')"
+    assert bootstrap.run_pip([sys.executable, "-c", script]) == 1
+    captured = capfd.readouterr()
+    assert "pip: collecting numpy, " in captured.out
+    assert captured.err == "ERROR: no numpy\n"  # as it is, at once
 
 
 def test_a_failure_of_the_gpu_part_leaves_the_rest(monkeypatch, tmp_path, capsys):

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from cpu_kernels import Array, fixture_kernel, launch
 
-from vgg16gpu.devices import cpu, cpu_compiler
+from vgg16gpu.devices import cpu_compiler
 from vgg16gpu.devices.base import Counters, Device, Lane, Transfer
 from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.platforms import usable_cores
 from vgg16gpu.program import Arena, Argument, Dim3, Kernel, Pointer, Scalar, Step
 
 
@@ -403,7 +404,7 @@ def test_device_is_a_device(device: CpuDevice) -> None:
     facts = as_device.facts
     assert (facts.kind, facts.compute_capability) == ("cpu", (0, 0))
     assert facts.name
-    assert facts.multiprocessors == cpu.usable_cores() <= len(os.sched_getaffinity(0))
+    assert facts.multiprocessors == usable_cores() <= len(os.sched_getaffinity(0))
     assert 0 < facts.memory_free <= facts.memory_total
 
 

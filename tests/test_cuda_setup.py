@@ -1,8 +1,6 @@
 """cuda_setup.py with a driver, toolkits and a pip that are made here: what is asked for, and what is said."""
 
-import io
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from vgg16gpu.cuda_probe import Bindings, Driver, Gpu, Toolkit
 from vgg16gpu.errors import DeviceError
 
 H200 = Gpu("NVIDIA H200", (9, 0), 139 << 30)
-ARCHIVE = f"pycuda-{cuda_setup.PYCUDA}"
+WHEEL = f"pycuda-{cuda_setup.PYCUDA}-cp312-cp312-linux_x86_64.whl"
 
 
 def driver(*version):
@@ -20,17 +18,19 @@ def driver(*version):
 
 
 class FakeMachine:
-    """Stands for the commands: pip keeps a list of what it was asked for, and installs what `packaged` says."""
+    """Stands for the commands and for PyCUDA's wheels: pip keeps a list of what it was asked for, and installs what
+    `packaged` says. `loads`: for each installed wheel, whether it does.
+    """
 
-    def __init__(self, folder, toolkits=(), packaged=(), fails=None, loads=True):
+    def __init__(self, folder, toolkits=(), packaged=(), fails=None, loads=(True,), kept=False):
         self.folder = folder
         self.toolkits = list(toolkits)
         self.packaged = list(packaged)
         self.fails = fails
-        self.loads = loads
+        self.loads = list(loads)
+        self.kept = kept  # whether there is a wheel in the cache
         self.requests = []
-        self.siteconf = ""
-        self.link = None
+        self.wheels = []  # (root of the toolkit, fresh)
         self.said = []
 
     def run(self, command):
@@ -39,7 +39,8 @@ class FakeMachine:
             return self.pip(words[words.index("pip") + 1 :])
         text = " ".join(words)
         if "import pycuda" in text:
-            return self.done(words, self.loads, f"{cuda_setup.PYCUDA} 13.0", "ImportError: undefined symbol: cuX_v4")
+            good = self.loads[min(len(self.wheels), len(self.loads)) - 1]
+            return self.done(words, good, f"{cuda_setup.PYCUDA} 13.0", "ImportError: undefined symbol: cuX_v4")
         return self.done(words, True, "13.0.3" if "cuda.bindings" in text else "")
 
     def pip(self, words):
@@ -48,28 +49,24 @@ class FakeMachine:
             return self.done(words, False, "", f"ERROR: no matching distribution for {self.fails}")
         if any(word.startswith("cuda-toolkit") for word in words):
             self.toolkits += self.packaged
-        if words[0] == "download":
-            self.write_archive(Path(words[words.index("--dest") + 1]))
-        if words[0] == "install" and Path(words[-1]).is_dir():
-            self.siteconf = Path(words[-1], "siteconf.py").read_text()
-            settings = {}
-            exec(self.siteconf, settings)
-            self.link = Path(settings["CUDADRV_LIB_DIR"][0], "libcuda.so").readlink()
         return self.done(words, True)
+
+    def wheel(self, toolkit, folder, *, fresh=False):
+        self.wheels.append((toolkit.root, fresh))
+        return folder / WHEEL, fresh or not self.kept
 
     @staticmethod
     def done(words, good, output="", errors=""):
         return subprocess.CompletedProcess(words, 0 if good else 1, output if good else "", "" if good else errors)
 
-    @staticmethod
-    def write_archive(folder):
-        with tarfile.open(folder / f"{ARCHIVE}.tar.gz", "w:gz") as archive:
-            member = tarfile.TarInfo(f"{ARCHIVE}/setup.py")
-            archive.addfile(member, io.BytesIO())
-
     def installer(self, *version):
         return cuda_setup.Installer(
-            driver(*version), python="python", run=self.run, find=lambda: tuple(self.toolkits), say=self.said.append
+            driver(*version),
+            python="python",
+            run=self.run,
+            find=lambda: tuple(self.toolkits),
+            say=self.said.append,
+            wheels=self,
         )
 
     def toolkit(self, name, *version, archs=("sm_90",), headers=("cuda.h", "cudaProfiler.h")):
@@ -84,27 +81,45 @@ def test_a_toolkit_of_the_machine_is_used(tmp_path):
     machine = FakeMachine(tmp_path)
     machine.toolkits = [machine.toolkit("new", 13, 1), machine.toolkit("fits", 12, 9)]
     machine.installer(13, 0).install()
-    asked = [request[1] for request in machine.requests if request[0] == "install"]
-    assert not any("cuda-toolkit" in requirement for requirement in asked)
-    assert "cuda-bindings<13.1" in asked
-    assert machine.link == Path("/drivers/libcuda.so.580.65")
-    settings = {}
-    exec(machine.siteconf, settings)
-    assert settings["CUDA_ROOT"] == str(tmp_path / "fits")
-    assert settings["CUDA_INC_DIR"] == [str(tmp_path / "fits" / "include")]
-    assert settings["CUDA_ENABLE_CURAND"] is False
+    assert machine.wheels == [(tmp_path / "fits", False)]
+    wheel, needs = machine.requests
+    assert wheel[:3] == ["install", "--force-reinstall", "--no-deps"]
+    assert wheel[3].endswith(WHEEL)
+    assert needs == [
+        "install",
+        f"pycuda=={cuda_setup.PYCUDA}",
+        "numpy",
+        "cuda-bindings<13.1",
+        "--only-binary=cuda-bindings",
+    ]
     assert machine.said[-1].endswith("are ready.")
 
 
-def test_pycuda_is_built_from_its_folder_so_that_no_wheel_of_it_is_kept(tmp_path):
-    machine = FakeMachine(tmp_path)
+def test_a_kept_wheel_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+    machine = FakeMachine(tmp_path, kept=True)
     machine.toolkits = [machine.toolkit("fits", 13, 0)]
     machine.installer(13, 0).install()
-    verbs = [request[:2] for request in machine.requests]
-    assert verbs[0] == ["download", f"pycuda=={cuda_setup.PYCUDA}"]
-    assert machine.requests[1][:3] == ["install", "--force-reinstall", "--no-deps"]
-    assert machine.requests[1][-1].endswith(ARCHIVE)
-    assert "--no-binary=pycuda" in machine.requests[0]
+    assert f"from {tmp_path / 'cache' / 'pycuda'}, built before for CUDA 13.0" in machine.said[0]
+
+
+def test_a_kept_wheel_that_does_not_load_is_built_anew(tmp_path):
+    machine = FakeMachine(tmp_path, kept=True, loads=(False, True))
+    machine.toolkits = [machine.toolkit("fits", 13, 0)]
+    machine.installer(13, 0).install()
+    assert [fresh for _, fresh in machine.wheels] == [False, True]
+    assert any("building it anew" in line for line in machine.said)
+    assert machine.said[-1].endswith("are ready.")
+
+
+def test_only_the_wheel(tmp_path):
+    machine = FakeMachine(tmp_path)
+    machine.installer(13, 0).prepare()  # no toolkit: that is for the whole installation to solve
+    assert machine.wheels == []
+    machine.toolkits = [machine.toolkit("fits", 13, 0)]
+    machine.installer(13, 0).prepare()
+    assert machine.wheels == [(tmp_path / "fits", False)]
+    assert machine.requests == []
 
 
 def test_without_a_toolkit_the_packaged_one_no_newer_than_the_driver(tmp_path):
@@ -112,7 +127,7 @@ def test_without_a_toolkit_the_packaged_one_no_newer_than_the_driver(tmp_path):
     machine.packaged = [machine.toolkit("nvidia/cu13", 13, 0)]
     machine.installer(13, 0).install()
     assert machine.requests[0] == ["install", "cuda-toolkit[nvcc,cccl,profiler,sanitizer]>=13,<13.1"]
-    assert str(tmp_path / "nvidia" / "cu13") in machine.siteconf
+    assert machine.wheels == [(tmp_path / "nvidia" / "cu13", False)]
 
 
 def test_toolkits_that_do_not_fit_are_named(tmp_path):
@@ -151,15 +166,16 @@ def test_the_packaged_toolkit_does_not_work(tmp_path):
         machine.installer(13, 0).install()
 
 
-def test_a_build_that_fails_shows_the_end_of_what_pip_said(tmp_path):
-    machine = FakeMachine(tmp_path, fails=ARCHIVE)
+def test_a_pip_that_fails_shows_the_end_of_what_it_said(tmp_path):
+    machine = FakeMachine(tmp_path, fails=WHEEL)
     machine.toolkits = [machine.toolkit("fits", 13, 0)]
     with pytest.raises(DeviceError, match=r"(?s)pip install.*failed:.*ERROR"):
         machine.installer(13, 0).install()
 
 
-def test_a_build_that_does_not_load_is_an_error(tmp_path):
-    machine = FakeMachine(tmp_path, loads=False)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_build_that_does_not_load_is_an_error(tmp_path, kept):
+    machine = FakeMachine(tmp_path, loads=(False, False), kept=kept)
     machine.toolkits = [machine.toolkit("fits", 13, 0)]
     with pytest.raises(DeviceError, match="does not load: ImportError: undefined symbol: cuX_v4"):
         machine.installer(13, 0).install()
@@ -178,12 +194,6 @@ def test_requirements_follow_the_driver(version, toolkit, bindings):
     requirement = cuda_setup.toolkit_requirement(driver(*version))
     assert requirement is None if toolkit is None else requirement.endswith(f"]{toolkit}")
     assert cuda_setup.bindings_requirement(driver(*version)) == f"cuda-bindings{bindings}"
-
-
-def test_an_archive_that_is_none(tmp_path):
-    (tmp_path / "pycuda-1.tar.gz").write_bytes(b"no")
-    with pytest.raises(DeviceError, match=r"pycuda-1\.tar\.gz cannot be unpacked"):
-        cuda_setup.unpack(tmp_path / "pycuda-1.tar.gz", tmp_path)
 
 
 def set_machine(monkeypatch, found, state):
@@ -215,6 +225,21 @@ def test_main_says_what_to_install(monkeypatch, capsys):
 
 def refuse(_):
     raise DeviceError("install this")
+
+
+def test_main_leaves_the_message_to_the_call_that_installs(monkeypatch, capsys):
+    set_machine(monkeypatch, driver(12, 4), Bindings(pycuda_problem="absent"))
+    monkeypatch.setattr(cuda_setup.Installer, "prepare", refuse)
+    assert cuda_setup.main(["--wheel"]) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_main_builds_again_when_forced(monkeypatch):
+    asked = []
+    set_machine(monkeypatch, driver(13, 0), Bindings("2026.1", "13.0", "", "13.0.3"))
+    monkeypatch.setattr(cuda_setup.Installer, "install", lambda _, fresh: asked.append(fresh))
+    assert cuda_setup.main(["--force"]) == 0
+    assert asked == [True]
 
 
 def test_main_needs_the_headers_of_python(monkeypatch, capsys):

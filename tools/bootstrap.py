@@ -9,15 +9,19 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 STAMP = "vgg16gpu-setup.json"
 OWN_ENVIRONMENT = "make VENV= PYTHON=python3"
+PERIOD = 5.0  # seconds of silence between two lines about what pip is at
 
 
 class SetupError(Exception):
@@ -126,19 +130,57 @@ def make_venv(venv: Path) -> Path:
     return python
 
 
+def pip_stage(line: str) -> str:
+    """What pip is at, from a line that it prints; "" for a line that does not tell."""
+    found = re.match(r"(?:Collecting |Processing (?:\S*/)?)([A-Za-z0-9_.]+(?:-[A-Za-z_]+)*)", line)
+    if found:
+        return f"collecting {found.group(1)}"
+    found = re.match(r"\s*Downloading (?:\S+/)?([^\s-]+)-\S+ (\(.+\))", line)
+    if found:
+        return f"downloading {found.group(1)} {found.group(2)}"
+    found = re.match(r"Installing collected packages: (.+)", line)
+    return f"installing {len(found.group(1).split(','))} packages" if found else ""
+
+
+def run_pip(command: "list[str]") -> int:
+    """Run pip and say every few seconds what it is at, while it is silent; its exit status."""
+    started, stage, finished = time.monotonic(), "starting", threading.Event()
+
+    def tell() -> None:
+        while not finished.wait(PERIOD):
+            print(f"pip: {stage}, {time.monotonic() - started:.0f} s", flush=True)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, universal_newlines=True, errors="replace") as process:
+        for line in process.stdout or ():
+            stage = pip_stage(line) or stage
+    finished.set()
+    teller.join()
+    return process.returncode
+
+
 def install(venv: Path, wanted: "dict[str, object]") -> None:
     """Install the project into the environment, and PyCUDA if there is an NVIDIA driver."""
     python = make_venv(venv)
     extras = sorted(stamped_extras(wanted) | stamped_extras(read_stamp(venv)))
     suffix = f"[{','.join(extras)}]" if extras else ""
     print(f"Installing vgg16gpu{suffix} and what it needs into {venv}", flush=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if subprocess.call([*pip, "--editable", f"{ROOT}{suffix}"]) != 0:
+    cuda_setup = [str(python), "-m", "vgg16gpu.cuda_setup"]
+    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar=off"]
+    # PyCUDA takes longest, on one core at the end. It is made beside, into the cache, and installed after all else.
+    wheel = subprocess.Popen([*cuda_setup, "--wheel"], cwd=str(ROOT)) if wanted["driver"] else None
+    try:
+        status = run_pip([*pip, "--editable", f"{ROOT}{suffix}"])
+    finally:
+        if wheel:
+            wheel.wait()
+    if status != 0:
         raise SetupError(
             "pip could not install the packages, its message is above. Without a network, run in an environment that "
             f"has them: {OWN_ENVIRONMENT}"
         )
-    if wanted["driver"] and subprocess.call([str(python), "-m", "vgg16gpu.cuda_setup"]) != 0:
+    if wheel and subprocess.call(cuda_setup) != 0:
         print("To try the GPU again later: make cuda", flush=True)
     write_stamp(venv, {**wanted, "extras": extras})
 

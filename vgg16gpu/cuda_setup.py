@@ -1,25 +1,24 @@
 """Installs PyCUDA and cuda-bindings to fit a machine's driver: `python -m vgg16gpu.cuda_setup`.
 
-Standard library only, so that it runs in an environment that has nothing yet. PyCUDA has no wheels; it is compiled
-against a CUDA toolkit, and a build against a newer CUDA than the driver's does not load. So the driver is asked first,
-and every package is held at its version or below. The toolkit is one that the machine has, else the packages on the
-Python index.
+Standard library only, so that it runs in an environment that has nothing yet. PyCUDA is compiled against a CUDA toolkit
+(`pycuda_wheel`), and a build against a newer CUDA than the driver's does not load. So the driver is asked first, and
+every package is held at its version or below. The toolkit is one that the machine has, else the packages on the Python
+index.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vgg16gpu.cuda_probe import (
     DRIVER_LIBRARY,
+    Bindings,
     Driver,
     Runner,
     Toolkit,
@@ -32,12 +31,11 @@ from vgg16gpu.cuda_probe import (
     probe_bindings,
     probe_driver,
 )
-from vgg16gpu.errors import DeviceError
+from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.errors import DeviceError, Error
+from vgg16gpu.pycuda_wheel import CACHE_KIND, PYCUDA, Pip, PycudaWheels
 
-PYCUDA = "2026.1"
 PACKAGED_SINCE = 13  # CUDA major version; the index's packages for CUDA 12 have ptxas but no nvcc
-
-_LOG_LINES = 15  # of a failed command, shown
 
 # What to install
 
@@ -59,17 +57,6 @@ def _not_newer(version: Version) -> str:
     return f"<{major}.{minor + 1}"
 
 
-def siteconf(toolkit: Toolkit, link_dir: Path) -> str:
-    """PyCUDA's build configuration: this toolkit, the driver's library, no CURAND (its packages cannot be linked)."""
-    settings = {
-        "CUDA_ROOT": str(toolkit.root),
-        "CUDA_INC_DIR": [str(toolkit.include)],
-        "CUDADRV_LIB_DIR": [str(link_dir)],
-        "CUDA_ENABLE_CURAND": False,
-    }
-    return "".join(f"{name} = {value!r}\n" for name, value in settings.items())
-
-
 def advice(driver: Driver) -> str:
     """What a person must install when there is no usable toolkit."""
     wanted = f"the CUDA toolkit {dotted(driver.version)} or older (https://developer.nvidia.com/cuda-toolkit-archive)"
@@ -79,6 +66,10 @@ def advice(driver: Driver) -> str:
 
 
 # Installing
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 class Installer:
@@ -94,25 +85,51 @@ class Installer:
         python: str = sys.executable,
         run: Runner | None = None,
         find: Callable[[], tuple[Toolkit, ...]] = find_toolkits,
-        say: Callable[[str], None] = print,
+        say: Callable[[str], None] = _say,
+        wheels: PycudaWheels | None = None,
     ) -> None:
         self.driver = driver
         self.python = python
         self.run = run or _run_logged
         self.find = find
         self.say = say
+        self.pip = Pip(python, self.run)
+        self.wheels = wheels or PycudaWheels(driver, python=python, run=self.run, say=say)
 
-    def install(self) -> None:
-        """All of it; returns when PyCUDA loads. Raises DeviceError with what to do if it cannot work."""
+    def install(self, *, fresh: bool = False) -> None:
+        """All of it; returns when PyCUDA loads. `fresh`: build even if there is a wheel in the cache.
+
+        Raises DeviceError with what to do if it cannot work.
+        """
         toolkit = self.toolkit()
-        self.say(f"Building PyCUDA {PYCUDA} against {toolkit}: this takes some minutes, once.")
-        with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
-            self._build(toolkit, Path(folder))
-        self._pip("install", bindings_requirement(self.driver), "--only-binary=cuda-bindings")
-        state = probe_bindings(self.python, self.run)
+        state, built = self._put_in(toolkit, fresh=fresh)
+        if state.pycuda_problem and not built:
+            self.say(f"The PyCUDA that was kept does not load ({state.pycuda_problem}): building it anew.")
+            state, _ = self._put_in(toolkit, fresh=True)
         if state.problem:
             raise DeviceError(f"PyCUDA was built but does not load: {state.problem}")
         self.say(f"{state} are ready.")
+
+    def prepare(self) -> None:
+        """Make PyCUDA's wheel, if this machine has a toolkit for it, and install nothing: `install` takes it then."""
+        toolkit, _ = choose_toolkit(self.find(), self._judge)
+        if toolkit:
+            with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
+                self.wheels.wheel(toolkit, Path(folder))
+
+    def _put_in(self, toolkit: Toolkit, *, fresh: bool = False) -> tuple[Bindings, bool]:
+        """The packages as they are then, and whether PyCUDA was just built."""
+        with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
+            wheel, built = self.wheels.wheel(toolkit, Path(folder), fresh=fresh)
+            kept = (
+                "" if built else f" from {cache_dir() / CACHE_KIND}, built before for CUDA {dotted(toolkit.version)},"
+            )
+            self.say(f"Installing PyCUDA{kept} and cuda-bindings.")
+            self.pip("install", "--force-reinstall", "--no-deps", str(wheel))
+        # And what PyCUDA depends on; of numpy it only says so for building.
+        bindings = bindings_requirement(self.driver)
+        self.pip("install", f"pycuda=={PYCUDA}", "numpy", bindings, "--only-binary=cuda-bindings")
+        return probe_bindings(self.python, self.run), built
 
     def toolkit(self) -> Toolkit:
         """A toolkit of this machine that fits, else the packaged one, installed. Raises DeviceError."""
@@ -126,7 +143,7 @@ class Installer:
             raise DeviceError(f"no usable CUDA toolkit: {advice(self.driver)}")
         self.say("No usable CUDA toolkit on this machine: taking it from the Python index (about 150 MB).")
         try:
-            self._pip("install", requirement)
+            self.pip("install", requirement)
         except DeviceError as error:
             raise DeviceError(f"{error}\nno usable CUDA toolkit: {advice(self.driver)}") from error
         toolkit, refused = choose_toolkit(self.find(), self._judge)
@@ -139,35 +156,6 @@ class Installer:
         if not any((place / "cudaProfiler.h").is_file() for place in places):
             return f"it has no {toolkit.include / 'cudaProfiler.h'}, which PyCUDA is compiled with"
         return objection(toolkit, self.driver, linked=True) or compile_problem(toolkit, self.run)
-
-    def _build(self, toolkit: Toolkit, folder: Path) -> None:
-        # From an unpacked folder, because pip would keep a wheel built from the archive and give it to the next
-        # environment, whatever its driver.
-        self._pip("download", f"pycuda=={PYCUDA}", "--no-deps", "--no-binary=pycuda", "--dest", str(folder))
-        source = unpack(folder / f"pycuda-{PYCUDA}.tar.gz", folder)
-        link_dir = folder / "driver"
-        link_dir.mkdir()
-        (link_dir / "libcuda.so").symlink_to(self.driver.library)  # the toolkit's packages carry no stub to link with
-        (source / "siteconf.py").write_text(siteconf(toolkit, link_dir), encoding="utf-8")
-        self._pip("install", "--force-reinstall", "--no-deps", str(source))
-        self._pip("install", f"pycuda=={PYCUDA}", "numpy")  # what it depends on; of numpy it only says so for building
-
-    def _pip(self, verb: str, *arguments: str) -> None:
-        command = [self.python, "-m", "pip", verb, "--disable-pip-version-check", *arguments]
-        result = self.run(command)
-        if result.returncode != 0:
-            tail = "\n".join((result.stdout + result.stderr).splitlines()[-_LOG_LINES:])
-            raise DeviceError(f"`{shlex.join(command[1:])}` failed:\n{tail}")
-
-
-def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a source archive into `folder`; the folder in it. Raises DeviceError if it is not there."""
-    try:
-        with tarfile.open(archive) as file:
-            file.extractall(folder, filter="data")
-    except (OSError, tarfile.TarError) as error:
-        raise DeviceError(f"{archive.name} cannot be unpacked: {error}") from error
-    return folder / archive.name.removesuffix(".tar.gz")
 
 
 def _run_logged(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -188,6 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m vgg16gpu.cuda_setup", description="Install PyCUDA and cuda-bindings."
     )
     parser.add_argument("--force", action="store_true", help="build again even if they load")
+    parser.add_argument("--wheel", action="store_true", help="only make PyCUDA's wheel, which a later call installs")
     options = parser.parse_args(arguments)
     driver = probe_driver()
     if driver is None:
@@ -200,8 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if problem := missing_headers():
             raise DeviceError(problem)
-        Installer(driver).install()
-    except DeviceError as error:
+        installer = Installer(driver)
+        installer.prepare() if options.wheel else installer.install(fresh=options.force)
+    except (Error, OSError) as error:
+        if options.wheel:
+            return 1  # the later call meets the same, and says it
         print(f"{error}\nThe GPU cannot be used; the CPU device is.", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""`vgg16gpu cache`: the compiled kernels that are kept, and the net that the lab has trained."""
+"""`vgg16gpu cache`: what is kept: compiled kernels, the net that the lab has trained, PyCUDA's wheel."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import click
 from vgg16gpu.cli.options import json_option
 from vgg16gpu.cli.show import add_row, console, print_json, table
 from vgg16gpu.devices.cache import KernelCache, cache_dir
+from vgg16gpu.pycuda_wheel import CACHE_KIND
 
-KINDS = ("cpu", "cuda", "lenet")
+KINDS = ("cpu", "cuda", "lenet", CACHE_KIND)
 
 
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Remove every file.")
 @json_option
 def cache_command(clear: bool, as_json: bool) -> None:
-    """Show where compiled kernels and the lab's trained net are kept, how many there are and how large; or remove them.
+    """Show where compiled kernels, the lab's trained net and PyCUDA's wheel are kept, and their size; or remove them.
 
     VGG16GPU_CACHE names another folder.
     """

@@ -37,6 +37,7 @@ from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape, Softmax
 from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
+from vgg16gpu.platforms import usable_cores
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reader import HANDFUL, Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
@@ -179,8 +180,6 @@ def _reader(files: Sequence[str], graph: Graph, shape: Shape, notes: ModelNotes,
 def _processes(files: Sequence[str]) -> int:
     if not (useful := useful_processes(files)):
         return 0
-    from vgg16gpu.devices.cpu import usable_cores  # noqa: PLC0415 - 10 ms that one image on a GPU need not wait
-
     return min(useful, usable_cores())
 
 

@@ -25,6 +25,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
 from vgg16gpu.loader import load
+from vgg16gpu.platforms import machine_memory, usable_cores
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.program import Plan, Step, Value
 from vgg16gpu.shapes import infer_shapes, matmul_operands
@@ -168,9 +169,7 @@ def device_facts(name: str) -> DeviceFacts:
         except DeviceError:
             if name == "cuda":
                 return replace(H200, tuned=table_of_tiles("NVIDIA H200", cache_dir()))
-    from vgg16gpu.devices.cpu import usable_cores  # noqa: PLC0415 - loads ctypes
     from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES  # noqa: PLC0415
-    from vgg16gpu.devices.cpu_memory import machine_memory  # noqa: PLC0415
 
     cores = usable_cores()
     return DeviceFacts(

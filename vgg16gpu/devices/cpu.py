@@ -12,13 +12,11 @@ VGG16GPU_SANITIZE  address, thread or poison: the checks of a device that is ope
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +27,7 @@ from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
 from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.platforms import supported_machine
+from vgg16gpu.platforms import machine_memory, supported_machine, usable_cores
 from vgg16gpu.program import Arena, Kernel, Step
 from vgg16gpu.shown import shown
 
@@ -61,7 +59,7 @@ class CpuDevice:
         self._cores = usable_cores()
         self._os_threads = 1 if self._check else _threads_from_environment(self._cores)
         self._order, self._seed = _order_from_environment()
-        total, free = cpu_memory.machine_memory()
+        total, free = machine_memory()
         self.facts = DeviceFacts("cpu", cpu_compiler.cpu_name(), self._cores, (0, 0), MAX_SHARED_NBYTES, total, free)
         self.counters = Counters()
         self._kernels: dict[Kernel, LoadedKernel] = {}
@@ -261,16 +259,6 @@ def _fresh_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_fresh_locks)
-
-
-def usable_cores() -> int:
-    """The cores that this process may use: its CPU affinity, and a container's quota."""
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return cores
-    return max(1, min(cores, math.ceil(int(quota) / int(period)))) if quota.isdigit() else cores
 
 
 def _threads_from_environment(cores: int) -> int:

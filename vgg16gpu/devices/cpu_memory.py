@@ -1,44 +1,20 @@
-"""The memory of the cpu device, and what the machine has of it."""
+"""The memory of the cpu device."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
 from bisect import bisect_right, insort
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError
+from vgg16gpu.platforms import machine_memory
 from vgg16gpu.program import ALIGNMENT
 
 _MAP_NORESERVE = 0x4000  # Linux; the mmap module has the name from Python 3.13 on
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def machine_memory() -> tuple[int, int]:
-    """Bytes of memory that this process may use, and bytes that are free now."""
-    total, free = mmap.PAGESIZE, mmap.PAGESIZE
-    for line in _read(Path("/proc/meminfo")).splitlines():
-        name, _, amount = line.partition(":")
-        if name == "MemTotal":
-            total = int(amount.split()[0]) * 1024
-        elif name == "MemAvailable":
-            free = int(amount.split()[0]) * 1024
-    for path in _CGROUP_LIMITS:  # a container's share
-        limit = _read(path).strip()
-        if limit.isdigit():
-            total = min(total, int(limit))
-    return total, min(free, total)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
 
 
 def aligned(nbytes: int) -> Bytes:

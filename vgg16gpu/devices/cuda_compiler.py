@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from vgg16gpu import kernel_source
 from vgg16gpu.cuda_probe import nvcc_candidates, run_quietly
 from vgg16gpu.devices.cache import KernelCache
 from vgg16gpu.errors import KernelError
+from vgg16gpu.platforms import usable_cores
 
 FLAGS = (
     "-std=c++17",
@@ -92,7 +92,7 @@ class CubinCompiler:
         # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
         cubins = {unit: self._cached(key) for unit, key in keys.items()}
         missing = [unit for unit, cubin in cubins.items() if cubin is None]
-        with ThreadPoolExecutor(max_workers=min(len(missing), os.cpu_count() or 1) or 1) as pool:
+        with ThreadPoolExecutor(max_workers=min(len(missing), usable_cores()) or 1) as pool:
             futures = {unit: pool.submit(self._compiled, unit, keys[unit]) for unit in missing}
             try:
                 made = {unit: future.result() for unit, future in futures.items()}
