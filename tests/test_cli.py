@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -295,7 +294,7 @@ def test_ctrl_c_is_one_line_and_130(tmp_path):
         str(tmp_path / "s.npy"),
     ]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        time.sleep(1.5)  # by then it waits for numbers on standard input
+        running.stdin.write(b"0 " * 100_000)  # more than a pipe holds: written once the command reads
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=20)
     assert running.returncode == 130

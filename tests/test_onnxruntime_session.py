@@ -57,6 +57,13 @@ def test_a_refusal_is_one_line(tmp_path):
         open_session(b"nonsense", quiet=True)
 
 
+def test_a_file_of_any_name(tmp_path):
+    path = tmp_path / "m\udcfe.onnx"
+    path.write_bytes(products())
+    (y,) = open_session(path).run(None, {"x": np.ones((1, 64), np.uint8)})
+    np.testing.assert_array_equal(y, np.full((1, 64), 64 * 127, np.int32))
+
+
 def test_without_onnxruntime(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(Error, match="pip install onnxruntime"):

@@ -41,13 +41,15 @@ def open_session(
     options.log_severity_level = _FATAL_ONLY if quiet else _ERRORS_ONLY
     options.add_session_config_entry(EXACT_INTEGERS, "1")
     options.enable_cpu_mem_arena = arena
-    if weights_folder is not None:
-        options.add_session_config_entry(_WEIGHTS_FOLDER, str(weights_folder))
     threads = threads or _threads_from_environment()
     if threads:
         options.intra_op_num_threads = options.inter_op_num_threads = threads
     if not optimise:
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if isinstance(model, Path) and not _is_utf8(model):  # onnxruntime takes no other name
+        model, weights_folder = model.read_bytes(), weights_folder or model.parent
+    if weights_folder is not None and _is_utf8(weights_folder):
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(weights_folder))
     source = model if isinstance(model, bytes) else str(model)
     try:
         return runtime.InferenceSession(source, options, providers=[(provider, dict(settings or {}))])
@@ -65,6 +67,15 @@ def import_onnxruntime() -> Any:
             "or give --references"
         ) from error
     return onnxruntime
+
+
+def _is_utf8(path: Path) -> bool:
+    """Whether the file system's name of a path, which may be any bytes, is UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _threads_from_environment() -> int:

@@ -25,6 +25,7 @@ from vgg16gpu.first_layers import assumed
 from vgg16gpu.graph import Graph, Shape
 from vgg16gpu.onnx_file import open_onnx
 from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
+from vgg16gpu.shown import shown
 
 PREPROCESS_KEY: Final = "vgg16gpu.preprocess"
 MEAN_KEY: Final = "vgg16gpu.mean"
@@ -65,7 +66,7 @@ def metadata_list(metadata: Mapping[str, str], key: str, path: str | Path) -> li
     except ValueError:
         values = None
     if not isinstance(values, list):
-        raise ModelError(f"{path}: its metadata '{key}' is {metadata[key]!r}, expected a JSON list")
+        raise ModelError(f"{path}: its metadata '{key}' is {shown(metadata[key])}, expected a JSON list")
     return values
 
 
