@@ -61,6 +61,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Iterator[Any]:
+    return parallel.sendable((yield))
+
+
 @cache
 def gpu_problem() -> str | None:
     """Why GPU tests cannot run here, or None."""

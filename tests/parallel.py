@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -64,6 +64,18 @@ def place(config: pytest.Config) -> tuple[int, int]:
     """The number of this worker, and how many there are."""
     given = getattr(config, "workerinput", None)
     return (int(given["workerid"].removeprefix("gw")), given["workercount"]) if given else (0, 1)
+
+
+def sendable(content: Any) -> Any:
+    """What a worker reports, without what execnet cannot send: surrogates, which logs about files of any name hold."""
+    match content:
+        case str():
+            return content.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {sendable(key): sendable(value) for key, value in content.items()}
+        case list() | tuple():
+            return type(content)(map(sendable, content))
+    return content
 
 
 @contextmanager

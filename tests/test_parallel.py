@@ -106,3 +106,9 @@ def test_nothing_runs_beside_a_test_that_is_alone(tmp_path: Path, monkeypatch: p
         thread.join()
     assert with_alone == [[]] * 5
     assert most[0] > 1
+
+
+def test_reports_of_names_of_any_bytes_can_be_sent() -> None:
+    report = {"sections": [("log", "bad\udcff.png")], "duration": 0.5, "longrepr": None, "\udcfe": ["kept é"]}
+    sent = parallel.sendable(report)
+    assert sent == {"sections": [("log", "bad\\udcff.png")], "duration": 0.5, "longrepr": None, "\\udcfe": ["kept é"]}
