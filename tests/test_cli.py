@@ -283,6 +283,8 @@ def test_no_compiler(tmp_path):
 
 def test_ctrl_c_is_one_line_and_130(tmp_path):
     arguments = [
+        "env",
+        "--default-signal=INT",  # shells have jobs in the background ignore Ctrl-C, and their children inherit that
         sys.executable,
         "-m",
         "vgg16gpu",

@@ -58,28 +58,28 @@ def test_one_page_out_of_date_is_enough(copies):
 
 
 def test_a_row_is_ours_beside_the_best_peer():
-    rows = result_tables.short_table(bench_findings.result()).splitlines()
+    rows = result_tables.short_table([bench_findings.result()]).splitlines()
     assert rows[0].endswith("| batch 1 | batch 32, sustained |")
-    assert rows[2:] == [
-        "| **fp16** / best fp16 peer | **0.160** / 0.300 jax | **1.54** / 2.09 jax |",
-        "| **int8** / best int8 peer, random data | **0.110** / 0.290 jax | **0.990** / 1.65 jax |",
+    assert rows[3:] == [
+        "| fp16 / best fp16 peer | **0.160** / 0.300 jax | **1.54** / 2.09 jax |",
+        "| int8 / best int8 peer, random data | **0.110** / 0.290 jax | **0.990** / 1.65 jax |",
     ]
 
 
 def test_tf32_has_a_row_of_its_own():
-    rows = result_tables.short_table(bench_findings.result_with_tf32()).splitlines()
-    assert rows[2:] == [
-        "| **fp32** / best strict fp32 peer | **0.330** / 1.90 torch | **4.51** / 24.2 torch |",
-        "| **fp32** / best TF32 peer | **0.330** / 0.450 jax | **4.51** / 3.74 jax |",
+    rows = result_tables.short_table([bench_findings.result_with_tf32()]).splitlines()
+    assert rows[3:] == [
+        "| fp32 / best strict fp32 peer | **0.330** / 1.90 torch | **4.51** / 24.2 torch |",
+        "| fp32 / best TF32 peer | **0.330** / 0.450 jax | **4.51** / 3.74 jax |",
     ]
 
 
 def test_without_peers_a_row_is_ours():
     bench = bench_findings.result()
     bench["records"] = select(bench, name="vgg16gpu")
-    assert result_tables.short_table(bench).splitlines()[2:] == [
-        "| **fp16** | **0.160** | **1.54** |",
-        "| **int8** | **0.110** | **0.990** |",
+    assert result_tables.short_table([bench]).splitlines()[3:] == [
+        "| fp16 | **0.160** | **1.54** |",
+        "| int8 | **0.110** | **0.990** |",
     ]
     assert result_tables.summary(bench).endswith("Peers: nobody.\n")
 
@@ -96,7 +96,7 @@ def test_the_summary_does_not_hide_that_tf32_is_missing():
     assert text.endswith("Ours is the fastest everywhere. TF32 was not measured.\n")
 
 
-def test_a_second_card_has_its_own_table(copies):
+def test_a_second_card_has_rows_of_its_own(copies):
     readme, performance, results = copies
     bench = bench_findings.result_with_tf32()
     bench["device"]["name"] = "NVIDIA H100"
@@ -105,8 +105,16 @@ def test_a_second_card_has_its_own_table(copies):
     for page in (readme, performance):
         assert "NVIDIA H100" in page.read_text()
     block = readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
-    assert block.count("| ---: |") == 2
-    assert block.count("\n") <= 30
+    assert block.count("| ---: |") == 1
+    cards = [line for line in block.splitlines() if line.endswith("** |  |  |")]
+    assert cards == [f"| **{name}** |  |  |" for name in (bench_findings.result()["device"]["name"], "NVIDIA H100")]
+
+
+def test_cards_measured_at_other_sizes_are_refused():
+    other = bench_findings.result()
+    other["batches"] = other["batches"][:1]
+    with pytest.raises(ValueError, match="measured at batch"):
+        result_tables.short_table([bench_findings.result(), other])
 
 
 # docs/performance.md's

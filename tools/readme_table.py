@@ -33,16 +33,15 @@ def records(names: Sequence[str]) -> list[Content]:
 
 
 def short() -> str:
-    """The README's: a chart, a table for each card, and what is to be known of them."""
+    """The README's: a chart, a table, and what is to be known of it."""
     benches = records(CARDS)
-    parts = [f"{short_table(bench)}\n{summary(bench)}" for bench in benches]
-    if (result_tables.RESULTS / CHART).exists():
-        parts.insert(0, f"![Time beside the best peer's](testbench/results/{CHART})\n")
-    parts.append(
+    chart = f"![Time beside the best peer's](testbench/results/{CHART})\n\n"
+    closing = (
         f"VGG16, {shape(benches[0])}, input and output on the GPU. Each peer's fastest variant, in turns with ours. "
         "[All results](docs/performance.md#results)\n"
     )
-    return "\n".join(parts)
+    parts = [short_table(benches), *map(summary, benches), closing]
+    return (chart if (result_tables.RESULTS / CHART).exists() else "") + "\n".join(parts)
 
 
 def whole() -> str:

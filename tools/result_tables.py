@@ -93,15 +93,24 @@ def _ms(record: Content) -> str:
 # For the README
 
 
-def short_table(bench: Content) -> str:
-    """A row for each precision and arithmetic, ours and the best peer's in one cell."""
-    text = head(bench, f"{bench['device']['name']}, ms per batch: **ours** / best peer's")
-    for match in matches(bench):
-        pairs = zip(match.ours, match.theirs, strict=True)
-        cells = [" / ".join([*([f"**{_ms(a)}**"] if a else []), *([_named(b)] if b else [])]) for a, b in pairs]
-        beside = f" / {match.rival}" if any(match.theirs) else ""
-        text += row(f"**{match.precision}**{beside}", cells)
+def short_table(benches: Sequence[Content]) -> str:
+    """A row for each card, precision and arithmetic, ours and the best peer's in one cell.
+
+    Raises ValueError unless all have the batch sizes of the first, which name the columns.
+    """
+    text = head(benches[0], "ms per batch: **ours** / best peer's")
+    for bench in benches:
+        if batches(bench) != batches(benches[0]):
+            raise ValueError(f"{bench['device']['name']} was measured at batch {batches(bench)}: no rows of one table")
+        text += row(f"**{bench['device']['name']}**", [""] * len(batches(bench)))
+        text += "".join(map(_short_row, matches(bench)))
     return text
+
+
+def _short_row(match: Match) -> str:
+    pairs = zip(match.ours, match.theirs, strict=True)
+    cells = [" / ".join([*([f"**{_ms(a)}**"] if a else []), *([_named(b)] if b else [])]) for a, b in pairs]
+    return row(f"{match.precision}{f' / {match.rival}' if any(match.theirs) else ''}", cells)
 
 
 def summary(bench: Content) -> str:
