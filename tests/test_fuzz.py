@@ -220,7 +220,7 @@ def test_a_weight_of_text(place: Path) -> None:
 def test_a_name_that_would_break_a_line(place: Path) -> None:
     model = message()
     model.graph.node[0].name = "two\nlines"
-    assert refusal(place, model) == "holds the name 'two?lines' with control characters; rename it"
+    assert refusal(place, model) == "holds the name 'two\\nlines' with control characters; rename it"
 
 
 # By the thousand
