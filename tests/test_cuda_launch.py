@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from vgg16gpu.devices import cuda_context
 from vgg16gpu.devices.base import KernelResources
 from vgg16gpu.devices.cuda_compiler import Unit
 from vgg16gpu.devices.cuda_context import import_problem, pick_card
@@ -214,6 +216,18 @@ def test_an_arena_without_address():
 )
 def test_why_pycuda_does_not_load(error, problem):
     assert re.search(problem, import_problem(error))
+
+
+def test_a_pycuda_without_what_it_depends_on_is_said_when_the_gpu_is_opened(monkeypatch, tmp_path):
+    """An installation that broke off leaves one whose driver module loads, and whose compiler does not."""
+    monkeypatch.setattr(cuda_context.ctypes, "CDLL", lambda _: None)
+    package = ModuleType("pycuda")
+    package.__path__, package.driver = [str(tmp_path)], ModuleType("pycuda.driver")
+    (tmp_path / "compiler.py").write_text("import pytools_that_is_missing")
+    monkeypatch.setitem(sys.modules, "pycuda", package)
+    monkeypatch.setitem(sys.modules, "pycuda.driver", package.driver)
+    with pytest.raises(DeviceError, match=r"does not load: .*pytools_that.*cuda_setup installs what is missing"):
+        cuda_context.load_pycuda()
 
 
 @pytest.mark.parametrize(

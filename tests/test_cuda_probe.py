@@ -229,6 +229,7 @@ def make_python(folder, pycuda, bindings):
         path.parent.mkdir(parents=True)
         path.write_text(text)
     (folder / "cuda" / "bindings" / "driver.py").touch()
+    (folder / "pycuda" / "compiler.py").touch()
 
 
 def probe_with(folder, monkeypatch):
@@ -249,6 +250,12 @@ def test_each_package_has_its_own_problem(tmp_path, monkeypatch):
     assert state.pycuda == ""
     assert state.problem == state.pycuda_problem == "ImportError: undefined symbol: cuNew_v9"
     assert state.cuda_bindings == "13.0.3"
+
+
+def test_what_pycuda_depends_on_is_loaded_too(tmp_path, monkeypatch):
+    make_python(tmp_path, "def get_version(): return 13, 0, 0", "__version__ = '13.0.3'")
+    (tmp_path / "pycuda" / "compiler.py").write_text("import pytools_that_is_missing")
+    assert probe_with(tmp_path, monkeypatch).problem.startswith("ModuleNotFoundError: No module named 'pytools_that")
 
 
 def test_a_package_that_crashes(tmp_path, monkeypatch):

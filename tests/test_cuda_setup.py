@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu import cuda_setup
+from vgg16gpu import cuda_setup, pycuda_wheel
 from vgg16gpu.cuda_probe import Bindings, Driver, Gpu, Toolkit
 from vgg16gpu.errors import DeviceError
 
 H200 = Gpu("NVIDIA H200", (9, 0), 139 << 30)
-WHEEL = f"pycuda-{cuda_setup.PYCUDA}-cp312-cp312-linux_x86_64.whl"
+WHEEL = f"pycuda-{pycuda_wheel.PYCUDA}-cp312-cp312-linux_x86_64.whl"
 
 
 def driver(*version):
@@ -40,7 +40,7 @@ class FakeMachine:
         text = " ".join(words)
         if "import pycuda" in text:
             good = self.loads[min(len(self.wheels), len(self.loads)) - 1]
-            return self.done(words, good, f"{cuda_setup.PYCUDA} 13.0", "ImportError: undefined symbol: cuX_v4")
+            return self.done(words, good, f"{pycuda_wheel.PYCUDA} 13.0", "ImportError: undefined symbol: cuX_v4")
         return self.done(words, True, "13.0.3" if "cuda.bindings" in text else "")
 
     def pip(self, words):
@@ -82,16 +82,11 @@ def test_a_toolkit_of_the_machine_is_used(tmp_path):
     machine.toolkits = [machine.toolkit("new", 13, 1), machine.toolkit("fits", 12, 9)]
     machine.installer(13, 0).install()
     assert machine.wheels == [(tmp_path / "fits", False)]
-    wheel, needs = machine.requests
-    assert wheel[:3] == ["install", "--force-reinstall", "--no-deps"]
-    assert wheel[3].endswith(WHEEL)
-    assert needs == [
-        "install",
-        f"pycuda=={cuda_setup.PYCUDA}",
-        "numpy",
-        "cuda-bindings<13.1",
-        "--only-binary=cuda-bindings",
-    ]
+    # First everything or nothing: PyCUDA without what it depends on would only look as if it worked.
+    (_, wheel, *needs), again = machine.requests
+    assert wheel.endswith(WHEEL)
+    assert needs == ["numpy", "cuda-bindings<13.1", "--only-binary=cuda-bindings"]
+    assert again == ["install", "--force-reinstall", "--no-deps", wheel]
     assert machine.said[-1].endswith("are ready.")
 
 

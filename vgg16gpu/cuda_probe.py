@@ -243,7 +243,7 @@ def choose_toolkit(
 
 
 PYCUDA_PROBE = """
-import pycuda, pycuda.driver
+import pycuda, pycuda.driver, pycuda.compiler
 print(pycuda.VERSION_TEXT, "{}.{}".format(*pycuda.driver.get_version()))
 """
 BINDINGS_PROBE = """

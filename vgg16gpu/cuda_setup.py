@@ -33,7 +33,7 @@ from vgg16gpu.cuda_probe import (
 )
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.pycuda_wheel import CACHE_KIND, PYCUDA, Pip, PycudaWheels
+from vgg16gpu.pycuda_wheel import CACHE_KIND, Pip, PycudaWheels
 
 PACKAGED_SINCE = 13  # CUDA major version; the index's packages for CUDA 12 have ptxas but no nvcc
 
@@ -125,10 +125,10 @@ class Installer:
                 "" if built else f" from {cache_dir() / CACHE_KIND}, built before for CUDA {dotted(toolkit.version)},"
             )
             self.say(f"Installing PyCUDA{kept} and cuda-bindings.")
-            self.pip("install", "--force-reinstall", "--no-deps", str(wheel))
-        # And what PyCUDA depends on; of numpy it only says so for building.
-        bindings = bindings_requirement(self.driver)
-        self.pip("install", f"pycuda=={PYCUDA}", "numpy", bindings, "--only-binary=cuda-bindings")
+            # With what PyCUDA depends on, all or nothing; of numpy it only says so for building.
+            bindings = bindings_requirement(self.driver)
+            self.pip("install", str(wheel), "numpy", bindings, "--only-binary=cuda-bindings")
+            self.pip("install", "--force-reinstall", "--no-deps", str(wheel))  # one of this version may be there
         return probe_bindings(self.python, self.run), built
 
     def toolkit(self) -> Toolkit:

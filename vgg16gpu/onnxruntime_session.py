@@ -47,7 +47,8 @@ def open_session(
     if not optimise:
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if isinstance(model, Path) and not _is_utf8(model):  # onnxruntime takes no other name
-        model, weights_folder = model.read_bytes(), weights_folder or model.parent
+        weights_folder = weights_folder or model.parent
+        model = model.read_bytes()
     if weights_folder is not None and _is_utf8(weights_folder):
         options.add_session_config_entry(_WEIGHTS_FOLDER, str(weights_folder))
     source = model if isinstance(model, bytes) else str(model)

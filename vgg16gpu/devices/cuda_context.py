@@ -7,6 +7,7 @@ of it happens inside an `Activation`, and `Held.release` frees everything by nam
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
 import warnings
 from contextlib import suppress
@@ -44,6 +45,8 @@ def load_pycuda() -> PyCuda:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyCUDA warns before it raises
             from pycuda import driver  # noqa: PLC0415 - only who opens a GPU pays, and needs it
+
+            importlib.import_module("pycuda.compiler")  # used later; what it needs may be missing, which is said now
     except ImportError as error:
         raise DeviceError(import_problem(error)) from error
     try:
@@ -62,7 +65,7 @@ def import_problem(error: ImportError) -> str:
             f"PyCUDA is there but the NVIDIA driver is too old for it ({error}); "
             "update the driver, or build PyCUDA to fit it: python -m vgg16gpu.cuda_setup"
         )
-    return f"PyCUDA does not load: {error}"
+    return f"PyCUDA does not load: {error} (python -m vgg16gpu.cuda_setup installs what is missing)"
 
 
 def pick_card(driver: PyCuda, ordinal: int) -> Any:
