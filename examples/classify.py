@@ -1,29 +1,33 @@
 """Classify a picture.
 
 python examples/classify.py                              # a handwritten digit, with the small net in the package
-python examples/classify.py models/vgg16.onnx photo.jpg  # a photo, with a model trained on ImageNet
+python examples/classify.py models/vgg16.onnx photo.jpg  # a photo, with a model trained as torchvision's
+python examples/classify.py flowers.onnx rose.jpg unit   # with one of Keras, trained on values of 0 to 1
 """
 
 import sys
+from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from vgg16gpu import Engine
+from vgg16gpu.images import load_image
+from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.scores import softmax
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample
 from vgg16gpu.zoo.labels import load as load_names
 
-model, file = sys.argv[1:] or ("digits", digit_sample())
-mean, std = (DIGITS_MEAN, DIGITS_STD) if model == "digits" else (None, None)  # None: ImageNet's
+model, file, *names = sys.argv[1:] or ("digits", str(digit_sample()))
+of_digits = Preprocess(DIGITS_MEAN, DIGITS_STD, fit="stretch")
+preprocess = of_digits if model == "digits" else Preprocess.named(*names or ("torchvision",))
 
-with Engine(model, mean=mean, std=std) as engine:
+with Engine(model, mean=preprocess.unit_mean, std=preprocess.unit_std) as engine:
     _, channels, height, width = engine.program.input.shape
-    picture = Image.open(file).convert("RGB" if channels == 3 else "L")
-    pixels = np.asarray(ImageOps.fit(picture, (width, height)))
-    (scores,) = engine.run(pixels.reshape(1, height, width, channels))  # bytes are normalised on the device
+    pixels = load_image(Path(file), channels, height, width, preprocess)  # bytes: they are normalised on the device
+    (scores,) = engine.run(pixels[np.newaxis])
 
-probabilities, names = softmax(scores), load_names(None, len(scores))
+probabilities, classes = softmax(scores), load_names(None, len(scores))
 for best in np.argsort(-scores)[:5]:
-    print(f"{probabilities[best]:7.2%}  {names[best]}")
+    print(f"{probabilities[best]:7.2%}  {classes[best]}")
+print(f"The {preprocess.line(height, width)}")
 print(f"Device: {engine.device_choice}")
