@@ -51,7 +51,7 @@ def test_classify_a_photo_with_a_model_of_ones_own(tmp_path):
     assert not any("class " in line for line in lines)  # ImageNet's names
     assert "centre crop 32x32" in lines[-2]
     lines = run("classify.py", tmp_path, "vgg.onnx", digit_sample(), "unit").splitlines()
-    assert lines[-2] == "The pictures: stretched to 32x32, bilinear, RGB, x/255; as given"
+    assert lines[-2] == "The pictures: stretched to 32x32, bilinear, RGB, x/255 from 0 to 1; as given"
 
 
 def test_features(tmp_path):
