@@ -39,6 +39,7 @@ from vgg16gpu.devices.cuda_launch import BuiltKernel, Launch, LaunchSequence, re
 from vgg16gpu.devices.cuda_versions import cuda_versions
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.program import Arena, Kernel, Pointer, Step
+from vgg16gpu.stages import stage
 from vgg16gpu.transfer import BUS_GROUPS, transfer_kernel, transfer_step
 
 MAX_TRANSFER_NBYTES = 1 << 20  # what is larger goes by the copy engine
@@ -55,15 +56,17 @@ class CudaDevice:
         driver = load_pycuda()
         card = pick_card(driver, ordinal)
         try:
-            self._held = Held(driver, card.retain_primary_context())
+            self._bindings = load_bindings()  # before the context, which may be on its way in another thread
+            with stage("context"):
+                self._held = Held(driver, card.retain_primary_context())
         except driver.Error as error:
             raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
         self._finalizer = weakref.finalize(self, Held.release, self._held)  # also at the end of the interpreter
         try:
             self.counters = Counters()
             with self._active(DeviceError):
-                self._held.open()
-                self._bindings = load_bindings()
+                with stage("streams"):
+                    self._held.open()
                 self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
             self.foreign = CudaForeign(self._held, ordinal, self.counters, self._bindings)
             self._compiler = CubinCompiler(self.facts.compute_capability)
