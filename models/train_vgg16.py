@@ -37,7 +37,8 @@ from torch import nn
 from torch.nn import functional
 
 from vgg16gpu.files import atomic_writer
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Pixels
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import Pixels
 from vgg16gpu.preprocessing import Preprocess, resize_target
 from vgg16gpu.zoo.architecture import Layer, Vgg
 from vgg16gpu.zoo.digits import enlarge

@@ -464,6 +464,10 @@ def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
     assert len(found.results_s) == len(found.exits_s) == cold_start.RUNS
     assert 0 < found.to_result_s <= found.to_exit_s
     assert all(result <= end for result, end in zip(found.results_s, found.exits_s, strict=True))
+    named = {"Python and options", "imports", "model", "first input", "plan", "kernels", "weights", "graphs", "rest"}
+    assert named <= set(found.parts_s)
+    assert all(found.parts_s[name] > 0 for name in named - {"rest"})
+    assert abs(sum(found.parts_s.values()) - found.to_result_s) < 0.5 * found.to_result_s  # medians of each
 
 
 def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
@@ -473,8 +477,17 @@ def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
 
 def test_cold_start_counts_to_the_first_byte() -> None:
     script = "import sys, time; print('answer', flush=True); time.sleep(0.5)"
-    result, end = cold_start._one_start([sys.executable, "-c", script], os.environ)
-    assert end - result > 0.4
+    start = cold_start._one_start([sys.executable, "-c", script], os.environ)
+    assert start.exit_s - start.result_s > 0.4
+    assert start.parts_s == {"rest": start.result_s}
+
+
+def test_the_parts_of_a_start_are_all_of_it() -> None:
+    said = (
+        "vgg16gpu: start: imports 200.0 ms\nvgg16gpu: start: context (beside) 150.0 ms\nvgg16gpu: start: plan 50.0 ms"
+    )
+    parts = cold_start._Start(0.3, 0.5, said).parts_s
+    assert parts == pytest.approx({"imports": 0.2, "context (beside)": 0.15, "plan": 0.05, "rest": 0.05})
 
 
 def test_a_start_finds_byte_code_that_the_one_before_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

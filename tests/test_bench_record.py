@@ -115,6 +115,16 @@ def test_what_is_recorded_in_the_repository_can_be_read_and_shown(capsys: pytest
     assert "torch" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("parts", [{}, {"parts_s": {"imports": 0.2, "context (beside)": 0.15}}], ids=["older", "parts"])
+def test_a_cold_start_is_shown_with_its_parts(
+    content: dict[str, Any], parts: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result({**content, "cold_start": {"to_result_s": 0.7, "to_exit_s": 0.8, **parts}})
+    shown = capsys.readouterr().out
+    assert "Cold start: 700 ms to the answer, 800 ms to the end" in shown
+    assert ("Its parts, ms: imports 200, context (beside) 150" in shown) == bool(parts)
+
+
 @pytest.mark.parametrize("text", ["", "not JSON", "[]", "{}", '{"schema": 1}', '{"schema": 99, "batches": []}'])
 def test_reading_something_else(tmp_path: Path, text: str) -> None:
     path = tmp_path / "old.json"

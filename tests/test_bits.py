@@ -20,7 +20,8 @@ import pytest
 from vgg16gpu import Engine
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.samples import TESTBENCH_SEED, structured_images
 

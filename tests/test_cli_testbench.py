@@ -13,7 +13,8 @@ from vgg16gpu.accuracy import SCORE_TOLERANCES
 from vgg16gpu.cli import cli, testbench_case
 from vgg16gpu.cli import testbench as command
 from vgg16gpu.engine import Engine
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.testbench import standard_inputs

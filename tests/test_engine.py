@@ -20,7 +20,8 @@ from vgg16gpu.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, assert_close, l
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import DeviceError, InputError, ModelError
 from vgg16gpu.graph import Array
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.samples import structured_images
 

@@ -13,7 +13,8 @@ from PIL import Image
 
 from vgg16gpu.accuracy import score_error
 from vgg16gpu.cli import cli
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.digits import digit_sample, heldout
 from vgg16gpu.zoo.generate import make_vgg

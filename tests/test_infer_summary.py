@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from vgg16gpu.cli import cli
-from vgg16gpu.cli.infer_summary import CLASSES, MANY, REASONS, print_summary
+from vgg16gpu.cli.infer_options import MANY
+from vgg16gpu.cli.infer_summary import CLASSES, REASONS, print_summary
 from vgg16gpu.cli.show import console
 from vgg16gpu.zoo.digits import heldout
 

@@ -21,8 +21,9 @@ from vgg16gpu.devices import cuda_foreign, dlpack
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.devices.cuda_foreign import CudaForeign, CudaMemory
 from vgg16gpu.errors import DeviceError, InputError, KernelError
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.interop import DeviceArray, is_on_device, stream_handle, view_of
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.normalise import normalise
 from vgg16gpu.ops.wgmma import has_wgmma
 from vgg16gpu.zoo.samples import structured_images
 

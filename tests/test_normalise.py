@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, default_mean, default_std, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import default_mean, default_std, normalise
 
 
 def test_constants_are_imagenets_in_rgb_order():

@@ -12,7 +12,7 @@ from tests.kernel_harness import FFMA, Result, one_op, run_graph, seeded
 from vgg16gpu.accuracy import assert_close, tolerance
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Identity
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.preprocessing import Preprocess
 

@@ -21,7 +21,7 @@ from tests.wgmma_harness import Array64, Trial, convolution, fully, resident, va
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.graph import Array, Graph, GraphInput, Op
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.program import Arena, Pointer, Scalar, Step
 from vgg16gpu.resident import ResidentPlan
 from vgg16gpu.zoo.samples import SCALES_SEED, TESTBENCH_SEED, typical_inputs

@@ -20,7 +20,8 @@ from vgg16gpu import Engine
 from vgg16gpu.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.devices.base import Counters, Device, Lane
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.pipeline import DEPTH, Pipeline, Port, Span
 from vgg16gpu.results import Results
 from vgg16gpu.staging import MIN_NBYTES, THREADS, Stager

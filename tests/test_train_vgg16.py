@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from vgg16gpu.engine import Engine
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.images import load_image
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.normalise import normalise
 from vgg16gpu.testbench import labelled_images
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.digits import enlarge, heldout

@@ -14,7 +14,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import normalise
 from vgg16gpu.zoo.samples import CALIBRATION_SEED, TESTBENCH_SEED, structured_images, write_sample_text
 
 

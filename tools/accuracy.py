@@ -22,13 +22,13 @@ import numpy as np
 
 from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error, top_classes
 from vgg16gpu.bench.environment import environment
+from vgg16gpu.choices import KERNELS, PRECISIONS
 from vgg16gpu.cli.show import add_row, console, table
 from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench_report import summary
 from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer
 from vgg16gpu.graph import Array
-from vgg16gpu.prepare import KERNELS, PRECISIONS
 from vgg16gpu.scores import finite_or_none
 
 

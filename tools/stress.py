@@ -29,12 +29,12 @@ import stress_photos
 import stress_scores
 
 from vgg16gpu.bench.environment import environment
+from vgg16gpu.choices import PRECISIONS
 from vgg16gpu.cli.show import add_row, console, heading, table
 from vgg16gpu.devices import open_device
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error
 from vgg16gpu.files import atomic_writer
-from vgg16gpu.prepare import PRECISIONS
 from vgg16gpu.scale_file import scales_path
 from vgg16gpu.scores import finite_or_none
 

@@ -30,6 +30,7 @@ from vgg16gpu.quantise import Scales
 from vgg16gpu.resident import ResidentPlan, check_memory, image_shape
 from vgg16gpu.results import Results
 from vgg16gpu.shown import printable, shown
+from vgg16gpu.stages import stage
 from vgg16gpu.stream import Source, cut, flow, item_name
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ class Engine:
     ) -> None:
         request = Request(model, batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
         started = time.perf_counter()
-        self.graph = load_graph(request)
+        with stage("model"):
+            self.graph = load_graph(request)
         self.device, self.device_choice = open_device(device)
         self._resident: ResidentPlan | None = None
         self._lock = threading.Lock()
@@ -101,14 +103,16 @@ class Engine:
         self._keeps_values = keep_values
         self._last_batch: int | None = None
         try:
-            self.plan = plan_graph(self.graph, request, self.device.facts)
+            with stage("plan"):
+                self.plan = plan_graph(self.graph, request, self.device.facts)
             check_memory(self.plan, self.device)
             self._sizes = tuple(program.batch for program in self.plan.programs)
             # By the number of the output; only at batch 1, as larger batches of such a model are refused.
             self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
             self._accepted = {np.dtype(name): self._given_shape(name)[1:] for name in self.program.input.entries}
             planned = time.perf_counter()
-            self.device.build(self.plan.kernels)
+            with stage("kernels"):
+                self.device.build(self.plan.kernels)
             compiled = time.perf_counter()
             self._resident = ResidentPlan(self.plan, self.device)
         except BaseException:

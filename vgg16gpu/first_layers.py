@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.graph import BatchNorm, Elementwise, Gather, Graph, Identity, MultiOp, Op, Pad, Shape, Slice
-from vgg16gpu.normalise import IMAGENET_MEAN
+from vgg16gpu.imagenet import IMAGENET_MEAN
 from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
 from vgg16gpu.shapes import infer_shapes
 

@@ -1,4 +1,4 @@
-"""How pixels become network inputs: (pixel / 255 - mean) / std per channel. The constants of ImageNet live here only.
+"""How pixels become network inputs: (pixel / 255 - mean) / std per channel.
 
 The engine does this on the device; `normalise` is the same formula on the host, for references.
 """
@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)  # R, G, B, of pixels in [0, 1]
-IMAGENET_STD = (0.229, 0.224, 0.225)
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from vgg16gpu.choices import FAMILIES
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
@@ -18,8 +19,6 @@ from vgg16gpu.shown import shown
 
 if TYPE_CHECKING:
     from vgg16gpu.plan import Wish
-
-FAMILIES: Final = ("wgmma", "mma", "ffma")  # the best first
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vgg16gpu.choices import KERNELS, PRECISIONS
 from vgg16gpu.dequantise import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.facts import DeviceFacts
@@ -19,7 +20,6 @@ from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import load
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.path import FAMILIES
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Plan
 from vgg16gpu.quantise import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
@@ -31,8 +31,6 @@ from vgg16gpu.simplify import IMAGE_PASSES, simplify
 from vgg16gpu.zoo.digits import digits_model, is_digits
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
-KERNELS = ("auto", *FAMILIES)
 SAMPLES = 4  # inputs that fix the scales of fp32 on tensor cores
 MAX_BATCH = 65535  # blocks of a grid in y and z
 _SESSION = "use vgg16gpu.session.Session or vgg16gpu.onnx_backend"

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.shown import shown
 
 _RESIZE_RATIO: Final = 256 / 224  # the shorter side before the crop, to the network's

@@ -18,6 +18,7 @@ from vgg16gpu.graph import Array, Shape
 from vgg16gpu.pipeline import Pipeline, Port, Span
 from vgg16gpu.program import Arena, Calibration, Element, Layout, Plan, Pointer, Program, Step, Value
 from vgg16gpu.results import ResultBlock, Results, read_results
+from vgg16gpu.stages import stage
 from vgg16gpu.staging import Rows, Stager
 from vgg16gpu.transfer import BUS_GROUPS, transfer_step
 
@@ -65,15 +66,19 @@ class ResidentPlan:
         self._single: _Single | None = None
         self._direct: dict[tuple[int, str], _Direct] = {}  # by the program's identity and element type
         try:
-            self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
-            self._pinned_out = self._pin(max(_returned_nbytes(program) for program in plan.all_programs))
-            self._allocate_and_upload()
-            self._bound = {
-                (program.batch, dtype): bound
-                for program in plan.programs
-                for dtype, bound in self._bind(program).items()
-            }
-            self._exact = self._bind(plan.second_pass) if plan.second_pass else {}
+            with stage("memory"):
+                self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
+                self._pinned_out = self._pin(max(_returned_nbytes(program) for program in plan.all_programs))
+                self._allocate()
+            with stage("weights"):
+                self._upload()
+            with stage("graphs"):
+                self._bound = {
+                    (program.batch, dtype): bound
+                    for program in plan.programs
+                    for dtype, bound in self._bind(program).items()
+                }
+                self._exact = self._bind(plan.second_pass) if plan.second_pass else {}
         except BaseException:
             self.close()
             raise
@@ -274,15 +279,19 @@ class ResidentPlan:
     def _address(self, arena: Arena, offset: int) -> int:
         return self._bases[arena] + offset
 
-    def _allocate_and_upload(self) -> None:
-        weights, device = self.plan.weights, self.device
+    def _allocate(self) -> None:
+        weights = self.plan.weights
         sizes = {
             Arena.WEIGHTS: weights.weights_nbytes,
             Arena.ACTIVATIONS: self.plan.activations_nbytes,
             Arena.STAGING: weights.staging_nbytes,
         }
         for arena, nbytes in sizes.items():
-            self._bases[arena] = device.allocate(max(nbytes, 1))
+            self._bases[arena] = self.device.allocate(max(nbytes, 1))
+
+    def _upload(self) -> None:
+        """Bring the weights there, packed, and the scales that typical inputs give."""
+        weights, device = self.plan.weights, self.device
         for upload in weights.uploads:
             device.copy_in(self._address(upload.target.arena, upload.target.offset), np.ascontiguousarray(upload.array))
             if upload.pack:

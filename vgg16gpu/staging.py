@@ -1,4 +1,4 @@
-"""Images on their way into pinned memory: copied by several threads where there is much to copy.
+"""Images and weights on their way into pinned memory: copied by several threads where there is much to copy.
 
 One thread copies 8-12 GB/s, less than PCIe brings to the device. numpy lets go of the interpreter's lock in a copy.
 """

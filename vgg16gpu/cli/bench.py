@@ -20,6 +20,7 @@ from vgg16gpu.bench.record import Content, read
 from vgg16gpu.bench.report import content, model_identity
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.bench.sustained import FROM_BATCH
+from vgg16gpu.choices import PRECISIONS
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench_report import print_comparison, print_result
 from vgg16gpu.cli.options import (
@@ -37,7 +38,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import GraphInput
-from vgg16gpu.prepare import PRECISIONS, Request, load_graph
+from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scores import finite_or_none
 
 _PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"

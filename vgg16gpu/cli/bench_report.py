@@ -177,6 +177,8 @@ def _remarks(result: Content) -> list[str]:
         lines.insert(
             0, f"Cold start: {seconds(start['to_result_s'])} to the answer, {seconds(start['to_exit_s'])} to the end"
         )
+        if parts := start.get("parts_s"):  # older records have none
+            lines.insert(1, f"Its parts, ms: {', '.join(f'{name} {1e3 * part:.0f}' for name, part in parts.items())}")
     return lines
 
 

@@ -12,23 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
+from vgg16gpu.cli.infer_options import MANY, Options
 from vgg16gpu.cli.infer_report import print_report
-from vgg16gpu.cli.infer_summary import MANY
 from vgg16gpu.cli.model_notes import ModelNotes, calibrated_otherwise, model_notes
-from vgg16gpu.cli.options import (
-    device_option,
-    find_model,
-    json_option,
-    kernels_option,
-    labels_option,
-    precision_option,
-    size_option,
-)
-from vgg16gpu.cli.preprocess_options import PixelOptions, preprocess_options
+from vgg16gpu.cli.options import find_model
 from vgg16gpu.cli.show import print_json, progress
 from vgg16gpu.cli.tell import tell
 from vgg16gpu.engine import Engine, Outputs
@@ -39,43 +29,15 @@ from vgg16gpu.graph import Array, Graph, Shape, Softmax
 from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
 from vgg16gpu.platforms import usable_cores
 from vgg16gpu.prepare import Request, load_graph
-from vgg16gpu.reader import HANDFUL, Reader, useful_processes
+from vgg16gpu.reader import Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
 from vgg16gpu.shown import printable
+from vgg16gpu.stages import stage
 
 _STEADY_RUNS = 3  # further runs of the first batch, for a steady time
 _STEADY_BUDGET = 1.0  # seconds that they may take together
 
-_MODEL_HELP = (
-    "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
-    "`model make` wrote."
-)
-_OUTPUT_HELP = (
-    "Write all scores to FILE: .npy, .npz, .csv, .txt or .json; all outputs of a model that has several: .npz."
-)
-_WORKERS_HELP = f"Processes that decode images; 0: none. Default: one for each core, for more than {HANDFUL} images."
 _NONFINITE_ADVICE = "repair the data, or give --allow-nonfinite to run on it"
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command line, as it is."""
-
-    images: tuple[str, ...]
-    model: str | None
-    device: str
-    precision: str
-    kernels: str
-    batch: int | None
-    size: tuple[int, int] | None
-    top: int
-    output: Path | None
-    pixels: PixelOptions
-    labels: Path | None
-    allow_nonfinite: bool
-    workers: int | None
-    table: bool
-    as_json: bool
 
 
 @dataclass
@@ -112,60 +74,43 @@ class Results:
         return len(self.batches[0][0]) / (self.steady or self.first_run)
 
 
-@click.command("infer")
-@click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
-@click.option("--model", metavar="FILE", help=_MODEL_HELP)
-@device_option
-@precision_option
-@kernels_option
-@click.option("--batch", type=click.IntRange(1, 65535), help="Images per run. Default: the model's, else 1.")
-@size_option
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Classes to show per input.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help=_OUTPUT_HELP)
-@preprocess_options
-@labels_option
-@click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
-@click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
-@click.option("--table", is_flag=True, help=f"Show every input; of more than {MANY} a summary is shown else.")
-@json_option
-@click.pass_context
-def infer_command(ctx: click.Context, /, **values: Any) -> None:
-    """Classify images (.png .jpg .bmp .webp, or a folder of them) or numbers (.txt .npy .npz, or - for text on stdin).
-
-    Images are fitted to the model's size and normalised as --preprocess says, else the model's metadata, else as its
-    first layers let assume; one line of the answer says which. For models of one channel they become grey. Numbers are
-    taken as they are, in the order of the model's input; .npy and .npz of uint8 are pixels, RGB, channels last. Exit
-    code 1 when scores are NaN or infinite though the inputs are not, 2 when an image cannot be read; the others are
-    classified all the same.
-    """
-    options = Options(**values)
+def infer(options: Options) -> int:
+    """Classify and print. Returns the exit code."""
     if options.output:
         check_score_suffix(options.output)
         check_writable(options.output)
     files = expand_paths(options.images)
     path = find_model(options.model)
-    graph = load_graph(Request(path, precision=options.precision))
-    batch = options.batch or graph.input.shape[0] or 1
-    shape = resolve_input_shape(graph, batch, options.size)
-    notes = model_notes(path, graph, shape, options.pixels, options.labels)
+    with stage("model"):
+        graph = load_graph(Request(path, precision=options.precision))
+        batch = options.batch or graph.input.shape[0] or 1
+        shape = resolve_input_shape(graph, batch, options.size)
+        notes = model_notes(path, graph, shape, options.pixels, options.labels)
     has_scales_beside = options.precision == "int8" and not graph.integers
     warning = calibrated_otherwise(path, notes, shape) if has_scales_beside else None
     reader = _reader(files, graph, shape, notes, options)
     with closing(reader.inputs()) as inputs:
         batches = batched(inputs, batch)
         # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
-        batches = itertools.chain([_first(batches, reader)], batches)
+        with stage("first input"):
+            batches = itertools.chain([_first(batches, reader)], batches)
         with _engine(path, batch, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
-            report = _report(engine, results, reader, notes, options.top)
-    if report["preprocess"]:
-        report["preprocess"]["warning"] = warning
-    arithmetic = {"precision": options.precision, "kernels": options.kernels}
-    report = {"model": str(path), **arithmetic, "batch": batch, **report}
+            with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
+                report = _report(engine, results, reader, notes, options.top)
+                if report["preprocess"]:
+                    report["preprocess"]["warning"] = warning
+                arithmetic = {"precision": options.precision, "kernels": options.kernels}
+                report = {"model": str(path), **arithmetic, "batch": batch, **report}
+                return _told(results, report, options)
+
+
+def _told(results: Results, report: dict[str, Any], options: Options) -> int:
+    """Write and print what was found. Returns the exit code."""
     if options.output:
         _write(options.output, results, report)
     print_json(report) if options.as_json else print_report(report, every_input=options.table)
-    ctx.exit(_exit_code(report, options))
+    return _exit_code(report, options)
 
 
 def _reader(files: Sequence[str], graph: Graph, shape: Shape, notes: ModelNotes, options: Options) -> Reader:
@@ -247,9 +192,11 @@ def _run(engine: Engine, batches: Iterator[list[NamedInput]], reader: Reader, *,
                 sent.append(batch)
                 yield _stacked(batch)
 
-        outputs, results.first_run = _timed_run(engine, x)
+        with stage("first run"):
+            outputs, results.first_run = _timed_run(engine, x)
         runs = min(_STEADY_RUNS, int(_STEADY_BUDGET / max(results.first_run, 1e-6)))
-        results.repeats = [_timed_run(engine, x)[1] for _ in range(runs)]
+        with stage("further runs"):
+            results.repeats = [_timed_run(engine, x)[1] for _ in range(runs)]
         add(outputs)
         start = time.perf_counter()
         for outputs in engine.stream(others()):

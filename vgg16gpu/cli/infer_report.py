@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.cli.infer_summary import MANY, print_summary
+from vgg16gpu.cli.infer_options import MANY
+from vgg16gpu.cli.infer_summary import print_summary
 from vgg16gpu.cli.show import add_row, console, from_here, heading, seconds, sentence, table
 from vgg16gpu.cli.tell import device_words
 from vgg16gpu.scores import holds_all_outputs

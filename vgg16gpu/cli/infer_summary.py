@@ -11,7 +11,6 @@ from rich.console import Console
 from vgg16gpu.cli.show import add_row, table
 from vgg16gpu.shown import printable
 
-MANY = 20  # inputs; more are summed up unless every one is asked for
 CLASSES = 10  # the most frequent ones are shown
 REASONS = 5
 

@@ -10,11 +10,9 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from vgg16gpu.choices import KERNELS, PRECISIONS
 from vgg16gpu.cli.tell import tell
 from vgg16gpu.errors import ModelError
-from vgg16gpu.prepare import KERNELS, PRECISIONS
-from vgg16gpu.zoo.digits import NAME as DIGITS
-from vgg16gpu.zoo.digits import digits_model, is_digits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -139,6 +137,8 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
 
     Raises ModelError that says how to make or fetch one. A named file is left to the loader to judge.
     """
+    from vgg16gpu.zoo.digits import NAME, digits_model, is_digits  # noqa: PLC0415 - needs numpy
+
     if is_digits(name):
         return digits_model()
     if name is not None:
@@ -148,7 +148,7 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
             return Path(candidate)
     missing = f"{', '.join(defaults[:-1])} and {defaults[-1]}"
     raise ModelError(
-        f"no model: {missing} do not exist; name one with --model FILE (or --model {DIGITS}), or run "
+        f"no model: {missing} do not exist; name one with --model FILE (or --model {NAME}), or run "
         f"`python -m vgg16gpu model make{make}` (random weights) or `model fetch` (trained) first"
     )
 

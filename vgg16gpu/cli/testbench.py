@@ -13,6 +13,7 @@ import numpy as np
 
 from vgg16gpu.accuracy import SCORE_TOLERANCES
 from vgg16gpu.bench.environment import environment
+from vgg16gpu.choices import KERNELS, PRECISIONS
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import (
     device_option,
@@ -31,7 +32,6 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.files import atomic_writer, check_writable
 from vgg16gpu.graph import Array
 from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.prepare import KERNELS, PRECISIONS
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scores import finite_or_none, write_text
 from vgg16gpu.testbench import StepVerdict, judge_steps, mean_times, worst_steps

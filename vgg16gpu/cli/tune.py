@@ -13,6 +13,7 @@ import click
 
 from vgg16gpu import tuned
 from vgg16gpu.bench.environment import environment
+from vgg16gpu.choices import PRECISIONS
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import parse_counts, parse_size, renamed_option
 from vgg16gpu.cli.show import add_row, console, progress, table
@@ -26,7 +27,7 @@ from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Graph
 from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.prepare import PRECISIONS, Request, load_graph
+from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.program import Kernel
 from vgg16gpu.tune.search import Finding, search, tiles
 from vgg16gpu.tune.tasks import Task, distinct, tasks, vgg_graph

@@ -7,17 +7,35 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.platforms import supported_machine
 from vgg16gpu.shown import shown
+from vgg16gpu.stages import stage
 
 if TYPE_CHECKING:
     from vgg16gpu.devices.base import Device
 
 _log = logging.getLogger(__name__)
+_CUDA_NAME = re.compile(r"cuda(?::(\d{1,4}))?")
 _ACCEPTED = "auto, cpu, cuda, cuda:N (N the number of a GPU)"
+
+
+def opening_ahead(name: str) -> AbstractContextManager[object]:
+    """Inside of it the GPU that `open_device(name)` will open starts in a thread beside whatever else is done.
+
+    Nothing is raised, and nothing is done for a name that means no GPU, or without PyCUDA. Leave it when the device is
+    closed.
+    """
+    found = _CUDA_NAME.fullmatch("cuda" if name == "auto" else name)
+    if not found or find_spec("pycuda") is None:
+        return nullcontext()
+    from vgg16gpu.devices.cuda_ahead import ContextAhead  # noqa: PLC0415
+
+    return ContextAhead(int(found[1] or 0))
 
 
 def open_device(name: str = "auto") -> tuple[Device, str]:
@@ -34,7 +52,7 @@ def open_device(name: str = "auto") -> tuple[Device, str]:
         return _open_any()
     if name == "cpu":
         return _open_cpu("as asked")
-    if found := re.fullmatch(r"cuda(?::(\d{1,4}))?", name):
+    if found := _CUDA_NAME.fullmatch(name):
         return _open_asked_cuda(name, int(found[1] or 0))
     raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
 
@@ -65,7 +83,8 @@ def _open_working_cuda() -> tuple[Device, str]:
     device = CudaDevice()
     try:
         # A small kernel tells whether there is an nvcc (or its work in the cache) that goes with card and driver.
-        device.build([transfer_kernel(BUS_GROUPS)])
+        with stage("kernels"):
+            device.build([transfer_kernel(BUS_GROUPS)])
     except KernelError as error:
         device.close()
         reason = " ".join(str(error).splitlines()[:2])  # a compiler's message is longer; its first line says what

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,8 @@ from vgg16gpu.devices.cuda_launch import BuiltKernel, Launch, LaunchSequence, re
 from vgg16gpu.devices.cuda_versions import cuda_versions
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.program import Arena, Kernel, Pointer, Step
+from vgg16gpu.stages import stage
+from vgg16gpu.staging import Stager
 from vgg16gpu.transfer import BUS_GROUPS, transfer_kernel, transfer_step
 
 MAX_TRANSFER_NBYTES = 1 << 20  # what is larger goes by the copy engine
@@ -55,15 +57,17 @@ class CudaDevice:
         driver = load_pycuda()
         card = pick_card(driver, ordinal)
         try:
-            self._held = Held(driver, card.retain_primary_context())
+            self._bindings = load_bindings()  # before the context, which may be on its way in another thread
+            with stage("context"):
+                self._held = Held(driver, card.retain_primary_context())
         except driver.Error as error:
             raise DeviceError(f"cuda:{ordinal} cannot be used: {error}") from error
         self._finalizer = weakref.finalize(self, Held.release, self._held)  # also at the end of the interpreter
         try:
             self.counters = Counters()
             with self._active(DeviceError):
-                self._held.open()
-                self._bindings = load_bindings()
+                with stage("streams"):
+                    self._held.open()
                 self.facts = read_facts(driver, card, tensor_maps=self._bindings is not None)
             self.foreign = CudaForeign(self._held, ordinal, self.counters, self._bindings)
             self._compiler = CubinCompiler(self.facts.compute_capability)
@@ -332,13 +336,14 @@ class CudaDevice:
 
     def _send_in_chunks(self, address: int, data: Bytes, lane: Lane) -> None:
         chunks = self._held.chunks()
-        for index, start in enumerate(range(0, data.nbytes, CHUNK_NBYTES)):
-            buffer, sent = chunks[index % len(chunks)]
-            part = data[start : start + CHUNK_NBYTES]
-            sent.synchronize()  # the last copy out of this buffer, by this upload or an earlier one
-            np.copyto(buffer[: part.size], part)
-            self._send(address + start, buffer[: part.size], lane)
-            sent.record(self._held.lanes[lane])
+        with closing(Stager()) as stager:
+            for index, start in enumerate(range(0, data.nbytes, CHUNK_NBYTES)):
+                buffer, sent = chunks[index % len(chunks)]
+                part = data[start : start + CHUNK_NBYTES]
+                sent.synchronize()  # the last copy out of this buffer, by this upload or an earlier one
+                stager.fill(buffer[: part.size], (part,))  # the bus waits for this
+                self._send(address + start, buffer[: part.size], lane)
+                sent.record(self._held.lanes[lane])
 
     def _wait(self) -> None:
         self.counters.synchronisations += 1

@@ -26,6 +26,7 @@ from vgg16gpu.devices.cuda_launch import BuiltKernel, LaunchSequence
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.program import Kernel
+from vgg16gpu.stages import stage
 
 CHUNK_NBYTES = 16 * 1024 * 1024  # of an upload from ordinary memory
 CHUNKS = 2  # the host fills one while the other is on its way
@@ -42,7 +43,7 @@ def load_pycuda() -> PyCuda:
     except OSError as error:
         raise DeviceError(f"no NVIDIA driver ({DRIVER_LIBRARY}) found") from error
     try:
-        with warnings.catch_warnings():
+        with stage("import of PyCUDA"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyCUDA warns before it raises
             from pycuda import driver  # noqa: PLC0415 - only who opens a GPU pays, and needs it
 
@@ -50,7 +51,8 @@ def load_pycuda() -> PyCuda:
     except ImportError as error:
         raise DeviceError(import_problem(error)) from error
     try:
-        driver.init()
+        with stage("driver"):
+            driver.init()
     except driver.Error as error:
         raise DeviceError(f"the NVIDIA driver does not start: {error}") from error
     return driver

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from vgg16gpu.errors import KernelError
+from vgg16gpu.stages import stage
 
 Signature: TypeAlias = tuple[tuple[int, int], ...]  # (offset, bytes) of each parameter
 
@@ -17,7 +18,7 @@ Signature: TypeAlias = tuple[tuple[int, int], ...]  # (offset, bytes) of each pa
 def load_bindings() -> Any | None:
     """cuda.bindings.driver, or None where it is not installed or does not go with the driver."""
     try:
-        with warnings.catch_warnings():
+        with stage("import of cuda-bindings"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from cuda.bindings import driver  # noqa: PLC0415
 

@@ -142,7 +142,10 @@ def _errors(content: Content) -> str:
     ]
     text = f"Largest error of the scores, as a part of the largest score, against {verified['reference']}: "
     cold = content["cold_start"]
-    start = f" From the start of a process to its answer: {number(1e3 * cold['to_result_s'])} ms." if cold else ""
+    start = f" From the start of a process to its answer: {number(1e3 * cold['to_result_s'])} ms" if cold else ""
+    if cold:
+        parts = ", ".join(f"{name} {number(1e3 * part)}" for name, part in cold.get("parts_s", {}).items())
+        start += f" ({parts})." if parts else "."  # older records have no parts
     return f"{text}{', '.join(errors) or 'not checked'}.{start}"
 
 

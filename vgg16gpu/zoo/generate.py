@@ -17,7 +17,8 @@ import numpy as np
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import Progress, atomic_writer
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Floats, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import Floats, normalise
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.files import atomic_writer
-from vgg16gpu.normalise import IMAGENET_MEAN, IMAGENET_STD, Pixels, normalise
+from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.normalise import Pixels, normalise
 
 Plane: TypeAlias = npt.NDArray[np.int64]
 

@@ -1,0 +1,9 @@
+"""What a user may choose by name. No imports: a command line offers it before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PRECISIONS: Final = ("fp32", "fp16", "bf16", "int8")
+FAMILIES: Final = ("wgmma", "mma", "ffma")  # of kernels, the best first
+KERNELS: Final = ("auto", *FAMILIES)

@@ -1,0 +1,45 @@
+"""Where a start goes: what is done one after the other, and how long each takes, as lines of the log.
+
+    with stage("context"):
+        ...
+
+gives "start: context 182.0 ms" at level info; nothing is measured where nobody listens. What runs in a thread beside
+the others says so in its name, and is no part of their sum.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BESIDE = " (beside)"  # how the name of a stage ends that runs while others do
+
+_log = logging.getLogger(__name__)
+_LINE = re.compile(r"start: (.+) (\d+\.\d) ms$", re.MULTILINE)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Log how long the block takes; one that raises took no time worth telling."""
+    if not _log.isEnabledFor(logging.INFO):
+        yield
+        return
+    started = time.perf_counter()
+    yield
+    tell_stage(name, time.perf_counter() - started)
+
+
+def tell_stage(name: str, seconds: float) -> None:
+    """Log a stage whose time is known already."""
+    _log.info("start: %s %.1f ms", name, 1e3 * seconds)
+
+
+def read_stages(text: str) -> dict[str, float]:
+    """Seconds of each stage in what the log said, in order; those of one name together."""
+    found: dict[str, float] = {}
+    for name, milliseconds in _LINE.findall(text):
+        found[name] = found.get(name, 0.0) + float(milliseconds) / 1e3
+    return found
