@@ -34,7 +34,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # `make test` must not tell the makes that tests start what to do
+    # `make test` must not tell the makes that tests start what to do.
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTEST_ARGS"):
         os.environ.pop(name, None)
     selection.configure(config.getoption("--cases"))
     if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):  # xdist's workers report to one

@@ -98,7 +98,7 @@ def absent(content: Content, precision: str, batch: int) -> list[Content]:
 def version(content: Content, name: str) -> str:
     """Of a peer, as the record has it; "" where it has none."""
     versions = content["environment"]["versions"]
-    return str(versions.get(name) or versions.get(f"{name}-gpu") or "")
+    return str(versions.get(f"{name}-gpu") or versions.get(name) or "")  # beside the other one it is what is imported
 
 
 def headline(content: Content, precision: str, batch: int, method: Method) -> list[Content]:
