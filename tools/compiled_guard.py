@@ -11,7 +11,7 @@ from typing import Final
 import disassembler
 import sass
 from compiled_table import PATH, Figures, Key, Row, Table, compare, renewed, write
-from kernel_compile import Compiled, Usage
+from kernel_compile import Compiled, Task, Usage
 from kernel_variants import HOPPER
 
 from vgg16gpu.kernel_source import kernel_dir
@@ -76,7 +76,7 @@ class Guard:
 
 def _tell(differences: Mapping[Key, str]) -> None:
     for key, difference in differences.items():
-        print(f"{key} {difference}")
+        print(f"{key}: {difference}")
 
 
 def _refuse(message: str) -> int:
@@ -92,7 +92,7 @@ def ships(source: Path) -> bool:
 def figures(compiled: Iterable[Compiled]) -> dict[Key, Figures]:
     """The rows that a run's results make: of kernels that ship, on ARCHS."""
     return {
-        Key(result.task.source.name, usage.kernel, setting(result), usage.arch): _figures(
+        Key(result.task.source.name, usage.kernel, setting(result.task), usage.arch): _figures(
             usage, result.code.get(usage.kernel)
         )
         for result in compiled
@@ -101,9 +101,9 @@ def figures(compiled: Iterable[Compiled]) -> dict[Key, Figures]:
     }
 
 
-def setting(result: Compiled) -> str:
+def setting(task: Task) -> str:
     """The macros of a compilation in one word."""
-    return ",".join(f"{name}={value}" for name, value in result.task.defines) or "default"
+    return ",".join(f"{name}={value}" for name, value in task.defines) or "default"
 
 
 def _figures(usage: Usage, code: sass.Code | None) -> Figures:
