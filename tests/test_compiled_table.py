@@ -90,7 +90,8 @@ def test_the_shipped_table_has_every_kernel_file_and_setting():
         for defines in kernel_variants.variants(source)
     }
     table = compiled_table.read()
-    assert {(key.file, key.setting, key.arch) for key in table.rows} == wanted
+    recorded = {(key.file, key.setting, key.arch) for key in table.rows}
+    assert (wanted - recorded, recorded - wanted) == (set(), set())
     assert {row.reason for row in table.rows.values()} <= table.reasons.keys()
     assert not any(row.figures.spill_nbytes for row in table.rows.values())
     assert all(row.figures.instructions for row in table.rows.values())

@@ -1,7 +1,9 @@
 """tools/ptxas.py: a kernel that spills or does not compile fails it; what it compiles; what it refuses."""
 
 import shutil
+from dataclasses import replace
 
+import compiled_table
 import kernel_variants
 import ptxas
 import pytest
@@ -11,6 +13,8 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.kernel_source import kernel_dir
 from vgg16gpu.ops import conv_wgmma
 from vgg16gpu.program import Element
+
+KERNELS = kernel_dir()
 
 
 def test_report(capsys):
@@ -56,9 +60,40 @@ def test_real_compilations(tmp_path, capsys, text, code, word):
     assert word in capsys.readouterr().out
 
 
+# ---- The table
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_a_real_kernel_is_as_recorded(monkeypatch, capsys):
+    """Of the release of nvcc that the table is of; with another one that is said."""
+    arguments = [str(KERNELS / "lrn.cu"), "--arch", "sm_80"]
+    assert ptxas.main(arguments) == 0
+    told = capsys.readouterr().out
+    if "only spills were checked" in told:
+        return
+    assert "1 kernels are as compiled.txt has them" in told
+    table = compiled_table.read()
+    fewer = {key: replace(row, figures=replace(row.figures, registers=7)) for key, row in table.rows.items()}
+    monkeypatch.setattr(compiled_table, "read", lambda: replace(table, rows=fewer))
+    assert ptxas.main(arguments) == 1
+    assert "lrn.cu lrn_f32 sm_80 default: registers: was 7, is" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_recording_needs_a_disassembler(monkeypatch, capsys):
+    monkeypatch.setattr(ptxas.disassembler, "find", lambda _: None)
+    assert ptxas.main(["--record", "--reason", "none"]) == 2
+    assert "--record needs nvdisasm: `pip install" in capsys.readouterr().err
+
+
+def test_a_reason_is_for_recording(capsys):
+    with pytest.raises(SystemExit):
+        ptxas.main(["--reason", "none"])
+    assert "--reason is for --record" in capsys.readouterr().err
+
+
 # ---- What is compiled
 
-KERNELS = kernel_dir()
 HOPPER_ONLY = {"conv_first", "conv_first_two", "conv_wgmma", "conv_wgmma_small", "gemm_wgmma", "gemv"}
 
 
