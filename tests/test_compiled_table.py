@@ -53,9 +53,9 @@ def test_nothing_differs():
         ({"stack_nbytes": 8}, "bytes of stack: was 0, is 8"),
         ({"spill_nbytes": 8}, "bytes spilled: was 0, is 8"),
         ({"instructions": 560}, "instructions: was 559, is 560"),
-        ({"loops": ("227, FFMA 32", "9, shared 2")}, "loop 1: was 226, FFMA 32, global 12, is 227, FFMA 32"),
-        ({"loops": FIGURES.loops[:1]}, "loop 2: was 9, shared 2, is none"),
-        ({"loops": (*FIGURES.loops, "4, local 1")}, "loop 3: was none, is 4, local 1"),
+        ({"loops": ("227, FFMA 32", "9, shared 2")}, "loop 1: was [226, FFMA 32, global 12], is [227, FFMA 32]"),
+        ({"loops": FIGURES.loops[:1]}, "loop 2: was [9, shared 2], is none"),
+        ({"loops": (*FIGURES.loops, "4, local 1")}, "loop 3: was none, is [4, local 1]"),
     ],
 )
 def test_a_figure_that_changed(figures, words):

@@ -68,7 +68,7 @@ class Figures:
         }
         if self.instructions is None:
             return found
-        loops = {f"loop {number}": loop for number, loop in enumerate(self.loops, 1)}
+        loops = {f"loop {number}": f"[{loop}]" for number, loop in enumerate(self.loops, 1)}
         return {**found, "instructions": str(self.instructions), **loops}
 
 
