@@ -72,7 +72,7 @@ lint: install-test ## style, types, and which module may import which
 	$(PY) -m mypy
 	$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
-ptxas: install     ## compile every kernel for every architecture that nvcc knows; fail on spills
+ptxas: install     ## compile every kernel for every architecture; fail on spills and on what testbench/compiled.txt has otherwise
 	$(PY) tools/ptxas.py
 
 loc:               ## lines of code, by file

@@ -1,43 +1,24 @@
-"""tools/ptxas.py: it reads what ptxas prints, and a kernel that spills or does not compile fails it."""
+"""tools/ptxas.py: a kernel that spills or does not compile fails it; what it compiles; what it refuses."""
 
 import shutil
+from dataclasses import replace
 
+import compiled_table
 import kernel_variants
 import ptxas
 import pytest
+from kernel_compile import Usage
 
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.kernel_source import kernel_dir
 from vgg16gpu.ops import conv_wgmma
 from vgg16gpu.program import Element
 
-OUTPUT = """\
-ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'add' for 'sm_75'
-ptxas info    : Function properties for add
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 12 registers, used 1 barriers, 2048 bytes smem, 380 bytes cmem[0]
-ptxas info    : Compile time = 1.5 ms
-ptxas info    : Compiling entry function 'mul' for 'sm_75'
-ptxas info    : Function properties for mul
-    40 bytes stack frame, 24 bytes spill stores, 16 bytes spill loads
-ptxas info    : Used 32 registers, used 0 barriers, 40 bytes cumulative stack size, 380 bytes cmem[0]
-"""
-
-
-def test_parse():
-    add, mul = ptxas.parse(OUTPUT)
-    assert add == ptxas.Usage("add", "sm_75", registers=12, shared_nbytes=2048, stack_nbytes=0, spill_nbytes=0)
-    assert mul == ptxas.Usage("mul", "sm_75", registers=32, shared_nbytes=0, stack_nbytes=40, spill_nbytes=40)
-
-
-def test_output_that_is_not_understood():
-    with pytest.raises(ValueError, match="not understood"):
-        ptxas.parse("Compiling entry function 'add' for 'sm_75'\n")
+KERNELS = kernel_dir()
 
 
 def test_report(capsys):
-    add, mul = ptxas.parse(OUTPUT)
+    add, mul = Usage("add", "sm_75", 12, 2048, 0, 0), Usage("mul", "sm_75", 32, 0, 40, 40)
     assert ptxas.report([add], []) == 0
     assert ptxas.report([add, mul], []) == 1
     assert "SPILLS 40 B" in capsys.readouterr().out
@@ -79,9 +60,40 @@ def test_real_compilations(tmp_path, capsys, text, code, word):
     assert word in capsys.readouterr().out
 
 
+# ---- The table
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_a_real_kernel_is_as_recorded(monkeypatch, capsys):
+    """Of the release of nvcc that the table is of; with another one that is said."""
+    arguments = [str(KERNELS / "lrn.cu"), "--arch", "sm_80"]
+    assert ptxas.main(arguments) == 0
+    told = capsys.readouterr().out
+    if "only spills were checked" in told:
+        return
+    assert "1 kernels are as compiled.txt has them" in told
+    table = compiled_table.read()
+    fewer = {key: replace(row, figures=replace(row.figures, registers=7)) for key, row in table.rows.items()}
+    monkeypatch.setattr(compiled_table, "read", lambda: replace(table, rows=fewer))
+    assert ptxas.main(arguments) == 1
+    assert "lrn.cu lrn_f32 sm_80 default: registers: was 7, is" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_recording_needs_a_disassembler(monkeypatch, capsys):
+    monkeypatch.setattr(ptxas.disassembler, "find", lambda _: None)
+    assert ptxas.main(["--record", "--reason", "none"]) == 2
+    assert "--record needs nvdisasm: `pip install" in capsys.readouterr().err
+
+
+def test_a_reason_is_for_recording(capsys):
+    with pytest.raises(SystemExit):
+        ptxas.main(["--reason", "none"])
+    assert "--reason is for --record" in capsys.readouterr().err
+
+
 # ---- What is compiled
 
-KERNELS = kernel_dir()
 HOPPER_ONLY = {"conv_first", "conv_first_two", "conv_wgmma", "conv_wgmma_small", "gemm_wgmma", "gemv"}
 
 
@@ -97,15 +109,6 @@ def test_headers_of_headers_count():
 
 def test_kernels_of_one_architecture():
     assert {path.stem for path in KERNELS.glob("*.cu") if kernel_variants.is_hopper_only(path)} == HOPPER_ONLY
-
-
-@pytest.mark.parametrize(
-    ("wanted", "archs"),
-    [(("sm_75", "sm_90", "sm_100"), ("sm_90a",)), (("sm_90a",), ("sm_90a",)), (("sm_75", "sm_120"), ())],
-)
-def test_they_are_compiled_for_that_alone(wanted, archs):
-    assert ptxas.architectures(KERNELS / "gemv.cu", wanted) == archs
-    assert ptxas.architectures(KERNELS / "pool.cu", wanted) == wanted
 
 
 def test_a_file_that_nobody_knows_has_its_defaults(tmp_path):

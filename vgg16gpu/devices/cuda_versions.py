@@ -46,7 +46,10 @@ def _bindings_version() -> str:
 
 def _nvcc_release() -> str:
     nvcc = find_nvcc()
-    if nvcc is None:
-        return "none"
+    return "none" if nvcc is None else nvcc_release(nvcc)
+
+
+def nvcc_release(nvcc: Path) -> str:
+    """The release of a compiler, which is started, such as "13.0.88"; "unknown" if it does not say."""
     found = re.search(r"V(\d+\.\d+\.\d+)", run_quietly([str(nvcc), "--version"]).stdout)
     return found[1] if found else "unknown"
