@@ -35,6 +35,7 @@ def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: C
         "options": {**options, "own": [variant.name for variant in choice.own]},
         "environment": environment(stand.device),
         "ceilings": asdict(stand.ceilings),
+        "empty_launch": None if stand.broken else asdict(stand.empty_launch),
         "rows": [_row(row) for row in rows],
     }
 
