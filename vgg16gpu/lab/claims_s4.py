@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-from vgg16gpu.lab.baseline import CUDNN, NUMPY
+from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, NUMPY
 from vgg16gpu.lab.claims_judge import (
     ABOUT,
     Claim,
@@ -38,7 +38,7 @@ OUTSIDE, CHANNELS, PREFETCH = "halo_oc_outside", "halo_channels", "halo_prefetch
 WARPS: Final = ("4x8", "8x4", "16x2", "32x1")  # columns x rows of a block of 32 threads
 LARGER_BLOCKS: Final = ("8x8", "16x16")
 TABLES: Final = ("conv2d", "chart")  # whose rows differ in shape
-LIBRARIES: Final = (CUDNN, "cudnn_tf32", "cudnn_three", "cpu", NUMPY)  # not kernels of ours
+LIBRARIES: Final = (CUDNN, CUDNN_TF32, "cpu", NUMPY)  # not kernels of ours
 
 
 def _point(first: str, second: str) -> Iterator[Pair]:

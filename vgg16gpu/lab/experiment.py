@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from vgg16gpu.lab.baseline import CUDNN, NUMPY
+from vgg16gpu.lab.baseline import BASELINES
 from vgg16gpu.lab.measure import Effort, Measurement, Scope, Status
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.published import CARDS, Key, published
@@ -21,8 +21,6 @@ from vgg16gpu.lab.variant import Variant
 
 Tell: TypeAlias = Callable[[int, int, str], None]  # done, of how many, what is next
 Unit: TypeAlias = Literal["ms", "ratio"]
-
-BASELINES = (CUDNN, NUMPY)
 
 
 @dataclass(frozen=True)
