@@ -79,6 +79,8 @@ def test_a_table_and_both_files(lab, tmp_path):
         "S1: some card",
         "ladder of vgg16.onnx, 1x3x244x244: some card",
         "S5.10",
+        "(3.1)",
+        "our question",
         "HOLDS",
         "DOES NOT",
         "CANNOT TELL",
