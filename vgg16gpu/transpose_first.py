@@ -6,14 +6,24 @@ Transpose in front their input is like that of any other file of Keras (`simplif
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import Array, Concat, Elementwise, Gather, Graph, Op, Slice, Transpose, with_operands
+from vgg16gpu.graph import (
+    Array,
+    Concat,
+    Elementwise,
+    Gather,
+    Graph,
+    Op,
+    Slice,
+    Transpose,
+    readers_of_values,
+    with_operands,
+)
 
 CHANNELS_FIRST: Final = (0, 3, 1, 2)
 _BY_CHANNEL = ("batch_norm",)  # its operands are for dimension 1, whatever their shape
@@ -23,7 +33,7 @@ def gather_slices(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     """A Concat of Slices of one element each is a Gather: channels in another order (Keras' RGB to BGR)."""
     fixed = {*graph.outputs, *keep}
     slices = {op.y: op for op in graph.ops if isinstance(op, Slice)}
-    readers = _readers(graph)
+    readers = readers_of_values(graph)
     made: dict[str, Gather] = {}
     swallowed: set[str] = set()
     for op in graph.ops:
@@ -35,15 +45,6 @@ def gather_slices(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     if not made:
         return graph
     return replace(graph, ops=tuple(made.get(op.y, op) for op in graph.ops if op.y not in swallowed))
-
-
-def _readers(graph: Graph) -> dict[str, list[Op]]:
-    """The ops that read each value, each once."""
-    found: defaultdict[str, list[Op]] = defaultdict(list)
-    for op in graph.ops:
-        for name in {*op.operands}:
-            found[name].append(op)
-    return found
 
 
 def _gathered(op: Concat, parts: Sequence[Slice]) -> Gather | None:
@@ -98,7 +99,7 @@ def _chain(graph: Graph, fixed: Collection[str]) -> list[Op]:
     value = graph.input.name
     if len(graph.input.shape) != 4 or graph.others:
         return []
-    readers = _readers(graph)
+    readers = readers_of_values(graph)
     while value not in fixed:
         if len(readers.get(value, ())) != 1:
             return []
