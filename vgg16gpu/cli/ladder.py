@@ -129,7 +129,7 @@ def _print(result: Content) -> None:
             screen.print(f"{rung['letter']}: {rung['why']}", markup=False)
     screen.print(f"ms: {result['method']}", markup=False)
     if count := result["inputs"]:
-        screen.print(f"error: the largest of {count} inputs of yours; times are of the first")
+        screen.print(f"error: the largest of your inputs ({count}); times are of the first")
     screen.print(f"gain predicted: {result['predictions']}", markup=False)
     if kind == "cpu":
         screen.print("The same kernels as on a GPU, run by a CPU: the scores count, the times are a CPU's.")

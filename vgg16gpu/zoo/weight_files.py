@@ -29,7 +29,7 @@ FORMATS: Final[Mapping[str, tuple[str, ...]]] = {"npy": (".npy",), "txt": (".txt
 _FLOATS: Final = ("float", "bfloat")  # how the names of their types begin
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]|^[.-]")
 _LONGEST: Final = 120  # characters of a file's name; file systems take 255 bytes
-_CHUNK: Final = 1 << 16  # numbers made text at a time
+_CHUNK: Final = 1 << 14  # numbers made text at a time
 _DIGITS: Final[Mapping[str, bytes]] = {"float16": b"%.5g\n", "float32": b"%.9g\n", "float64": b"%.17g\n"}
 
 
