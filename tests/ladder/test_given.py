@@ -100,5 +100,6 @@ def test_what_is_refused(graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("1 2 3")
     with pytest.raises(InputError, match="has 3 numbers; the model takes 1024"):
         given(tmp_path / "x.txt", graph)
-    with pytest.raises(InputError, match="does not exist"):
-        given(tmp_path / "none", graph)
+    for name in (tmp_path / "none", Path("-")):
+        with pytest.raises(InputError, match="--inputs '.*' does not exist"):
+            given(name, graph)

@@ -37,6 +37,8 @@ def given_inputs(where: Path, model: Path, graph: Graph, shape: Shape) -> Array:
 
 def _files(where: Path) -> list[Path]:
     """The path itself, or the files of a folder that has no pictures."""
+    if not where.exists():  # nor "-": standard input cannot be read twice
+        raise InputError(f"--inputs '{where}' does not exist")
     if not where.is_dir():
         return [where]
     files = sorted(path for path in where.iterdir() if path.is_file() and not path.name.startswith("."))
