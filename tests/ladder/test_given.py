@@ -101,5 +101,5 @@ def test_what_is_refused(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has 3 numbers; the model takes 1024"):
         given(tmp_path / "x.txt", graph)
     for name in (tmp_path / "none", Path("-")):
-        with pytest.raises(InputError, match="--inputs '.*' does not exist"):
+        with pytest.raises(InputError, match=r"--inputs '.*' does not exist"):
             given(name, graph)

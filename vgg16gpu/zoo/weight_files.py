@@ -143,8 +143,8 @@ def _stems(weights: Sequence[Weight]) -> Iterator[str]:
     for weight in weights:
         stem = first = _UNSAFE.sub("_", weight.name)[:_LONGEST] or "_"
         while stem.lower() in taken:
-            last[first] = last.get(first, 1) + 1
-            stem = f"{first}-{last[first]}"
+            last[first.lower()] = last.get(first.lower(), 1) + 1
+            stem = f"{first}-{last[first.lower()]}"
         taken.add(stem.lower())
         yield stem
 
