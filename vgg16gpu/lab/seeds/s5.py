@@ -35,7 +35,7 @@ TABLE: Final = "vgg16"
 OWN_TABLE: Final = "own model"
 SIZES, QUICK_SIZES = (244,), (32,)
 PROBE: Final = 32  # VGG16's image size by which a CPU's times are estimated, where they would take too long
-QUICK: Final = ("engine", "onnxruntime")  # variants that are run on a user's own model whatever it takes
+RUN_ANYWAY: Final = ("engine", "onnxruntime")  # variants that are run on a user's own model whatever it takes
 LARGE: Final = 10**9  # FLOP of a user's own model from which on that is tried
 
 
@@ -197,7 +197,7 @@ class _Network:
 
     def _estimated(self, version: Version) -> Sequence[Rounds]:
         """What a CPU would take too long for, scaled up from a small image; nothing where it would not."""
-        if self._probe is None or (self._table == OWN_TABLE and version.variant in QUICK):
+        if self._probe is None or (self._table == OWN_TABLE and version.variant in RUN_ANYWAY):
             return ()
         setting, x, expected = self._probe
         opened = partial(version.open, setting)
