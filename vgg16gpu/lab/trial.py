@@ -21,7 +21,6 @@ from vgg16gpu.program import Arena, Pointer, Step
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)
-_POISON: Final = 0xFF  # a byte; four of them are a NaN
 
 
 class InvalidLaunchError(Error):
@@ -63,6 +62,8 @@ class Trial:
     Raises RefusedError, InvalidLaunchError, KernelError for what does not compile, DeviceError without memory.
     """
 
+    poison = 0xFF  # a byte that lies where nothing was written; four of them are a NaN
+
     def __init__(
         self,
         device: Device,
@@ -95,7 +96,7 @@ class Trial:
     def run(self) -> Array:
         """Convert, compute, and y as (N, outputs, rows, columns). What a kernel does not write is NaN."""
         y = room(self.problem.y_shape, self.variant.y_layout)
-        y.view(np.uint8).fill(_POISON)
+        y.view(np.uint8).fill(self.poison)
         self.device.copy_in(self._at(self._places.y), y)
         self.convert()
         self.compute()
@@ -113,7 +114,7 @@ class Trial:
             found = np.empty(nbytes, np.uint8)
             self.device.copy_out(found, self._base + offset)
             self.device.synchronize()
-            if not (found == _POISON).all():
+            if not (found == self.poison).all():
                 return name
         return ""
 
@@ -139,7 +140,7 @@ class Trial:
         ):
             self.device.copy_in(self._at(pointer), np.ascontiguousarray(array))
         for offset, nbytes in self._gaps.values():
-            self.device.copy_in(self._base + offset, np.full(nbytes, _POISON, np.uint8))
+            self.device.copy_in(self._base + offset, np.full(nbytes, self.poison, np.uint8))
         self._fill_constants()
         self.device.synchronize()
 
