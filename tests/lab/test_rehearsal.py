@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -123,13 +124,55 @@ def test_without_a_sanitizer_it_is_said(rehearse, monkeypatch, caplog):
     assert caplog.messages == ["what a kernel reads beside its arrays and does not use stays unseen: no libasan"]
 
 
+def with_stage(monkeypatch, **environment):
+    """The CPU as it is beside a GPU, and nothing else."""
+    first = next(rehearsal._stages("cpu"))
+    stages = [replace(first, environment={**first.environment, **environment}, is_optional=True)]
+    monkeypatch.setattr(rehearsal, "_stages", lambda _: stages)
+
+
 def test_what_only_the_second_opinion_cannot_compile_is_no_fault(rehearse, monkeypatch, caplog):
     """A GPU's kernel may have instructions that the CPU's compiler does not know."""
-    first = next(rehearsal._stages("cpu"))
-    stages = [replace(first, environment={**first.environment, "CXX": "g++ -Dsum=1"}, is_optional=True)]
-    monkeypatch.setattr(rehearsal, "_stages", lambda _: stages)
-    assert rehearse([(ASKED, {})]) == [None]
-    assert "only the device's own compiler takes it" in caplog.text
+    with_stage(monkeypatch, CXX="g++ -Dsum=1")
+    assert rehearse([(ASKED, {"block": 8}), (ASKED, {"block": 16})]) == [None] * 2
+    (message,) = caplog.messages
+    assert re.fullmatch(r"mine was not tried on cpu: \S+/mine.cu does not compile", message)
+
+
+def test_a_second_opinion_that_takes_too_long_is_no_fault(rehearse, monkeypatch, caplog):
+    """A GPU's blocks may wait for each other, which those of a CPU cannot."""
+    with_stage(monkeypatch)
+    line = "while (blockDim.x == 8 && x != nullptr) y[0] += 0.f;"
+    cases = [(ASKED, {"block": block}) for block in (16, 8, 32)]
+    assert rehearse(cases, (LAST, f"  {line}\n{LAST}"), seconds=3.0) == [None] * 3
+    assert "mine was not tried on cpu: rehearsal on an output of 37x43: did not end within 3 s" in caplog.text
+
+
+def test_a_second_opinion_on_the_answer_counts(rehearse, monkeypatch):
+    with_stage(monkeypatch)
+    (found,) = rehearse([(ASKED, {})], (LAST, f"  sum += 1.f;\n{LAST}"))
+    assert found.status is Status.WRONG
+
+
+def test_beside_a_gpu_there_are_second_opinions():
+    """The sanitizer, where there is one, comes last."""
+    found = list(rehearsal._stages("cuda:0"))
+    assert [(one.device, one.is_optional) for one in found[:2]] == [("cuda:0", False), ("cpu", True)]
+    assert all(one.is_sanitized for one in found[2:])
+
+
+def test_a_workspace_that_nobody_wrote_holds_no_zeros(rehearse):
+    """Which memory often does that is new."""
+    module = (
+        ("places.y,", "places.y,\n            places.workspace,"),
+        ("launches=launches,", "launches=launches,\n        workspace_nbytes=lambda problem, parameters: 64,"),
+    )
+    changes = (
+        ("(float* __restrict__ y,", "(float* __restrict__ y, const float* work,"),
+        ("sum = 0.f;", "sum = work[3];"),
+    )
+    (found,) = rehearse([(ASKED, {})], *changes, module=module)
+    assert "error nan" in found.reason
 
 
 def test_what_has_been_printed_does_not_disturb(rehearse):

@@ -81,6 +81,12 @@ def test_one_that_does_not_compile(outcome):
     assert found.output.count("\n") > 1
 
 
+def test_all_that_the_compiler_wrote_is_kept(outcome):
+    found = outcome(("float sum = 0.f;", "float sum = 0.f;\n" + "".join(f"  nonsense{n}++;\n" for n in range(90))))
+    assert "\n" not in found.reason
+    assert {f"nonsense{n}" for n in range(90)} <= set(re.findall(r"nonsense\d+", found.output))
+
+
 def test_one_whose_python_side_fails(outcome):
     found = outcome(module=(('block = parameters["block"]', 'block = parameters["blok"]'),))
     assert found.status is Status.FAILED

@@ -50,12 +50,15 @@ def rehearse(folder: Path, device: str, variant: Variant, cases: Sequence[Case])
 
 @dataclass(frozen=True)
 class _Stage:
-    """Where the cases are run. What is wrong with an optional one itself is no fault of the variant."""
+    """Where the cases are run. An optional one may not know what the device itself can do: that is no fault."""
 
     device: str
     environment: Mapping[str, str]
     is_sanitized: bool = False
     is_optional: bool = True
+
+    def __str__(self) -> str:
+        return "under the address sanitizer" if self.is_sanitized else f"on {self.device}"
 
 
 def _stages(device: str) -> Iterator[_Stage]:
@@ -74,6 +77,7 @@ class _Rehearsed:
 
     def __init__(self, stage: _Stage, task: Task, cases: Mapping[int, Case]) -> None:
         self.found: dict[int, Measurement] = {}
+        self._noted: set[str] = set()
         self._stage, self._task, self._left = stage, task, dict(cases)
         while self._left:
             self._perform()
@@ -84,11 +88,11 @@ class _Rehearsed:
         for line in lines:
             begun = None if line["what"] == "end" else line
             if begun is None:
-                self._settle(line["number"], _measurement(line))
+                self._hear(line["number"], _measurement(line))
         if begun:
             self._blame(done, begun["number"], begun.get("where", ""))
         elif not lines:
-            self._give_up(f"cannot be rehearsed: {_last_line(done.stderr) or f'exit code {done.returncode}'}")
+            self._give_up(_last_line(done.stderr) or f"exit code {done.returncode}", "cannot be rehearsed: {}")
 
     def _process(self) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
         cases = [(number, asdict(problem), dict(given)) for number, (problem, given) in self._left.items()]
@@ -107,11 +111,16 @@ class _Rehearsed:
             )
             return done, [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
 
+    def _hear(self, number: int, found: Measurement | None) -> None:
+        """What the process itself says of a case."""
+        if found and found.status is Status.FAILED and self._stage.is_optional:
+            self._note(found.reason)  # it does not compile there, or cannot be launched
+            found = None
+        self._settle(number, found)
+
     def _settle(self, number: int, found: Measurement | None) -> None:
         del self._left[number]
-        if found and found.output and self._stage.is_optional:
-            _log.warning("%s: only the device's own compiler takes it: %s", self._task.variant, found.reason)
-        elif found:
+        if found:
             self.found[number] = found
 
     def _blame(self, done: subprocess.CompletedProcess[str], number: int, where: str) -> None:
@@ -121,16 +130,23 @@ class _Rehearsed:
             self._settle(number, Measurement(Status.FAILED, f"{where}{what}"))
             return
         reason = f"{where}did not end within {self._task.seconds:g} s: a loop without an end?"
-        self._settle(number, Measurement(Status.FAILED, reason))
-        for other in tuple(self._left):  # each would take as long
-            self._settle(other, Measurement(Status.FAILED, f"not run, as it did not end elsewhere: {reason}"))
+        if not self._stage.is_optional:
+            self._settle(number, Measurement(Status.FAILED, reason))
+        self._give_up(reason, "not run, as it did not end elsewhere: {}")  # each would take as long
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, words: str = "{}") -> None:
+        """Settle all that is left: by saying so, or where the stage is needed as faults."""
         if self._stage.is_optional:
-            _log.warning("%s %s", self._task.variant, reason)
+            self._note(reason)
             self._left.clear()
         for number in tuple(self._left):
-            self._settle(number, Measurement(Status.FAILED, reason))
+            self._settle(number, Measurement(Status.FAILED, words.format(reason)))
+
+    def _note(self, reason: str) -> None:
+        """Once, that something was not tried."""
+        if reason not in self._noted:
+            _log.warning("%s was not tried %s: %s", self._task.variant, self._stage, reason)
+        self._noted.add(reason)
 
 
 def _measurement(line: Mapping[str, Any]) -> Measurement | None:

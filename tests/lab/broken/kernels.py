@@ -62,6 +62,7 @@ BROKEN: Mapping[str, Broken] = MappingProxyType(
         "a column too many": Broken(instead("j >= OW", "j > OW"), "writes behind y"),
         "300 bytes behind y": Broken(at_the_end(f"{LAST} (&{Y[:-7]})[75] = 0.f;"), "writes behind y"),
         "into x": Broken(at_the_end(f"{LAST} const_cast<float*>(x)[1] = 7.f;"), "writes into x"),
+        "into the weights": Broken(at_the_end(f"{LAST} const_cast<float*>(weight)[0] = 7.f;"), "writes into weight"),
         "far outside": Broken(at_the_end("y[(1ll << 40) + i] = sum;"), "SIG(SEGV|BUS): it reads or writes far outside"),
         "last column left out": Broken(instead("j >= OW)", "j >= OW - 1)"), "error nan .* not written"),
         # Reads
@@ -76,6 +77,10 @@ BROKEN: Mapping[str, Broken] = MappingProxyType(
         "beside, thrown away": Broken(
             ((ZERO, INSIDE), (SUMMED, f"sum = in ? fmaf({X}, {WEIGHT}, sum) : sum - fmaxf(-{X} - 1e6f, 0.f);")),
             r"reads 4 bytes outside of its arrays in mine\.cu, line \d+ \(address sanitizer\)",
+        ),
+        "shared memory before it is written": Broken(
+            instead("float sum = 0.f;", "__shared__ float never[32];\n  float sum = never[threadIdx.x % 32];"),
+            "error nan",
         ),
         # Wrong answers
         "channel forgotten": Broken(instead("(long long)o * C + c)", "(long long)o * C)"), r"error [\d.]+ against"),
