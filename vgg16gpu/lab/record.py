@@ -97,6 +97,7 @@ def _row(row: Row) -> dict[str, Any]:
         "compute": _times(found.compute) if found else None,
         "convert": _times(found.convert) if found else None,
         "details": dict(found.details) if found else {},
+        "output": found.output if found else "",
     }
 
 

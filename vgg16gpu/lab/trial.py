@@ -22,7 +22,6 @@ from vgg16gpu.program import Arena, Pointer, Step
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)
-_POISON: Final = 0xFF  # a byte; four of them are a NaN
 _PIECE_NBYTES: Final = 64 << 20  # that are compared at once
 
 
@@ -67,6 +66,8 @@ class Trial:
     Raises RefusedError, InvalidLaunchError, KernelError for what does not compile, DeviceError without memory.
     """
 
+    poison = 0xFF  # a byte that lies where nothing was written; four of them are a NaN
+
     def __init__(
         self,
         device: Device,
@@ -101,7 +102,7 @@ class Trial:
     def run(self) -> Array:
         """Convert, compute, and y as (N, outputs, rows, columns). What a kernel does not write is NaN."""
         y = room(self.problem.y_shape, self.variant.y_layout)
-        y.view(np.uint8).fill(_POISON)
+        y.view(np.uint8).fill(self.poison)
         self.device.copy_in(self._at(self._places.y), y)
         self.convert()
         self.compute()
@@ -116,7 +117,7 @@ class Trial:
     def trespass(self) -> str:
         """Where a kernel has written that has nothing to write there: "behind y", "into x"; "" where none has."""
         for name, (offset, nbytes) in self._gaps.items():
-            if not (self._read(offset, nbytes) == _POISON).all():
+            if not (self._read(offset, nbytes) == self.poison).all():
                 return name
         changed = (name for name, pointer, array in self._inputs() if self._differs(pointer, array))
         return next((f"into {name}" for name in changed), "")
@@ -140,7 +141,7 @@ class Trial:
         for _, pointer, array in self._inputs():
             self.device.copy_in(self._at(pointer), np.ascontiguousarray(array))
         for offset, nbytes in self._gaps.values():
-            self.device.copy_in(self._base + offset, np.full(nbytes, _POISON, np.uint8))
+            self.device.copy_in(self._base + offset, np.full(nbytes, self.poison, np.uint8))
         self._fill_constants()
         self.device.synchronize()
 

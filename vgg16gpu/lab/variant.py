@@ -16,6 +16,7 @@ from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
 Layout: TypeAlias = Literal["CHW", "HWC"]  # of an image, x or y; images follow each other
 Parameters: TypeAlias = Mapping[str, int]
 
+GAP_NBYTES: Final = 4096  # before and behind each array: a few rows of a small image
 MAX_STATIC_NBYTES: Final = 48 << 10  # of shared memory that a kernel declares, on every architecture
 
 _SHORT_SUM: Final = 1 << 15  # products: more than any layer of a usual network adds up
@@ -78,11 +79,11 @@ class Variant:
 
 
 def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:
-    """Where the arrays lie, with at least `ALIGNMENT` bytes before and behind each, and how many bytes there are."""
-    pointers, end = [], ALIGNMENT
+    """Where the arrays lie, with at least `GAP_NBYTES` before and behind each, and how many bytes there are."""
+    pointers, end = [], GAP_NBYTES
     for nbytes in _sizes(problem, workspace_nbytes):
         pointers.append(Pointer(Arena.ACTIVATIONS, end))
-        end += (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT
+        end += -(-nbytes // ALIGNMENT) * ALIGNMENT + GAP_NBYTES
     return Places(*pointers), end
 
 
