@@ -45,6 +45,18 @@ def test_the_roofline_is_that_of_ffma(stand):
         assert other.percent(SMALL, 1.0) == pytest.approx(100 * max(SMALL.nbytes / 1e9, SMALL.flop / 2e9))
 
 
+def test_an_empty_launch_is_timed_as_all_are(stand):
+    with mock.patch.object(module, "take_times", wraps=module.take_times) as taken:
+        found = stand.empty_launch
+        assert stand.empty_launch is found
+    assert taken.call_count == 1
+    assert taken.call_args.args[0] is stand.device
+    assert taken.call_args.args[3:] == (LITTLE, None)
+    assert 0 < found.min_s <= found.median_s <= found.p95_s
+    assert found.samples == 3
+    assert found.median_s < stand.measure("direct-chw", {}, Problem(1, 8, 200, 200, 8)).seconds()
+
+
 def test_a_wrong_one_gets_no_time(outcome):
     found = outcome(("weight[(((long long)o * C + c)", "weight[(((long long)o * C)"))  # forgets the channel
     assert found.status is Status.WRONG

@@ -10,9 +10,10 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from vgg16gpu.lab.baseline import CUDNN, NUMPY
+from vgg16gpu.lab.baseline import BASELINES
 from vgg16gpu.lab.measure import Effort, Measurement, Scope, Status
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.published import CARDS, Key, published
@@ -21,8 +22,6 @@ from vgg16gpu.lab.variant import Variant
 
 Tell: TypeAlias = Callable[[int, int, str], None]  # done, of how many, what is next
 Unit: TypeAlias = Literal["ms", "ratio"]
-
-BASELINES = (CUDNN, NUMPY)
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Choice:
     outputs: tuple[int, ...] = ()
     quick: bool = False
     full: bool = False
+    model: Path | None = None  # somebody's own, in place of S5's
+    inputs: Path | None = None  # a file or folder of inputs for it
     own: tuple[Variant, ...] = ()  # somebody's own variants, into the same comparison
 
     def sizes_or(self, usual: Sequence[int], quick: Sequence[int]) -> tuple[int, ...]:

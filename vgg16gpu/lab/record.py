@@ -25,7 +25,9 @@ _TIMES: Final = ("warm", "cold")
 
 def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: Choice) -> dict[str, Any]:
     """Everything that a reader of a number may ask for."""
-    options = {name: value for name, value in vars(choice).items() if name != "own"}
+    options = {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(choice).items() if name != "own"
+    }
     return {
         "schema": SCHEMA,
         "experiment": experiment.name,
@@ -35,6 +37,7 @@ def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: C
         "options": {**options, "own": [variant.name for variant in choice.own]},
         "environment": environment(stand.device),
         "ceilings": asdict(stand.ceilings),
+        "empty_launch": None if stand.broken else asdict(stand.empty_launch),
         "rows": [_row(row) for row in rows],
     }
 

@@ -10,16 +10,17 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
+from vgg16gpu.bench.timing import Summary
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.lab.baseline import measure_baseline
-from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure
+from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure, take_times
 from vgg16gpu.lab.outcome import outcome
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.trial import guarded
 from vgg16gpu.lab.variant import Parameters, Variant
-from vgg16gpu.program import Kernel
+from vgg16gpu.program import Dim3, Kernel, Step
 
 Work: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]  # variant, parameters, problem
 
@@ -59,6 +60,21 @@ class Stand:
     def ceilings(self) -> Ceilings:
         """The device's roofline, measured."""
         return measure_ceilings(self.device)
+
+    @cached_property
+    def empty_launch(self) -> Summary:
+        """The time of a kernel that does nothing, taken as every time is: less than that nobody measures."""
+        step = Step(Kernel("lab/empty.cu", "empty"), Dim3(1), Dim3(1), ())
+        self.device.build([step.kernel])
+        with contextlib.ExitStack() as bound:
+
+            def several(times: int) -> Callable[[], None]:
+                launch = self.device.bind([step] * times, {})
+                bound.callback(self.device.unbind, launch)
+                return launch
+
+            first = self.device.measure(several(1), 1)[0]
+            return take_times(self.device, several, first, self.effort, None).warm
 
     def percent(self, problem: Problem | Network, seconds: float) -> float:
         """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: by caches."""
