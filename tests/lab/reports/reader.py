@@ -27,7 +27,10 @@ _TO_RUN: Final = (  # what our two compilers need, and nothing that a kernel com
     (re.compile(r"extern\s+__shared__\s+float\s+(\w+)\[\];"), r"DYNAMIC_SHARED(float, \1);"),
     (re.compile(r'(?<!"C" )__global__'), 'extern "C" __global__'),
     (re.compile(r"#pragma unroll\b"), "UNROLL"),
-    (re.compile(r"^(?=void \w+\()", re.MULTILINE), "__device__ "),  # S4's serial code, which a kernel calls
+    (
+        re.compile(r"^(?=void serial_convolution\()", re.MULTILINE),
+        "__device__ ",
+    ),  # S4's serial code, which a kernel calls
 )
 
 
