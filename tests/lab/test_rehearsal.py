@@ -4,12 +4,13 @@ import logging
 import os
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.lab import rehearsal
+from vgg16gpu.lab import rehearsal, rehearsal_process
 from vgg16gpu.lab.measure import Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.rehearsal_problems import rehearsed
@@ -152,6 +153,13 @@ def test_a_second_opinion_on_the_answer_counts(rehearse, monkeypatch):
     with_stage(monkeypatch)
     (found,) = rehearse([(ASKED, {})], (LAST, f"  sum += 1.f;\n{LAST}"))
     assert found.status is Status.WRONG
+
+
+def test_a_gpu_is_tried_with_both_poisons(monkeypatch):
+    gpu = SimpleNamespace(facts=replace(FACTS, kind="cuda"))
+    monkeypatch.setattr(rehearsal_process, "open_device", lambda name: (gpu, name))
+    task = rehearsal_process.Task("", "", "cuda:0", False, "mine", 1.0, ())
+    assert [(way.device, way.poison) for way in rehearsal_process.ways(task)] == [(gpu, 0xFF), (gpu, 0x7F)]
 
 
 def test_beside_a_gpu_there_are_second_opinions():
