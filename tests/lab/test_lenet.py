@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import score_error
+from vgg16gpu.accuracy import layer_error, score_error
 from vgg16gpu.bench.ceilings import Ceilings
 from vgg16gpu.bench.timing import summarise
 from vgg16gpu.errors import DeviceError, InputError
@@ -17,7 +17,7 @@ from vgg16gpu.lab import lenet_lesson, lenet_train
 from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.lenet import LeNet, Shape, columns_of, pooled, read_lenet
 from vgg16gpu.lab.lenet_data import Dataset, digits, framed
-from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, scores_of_all, timed
+from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, activations, scores_of_all, timed
 from vgg16gpu.lab.measure import Effort, Status, verdict
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import published
@@ -35,6 +35,7 @@ VARIANTS = {
 }
 TABLES = ("lenet", "parts", "batch", "tile")
 PARTS = ("conv1", "conv2", "forward")
+EFFORT = Effort(seconds=0.0, samples=3, cold=False)
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +218,25 @@ def test_every_variant_of_the_experiment_is_right_within_the_net(device, net, x,
     assert score_error(scores, net.expected(x)).max() < 1e-5
 
 
+def versions_of(device, net, batch):
+    """Every version of the experiment, by name, open."""
+    yield "sequential-cpu", Sequential(net)
+    for name, variant in VARIANTS.items():
+        with closing(OnDevice(device, net, variant, batch)) as version:
+            yield name, version
+
+
+def test_every_version_adds_the_bias_to_its_convolutions(device, net, x):
+    """Within the kernel, or on the host; what is measured of a kernel that adds none is compared without."""
+    maps = activations(net, x[:3])
+    for name, version in versions_of(device, net, 3):
+        for layer, bias in (("conv1", net.parameters["conv1.bias"]), ("conv2", net.parameters["conv2.bias"])):
+            y, expected = version.convolve(layer, maps[layer].x), maps[layer].expected
+            assert layer_error(y, expected) < 1e-5, name
+            assert layer_error(y, expected - bias.reshape(-1, 1, 1)) > 1e-3, name
+            assert version.measure(layer, maps[layer], EFFORT).error < 1e-5, name
+
+
 def test_an_odd_image_works_in_every_hand(tmp_path, device):
     random = np.random.default_rng(1)
     shape = Shape(15)  # maps of 15, 7, 3, 1
@@ -227,9 +247,6 @@ def test_an_odd_image_works_in_every_hand(tmp_path, device):
         assert score_error(engine.run(x), net.expected(x)).max() < 1e-5
     with closing(OnDevice(device, net, VARIANTS["direct-chw"], 3)) as version:
         assert score_error(scores_of_all(net, version, x, 3), net.expected(x)).max() < 1e-5
-
-
-EFFORT = Effort(seconds=0.0, samples=3, cold=False)
 
 
 @pytest.fixture

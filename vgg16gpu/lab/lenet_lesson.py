@@ -85,7 +85,7 @@ class Lesson:
     def build(self) -> None:
         """Compile every kernel at once."""
         self.stand.build(
-            (method.variant, parameters, self.net.shape.convolution(layer, self.batch))
+            (method.variant, parameters, self._problem(method.variant, layer, self.batch))
             for method in self.methods
             if method.variant != SEQUENTIAL
             for layer in CONVOLUTIONS
@@ -170,11 +170,16 @@ class Lesson:
         for parameters in self._values(method.variant):
             text = " ".join(f"{name}={value}" for name, value in parameters.items())
             for layer in CONVOLUTIONS:
-                problem = self.net.shape.convolution(layer, self.batch)
+                problem = self._problem(method.variant, layer, self.batch)
                 found = self._measured(method.variant, parameters, problem, self.stand.effort)
                 name = f"{layer} {text}"
                 case = Case("tile", str(self.batch), method.name, name, problem, method.variant, parameters, "total")
                 yield row_of(self.seed, case, found, self.stand)
+
+    def _problem(self, variant: str, layer: str, batch: int) -> Problem:
+        """A convolution as a version computes it: with the bias, unless its kernel takes none."""
+        known = self.stand.variants.get(variant)
+        return self.net.shape.convolution(layer, batch, bias=known is None or known.takes_bias)
 
     def _values(self, variant: str) -> list[dict[str, int]]:
         """One parameter after the other with each of its values, or with those asked for."""
@@ -206,7 +211,7 @@ class Lesson:
             return None
         check = replace(self.stand.effort, seconds=0.0, cold=False, limit=math.inf)
         for layer in CONVOLUTIONS:
-            found = self._measured(variant, {}, self.net.shape.convolution(layer, batch), check)
+            found = self._measured(variant, {}, self._problem(variant, layer, batch), check)
             if found.status is not Status.RIGHT:
                 return found
         return None
@@ -245,7 +250,7 @@ class Lesson:
     def _convolution_row(
         self, table: str, batch: int, method: Method, layer: str, found: Measurement, prefix: str = ""
     ) -> Row:
-        problem, note = self.net.shape.convolution(layer, batch), method.note if prefix else ""
+        problem, note = self._problem(method.variant, layer, batch), method.note if prefix else ""
         name = f"{prefix}{layer}"
         case = Case(table, str(batch), method.name, name, problem, method.variant, {}, "total", note)
         row = row_of(self.seed, case, found, self.stand)

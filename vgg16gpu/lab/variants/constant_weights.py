@@ -14,8 +14,9 @@ CAPACITY: Final = 64 << 10  # bytes of constant memory, on every architecture
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     side = parameters["block"]
-    grid, block, pointers = cover(problem, side, side), Dim3(side, side), (places.y, places.x)
-    launches = launch("constant_weights", problem, pointers, grid, block, problem.stride, problem.padding)
+    grid, block, pointers = cover(problem, side, side), Dim3(side, side), (places.y, places.x, places.bias)
+    bias = int(problem.bias)
+    launches = launch("constant_weights", problem, pointers, grid, block, problem.stride, problem.padding, BIAS=bias)
     return replace(launches, constants={"weight": places.weight})
 
 
@@ -37,5 +38,6 @@ VARIANTS = (
         seeds=("S3",),
         parameters={"block": (16, 8, 32)},
         refuses=_refuses,
+        takes_bias=True,
     ),
 )

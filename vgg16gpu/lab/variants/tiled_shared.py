@@ -9,8 +9,8 @@ from vgg16gpu.program import Dim3
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     side = parameters["tile"]
     grid, block = cover(problem, side, side), Dim3(side, side)
-    pointers = (places.y, places.x, places.weight)
-    macros = {"STRIDE": problem.stride, "TILE": side}
+    pointers = (places.y, places.x, places.weight, places.bias)
+    macros = {"BIAS": int(problem.bias), "STRIDE": problem.stride, "TILE": side}
     return launch("tiled_shared", problem, pointers, grid, block, problem.padding, **macros)
 
 
@@ -32,5 +32,6 @@ VARIANTS = (
         seeds=("S1", "S3"),
         parameters={"tile": (16, 8, 32)},
         refuses=_refuses,
+        takes_bias=True,
     ),
 )
