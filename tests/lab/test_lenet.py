@@ -16,6 +16,7 @@ from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.lab import lenet_lesson, lenet_train
 from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.lenet import LeNet, Shape, columns_of, pooled, read_lenet
+from vgg16gpu.lab.lenet_columns import ColumnsOnDevice
 from vgg16gpu.lab.lenet_data import Dataset, digits, framed
 from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, activations, scores_of_all, timed
 from vgg16gpu.lab.measure import Effort, Status, verdict
@@ -33,6 +34,7 @@ STEPS = 120  # of training, where any net will do that tells digits apart
 VARIANTS = {
     variant.name: variant for variant in variants() if variant.name in {method.variant for method in s3.METHODS}
 }
+ON_HOST = ("sequential_cpu", "parallel_im2col")  # whose product is numpy's: no variant is asked for
 TABLES = ("lenet", "parts", "batch", "tile")
 PARTS = ("conv1", "conv2", "forward")
 EFFORT = Effort(seconds=0.0, samples=3, cold=False)
@@ -210,6 +212,28 @@ def test_the_sequential_version_is_right(net, x):
     assert score_error(scores_of_all(net, Sequential(net), x, 8), net.expected(x)).max() < 1e-5
 
 
+def test_of_parallel_im2col_the_device_makes_the_columns_alone(device, net, x, monkeypatch):
+    """No product, nothing written beside the columns; the host multiplies them as the sequential version does."""
+    bound, launched = {}, []
+
+    def bind(steps, arenas, real=device.bind):
+        def launch():
+            launched.extend(step.kernel.name for step in steps)
+            bound[launch]()
+
+        bound[launch] = real(steps, arenas)
+        return launch
+
+    monkeypatch.setattr(device, "bind", bind)
+    monkeypatch.setattr(device, "unbind", lambda launch, real=device.unbind: real(bound[launch]))
+    with closing(ColumnsOnDevice(device, net, 8)) as version:
+        scores = scores_of_all(net, version, x[:16], 8)
+        assert set(launched) == {"im2col_taps"}
+        assert len(launched) == 4  # two batches, two layers
+        assert np.array_equal(scores, scores_of_all(net, Sequential(net), x[:16], 8))
+        assert [layer.trespass() for layer in version.layers.values()] == ["", ""]
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_of_the_experiment_is_right_within_the_net(device, net, x, name):
     """A last batch that is not full, and both layers in turns, included."""
@@ -221,6 +245,8 @@ def test_every_variant_of_the_experiment_is_right_within_the_net(device, net, x,
 def versions_of(device, net, batch):
     """Every version of the experiment, by name, open."""
     yield "sequential-cpu", Sequential(net)
+    with closing(ColumnsOnDevice(device, net, batch)) as columns:
+        yield "im2col-alone", columns
     for name, variant in VARIANTS.items():
         with closing(OnDevice(device, net, variant, batch)) as version:
             yield name, version
@@ -287,10 +313,10 @@ def test_every_published_row_is_there_even_without_a_variant_or_the_engine(devic
     assert len(theirs) > 80
     for key, value in theirs.items():
         assert rows[key].theirs == value
-        assert rows[key].status is (Status.RIGHT if key[3] == "sequential_cpu" else Status.MISSING)
-        assert (rows[key].ours is not None) is (key[3] == "sequential_cpu")
+        assert rows[key].status is (Status.RIGHT if key[3] in ON_HOST else Status.MISSING)
+        assert (rows[key].ours is not None) is (key[3] in ON_HOST)
     names = {row.method: row for row in rows.values() if row.table == "accuracy"}
-    assert list(names) == ["sequential_cpu", "float64"]
+    assert list(names) == [*ON_HOST, "float64"]
     assert names["float64"].ours == names["sequential_cpu"].ours
     engine = next(row for row in rows.values() if row.method == "engine")
     assert (engine.status, engine.ours) == (Status.FAILED, None)
@@ -318,6 +344,19 @@ def test_variants_get_all_tables_and_wrong_ones_no_time(device, experiment):
     others = [row for row in rows if row.variant == wrong.name and row.table in ("lenet", "batch")]
     assert len(others) == 9
     assert all(row.ours is None and row.status is Status.WRONG for row in others)
+
+
+def test_columns_that_find_no_room_have_no_time(device, experiment, monkeypatch):
+    def full(nbytes):
+        raise DeviceError(f"no room for {nbytes} bytes")
+
+    monkeypatch.setattr(device, "allocate", full)
+    rows = run(experiment, device, (), Choice(quick=True))
+    found = [row for row in rows if row.method == "parallel_im2col"]
+    assert {(row.table, row.status, row.ours) for row in found} == {
+        ("lenet", Status.NO_ROOM, None),
+        ("batch", Status.NO_ROOM, None),
+    }
 
 
 def test_own_variants_stand_beside_the_others(device, experiment):

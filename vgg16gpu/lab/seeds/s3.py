@@ -16,7 +16,7 @@ from typing import Final
 
 from vgg16gpu.lab.experiment import Choice, Row, Tell
 from vgg16gpu.lab.lenet_data import IMAGE, digits, from_idx
-from vgg16gpu.lab.lenet_lesson import SEQUENTIAL, Lesson, Method
+from vgg16gpu.lab.lenet_lesson import COLUMNS, SEQUENTIAL, Lesson, Method
 from vgg16gpu.lab.lenet_train import trained_model
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.stand import Stand
@@ -27,7 +27,8 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 QUICK_BATCHES: Final = (1, 16, 128)
 METHODS: Final = (
     Method("sequential_cpu", SEQUENTIAL, "im2col and product, a thread of the host"),
-    Method("parallel_im2col", "im2col-vector", "conversion included; their product is not stated: a thread a row here"),
+    Method("parallel_im2col", COLUMNS, "im2col on the device; copies and the product on the host included"),
+    Method("im2col_gemm_gpu", "im2col-vector", "not theirs: the product on the device, too, a thread a row"),
     Method("im2col_shared_gemm", "gemm-shared", "not theirs: the product from shared memory"),
     Method("direct_parallel", "direct-chw"),
     Method("tiled_shared", "tiled-shared"),
