@@ -32,7 +32,8 @@ METHODS: Final = (
     Method("im2col_shared_gemm", "gemm-shared", "not theirs: the product from shared memory"),
     Method("direct_parallel", "direct-chw"),
     Method("tiled_shared", "tiled-shared"),
-    Method("constant_weights", "constant-weights"),
+    Method("constant_weights", "tiled-constant", "on top of the tiles"),
+    Method("constant_alone", "constant-weights", "not theirs: without the tiles"),
 )
 
 

@@ -20,7 +20,8 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     return replace(launches, constants={"weight": places.weight})
 
 
-def _refuses(problem: Problem, _: Parameters) -> str:
+def refuses(problem: Problem, _: Parameters) -> str:
+    """Why constant memory has no room for the weights; "" where it has."""
     need = 4 * math.prod(problem.weight_shape)
     if need <= CAPACITY:
         return ""
@@ -37,7 +38,7 @@ VARIANTS = (
         launches=_launches,
         seeds=("S3",),
         parameters={"block": (16, 8, 32)},
-        refuses=_refuses,
+        refuses=refuses,
         takes_bias=True,
     ),
 )

@@ -14,7 +14,8 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     return launch("tiled_shared", problem, pointers, grid, block, problem.padding, **macros)
 
 
-def _refuses(problem: Problem, parameters: Parameters) -> str:
+def refuses(problem: Problem, parameters: Parameters) -> str:
+    """Why its tile is too large; "" where it is not."""
     side = (parameters["tile"] - 1) * problem.stride + problem.kernel
     if 4 * side**2 <= MAX_STATIC_NBYTES:
         return ""
@@ -31,7 +32,7 @@ VARIANTS = (
         launches=_launches,
         seeds=("S1", "S3"),
         parameters={"tile": (16, 8, 32)},
-        refuses=_refuses,
+        refuses=refuses,
         takes_bias=True,
     ),
 )
