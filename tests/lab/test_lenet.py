@@ -1,6 +1,8 @@
 """LeNet: its shapes, gradients and training, its ONNX file in other hands, its convolutions by variants."""
 
+import gzip
 import json
+import struct
 from contextlib import closing
 from dataclasses import replace
 
@@ -17,7 +19,7 @@ from vgg16gpu.lab import lenet_lesson, lenet_train
 from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.lenet import LeNet, Shape, columns_of, pooled, read_lenet
 from vgg16gpu.lab.lenet_columns import ColumnsOnDevice
-from vgg16gpu.lab.lenet_data import Dataset, digits, framed
+from vgg16gpu.lab.lenet_data import Dataset, digits, framed, from_idx
 from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, activations, scores_of_all, timed
 from vgg16gpu.lab.measure import Effort, Status, verdict
 from vgg16gpu.lab.problem import Problem
@@ -377,6 +379,29 @@ def test_a_wrong_score_has_no_time():
 def test_the_data_may_be_files(device, experiment, tmp_path):
     with pytest.raises(InputError, match="has no train-images"):
         run(replace(experiment, data=tmp_path), device, (), Choice())
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_folder_in_fashion_mnists_form_goes_all_the_way(device, experiment, tmp_path, pack):
+    """Its names, types and image size, and labels in any order; as it is downloaded, and unpacked."""
+    random, end = np.random.default_rng(7), "" if pack is bytes else ".gz"
+    for part, count in (("train", 60), ("t10k", 10)):
+        arrays = {"images-idx3": random.integers(0, 256, (count, 28, 28), np.uint8)}
+        arrays["labels-idx1"] = random.permutation(count).astype(np.uint8) % 10
+        for name, array in arrays.items():
+            head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (tmp_path / f"{part}-{name}-ubyte{end}").write_bytes(pack(head + array.tobytes()))
+    data = from_idx(tmp_path)
+    assert np.array_equal(data.heldout[..., 0], arrays["images-idx3"])  # 28x28 needs no frame
+    assert np.array_equal(data.heldout_labels, arrays["labels-idx1"])
+    folder = replace(experiment, data=tmp_path, image=28, batches=(1,))
+    rows = run(folder, device, tuple(VARIANTS.values()), Choice(quick=True))
+    found = {row.method: row for row in rows if row.table == "accuracy"}
+    assert set(found) == {*(method.name for method in s3.METHODS), "float64", "engine"}
+    assert len({row.ours for row in found.values()}) == 1
+    assert all(row.measurement.error < 1e-5 for row in found.values())
+    assert found["tiled_shared"].note.endswith("'correctness: not done yet', 'faster, but not correct yet'")
+    assert found["constant_alone"].note.endswith("right")
 
 
 def test_framing_puts_images_in_the_middle():

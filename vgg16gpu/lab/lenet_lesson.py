@@ -54,6 +54,7 @@ class Method:
     name: str
     variant: str = ""
     note: str = ""
+    said: str = ""  # by the report, of its correctness
     numbers: tuple[int, ...] = (0,)  # of the batches that are asked for
 
 
@@ -260,7 +261,7 @@ class Lesson:
         judged = verdict(layer_error(scores, self.expected), f"scores of {count} images", TOLERANCE)
         right = int((scores.argmax(1) == self.data.heldout_labels[:count]).sum())
         key = self.seed, "accuracy", str(count), method.name, "right answers"
-        note = f"{right} of {count} right"
+        note = f"{right} of {count} right" + (f"; the report says {method.said}" if method.said else "")
         return judged, Row(*key, right / count, unit="ratio", variant=method.variant, measurement=judged, note=note)
 
     def _convolution_row(
