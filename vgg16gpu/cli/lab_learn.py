@@ -1,7 +1,8 @@
-"""`lab exercise`: kernels with a hole, for whoever learns, and the check that says what is wrong and where to look."""
+"""For whoever learns: `lab exercise`, and what each kernel takes (`lab list --kernels`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -10,10 +11,12 @@ import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.options import device_option, json_option
-from vgg16gpu.cli.show import console, print_json
+from vgg16gpu.cli.show import add_row, console, heading, print_json, table
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.exercises.exercise import NAMES, Exercise, Finding, exercise, exercises
 from vgg16gpu.lab.exercises.judge import Verdict, check
+from vgg16gpu.lab.usage import USAGE_NOTE, usages
+from vgg16gpu.lab.variant import Variant
 
 FOLDER: Final = Path("exercises")
 
@@ -99,6 +102,27 @@ def solution_command(name: str, as_json: bool) -> None:
         print_json({"name": found.name, "explanation": found.explanation, "code": code})
         return
     _say(code, found.explanation)
+
+
+def list_kernels(variants: Sequence[Variant], *, as_json: bool) -> None:
+    """What the kernels of these variants take, on stdout. Raises DeviceError where no compiler can say."""
+    found = usages(variants)
+    if as_json:
+        print_json(found.content)
+        return
+    screen = console()
+    heading(screen, f"What each kernel takes: {found.title}")
+    numbers = ["registers", "shared", "blocks", "occupancy"]
+    shown = table(["kernel", *numbers, "bound by"], right=numbers)
+    kernels = {usage.kernel: usage for usage in found.kernels}.values()
+    for usage in kernels:
+        counts = usage.registers, usage.shared_nbytes, usage.resident_blocks, f"{100 * usage.occupancy:.0f} %"
+        add_row(shown, usage.kernel.split("<")[0], *counts, usage.bound)
+    screen.print(shown)
+    screen.print(USAGE_NOTE, markup=False)
+    for usage in kernels:
+        if usage.local_nbytes:
+            _say(f"{usage.kernel}: {usage.local_nbytes} bytes of each thread lie in memory, not in registers.")
 
 
 def _file(given: Path) -> Path:
