@@ -110,5 +110,6 @@ def test_the_list(monkeypatch):
 def test_as_the_card_says():
     found = usages(variants())
     assert found.card
-    assert {taken.variant for taken in found.kernels} == {variant.name for variant in variants()}
+    names = {variant.name for variant in variants() if found.capability == (9, 0) or not variant.hopper}
+    assert {taken.variant for taken in found.kernels} == names
     assert all(taken.registers > 0 and taken.resident_blocks > 0 for taken in found.kernels)

@@ -48,7 +48,7 @@ def guarded(
     variant: Variant, problem: Problem, parameters: Parameters, facts: DeviceFacts
 ) -> tuple[Launches, Places, int]:
     """A variant's launches, where their arrays lie, and bytes in all. Raises RefusedError, InvalidLaunchError."""
-    if reason := variant.refuses(problem, parameters):
+    if reason := variant.lacks(facts) or variant.refuses(problem, parameters):
         raise RefusedError(f"{variant.name}: {reason}")
     found, nbytes = places(problem, variant.workspace_nbytes(problem, parameters))
     launches = variant.launches(problem, parameters, found)

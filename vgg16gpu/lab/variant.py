@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
 
@@ -60,6 +61,13 @@ class Variant:
     refuses: Callable[[Problem, Parameters], str] = lambda problem, parameters: ""  # noqa: ARG005 - why it cannot run
     workspace_nbytes: Callable[[Problem, Parameters], int] = lambda problem, parameters: 0  # noqa: ARG005
     tolerance: float = 1e-5  # norm-wise error that its arithmetic may have
+    hopper: bool = False  # whether it needs compute capability 9.x and tensor maps
+
+    def lacks(self, facts: DeviceFacts) -> str:
+        """What a device does not have that it needs; "" where it can run."""
+        if self.hopper and not (facts.compute_capability[0] == 9 and facts.tensor_maps):
+            return f"it needs a GPU of compute capability 9.x and cuda-bindings, not {facts.name}"
+        return ""
 
     def allowed(self, problem: Problem) -> float:
         """The tolerance of a problem: the error of a long sum in float32 grows with the root of its products."""
