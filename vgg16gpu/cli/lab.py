@@ -15,6 +15,7 @@ import click
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.lab_claims import RESULTS, claims_command
 from vgg16gpu.cli.lab_learn import exercise_command, list_kernels
+from vgg16gpu.cli.lab_profile import profile_command
 from vgg16gpu.cli.lab_report import print_list, print_rows
 from vgg16gpu.cli.options import json_option, parse_counts
 from vgg16gpu.cli.show import console, print_json, progress
@@ -93,6 +94,7 @@ def lab_command() -> None:
 
 lab_command.add_command(claims_command)
 lab_command.add_command(exercise_command)
+lab_command.add_command(profile_command)
 
 
 @lab_command.command("list")
