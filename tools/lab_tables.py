@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from lab_roofline import by_hand
 from readme_table import ROOT, load, row, settle
 
 from vgg16gpu.ladder.plot import digits
@@ -96,6 +97,7 @@ def claims() -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "claims": claims,
     "S1": s1,
+    "roofline": lambda: by_hand(load("lab/S2.json")),
     "S2": layer,
     "S5": network,
     "ladder": ladder,
