@@ -2,6 +2,7 @@
 
 import pytest
 
+from vgg16gpu.errors import DeviceError
 from vgg16gpu.lab.exercises.exercise import NAMES, exercise
 from vgg16gpu.lab.exercises.judge import check, judge
 
@@ -125,6 +126,18 @@ def test_wrong_answers_and_stray_writes(tmp_path):
     verdict = judge(exercise("coalesce"), path, "cpu")
     assert "96x96: error" in verdict.findings[0].found
     assert not verdict.passed
+
+
+def test_more_than_can_be_counted_is_no_pass(tmp_path):
+    loop = "  for (int i = 0; i < 200; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
+    verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", ("  y[", loop)), "cpu")
+    assert "more than can be counted" in verdict.findings[0].found
+    assert not verdict.passed
+
+
+def test_a_device_that_is_not_there_is_no_verdict():
+    with pytest.raises(DeviceError, match="cuda:77"):
+        check(exercise("coalesce").solution, "cuda:77")
 
 
 def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ import numpy as np
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import write_error
 from vgg16gpu.lab.exercises.bench import Bench, Case, Outcome
+from vgg16gpu.lab.exercises.log import ENTRIES
 from vgg16gpu.lab.problem import Array
 
 NAMES: Final = ("coalesce", "barrier", "tile", "split", "register-tile", "mma-sync")  # in the order to do them
@@ -97,6 +98,8 @@ def answer(bench: Bench, cases: Iterator[Case], tolerance: float = TOLERANCE) ->
             wrong = wrong or _wrong(case, outcome)
         elif outcome.trespass:
             wrong = wrong or f"{case.name}: it writes {outcome.trespass}"
+        elif not outcome.log.complete:
+            wrong = wrong or f"{case.name}: over {ENTRIES:,} reads and writes, more than can be counted"
         worst = outcome.error if not outcome.error <= worst else worst
     found = wrong or f"error {worst:.1e}"
     look = "Look at what else is wrong first; then undo your last change and see whether the answer was right before."

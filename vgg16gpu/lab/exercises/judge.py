@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.devices import open_device
-from vgg16gpu.errors import Error, InputError
+from vgg16gpu.errors import DeviceError, Error, InputError
 from vgg16gpu.lab.exercises.bench import Bench
 from vgg16gpu.lab.exercises.exercise import NAMES, Exercise, Finding, exercise
 
@@ -26,6 +26,10 @@ ORDERS: Final = ("forward", "reverse")  # in which the CPU device runs the threa
 
 _NAMED: Final = re.compile(r"\A// (?:Exercise|Solution of) ([\w-]+):")
 _HEAD: Final = 200  # characters in which the name must be
+
+
+class NoDeviceError(DeviceError):
+    """The device is not there: nothing can be said of the kernel."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,17 @@ def check(path: Path, device: str) -> Verdict:
     if done.returncode or not done.stdout:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Verdict(chosen.name, device, (), last)
-    return _verdict(json.loads(done.stdout.splitlines()[-1]))
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "no_device" in found:
+        raise NoDeviceError(found["no_device"])
+    return _verdict(found)
 
 
 def judge(chosen: Exercise, path: Path, device: str) -> Verdict:
-    """The same in this process. On the CPU device the threads of a block run in two orders, shared memory is NaN."""
+    """The same in this process. On the CPU device the threads of a block run in two orders, shared memory is NaN.
+
+    Raises NoDeviceError; what else goes wrong is the kernel's.
+    """
     findings: list[Finding] = []
     name = device
     try:
@@ -86,6 +96,8 @@ def judge(chosen: Exercise, path: Path, device: str) -> Verdict:
             name = bench.device.facts.name
             found = list(chosen.judge(bench))
             findings += found if not findings else [_labelled(found[0], label)]
+    except NoDeviceError:
+        raise
     except Error as error:
         return Verdict(chosen.name, name, tuple(findings), str(error))
     return Verdict(chosen.name, name, tuple(findings))
@@ -99,7 +111,10 @@ def _benches(path: Path, device: str) -> Iterator[tuple[str, Bench]]:
     os.environ["VGG16GPU_SANITIZE"] = "poison"
     for order in ORDERS:
         os.environ["VGG16GPU_ORDER"] = order
-        opened, _ = open_device(device)
+        try:
+            opened, _ = open_device(device)
+        except DeviceError as error:
+            raise NoDeviceError(str(error)) from error
         try:
             yield f"threads in {order} order", Bench(opened, path)
             if opened.facts.kind != "cpu":
@@ -116,8 +131,11 @@ def _verdict(content: dict[str, Any]) -> Verdict:
 def main() -> None:
     """Judge what standard input names."""
     task = json.load(sys.stdin)
-    found = judge(exercise(task["exercise"]), Path(task["file"]), task["device"])
-    print(json.dumps(asdict(found)))
+    try:
+        found = asdict(judge(exercise(task["exercise"]), Path(task["file"]), task["device"]))
+    except NoDeviceError as error:
+        found = {"no_device": str(error)}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
