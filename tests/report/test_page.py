@@ -163,6 +163,15 @@ def test_what_kernels_take(full, parsed, empty):
     assert "lab list --kernels --json" not in parsed.sections["kernels"]
 
 
+def test_profiles(full, parsed, empty):
+    text = parsed.sections["kernels"]
+    assert f"Profile of made-up: 64x64, 3x3, 3 channels to 8, on {HOSTILE}" in text
+    assert "block (256, 1, 1): bound by latency" in text
+    assert "<td>L1 hits</td><td>12.5 %</td>" in full
+    assert "<td>L2 hits</td><td>-</td>" in full
+    assert "lab profile NAME --output" in empty.sections["kernels"]
+
+
 # Pictures
 
 

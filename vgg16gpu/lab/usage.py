@@ -6,9 +6,12 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from vgg16gpu import __version__
+from vgg16gpu.bench.environment import commit
 from vgg16gpu.cuda_probe import Version, dotted
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device, KernelResources
@@ -97,8 +100,13 @@ class Usages:
 
     @property
     def content(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"schema": SCHEMA, "note": USAGE_NOTE, **asdict(self)}
+        """As JSON, for a record."""
+        environment = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(Path(__file__).resolve().parents[2]),
+            "versions": {"vgg16gpu": __version__},
+        }
+        return {"schema": SCHEMA, "note": USAGE_NOTE, "environment": environment, **asdict(self)}
 
     @property
     def title(self) -> str:

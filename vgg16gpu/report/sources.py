@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.kernel_source import kernel_dir, read_source
-from vgg16gpu.lab.pictures import Lesson, lessons
 from vgg16gpu.lab.variant import variants
 from vgg16gpu.ladder.rungs import RUNGS
-from vgg16gpu.report.folder import Record, Results, each
+from vgg16gpu.report.folder import Results
 from vgg16gpu.report.highlight import highlight
-from vgg16gpu.report.markup import Html, element, fold, joined, missing, paragraph, table
-from vgg16gpu.report.pictures import picture
+from vgg16gpu.report.learning import learning
+from vgg16gpu.report.markup import Html, element, fold, joined
 
 # As docs/kernels.md has them.
 READING: Final = (
@@ -60,43 +59,11 @@ def groups() -> tuple[Group, ...]:
 def sources(results: Results) -> Html:
     """A fold for every file: what its head says, then the code; pictures and what kernels take before the lab's."""
     lab, *others = groups()
-    taken = each(results.records("usage*", "lab*/usage*"), _usage)
-    command = f"vgg16gpu lab list --kernels --json > {results.shown / 'lab' / 'usage.json'}"
-    beside = taken or [missing("what the lab's kernels take", command)]
-    return joined([_group(lab, _lessons(), *beside), *map(_group, others)])
+    return joined([_group(lab, learning(results)), *map(_group, others)])
 
 
-def _group(group: Group, *before: Html) -> Html:
-    return joined([element("h3", group.title), element("p", group.text), *before, *map(_file, group.names)])
-
-
-def _lessons() -> Html:
-    """The pictures, side by side where there is room."""
-    return element("div", *map(_lesson_picture, lessons()), class_="lessons")
-
-
-def _lesson_picture(lesson: Lesson) -> Html:
-    caption = f"{lesson.title}. {lesson.caption}"
-    return picture(lesson.title, (), lesson.draw, caption)
-
-
-def _usage(record: Record) -> Html:
-    """What each kernel takes, on one card or as one compiler says."""
-    content = record.content
-    where = content["card"] or f"Compute capability {'.'.join(map(str, content['capability']))}, without a card"
-    numbers = ["registers", "shared memory (B)", "blocks", "occupancy (%)"]
-    kernels = {usage["kernel"]: usage for usage in content["kernels"]}.values()
-    rows = [
-        (
-            usage["kernel"].split("<")[0],
-            *(usage["registers"], f"{usage['shared_nbytes']:,}", usage["resident_blocks"]),
-            f"{100 * usage['occupancy']:.0f}",
-            usage["bound"],
-        )
-        for usage in kernels
-    ]
-    shown = table(["kernel", *numbers, "bound by"], rows, right=numbers)
-    return fold(f"What each kernel takes: {where}, nvcc {content['nvcc']}", paragraph(content["note"]), shown)
+def _group(group: Group, before: Html | None = None) -> Html:
+    return joined([element("h3", group.title), element("p", group.text), before, *map(_file, group.names)])
 
 
 def _file(name: str) -> Html:
