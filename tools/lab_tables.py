@@ -94,9 +94,22 @@ def claims() -> str:
     )
 
 
+def usage() -> str:
+    """What each kernel takes, a kernel once."""
+    content = load("lab/usage-sm_90.json")
+    text = row(f"nvcc {content['nvcc']}", ["registers", "shared, B", "blocks", "occupancy", "bound by"])
+    text += row("---", [*["---:"] * 4, "---"])
+    for found in {each["kernel"]: each for each in content["kernels"]}.values():
+        counts = [str(found[name]) for name in ("registers", "shared_nbytes", "resident_blocks")]
+        name = f"`{found['kernel'].partition('<')[0]}`"
+        text += row(name, [*counts, f"{100 * found['occupancy']:.0f} %", found["bound"]])
+    return text
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "claims": claims,
     "S1": s1,
+    "usage": usage,
     "roofline": lambda: by_hand(load("lab/S2.json")),
     "S2": layer,
     "S5": network,
