@@ -1,4 +1,4 @@
-"""Classify a picture.
+"""Classify a picture: classify.py [MODEL PICTURE [PREPROCESSING]].
 
 python examples/classify.py                              # a handwritten digit, with the small net in the package
 python examples/classify.py models/vgg16.onnx photo.jpg  # a photo, with a model trained as torchvision's
@@ -26,7 +26,8 @@ with Engine(model, mean=preprocess.unit_mean, std=preprocess.unit_std) as engine
     pixels = load_image(Path(file), channels, height, width, preprocess)  # bytes: they are normalised on the device
     (scores,) = engine.run(pixels[np.newaxis])
 
-probabilities, classes = softmax(scores), load_names(None, len(scores))
+is_probability = scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3  # the model ends in a softmax
+probabilities, classes = scores if is_probability else softmax(scores), load_names(None, len(scores))
 for best in np.argsort(-scores)[:5]:
     print(f"{probabilities[best]:7.2%}  {classes[best]}")
 print(f"The {preprocess.line(height, width)}")

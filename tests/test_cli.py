@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -279,6 +280,16 @@ def test_no_compiler(tmp_path):
     assert result.stdout == ""
     assert "compiler" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_another_python_than_that_of_the_environment_is_one_line():
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-m", "vgg16gpu", "--version"]  # -S: no packages but Python's own
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"vgg16gpu: \w+ is not installed for .*: `\. \.venv/bin/activate` after `make demo`\n", done.stderr
+    )
 
 
 def test_ctrl_c_is_one_line_and_130(tmp_path):

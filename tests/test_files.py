@@ -1,11 +1,11 @@
-"""files.py: a file is whole or not there, links stay links, and nothing but regular files is replaced."""
+"""files.py: a file, a folder is whole or not there, links stay links, and nothing but regular files is replaced."""
 
 import os
 
 import pytest
 
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.files import atomic_writer, check_outputs, check_writable, target_of
+from vgg16gpu.files import atomic_writer, check_outputs, check_writable, folder_writer, target_of
 
 
 def write(path, content=b"new"):
@@ -80,3 +80,46 @@ def test_two_outputs_are_two_files(tmp_path, monkeypatch):
     for other in (paths[0], paths[2], tmp_path / ".." / tmp_path.name / "a", type(tmp_path)("a")):
         with pytest.raises(InputError, match="--plot and --output name the same file"):
             check_outputs({"--output": paths[0], "--plot": other})
+
+
+def fill(path, *, force=False, error=None):
+    with folder_writer(path, force=force) as place:
+        (place / "a").write_text("new")
+        if error:
+            raise error
+        (place / "b").write_text("new")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("no")])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_whole_or_not_there(there, error, tmp_path):
+    path = tmp_path / "out"
+    if there:
+        path.mkdir()
+        (path / "a").write_text("old")
+    with pytest.raises(type(error)):
+        fill(path, force=True, error=error)
+    assert [item.name for item in tmp_path.rglob("*")] == (["out", "a"] if there else [])
+    assert not there or (path / "a").read_text() == "old"
+
+
+def test_a_folder_is_made_and_with_force_filled(tmp_path):
+    path, link = tmp_path / "out", tmp_path / "link"
+    link.symlink_to(path)
+    fill(path)
+    (path / "c").write_text("old")
+    (path / "a").write_text("old")
+    with pytest.raises(InputError, match="is there and not empty"):
+        fill(path)
+    assert (path / "a").read_text() == "old"
+    fill(link, force=True)
+    assert link.is_symlink()
+    assert {item.name: item.read_text() for item in path.iterdir()} == {"a": "new", "b": "new", "c": "old"}
+
+
+def test_a_folder_that_cannot_be_filled_says_why(tmp_path):
+    path = tmp_path / "out"
+    (path / "a").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"out: cannot be written \(.*; name a folder"):
+        fill(path, force=True)
+    assert [item.name for item in path.iterdir()] == ["a"]

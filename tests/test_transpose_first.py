@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,17 @@ def test_slices_of_more_or_that_are_wanted_stay(starts, sizes, outputs):
 def test_sessions_keep_their_inputs_as_they_are():
     assert gather_slices in PASSES
     assert transpose_first not in PASSES
+
+
+def test_time_grows_with_the_number_of_ops_and_no_faster():
+    """A file of some hundred KB holds thousands of ops: what looks at all of them for each of them takes minutes."""
+    count, arrays = 20_000, {"c": np.arange(3, dtype=np.float32)}
+    values = ["input", *(f"v{i}" for i in range(count))]
+    ops = [Elementwise(x, y, (y,), ("c",)) for x, y in pairwise(values)]
+    ops.append(Transpose(values[-1], "y", ("y",), PERMUTATION))
+    graph = Graph(GraphInput("input", (1, HEIGHT, WIDTH, 3)), tuple(ops), ("y",), constants=arrays)
+    started = time.process_time()
+    found = transpose_first(gather_slices(graph))
+    assert time.process_time() - started < 4
+    assert len(found.ops) == count + 1
+    assert set(found.constants) == {"c", "c.channels_first"}

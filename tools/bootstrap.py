@@ -171,7 +171,8 @@ def install(venv: Path, wanted: "dict[str, object]") -> None:
     # PyCUDA takes longest, on one core at the end. It is made beside, into the cache, and installed after all else.
     wheel = subprocess.Popen([*cuda_setup, "--wheel"], cwd=str(ROOT)) if wanted["driver"] else None
     try:
-        status = run_pip([*pip, "--editable", f"{ROOT}{suffix}"])
+        # As a path: a finder in its place comes after sys.path, where beside a clone its folder hides the package.
+        status = run_pip([*pip, "--config-settings=editable_mode=compat", "--editable", f"{ROOT}{suffix}"])
     finally:
         if wheel:
             wheel.wait()

@@ -66,7 +66,8 @@ class Engine:
     size: image size (side, or height and width) for a model that leaves it open.
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
-    mean, std: per channel, of bytes / 255, for uint8 inputs; ImageNet's for 3 channels, else none.
+    mean, std: per channel, of bytes / 255, for uint8 inputs, whose channels are in the network's order. Without them
+        as `infer` does it to pictures: by the file's metadata, else by what its first layers let assume.
     allow_nonfinite: accept NaN and Inf in inputs.
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.

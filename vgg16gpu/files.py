@@ -1,9 +1,10 @@
-"""Files that are whole or not there: written under a temporary name in the same folder, then renamed."""
+"""Files and folders that are whole or not there: written under a temporary name in the same place, then renamed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -31,6 +32,51 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise write_error(path, error) from error
+
+
+@contextlib.contextmanager
+def folder_writer(path: Path, *, force: bool = False) -> Iterator[Path]:
+    """An empty folder to write files into, that becomes `path` when the block ends well and vanishes otherwise.
+
+    With `force` the files go into a folder that is there already, over those of the same names. Raises InputError as
+    `check_new_folder` does, and ModelError when something cannot be written.
+    """
+    check_new_folder(path, force=force)
+    target = _followed(path)
+    temporary = (target if target.is_dir() else target.parent) / f".{target.name}.{os.getpid()}.tmp"
+    try:
+        try:
+            temporary.mkdir()
+            yield temporary
+            if temporary.parent != target:
+                temporary.rename(target)
+            else:
+                for file in sorted(temporary.iterdir()):
+                    file.replace(target / file.name)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(
+            f"{path}: cannot be written ({reason}); name a folder in one that exists and has room"
+        ) from error
+
+
+def check_new_folder(path: Path, option: str = "--output", *, force: bool = False) -> None:
+    """Raise InputError when `path`, the value of `option`, cannot become a folder, or is one that holds something.
+
+    With `force` it may hold files.
+    """
+    target = _followed(path)
+    if not target.is_dir():
+        if os.path.lexists(target):
+            raise InputError(f"{option} '{path}' is a file; name a folder")
+        check_writable(path, option)
+        return
+    if not os.access(target, os.W_OK):
+        raise InputError(f"{option} '{path}' cannot be written: the folder is not writable for you")
+    if not force and any(target.iterdir()):
+        raise InputError(f"{option} '{path}' is there and not empty; name a new folder, or --force replaces its files")
 
 
 def target_of(path: Path) -> Path:

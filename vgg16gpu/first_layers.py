@@ -14,7 +14,19 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.graph import BatchNorm, Elementwise, Gather, Graph, Identity, MultiOp, Op, Pad, Shape, Slice
+from vgg16gpu.graph import (
+    BatchNorm,
+    Elementwise,
+    Gather,
+    Graph,
+    Identity,
+    MultiOp,
+    Op,
+    Pad,
+    Shape,
+    Slice,
+    readers_of_values,
+)
 from vgg16gpu.imagenet import IMAGENET_MEAN
 from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
 from vgg16gpu.shapes import infer_shapes
@@ -88,11 +100,11 @@ def first_layers(graph: Graph, channels: int) -> Clue | None:
     """What the ops between the input and the first layer tell; None if they tell nothing."""
     seen = _Seen(np.ones(channels), np.zeros(channels), np.arange(channels))
     value = graph.input.name
+    readers = readers_of_values(graph)
     while True:
-        readers = [op for op in graph.ops if value in op.operands]
-        if len(readers) != 1 or value in graph.outputs:
+        if len(readers.get(value, ())) != 1 or value in graph.outputs:
             return seen.clue()
-        (op,) = readers
+        (op,) = readers[value]
         if isinstance(op, BatchNorm):
             return seen.clue() or seen.clue_of(op)
         if not seen.take(op, graph):

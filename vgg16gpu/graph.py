@@ -365,6 +365,15 @@ def parts(op: Op) -> tuple[Op, ...]:
     return (op.first, op.second) if isinstance(op, ConvChain) else (op,)
 
 
+def readers_of_values(graph: Graph) -> Mapping[str, list[Op]]:
+    """The ops that read each value, each op once; what nobody reads is not there."""
+    found: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        for name in {*op.operands}:
+            found.setdefault(name, []).append(op)
+    return found
+
+
 def with_operands(op: Op, operands: Sequence[str]) -> Op:
     """The same op, reading other values."""
     x, *others = operands

@@ -123,13 +123,19 @@ def check_finite(array: AnyArray, name: str, advice: str) -> None:
     )
 
 
+def _in_folders(entries: Sequence[Path]) -> str:
+    """What to do where the images of a folder lie in folders of it, one for each class, say."""
+    folders = [p for p in entries if p.is_dir() and any(q.suffix.lower() in IMAGE_SUFFIXES for q in p.iterdir())]
+    return f"; {len(folders)} folders in it have: give those" if folders else ""
+
+
 def _expand(path: Path) -> list[str]:
     if path.is_dir():
         # Nothing hidden: macOS puts a file ._a.jpg, which is no picture, beside a.jpg.
         entries = sorted(p for p in path.iterdir() if not p.name.startswith("."))
         images = [p for p in entries if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()]
         if not images:
-            raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)})")
+            raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)}){_in_folders(entries)}")
         chosen = set(images)
         _log_skipped(path, [p.name for p in entries if p not in chosen])
         return [str(p) for p in images]

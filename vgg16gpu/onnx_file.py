@@ -42,6 +42,7 @@ from vgg16gpu.shown import printable
 
 Constant: TypeAlias = npt.NDArray[Any]
 
+_OF_KERAS: Final = (".keras", ".h5", ".hdf5")
 LFS_POINTER: Final = b"version https://git-lfs"
 MAX_RANK: Final = 32  # dimensions of a tensor; what every numpy takes
 
@@ -321,5 +322,6 @@ def _not_a_model(path: Path, data: memoryview) -> ModelError:
     if data[0] == 1 << 3:
         reason = f"is truncated or damaged after {len(data)} bytes; copy or download it again"
     else:
-        reason = "is not an ONNX model; export one, for example with torch.onnx.export"
+        how = 'model.export("m.onnx", format="onnx")' if path.suffix in _OF_KERAS else "torch.onnx.export"
+        reason = f"is not an ONNX model; export one, for example with {how}"
     return ModelError(f"{printable(str(path))}: {reason}")

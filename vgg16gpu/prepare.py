@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import load
-from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import Wish, make_plan
 from vgg16gpu.program import Plan
@@ -29,7 +29,10 @@ from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.shown import shown
 from vgg16gpu.simplify import IMAGE_PASSES, simplify
 from vgg16gpu.zoo.digits import digits_model, is_digits
+from vgg16gpu.zoo.metadata import model_metadata, model_preprocess
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
+
+_log = logging.getLogger(__name__)
 
 SAMPLES = 4  # inputs that fix the scales of fp32 on tensor cores
 MAX_BATCH = 65535  # blocks of a grid in y and z
@@ -107,7 +110,7 @@ def plan_graph(graph: Graph, request: Request, facts: DeviceFacts) -> Plan:
     sides = None if size is None else (size[0], size[-1])
     shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
     _check_rows(graph, shapes[-1])
-    normalisation = _normalisation(request, shapes[0])
+    normalisation = _normalisation(request, graph, shapes[0])
     wish = Wish(
         request.precision,
         request.kernels,
@@ -147,12 +150,18 @@ def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
     return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
 
 
-def _normalisation(request: Request, input_shape: Shape) -> Normalisation | None:
+def _normalisation(request: Request, graph: Graph, input_shape: Shape) -> Normalisation | None:
+    """As asked, else as `infer` does it to pictures: by the file's metadata, or by what its first layers let assume."""
     if len(input_shape) != 4:
         return None
     channels = input_shape[1]
-    mean = default_mean(channels) if request.mean is None else _finite_numbers(request.mean)
-    std = default_std(channels) if request.std is None else _finite_numbers(request.std)
+    mean, std = _finite_numbers(request.mean), _finite_numbers(request.std)
+    if request.mean is None or request.std is None:
+        path = model_path(request.model)
+        found = model_preprocess(path, model_metadata(path), graph, input_shape)
+        _log.info("bytes are taken as %s", found.line(*input_shape[2:], pictures=False))
+        mean = found.unit_mean if request.mean is None else mean
+        std = found.unit_std if request.std is None else std
     if len(mean) != channels or len(std) != channels or not Normalisation(mean, std).is_usable:
         raise InputError(
             f"mean {shown(request.mean)} and std {shown(request.std)}: give one finite number for each of "

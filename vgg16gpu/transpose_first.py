@@ -12,7 +12,18 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import Array, Concat, Elementwise, Gather, Graph, Op, Slice, Transpose, with_operands
+from vgg16gpu.graph import (
+    Array,
+    Concat,
+    Elementwise,
+    Gather,
+    Graph,
+    Op,
+    Slice,
+    Transpose,
+    readers_of_values,
+    with_operands,
+)
 
 CHANNELS_FIRST: Final = (0, 3, 1, 2)
 _BY_CHANNEL = ("batch_norm",)  # its operands are for dimension 1, whatever their shape
@@ -22,12 +33,13 @@ def gather_slices(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     """A Concat of Slices of one element each is a Gather: channels in another order (Keras' RGB to BGR)."""
     fixed = {*graph.outputs, *keep}
     slices = {op.y: op for op in graph.ops if isinstance(op, Slice)}
+    readers = readers_of_values(graph)
     made: dict[str, Gather] = {}
     swallowed: set[str] = set()
     for op in graph.ops:
-        parts = [slices[name] for name in op.operands if name in slices]
-        others = {name for other in graph.ops if other is not op for name in other.operands}
-        if isinstance(op, Concat) and (others | fixed).isdisjoint(op.operands) and (made_op := _gathered(op, parts)):
+        if not isinstance(op, Concat) or any(name in fixed or len(readers[name]) > 1 for name in op.operands):
+            continue
+        if made_op := _gathered(op, [slices[name] for name in op.operands if name in slices]):
             made[op.y] = made_op
             swallowed.update(op.operands)
     if not made:
@@ -63,19 +75,21 @@ def transpose_first(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     old = graph.input.name
     new = _fresh(old, taken)
     moved: list[Op] = [Transpose(old, new, (new,), CHANNELS_FIRST)]
+    turned_constants: dict[str, str] = {}
     for op in computing:
-        renamed = {old: new}
-        for name in constants.keys() & set(op.operands):
+        for name in graph.constants.keys() & set(op.operands) - turned_constants.keys():
             if constants[name].size > 1:
-                renamed[name] = _fresh(name, taken)
-                constants[renamed[name]] = _turned_array(constants[name])
+                turned_constants[name] = _fresh(name, taken)
+                constants[turned_constants[name]] = _turned_array(constants[name])
+        renamed = {**{name: turned_constants.get(name, name) for name in op.operands}, old: new}
         # A value in another order is not the file's: it gets a name of its own, the last one that of the Transpose.
         is_last = op is computing[-1]
         old, new = op.y, transpose.y if is_last else _fresh(op.y, taken)
         names = (*op.names, *transpose.names) if is_last else (new,)
-        turned = with_operands(_turned(op), [renamed.get(name, name) for name in op.operands])
+        turned = with_operands(_turned(op), [renamed[name] for name in op.operands])
         moved.append(replace(turned, y=new, names=names))
-    rest = [op for op in graph.ops if op not in chain]  # nothing else reads the input, so these come after
+    placed = {op.y for op in chain}
+    rest = [op for op in graph.ops if op.y not in placed]  # nothing else reads the input, so these come after
     return replace(graph, ops=(*moved, *rest), constants=constants)
 
 
@@ -85,11 +99,11 @@ def _chain(graph: Graph, fixed: Collection[str]) -> list[Op]:
     value = graph.input.name
     if len(graph.input.shape) != 4 or graph.others:
         return []
+    readers = readers_of_values(graph)
     while value not in fixed:
-        readers = [op for op in graph.ops if value in op.operands]
-        if len(readers) != 1:
+        if len(readers.get(value, ())) != 1:
             return []
-        (op,) = readers
+        (op,) = readers[value]
         found.append(op)
         if isinstance(op, Transpose):
             return found if op.permutation == CHANNELS_FIRST else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from vgg16gpu.cli import cli
 from vgg16gpu.ladder import climb, rungs
 from vgg16gpu.ladder.plot import draw, write_plot
+from vgg16gpu.zoo.digits import heldout
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,7 @@ def test_the_file(written: Path) -> None:
     assert content["onnxruntime"]["median_s"] > 0
     assert content["environment"]["versions"]["onnxruntime"]
     assert content["model"]["input_shape"] == [1, 1, 32, 32]
+    assert content["inputs"] is None
 
 
 def test_the_chart_is_the_same_for_the_same_numbers(written: Path, tmp_path: Path) -> None:
@@ -93,6 +96,15 @@ def test_json_alone() -> None:
     assert [rung["letter"] for rung in json.loads(result.stdout)["rungs"]] == ["I"]
 
 
+def test_your_own_inputs(tmp_path: Path) -> None:
+    x = heldout()[1][:3]
+    np.save(tmp_path / "x.npy", x)
+    result = ladder("--rungs", "E", "--inputs", tmp_path, "--output", tmp_path / "ladder.json")
+    assert result.exit_code == 0, result.stderr
+    assert "error: the largest of your inputs (3)" in result.stdout
+    assert json.loads((tmp_path / "ladder.json").read_text())["inputs"] == 3
+
+
 def test_wrong_scores_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(climb, "TOLERANCES", {"fp32": 0.0})
     result = ladder("--rungs", "E")
@@ -109,6 +121,7 @@ def test_wrong_scores_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> Non
         (("--output", "/nowhere/x.json"), "/nowhere"),
         (("--size", "30"), "30"),
         (("--model", "x.onnx"), "the same"),
+        (("--inputs", "/nowhere"), "does not exist"),
     ],
 )
 def test_refused(arguments: tuple[str, ...], words: str) -> None:

@@ -17,8 +17,10 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Conv, Pool, Relu
+from vgg16gpu.inputs import NamedInput
 from vgg16gpu.ladder import climb as climbing
 from vgg16gpu.ladder import net
+from vgg16gpu.ladder import rungs as rungs_module
 from vgg16gpu.ladder.climb import Outcome, climb, gains, onnxruntime_scores
 from vgg16gpu.ladder.layers import sites, unfused
 from vgg16gpu.ladder.planned import _OneByOne
@@ -179,6 +181,52 @@ def test_wrong_scores_get_no_time(scores: Array) -> None:
     outcome = outcome_of(running)
     assert (outcome.status, outcome.times, running.runs, running.closed) == ("wrong", None, 1, 1)
     assert "differ" in outcome.why
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(None, "measured"), (0, "wrong"), (2, "wrong")])
+def test_every_image_is_checked_and_the_first_timed(
+    wrong: int | None, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
+    reference = np.array([[1.0, 2.0], [3.0, 5.0], [-1.0, 4.0]], np.float32)
+    seen: list[int] = []
+
+    class Each(Fixed):
+        def run(self, x: Array) -> Array:
+            seen.append(int(x[0, 0]))
+            return reference[seen[-1] :][:1] * (1.01 if seen[-1] == wrong else 1.0)
+
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    rung = replace(RUNGS[0], open=lambda _: Each(reference))
+    where = Setting(Path(), None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
+    (outcome,) = climb(where, [rung], x, reference, lambda _: None)
+    assert (outcome.status, seen[:3]) == (status, [0, 1, 2])
+    assert {*seen[3:]} == ({0} if status == "measured" else set())
+
+
+def test_onnxruntime_has_a_row_for_each_image(narrow: Path, device: Device) -> None:
+    where = setting(narrow, device)
+    x = sample_inputs(where.shape[1:])[:3]
+    scores, line = onnxruntime_scores(where, x)
+    assert scores.shape == (3, 10)
+    assert line.samples >= 1
+    for image, row in zip(x, scores, strict=True):
+        np.testing.assert_allclose(onnxruntime_scores(where, image[np.newaxis])[0][0], row, rtol=1e-4, atol=1e-4)
+
+
+def test_int8_is_calibrated_on_the_users_inputs(narrow: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Array] = []
+
+    def noted(_: object, items: list[NamedInput]) -> SimpleNamespace:
+        given.extend(item.array for item in items)
+        raise ModelError("seen")
+
+    monkeypatch.setattr(rungs_module, "calibrate", noted)
+    x = sample_inputs((3, 36, 36))[:2] * 3
+    rung = RUNGS[LETTERS.index("P")]
+    with pytest.raises(ModelError, match="seen"):
+        rung.open(replace(setting(narrow, device), inputs=x))
+    np.testing.assert_array_equal(np.stack(given), x)
 
 
 def test_a_run_that_fails_is_wrong_and_closed() -> None:

@@ -36,7 +36,7 @@ COMMANDS = {
     "tune": ("tune", "Measure which tiles are fastest on this GPU."),
     "doctor": ("doctor", "Check driver, toolkit, compiler, memory; say what to fix."),
     "cache": ("cache", "Show or clear the compiled kernels."),
-    "model": ("model", "Make or fetch a VGG model file."),
+    "model": ("model", "Make or fetch a VGG model file; write out weights."),
 }
 
 EXIT_CHECK_FAILED = 1

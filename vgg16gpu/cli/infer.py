@@ -17,7 +17,7 @@ import numpy as np
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.infer_options import MANY, Options
 from vgg16gpu.cli.infer_report import print_report
-from vgg16gpu.cli.model_notes import ModelNotes, calibrated_otherwise, model_notes
+from vgg16gpu.cli.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
 from vgg16gpu.cli.options import find_model
 from vgg16gpu.cli.show import print_json, progress
 from vgg16gpu.cli.tell import tell
@@ -87,7 +87,8 @@ def infer(options: Options) -> int:
         shape = resolve_input_shape(graph, batch, options.size)
         notes = model_notes(path, graph, shape, options.pixels, options.labels)
     has_scales_beside = options.precision == "int8" and not graph.integers
-    warning = calibrated_otherwise(path, notes, shape) if has_scales_beside else None
+    warnings = [contradiction(path, graph, notes, shape)]
+    warnings += [calibrated_otherwise(path, notes, shape)] if has_scales_beside else []
     reader = _reader(files, graph, shape, notes, options)
     with closing(reader.inputs()) as inputs:
         batches = batched(inputs, batch)
@@ -99,7 +100,7 @@ def infer(options: Options) -> int:
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
                 report = _report(engine, results, reader, notes, options.top)
                 if report["preprocess"]:
-                    report["preprocess"]["warning"] = warning
+                    report["preprocess"]["warning"] = "; ".join(filter(None, warnings)) or None
                 arithmetic = {"precision": options.precision, "kernels": options.kernels}
                 report = {"model": str(path), **arithmetic, "batch": batch, **report}
                 return _told(results, report, options)

@@ -28,8 +28,8 @@ def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
         screen.print(_outputs_line(report), style="bold yellow", markup=False)
     if report["note"]:
         screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
-    if report["preprocess"]:
-        screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
+    done = sentence(report["preprocess"]["line"]) if report["preprocess"] else "Numbers: taken as they are"
+    screen.print(done, markup=False, soft_wrap=True)
     times = report["timings"]
     build = times["compile_s"] + times["upload_s"]
     screen.print(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.info_attributes import describe_nodes, print_nodes
 from vgg16gpu.cli.info_graph import print_stages, stages
 from vgg16gpu.cli.info_refused import describe_refusal, print_refusal, refused_nodes
 from vgg16gpu.cli.model_notes import model_notes
@@ -35,6 +36,11 @@ from vgg16gpu.tuned import table as table_of_tiles
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 H200 = DeviceFacts(
     "cuda", "NVIDIA H200 (documented)", 132, (9, 0), 227 * 1024, 141 * 10**9, 141 * 10**9, tensor_maps=True
+)
+
+_NODES_HELP = (
+    "Show the nodes of the file as they stand there: kernel_shape, pads, strides and all other attributes, inputs, "
+    "initializers and their shapes. Of any ONNX file; no plan."
 )
 
 
@@ -65,6 +71,7 @@ class Layer:
 @precision_option
 @kernels_option
 @click.option("--graph", "shows_graph", is_flag=True, help="Show what each simplify pass changes, and no plan.")
+@click.option("--attributes", "shows_nodes", is_flag=True, help=_NODES_HELP)
 @json_option
 @click.pass_context
 def info_command(
@@ -77,6 +84,7 @@ def info_command(
     precision: str,
     kernels: str,
     shows_graph: bool,
+    shows_nodes: bool,
     as_json: bool,
 ) -> None:
     """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU.
@@ -86,7 +94,13 @@ def info_command(
 
     Of a model that is not supported it lists every node in the way, why, and what to do about it; the exit code is 1.
     """
+    if shows_graph and shows_nodes:
+        raise click.UsageError("--graph and --attributes are two views; give one")
     path = find_model(model)
+    if shows_nodes:
+        described = describe_nodes(path)
+        print_json(described) if as_json else print_nodes(described)
+        return
     try:
         graph = load(path)
     except ModelError as error:

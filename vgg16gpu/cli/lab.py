@@ -17,7 +17,7 @@ from vgg16gpu.cli.lab_claims import RESULTS, claims_command
 from vgg16gpu.cli.lab_learn import exercise_command, list_kernels
 from vgg16gpu.cli.lab_profile import profile_command
 from vgg16gpu.cli.lab_report import print_list, print_rows
-from vgg16gpu.cli.options import json_option, parse_counts
+from vgg16gpu.cli.options import find_model, json_option, parse_counts
 from vgg16gpu.cli.show import console, print_json, progress
 from vgg16gpu.cli.tell import device_words, tell
 from vgg16gpu.devices import open_device
@@ -27,18 +27,26 @@ from vgg16gpu.lab.figures import draw
 from vgg16gpu.lab.folder import own_variants
 from vgg16gpu.lab.lenet_data import IMAGE
 from vgg16gpu.lab.measure import choose_effort
+from vgg16gpu.lab.plain_model import plain_model
 from vgg16gpu.lab.record import check_folder, content, write
 from vgg16gpu.lab.rehearsal import rehearse
 from vgg16gpu.lab.seeds.s3 import LeNetExperiment
+from vgg16gpu.lab.seeds.s5 import SEED as S5
 from vgg16gpu.lab.stand import BrokenDeviceError, Rehearsal, Stand
 from vgg16gpu.lab.template import write_template
 from vgg16gpu.lab.variant import Variant, variants
+from vgg16gpu.ladder.given import MOST
 
 ALL = "all"
 OWN = Path("lab")
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _DIR_HELP = "Your own variants, as `lab new` writes them: they are put into every comparison. Their code is run."
+_PATH = click.Path(path_type=Path)
+_MODEL_HELP = "An ONNX file of a plain VGG, or 'digits', in place of S5's VGG16."
+_INPUTS_HELP = (
+    f"Inputs for --model, {MOST} at most: a folder of pictures or of .txt, .npy and .npz files, or one such file."
+)
 _QUICK_HELP = "Small sizes and few samples: half a minute each on a CPU."
 _FULL_HELP = "All samples, as many as were published (S4, S5), however long they take; no estimates."
 _LISTS = {
@@ -66,6 +74,8 @@ class Options:
     batch: int | None
     data: Path | None
     image: int | None
+    model: Path | None
+    inputs: Path | None
     quick: bool
     full: bool
     folder: Path | None
@@ -137,6 +147,8 @@ def list_command(folder: Path | None, kernels: bool, as_json: bool) -> None:
 @click.option("--batch", type=click.IntRange(1), help="Images, for variants by name.  [default: 1]")
 @click.option("--data", type=_FOLDER, metavar="FOLDER", help="IDX files, Fashion-MNIST's say, in place of S3's digits.")
 @click.option("--image", type=click.IntRange(1), help=f"Pixels a side of S3's images.  [default: {IMAGE}]")
+@click.option("--model", type=_PATH, metavar="FILE", help=_MODEL_HELP)
+@click.option("--inputs", type=_PATH, metavar="FOLDER", help=_INPUTS_HELP)
 @click.option("--quick", is_flag=True, help=_QUICK_HELP)
 @click.option("--full", is_flag=True, help=_FULL_HELP)
 @click.option("--dir", "folder", type=_FOLDER, metavar="FOLDER", help=_DIR_HELP)
@@ -211,6 +223,7 @@ def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
         else:
             raise click.UsageError(_unknown(name, [*found, ALL, *known]))
     _give_data(wanted, options)
+    _check_model(wanted, options)
     _check_lists(wanted.values() if not compared else (), options)
     if compared:
         own_ones = () if names else own  # `Choice.own` puts them beside the others
@@ -238,6 +251,18 @@ def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
     wanted |= {name: replace(found, data=options.data, image=options.image or IMAGE) for name, found in takers.items()}
 
 
+def _check_model(wanted: Collection[str], options: Options) -> None:
+    """Raises UsageError for --model and --inputs that nothing takes, and Error, before anything is run, as S5 would."""
+    if options.inputs and not options.model:
+        raise click.UsageError("--inputs are for --model; give both")
+    if options.model is None:
+        return
+    if S5 not in wanted:
+        raise click.UsageError("--model and --inputs are for S5")
+    for size in options.sizes or (None,):
+        plain_model(find_model(str(options.model)), options.inputs, size)
+
+
 def _unknown(name: str, known: Sequence[str]) -> str:
     if (OWN / f"{name.replace('-', '_')}.py").is_file():
         return f"there is no experiment and no variant '{name}' in the package; yours needs --dir {OWN}"
@@ -248,7 +273,8 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 def _choice(options: Options, kind: str, own: tuple[Variant, ...]) -> Choice:
     lists = {name: getattr(options, name) for name in _LISTS}
-    return Choice(kind, **lists, quick=options.quick, full=options.full, own=own)
+    model = find_model(str(options.model)) if options.model else None
+    return Choice(kind, **lists, quick=options.quick, full=options.full, model=model, inputs=options.inputs, own=own)
 
 
 def _run(experiment: Experiment, stand: Stand, choice: Choice, options: Options) -> tuple[dict[str, Any], bool]:

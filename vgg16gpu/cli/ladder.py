@@ -21,6 +21,7 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.ladder.climb import Say, climb, onnxruntime_scores
+from vgg16gpu.ladder.given import MOST, given_inputs
 from vgg16gpu.ladder.plot import digits, write_plot
 from vgg16gpu.ladder.report import Content, content
 from vgg16gpu.ladder.rung import Setting
@@ -28,6 +29,10 @@ from vgg16gpu.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scores import finite_or_none
 
+_INPUTS_HELP = (
+    f"Your own inputs, {MOST} at most: a folder of pictures or of .txt, .npy and .npz files, or one such file. Each "
+    "rung is checked on all of them, and timed on the first."
+)
 _RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}. Default: every one."
 
 
@@ -36,6 +41,7 @@ _RUNGS_HELP = f"Letters of rungs, with commas, {LETTERS[0]} to {LETTERS[-1]}. De
 @device_option
 @click.option("--rungs", callback=parse_names(LETTERS), metavar="LETTERS", help=_RUNGS_HELP)
 @size_option
+@click.option("--inputs", type=click.Path(path_type=Path), metavar="FOLDER", help=_INPUTS_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
 @json_option
@@ -47,6 +53,7 @@ def ladder_command(
     device: str,
     rungs: tuple[str, ...],
     size: tuple[int, int] | None,
+    inputs: Path | None,
     output: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -64,10 +71,11 @@ def ladder_command(
     path = find_model(model)
     graph = load_graph(Request(path))
     shape = resolve_input_shape(graph, 1, size)
+    given = given_inputs(inputs, path, graph, shape) if inputs else None
     opened, choice = open_device(device)
     try:
         say = _progress(wanted=not as_json and (output is not None or console(stderr=True).is_terminal))
-        result = _climbed(Setting(path, graph, shape, opened, device), choice, rungs or LETTERS, say)
+        result = _climbed(Setting(path, graph, shape, opened, device, given), choice, rungs or LETTERS, say)
     finally:
         opened.close()
     if output:
@@ -83,7 +91,9 @@ def ladder_command(
 
 
 def _climbed(setting: Setting, choice: str, letters: Sequence[str], say: Say) -> Content:
-    x = np.ascontiguousarray(sample_inputs(setting.shape[1:])[:1])
+    x = setting.inputs
+    if x is None:
+        x = np.ascontiguousarray(sample_inputs(setting.shape[1:])[:1])
     say("onnxruntime: the scores to meet, the time to beat")
     reference, line = onnxruntime_scores(setting, x)
     chosen = [rung for rung in RUNGS if rung.letter in letters]
@@ -118,6 +128,8 @@ def _print(result: Content) -> None:
         if rung["why"]:
             screen.print(f"{rung['letter']}: {rung['why']}", markup=False)
     screen.print(f"ms: {result['method']}", markup=False)
+    if count := result["inputs"]:
+        screen.print(f"error: the largest of your inputs ({count}); times are of the first")
     screen.print(f"gain predicted: {result['predictions']}", markup=False)
     if kind == "cpu":
         screen.print("The same kernels as on a GPU, run by a CPU: the scores count, the times are a CPU's.")

@@ -1,4 +1,4 @@
-"""`model make`, `model fetch` and `model sample`: a VGG file to run, generated or downloaded, and a picture for it."""
+"""`model make`, `model fetch`, `model sample`: a VGG file to run, generated or downloaded, and a picture for it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from vgg16gpu.cli.model_weights import weights_command
 from vgg16gpu.cli.options import TRAINED_NAME, json_option, new_model
 from vgg16gpu.cli.show import megabytes, print_json, seconds
 from vgg16gpu.errors import ModelError
@@ -30,7 +31,10 @@ _FETCH_HELP = f"Default: {TRAINED_NAME} in models/ if there is one, else here."
 
 @click.group("model")
 def model_command() -> None:
-    """Make or fetch a VGG model file, or a sample image for it."""
+    """Make or fetch a VGG model file, or a sample image for it; write out the weights of any."""
+
+
+model_command.add_command(weights_command)
 
 
 @model_command.command("make")

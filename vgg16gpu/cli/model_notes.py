@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgg16gpu.cli.preprocess_options import PixelOptions, chosen
 from vgg16gpu.errors import InputError
+from vgg16gpu.first_layers import first_layers
 from vgg16gpu.graph import Graph, Shape
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.scale_file import read_preprocess, scales_path
@@ -58,6 +59,24 @@ def model_notes(model: Path, graph: Graph, shape: Shape, pixels: PixelOptions, l
         own_labels=tuple(str(label) for label in metadata_list(metadata, LABELS_KEY, model)),
         note=metadata.get(NOTE_KEY, ""),
     )
+
+
+def contradiction(model: Path, graph: Graph, notes: ModelNotes, shape: Shape) -> str | None:
+    """A warning when the user's words are not what the file itself says of its pictures. Raises ModelError."""
+    if notes.preprocess is None or not notes.preprocess.origin.options:
+        return None
+    own = model_preprocess(model, model_metadata(model), graph, shape)
+    if own.origin.kind != "file":
+        if first_layers(graph, shape[1]) is None:
+            return None
+        own = replace(
+            own, fit=notes.preprocess.fit, interpolation=notes.preprocess.interpolation
+        )  # layers know neither
+    if own == notes.preprocess:
+        return None
+    steps, _, _ = own.line(shape[2], shape[3]).partition(";")
+    given = ", ".join(notes.preprocess.origin.options)
+    return f"the model asks for other {steps}; {own.origin}; without {given} that is done"
 
 
 def calibrated_otherwise(model: Path, notes: ModelNotes, shape: Shape) -> str | None:

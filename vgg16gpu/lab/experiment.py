@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from vgg16gpu.lab.baseline import CUDNN, NUMPY
@@ -37,6 +38,8 @@ class Choice:
     outputs: tuple[int, ...] = ()
     quick: bool = False
     full: bool = False
+    model: Path | None = None  # somebody's own, in place of S5's
+    inputs: Path | None = None  # a file or folder of inputs for it
     own: tuple[Variant, ...] = ()  # somebody's own variants, into the same comparison
 
     def sizes_or(self, usual: Sequence[int], quick: Sequence[int]) -> tuple[int, ...]:

@@ -175,12 +175,13 @@ def _ratios(rows: Sequence[Content]) -> dict[str, dict[tuple[int, int], float]]:
 
 
 def _s5(record: Content) -> Iterator[Picture]:
-    rows = table(record, "vgg16")
-    for size in dict.fromkeys(row["size"] for row in rows):
-        chosen = [row for row in rows if row["size"] == size]
-        panels = both_panels(record, chosen, lambda row: f"iterations: {number_of(row, 'iterations')}", method)
-        title = f"S5: VGG16 on 3x{size}x{size}, an image from host to host"
-        yield Chart(f"S5-versions-{size}", title, panels, "version", "time in ms (mean)", bars=True)
+    for name, net in (("vgg16", "VGG16 on 3x{0}x{0}"), ("own model", "a model of yours, {0} pixels a side")):
+        rows = table(record, name)
+        for size in dict.fromkeys(row["size"] for row in rows):
+            chosen = [row for row in rows if row["size"] == size]
+            panels = both_panels(record, chosen, lambda row: f"iterations: {number_of(row, 'iterations')}", method)
+            title = f"S5: {net.format(size)}, an image from host to host"
+            yield Chart(f"S5-versions-{size}", title, panels, "version", "time in ms (mean)", bars=True)
 
 
 def _comparison(record: Content) -> Iterator[Picture]:

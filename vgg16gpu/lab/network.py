@@ -16,7 +16,7 @@ from vgg16gpu.accuracy import score_error
 from vgg16gpu.bench.precision import PEER_TOLERANCES
 from vgg16gpu.bench.timing import sample_until, summarise, wall
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
-from vgg16gpu.graph import Array, Conv, Graph, Pool, Shape
+from vgg16gpu.graph import Array, Conv, Graph, GraphInput, Pool, Shape
 from vgg16gpu.lab.measure import Effort, Measurement, Status, Times, verdict
 from vgg16gpu.lab.problem import Network
 from vgg16gpu.ladder.layers import Site, sites
@@ -48,14 +48,17 @@ class SequentialNet:
 
 
 class OnnxruntimeNet:
-    """onnxruntime's CPU provider, with as many threads as it likes."""
+    """onnxruntime's CPU provider, with as many threads as it likes.
 
-    def __init__(self, path: Path) -> None:
-        self._reference = Oracle(path)
+    `given` is the input of the simplified graph, where the file has another order of channels than (C, H, W).
+    """
+
+    def __init__(self, path: Path, given: GraphInput | None = None) -> None:
+        self._reference, self._given = Oracle(path), given
 
     def run(self, x: Array) -> Array:
-        """The scores (1, classes) of one image (1, C, H, W)."""
-        return self._reference.scores(x)
+        """The scores (N, classes) of images (N, C, H, W)."""
+        return self._reference.scores(np.ascontiguousarray(self._given.to_file(x)) if self._given else x)
 
     def close(self) -> None:
         """There is nothing to give back."""

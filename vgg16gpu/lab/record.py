@@ -25,7 +25,9 @@ _TIMES: Final = ("warm", "cold")
 
 def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: Choice) -> dict[str, Any]:
     """Everything that a reader of a number may ask for."""
-    options = {name: value for name, value in vars(choice).items() if name != "own"}
+    options = {
+        name: str(value) if isinstance(value, Path) else value for name, value in vars(choice).items() if name != "own"
+    }
     return {
         "schema": SCHEMA,
         "experiment": experiment.name,

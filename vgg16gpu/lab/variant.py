@@ -54,6 +54,7 @@ class Variant:
     launches: Callable[[Problem, Parameters, Places], Launches]
     x_layout: Layout = "CHW"
     y_layout: Layout = "CHW"
+    hopper: bool = False  # whether it needs compute capability 9.x and tensor maps
     seeds: tuple[str, ...] = ()  # the experiments that have it: S1 to S5
     parameters: Mapping[str, Sequence[int]] = field(
         default_factory=dict
@@ -61,13 +62,6 @@ class Variant:
     refuses: Callable[[Problem, Parameters], str] = lambda problem, parameters: ""  # noqa: ARG005 - why it cannot run
     workspace_nbytes: Callable[[Problem, Parameters], int] = lambda problem, parameters: 0  # noqa: ARG005
     tolerance: float = 1e-5  # norm-wise error that its arithmetic may have
-    hopper: bool = False  # whether it needs compute capability 9.x and tensor maps
-
-    def lacks(self, facts: DeviceFacts) -> str:
-        """What a device does not have that it needs; "" where it can run."""
-        if self.hopper and not (facts.compute_capability[0] == 9 and facts.tensor_maps):
-            return f"it needs a GPU of compute capability 9.x and cuda-bindings, not {facts.name}"
-        return ""
 
     def allowed(self, problem: Problem) -> float:
         """The tolerance of a problem: the error of a long sum in float32 grows with the root of its products."""
@@ -81,6 +75,12 @@ class Variant:
                 known = ", ".join(self.parameters) or "none"
                 raise InputError(f"{self.name} has no parameter '{name}'; there are: {known}")
         return {name: values[0] for name, values in self.parameters.items()} | dict(parameters)
+
+    def lacks(self, facts: DeviceFacts) -> str:
+        """What a device does not have that it needs; "" where it can run."""
+        if self.hopper and not (facts.compute_capability[0] == 9 and facts.tensor_maps):
+            return f"it needs a GPU of compute capability 9.x and cuda-bindings, not {facts.name}"
+        return ""
 
 
 def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:

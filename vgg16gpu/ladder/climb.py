@@ -55,22 +55,32 @@ class Gains:
 
 
 def onnxruntime_scores(setting: Setting, x: Array) -> tuple[Array, Summary]:
-    """What onnxruntime's CPU provider says of the image (1, C, H, W), and how long it takes.
+    """What onnxruntime's CPU provider says of the images (N, C, H, W), and how long it takes for the first.
 
     With as many threads as the cpu device, else as many as it likes. Raises PeerError where it is not installed.
     """
     device = setting.device
     threads = worker_threads(device) if device.facts.kind == "cpu" else 0
     with closing(open_peer("onnxruntime", PeerSetting(setting.path, setting.shape[1:], "cpu", 0, threads))) as peer:
-        (way,) = peer.ways(np.ascontiguousarray(setting.graph.input.to_file(x)))
-        cpu = way.make()
-        first = time.perf_counter()
-        scores = np.asarray(cpu.scores(), np.float32)
-        return scores, summarise(_samples(cpu.scores, time.perf_counter() - first))
+        ways = [peer.ways(np.ascontiguousarray(setting.graph.input.to_file(image)))[0] for image in _images(x)]
+        cpu, *others = [way.make() for way in ways]
+        start = time.perf_counter()
+        scores = [cpu.scores()]
+        first = time.perf_counter() - start
+        scores += [other.scores() for other in others]
+        return np.concatenate(scores).astype(np.float32), summarise(_samples(cpu.scores, first))
+
+
+def _images(x: Array) -> list[Array]:
+    """Batches of one."""
+    return [x[index : index + 1] for index in range(len(x))]
 
 
 def climb(setting: Setting, rungs: Sequence[Rung], x: Array, reference: Array, say: Say) -> list[Outcome]:
-    """An outcome for each of `rungs`; `say` gets a line for each."""
+    """An outcome for each of `rungs`, checked on the images x (N, C, H, W), timed on the first.
+
+    `say` gets a line for each.
+    """
     found = []
     for rung in rungs:
         say(f"{rung.letter}: {rung.name}")
@@ -117,16 +127,18 @@ def _outcome(setting: Setting, rung: Rung, x: Array, reference: Array) -> Outcom
 
 
 def _checked(rung: Rung, running: Running, x: Array, reference: Array) -> Outcome:
+    image, *others = _images(x)
     start = time.perf_counter()
-    scores = running.run(x)
+    scores = [running.run(image)]
     first = time.perf_counter() - start
-    error = float(score_error(scores.reshape(reference.shape), reference).max())
+    scores += [running.run(other) for other in others]
+    error = float(score_error(np.concatenate(scores).reshape(reference.shape), reference).max())
     bound = TOLERANCES[rung.precision]
     if not error <= bound:
         return Outcome(
             rung, "wrong", f"the scores differ by {error:.2e} from onnxruntime's, {bound:g} is allowed", error
         )
-    times = summarise(_samples(lambda: running.run(x), first))
+    times = summarise(_samples(lambda: running.run(image), first))
     on_device = running.device_seconds(times.samples) if first < PATIENCE else None
     return Outcome(rung, "measured", "", error, times, summarise(on_device) if on_device else None)
 

@@ -98,6 +98,6 @@ def _check(layer: Layer) -> None:
 
 def _refusal(op: Op) -> str:
     return (
-        f"{type(op).__name__} '{op.y}': the simple kernels climb chains of plain convolutions, max-pools and fully "
-        "connected layers; the rungs from float4 on take it"
+        f"{type(op).__name__} '{op.y}': the simple kernels take chains of plain convolutions, max-pools and fully "
+        "connected layers; the ladder's rungs from vector loads on take it"
     )

@@ -32,6 +32,7 @@ def content(setting: Setting, device_choice: str, outcomes: Sequence[Outcome], r
         "device": {"kind": facts.kind, "name": facts.name},
         "device_choice": device_choice,
         "environment": environment(setting.device),
+        "inputs": None if setting.inputs is None else len(setting.inputs),  # a user's own: how many
         "method": METHOD,
         "predictions": PREDICTIONS,
         "onnxruntime": {"name": "onnxruntime, CPU", **asdict(reference)},

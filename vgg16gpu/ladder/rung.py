@@ -20,6 +20,7 @@ class Setting:
     shape: Shape  # of the input: (1, C, H, W)
     device: Device
     device_name: str  # as `open_device` takes it
+    inputs: Array | None = None  # a user's own, (N, C, H, W)
 
     @property
     def size(self) -> tuple[int, int] | None:

@@ -52,7 +52,7 @@ def _int8(setting: Setting) -> Running:
     """With the file's own scales, else with such as suit the pictures that are asked about."""
     if has_scales(setting.path):
         return _engine(setting, precision="int8")
-    others = sample_inputs(setting.shape[1:])[1:]
+    others = sample_inputs(setting.shape[1:])[1:] if setting.inputs is None else setting.inputs
     given = [NamedInput(f"sample {i}", setting.graph.input.to_file(x[np.newaxis])[0]) for i, x in enumerate(others, 1)]
     with calibration_engine(setting.path, device=setting.device_name, size=setting.size) as engine:
         scales = calibrate(engine, given).scales

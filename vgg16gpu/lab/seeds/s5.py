@@ -3,6 +3,8 @@
 The model has random weights, which change neither work nor check; it is made for the run. Ten inputs, each so many
 times, from host to host; theirs are means, so ours are means too. Version A's and B's kernels are the ladder's, where
 each rung is described; the whole ladder is `vgg16gpu ladder`.
+
+A user's own model (`Choice.model`) has rows of a table of its own, as nothing was published of it.
 """
 
 from __future__ import annotations
@@ -14,28 +16,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import numpy as np
-
-from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array
 from vgg16gpu.lab.experiment import Choice, Row, Tell
 from vgg16gpu.lab.measure import Measurement, Status
 from vgg16gpu.lab.network import TOLERANCE, OnnxruntimeNet, Rounds, SequentialNet, measure_network, work_of
+from vgg16gpu.lab.plain_model import PlainModel, plain_model
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.ladder.planned import EngineNet
 from vgg16gpu.ladder.rung import Net, Setting
 from vgg16gpu.ladder.rungs import LETTERS, RUNGS
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.zoo.generate import make_vgg
 
 SEED: Final = "S5"
 TABLE: Final = "vgg16"
+OWN_TABLE: Final = "own model"
 SIZES, QUICK_SIZES = (244,), (32,)
-PROBE: Final = 32  # image size by which a CPU's times at other sizes are estimated, where they would take too long
+PROBE: Final = 32  # VGG16's image size by which a CPU's times are estimated, where they would take too long
+RUN_ANYWAY: Final = ("engine", "onnxruntime")  # variants that are run on a user's own model whatever it takes
+LARGE: Final = 10**9  # FLOP of a user's own model from which on that is tried
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _sequential(setting: Setting) -> Net:
 
 
 def _onnxruntime(setting: Setting) -> Net:
-    return OnnxruntimeNet(setting.path)
+    return OnnxruntimeNet(setting.path, setting.graph.input)
 
 
 def _engine(setting: Setting) -> Net:
@@ -93,22 +94,28 @@ class NetworkExperiment:
         """Means from host to host."""
         effort = stand.effort
         return (
-            "every version's scores of ten images are checked against onnxruntime's (of the first alone where ten "
-            f"would take longer than {effort.limit:g} s; error: norm-wise, {TOLERANCE:g} allowed); one iteration: the "
-            f"checked runs; more: images in turn until {effort.seconds:g} s or {effort.samples} runs (--full: all of "
-            "them); means, wall clock from an image in the host's memory to its scores there"
+            "every version's scores of all images, ten or those of --inputs, are checked against onnxruntime's "
+            f"(of the first alone where all would take longer than {effort.limit:g} s; error: norm-wise, {TOLERANCE:g} "
+            f"allowed); one iteration: the checked runs; more: images in turn until {effort.seconds:g} s or "
+            f"{effort.samples} runs (--full: all of them); means, wall clock from an image in the host's memory "
+            "to its scores there"
         )
 
     def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
-        """Make the model, then every version. A size that VGG16 does not have is refused in the rows."""
+        """Make the model, then every version. A size that VGG16 does not have is refused in the rows.
+
+        Raises ModelError and InputError for a user's own model, or inputs, that it cannot run.
+        """
+        if choice.model:
+            return tuple(_own_rows(choice.model, stand, choice, tell))
         rows: list[Row] = []
         for size in choice.sizes_or(SIZES, QUICK_SIZES):
             tell(0, len(VERSIONS), f"making VGG16 for {size}x{size}")
             with TemporaryDirectory(prefix="vgg16gpu-") as folder:
                 try:
-                    network = _Network(Path(folder), size, stand, choice)
+                    network = _made_network(Path(folder), size, stand, choice)
                 except (ModelError, InputError) as error:  # or there is no onnxruntime to compare with
-                    rows += _refused(size, str(error))
+                    rows += _refused(str(size), str(error))
                     continue
                 rows += network.rows(tell)
         return tuple(rows)
@@ -121,47 +128,67 @@ def _runs(found: Rounds, images: int) -> str:
     return f"{times.warm.samples} runs of {found.iterations * images} (--full: all)" if times and few else ""
 
 
-def _refused(size: int, reason: str) -> Iterator[Row]:
+def _refused(size: str, reason: str) -> Iterator[Row]:
     refusal = Measurement(Status.REFUSED, reason)
     for version in VERSIONS:
         for count in version.iterations:
-            yield _row(size, version, Rounds(count, refusal))
+            yield _row(TABLE, size, version, Rounds(count, refusal))
 
 
-def _row(size: int, version: Version, found: Rounds) -> Row:
-    name = SEED, TABLE, str(size), version.method, f"iterations={found.iterations}"
+def _row(table: str, size: str, version: Version, found: Rounds) -> Row:
+    name = SEED, table, size, version.method, f"iterations={found.iterations}"
     ours = None if found.mean_s is None else 1e3 * found.mean_s
     return Row(*name, ours, published().get(name), variant=version.variant, measurement=found.measurement)
 
 
-class _Network:
-    """The versions on a model of one size."""
+def _made(folder: Path, size: int) -> PlainModel:
+    path = folder / f"vgg16-{size}.onnx"
+    make_vgg(path, size=size)
+    return plain_model(path)
 
-    def __init__(self, folder: Path, size: int, stand: Stand, choice: Choice) -> None:
-        self._stand, self._choice, self._size = stand, choice, size
+
+def _made_network(folder: Path, size: int, stand: Stand, choice: Choice) -> _Network:
+    scales = _estimates(stand, choice) and not choice.quick and size > PROBE
+    return _Network(_made(folder, size), TABLE, _made(folder, PROBE) if scales else None, stand, choice)
+
+
+def _own_rows(path: Path, stand: Stand, choice: Choice, tell: Tell) -> Iterator[Row]:
+    for size in choice.sizes or (None,):
+        model = plain_model(path, choice.inputs, size)
+        scales = _estimates(stand, choice) and work_of(model.graph, model.shape).flop > LARGE
+        with TemporaryDirectory(prefix="vgg16gpu-") as folder:
+            probe = _made(Path(folder), PROBE) if scales else None
+            yield from _Network(model, OWN_TABLE, probe, stand, choice).rows(tell)
+
+
+def _estimates(stand: Stand, choice: Choice) -> bool:
+    return stand.device.facts.kind == "cpu" and not choice.full
+
+
+class _Network:
+    """The versions on a model; where a run takes too long its time is that of `probe`, scaled."""
+
+    def __init__(self, model: PlainModel, table: str, probe: PlainModel | None, stand: Stand, choice: Choice) -> None:
+        self._stand, self._choice, self._table = stand, choice, table
         foreign = stand.device.foreign
         self._device_name = "cpu" if foreign is None else f"cuda:{foreign.ordinal}"
-        self._setting, self._x, self._expected = self._prepared(folder, size)
-        self._work = work_of(self._setting.graph, self._setting.shape)
-        scales = stand.device.facts.kind == "cpu" and not choice.quick and not choice.full and size > PROBE
-        self._probe = self._prepared(folder, PROBE) if scales else None
+        self._size = "x".join(map(str, dict.fromkeys(model.shape[2:])))
+        self._setting, self._x, self._expected = self._prepared(model)
+        self._work = work_of(model.graph, model.shape)
+        self._probe = self._prepared(probe) if probe else None
 
     def rows(self, tell: Tell) -> Iterator[Row]:
         for done, version in enumerate(VERSIONS):
-            tell(done, len(VERSIONS), f"{TABLE} {self._size} {version.method}")
+            tell(done, len(VERSIONS), f"{self._table} {self._size} {version.method}")
             for found in self._estimated(version) or self._measured(version):
                 yield self._described(version, found)
         tell(len(VERSIONS), len(VERSIONS), "done")
 
-    def _prepared(self, folder: Path, size: int) -> tuple[Setting, Array, Array]:
-        """A model, ten inputs, and their scores by onnxruntime."""
-        path = folder / f"vgg16-{size}.onnx"
-        make_vgg(path, size=size)
-        graph = load_graph(Request(path))
-        shape = resolve_input_shape(graph, 1, (size, size))
-        x = np.ascontiguousarray(sample_inputs(shape[1:]))
-        expected = OnnxruntimeNet(path).run(x)
-        return Setting(path, graph, shape, self._stand.device, self._device_name), x, expected
+    def _prepared(self, model: PlainModel) -> tuple[Setting, Array, Array]:
+        """What the versions run, the inputs, and their scores by onnxruntime."""
+        expected = OnnxruntimeNet(model.path, model.graph.input).run(model.x)
+        setting = Setting(model.path, model.graph, model.shape, self._stand.device, self._device_name)
+        return setting, model.x, expected
 
     def _measured(self, version: Version) -> Sequence[Rounds]:
         opened = partial(version.open, self._setting)
@@ -170,7 +197,7 @@ class _Network:
 
     def _estimated(self, version: Version) -> Sequence[Rounds]:
         """What a CPU would take too long for, scaled up from a small image; nothing where it would not."""
-        if self._probe is None:
+        if self._probe is None or (self._table == OWN_TABLE and version.variant in RUN_ANYWAY):
             return ()
         setting, x, expected = self._probe
         opened = partial(version.open, setting)
@@ -181,7 +208,7 @@ class _Network:
         seconds, limit = found.mean_s * scale, self._stand.effort.limit
         if seconds <= limit:
             return ()
-        reason = f"a run would take longer than {limit:g} s: that of {PROBE}x{PROBE}, scaled by FLOP (--full runs it)"
+        reason = f"a run would take longer than {limit:g} s: that of VGG16 at {PROBE}x{PROBE}, scaled by FLOP (--full)"
         estimate = Measurement(Status.ESTIMATED, reason, estimate_s=seconds)
         return [Rounds(count, estimate, seconds) for count in version.iterations]
 
@@ -190,7 +217,9 @@ class _Network:
         if found.mean_s is not None and version.method not in HOSTS:
             percent = self._stand.percent(self._work, found.mean_s)
         note = "; ".join(text for text in (version.note, _runs(found, len(self._x))) if text)
-        return replace(_row(self._size, version, found), ours_percent=percent, problem=self._work, note=note)
+        return replace(
+            _row(self._table, self._size, version, found), ours_percent=percent, problem=self._work, note=note
+        )
 
 
 EXPERIMENT = NetworkExperiment()
