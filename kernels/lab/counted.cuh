@@ -9,7 +9,7 @@
 
 #ifdef COUNTED
 
-constexpr unsigned long long COUNTED_ENTRIES = 1 << 20;
+constexpr unsigned long long COUNTED_ENTRIES = 1 << 22;
 
 // The number of entries, then two words for each: block << 32 | thread << 8 | what, and the place.
 #ifdef __CUDACC__

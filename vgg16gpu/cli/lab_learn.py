@@ -66,7 +66,8 @@ def check_command(ctx: click.Context, file: Path, device: str, as_json: bool) ->
     the types of lab/counted.cuh, on a GPU and on the CPU alike. Exit code 1 says that something is wrong; below it is
     what to look at.
     """
-    verdict = check(_file(file), device)
+    file = _file(file)
+    verdict = check(file, device)
     if as_json:
         print_json({"file": str(file), "passed": verdict.passed} | asdict(verdict))
     else:

@@ -129,7 +129,7 @@ def test_wrong_answers_and_stray_writes(tmp_path):
 
 
 def test_more_than_can_be_counted_is_no_pass(tmp_path):
-    loop = "  for (int i = 0; i < 200; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
+    loop = "  for (int i = 0; i < 500; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
     verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", ("  y[", loop)), "cpu")
     assert "more than can be counted" in verdict.findings[0].found
     assert not verdict.passed
@@ -150,5 +150,5 @@ def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
     path = edited(tmp_path, "coalesce", ("y[i * columns + j] = sum", "y[1ll << 40] = sum"))
     assert "far outside of its arrays" in check(path, "cpu").problem
     path = edited(tmp_path, "coalesce", ("float sum = 0.f;", "float sum = 0.f;\n  for (;;) sum += filter[0];"))
-    monkeypatch.setattr("vgg16gpu.lab.exercises.judge.SECONDS", 8.0)
-    assert "did not end within 8 s" in check(path, "cpu").problem
+    monkeypatch.setattr("vgg16gpu.lab.exercises.judge.SECONDS", 4.0)
+    assert "did not end within 4 s" in check(path, "cpu").problem

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,11 @@ import numpy.typing as npt
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.exercises.log import WORDS, Log, read_log
+from vgg16gpu.lab.exercises.log import ENTRIES, Log, Words, read_log
 from vgg16gpu.program import ALIGNMENT, Arena, Dim3, Kernel, Pointer, Scalar, Step
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Scalars = TypeVar("Scalars", bound=np.generic)
 
 _POISON: Final = 0xFF  # a byte; four of them are a NaN
 _DEFINE: Final = re.compile(r"^\s*#define\s+(\w+)\s+(\d+)\b", re.MULTILINE)
@@ -78,18 +79,15 @@ class Bench:
         base = self.device.allocate(nbytes)
         try:
             self._fill(base, nbytes, case, places)
-            words = np.zeros(WORDS, np.uint64)
             notes = self.device.constant(next(iter(kernels.values())), _LOG)
-            self.device.copy_in(notes, words[:1])
+            self.device.copy_in(notes, np.zeros(1, np.uint64))
             steps = [_step(launch, kernels[launch.kernel], places) for launch in case.launches]
             run = self.device.bind(steps, {Arena.ACTIVATIONS: base})
             try:
                 run()
-                y = np.empty(case.expected.shape, np.float32)
-                everything = np.empty(nbytes, np.uint8)
-                for target, address in ((y, base + places["y"]), (everything, base), (words, notes)):
-                    self.device.copy_out(target, address)
-                self.device.synchronize()
+                y = self._read(base + places["y"], np.empty(case.expected.shape, np.float32))
+                everything = self._read(base, np.empty(nbytes, np.uint8))
+                words = self._noted(notes)
             finally:
                 self.device.unbind(run)
         finally:
@@ -97,6 +95,17 @@ class Bench:
         arrays = {name: (base + places[name], size) for name, size in sizes.items()}
         trespass = _trespass(everything, sizes, places)
         return Outcome(layer_error(y, case.expected), trespass, read_log(words, arrays))
+
+    def _noted(self, notes: int) -> Words:
+        """What has been noted: the count, and the entries that there was room for."""
+        count = int(self._read(notes, np.empty(1, np.uint64))[0])
+        return self._read(notes, np.empty(1 + 2 * min(count, ENTRIES), np.uint64))
+
+    def _read(self, address: int, target: npt.NDArray[Scalars]) -> npt.NDArray[Scalars]:
+        """The target, filled from the device."""
+        self.device.copy_out(target, address)
+        self.device.synchronize()
+        return target
 
     def _fill(self, base: int, nbytes: int, case: Case, places: Mapping[str, int]) -> None:
         """NaN everywhere but where something is given."""

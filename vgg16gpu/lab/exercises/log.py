@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-ENTRIES: Final = 1 << 20  # that there is room for, as in counted.cuh
-WORDS: Final = 1 + 2 * ENTRIES
+ENTRIES: Final = 1 << 22  # that there is room for, as in counted.cuh
 SECTOR: Final = 32  # bytes: what the memory of every NVIDIA card delivers at once
 WARP: Final = 32
 
@@ -130,7 +129,7 @@ class Log:
 
 
 def read_log(words: Words, arrays: Mapping[str, tuple[int, int]]) -> Log:
-    """The log out of counted_log's words."""
+    """The log out of counted_log's words, as many as there are entries."""
     count = int(words[0])
     entries = words[1 : 1 + 2 * min(count, ENTRIES)].reshape(-1, 2)
     first = entries[:, 0].astype(np.int64)
