@@ -40,7 +40,8 @@ def test_digits_are_read(device: Device, element_type: str, expected: Array) -> 
 
 def test_the_answers_depend_on_the_images(device: Device, expected: Array) -> None:
     """The control: images in another order do not match."""
-    _, images, labels = heldout()
+    _, images, labels = (values[:128] for values in heldout())
+    expected = expected[:128]
     with Engine(digits_model(), device=device.facts.kind, batch=64) as engine:
         scores = engine.run(np.roll(images, 1, axis=0))
     assert isinstance(scores, np.ndarray)

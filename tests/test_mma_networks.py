@@ -93,9 +93,13 @@ def digits() -> tuple[Array, Array, Array]:
         return images, labels, np.asarray(engine.run(images))
 
 
+@pytest.mark.parametrize("count", [100, pytest.param(450, marks=pytest.mark.slow(reason="more digits of the same"))])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_digits_are_read_as_well_as_in_fp32(device: Device, precision: str, digits: tuple[Array, Array, Array]) -> None:
-    images, labels, exact = digits
+def test_digits_are_read_as_well_as_in_fp32(
+    device: Device, precision: str, count: int, digits: tuple[Array, Array, Array]
+) -> None:
+    images, labels, exact = (values[:count] for values in digits)
+    assert len(labels) == count
     kind = device.facts.kind
     with Engine(digits_model(), device=kind, batch=(1, 50), precision=precision, kernels="mma") as engine:
         assert {*engine.plan.families.values()} == {"mma"}

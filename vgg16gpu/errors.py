@@ -21,4 +21,8 @@ class DeviceError(Error):
 
 
 class KernelError(Error):
-    """A kernel did not compile, load or launch."""
+    """A kernel did not compile, load or launch. `output`: all that the compiler wrote, where it was the compiler."""
+
+    def __init__(self, message: str = "", output: str = "") -> None:
+        super().__init__(message)
+        self.output = output

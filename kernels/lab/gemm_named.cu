@@ -28,11 +28,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_named(float* __restri
     filters[ty][tx] = has_filter ? weight[(long long)output * taps + first + tx] : 0.f;
     matrix[ty][tx] = has_column ? columns[((long long)n * taps + first + ty) * pixels + pixel] : 0.f;
     __syncthreads();  // the tiles are full
-    UNROLL
-    for (int tap = 0; tap < BLOCK; tap++) {
-      const float a = filters[ty][tap];
-      const float b = matrix[tap][tx];
-      sum = fmaf(a, b, sum);
+    if (output < OC && pixel < pixels) {
+      UNROLL
+      for (int tap = 0; tap < BLOCK; tap++) {
+        const float a = filters[ty][tap];
+        const float b = matrix[tap][tx];
+        sum = fmaf(a, b, sum);
+      }
     }
     __syncthreads();  // all have read them: the next round may write
   }

@@ -6,7 +6,7 @@
 // Cost:     per output: 2*taps FLOP, 2*taps/BLOCK loads from global memory, 2*taps from shared memory.
 // Teaches:  What a block's threads read in common is fetched once: BLOCK times fewer global loads. Shared memory still
 //           delivers a number for each operation. With one output channel nothing is common, and all rows of threads
-//           but the first only help to fetch.
+//           but the first only help to fetch: a thread without an output multiplies nothing.
 #include "common.cuh"
 
 #ifndef BLOCK
@@ -29,8 +29,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_shared(float* __restr
     filters[ty][tx] = has_filter ? weight[(long long)output * taps + first + tx] : 0.f;
     matrix[ty][tx] = has_column ? columns[((long long)n * taps + first + ty) * pixels + pixel] : 0.f;
     __syncthreads();  // the tiles are full
-    UNROLL
-    for (int tap = 0; tap < BLOCK; tap++) sum = fmaf(filters[ty][tap], matrix[tap][tx], sum);
+    if (output < OC && pixel < pixels) {
+      UNROLL
+      for (int tap = 0; tap < BLOCK; tap++) sum = fmaf(filters[ty][tap], matrix[tap][tx], sum);
+    }
     __syncthreads();  // all have read them: the next round may write
   }
   if (output < OC && pixel < pixels) y[((long long)n * OC + output) * pixels + pixel] = sum;

@@ -5,7 +5,7 @@ from types import MappingProxyType, SimpleNamespace
 from unittest.mock import patch
 
 from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.timing import summarise
+from vgg16gpu.bench.timing import Summary, summarise
 from vgg16gpu.lab import record
 from vgg16gpu.lab.baseline import CUDNN
 from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
@@ -35,6 +35,8 @@ def stand():
         ceilings=CEILINGS,
         device=None,
         effort=Effort(),
+        broken="",
+        empty_launch=Summary(2.4e-6, 2.5e-6, 2.3e-6, 30, 50),
         method="made up",
         percent=lambda problem, time: 100 * CEILINGS.floor(problem.flop, problem.nbytes) / time,
     )

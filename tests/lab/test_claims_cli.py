@@ -9,11 +9,31 @@ from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.claims import CPU_NOTE, claims
+from vgg16gpu.lab.claims import CPU_NOTE, NO_FLOOR, claims
 from vgg16gpu.lab.claims_records import ABSENT, newest, our_times, read_records
 from vgg16gpu.lab.claims_times import key
 
 PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
+
+
+COLUMNS = [
+    "number",
+    "seed",
+    "section",
+    "kind",
+    "claim",
+    "test",
+    "theirs",
+    "theirs_verdict",
+    "theirs_holds",
+    "theirs_cases",
+    "ours",
+    "verdict",
+    "holds",
+    "cases",
+    "short",
+    "which",
+]
 
 
 def summary(median_s):
@@ -59,6 +79,8 @@ def test_a_table_and_both_files(lab, tmp_path):
         "S1: some card",
         "ladder of vgg16.onnx, 1x3x244x244: some card",
         "S5.10",
+        "(3.1)",
+        "our question",
         "HOLDS",
         "DOES NOT",
         "CANNOT TELL",
@@ -73,11 +95,16 @@ def test_a_table_and_both_files(lab, tmp_path):
     assert len(rows) == len(claims())
     assert (rows["S1.1"]["verdict"], rows["S1.1"]["theirs_verdict"]) == ("does not", "does not")
     assert rows["S1.1"]["ours"].startswith("0.5x (31: 2 against 1 ms)")
-    assert (rows["S5.3"]["verdict"], rows["S5.3"]["ours"]) == ("holds", "100x (2 against 200 ms)")
-    assert rows["S5.4"]["ours"] == "no memory"
+    assert (rows["S1.1"]["section"], rows["S1.1"]["kind"]) == ("3.1", "said")
+    assert (rows["S1.1"]["holds"], rows["S1.1"]["cases"], rows["S1.1"]["theirs_holds"]) == (0, 1, 2)
+    assert (rows["S5.3"]["verdict"], rows["S5.3"]["ours"]) == ("does not", "0.01x (200 against 2 ms)")
+    assert rows["S5.4"]["ours"].startswith("no row device serial 1d of table causes in the record")
     assert found["counts"]["ours"]["holds"] == sum(claim["verdict"] == "holds" for claim in rows.values())
     with (tmp_path / "lab-results" / "claims.csv").open() as stream:
-        assert list(csv.DictReader(stream)) == found["claims"]
+        lines = list(csv.DictReader(stream))
+    assert lines == [{name: str(value) for name, value in claim.items()} for claim in found["claims"]]
+    assert list(lines[0]) == COLUMNS
+    assert NO_FLOOR in " ".join(result.stdout.split())
     again = lab("claims", "--ladder", "ladder.json", "--json")  # claims.json is no record
     assert json.loads(again.stdout) == found
 
@@ -85,7 +112,8 @@ def test_a_table_and_both_files(lab, tmp_path):
 def test_without_records_the_published_tables_are_judged(lab, tmp_path):
     result = lab("claims")
     assert result.exit_code == 0
-    assert "By theirs: 13 holds, 13 does not" in result.stdout
+    assert "By theirs: 25 holds, 22 does not" in result.stdout
+    assert NO_FLOOR not in result.stdout
     assert "no records" in result.stderr
     assert not list(tmp_path.iterdir())
 
@@ -102,8 +130,10 @@ def test_what_lab_run_writes_is_read(lab, tmp_path):
     assert rows["S2.13"]["verdict"] == "does not"
     assert "invalid launch, 1 of 5 sizes" in rows["S2.13"]["ours"]
     assert "needs an NVIDIA GPU" in rows["S2.3"]["ours"]
-    assert rows["S2.2"]["ours"] == ABSENT
+    assert rows["S2.10"]["ours"].endswith(f"4 missing: {ABSENT}")
     assert "of 15 as claimed" in rows["S2.4"]["ours"]
+    assert taken["floor_ms"] > 0
+    assert NO_FLOOR not in lab("claims").stdout
     assert CPU_NOTE in lab("claims").stdout
     assert (tmp_path / "lab-results" / "claims.csv").is_file()
 
@@ -119,7 +149,7 @@ def test_a_ladder_alone_is_judged_and_nothing_is_written(lab, tmp_path):
     result = lab("claims", "--ladder", tmp_path / "ladder.json", "--json")
     assert result.exit_code == 0, result.stderr
     judged = {claim["number"]: claim["verdict"] for claim in json.loads(result.stdout)["claims"]}
-    assert judged["S5.3"] == "holds"  # B takes 2 ms there, onnxruntime 200
+    assert judged["S5.3"] == "does not"  # B takes 2 ms there, onnxruntime 200
     assert [path.name for path in tmp_path.iterdir()] == ["ladder.json"]
 
 
@@ -168,7 +198,33 @@ def test_the_numbers_of_a_record(tmp_path):
     assert times[key("S5", "ladder", "", "B")].value == 2
     assert times[key("S5", "ladder", "", "B")].spread == pytest.approx((1.8, 2.4))
     assert times[key("S5", "ladder", "", "onnxruntime")].value == 200
-    assert times[key("S5", "ladder", "", "Z")].remark == ABSENT
+    assert times[key("S5", "ladder", "", "Z")].remark == "no row Z of table ladder in the record"
+    assert times[key("S2", "stride", 256, "direct")].remark == ABSENT
+    assert times[key("S1", "methods", 63, "direct")].remark == ABSENT
+
+
+def test_an_empty_launch_is_a_floor(lab, tmp_path):
+    def judged(**changes):
+        record(tmp_path / "lab-results", [row("direct", 0.0046), row("im2col_gemm_only", 0.0041)], changes=changes)
+        result = lab("claims", "--json")
+        found = json.loads(result.stdout)
+        claim = next(claim for claim in found["claims"] if claim["number"] == "S1.1")
+        return found["records"][0]["floor_ms"], claim
+
+    floor, claim = judged()
+    assert (floor, claim["cases"], claim["short"]) == (None, 1, "")
+    floor, claim = judged(empty_launch=summary(2e-6))
+    assert floor == pytest.approx(0.0024)  # the 95th percentile
+    assert (claim["cases"], claim["short"], claim["verdict"]) == (0, "31", "cannot tell")
+    assert NO_FLOOR not in lab("claims").stdout
+    assert judged(empty_launch=None)[0] is None  # of a device that broke
+
+
+def test_what_was_judged_of_a_row_is_read(tmp_path):
+    fields = {"variant": "direct-rows", "tolerance": 1e-5, "compute": {"warm": {**summary(1e-3), "samples": 7}}}
+    record(tmp_path, [row("direct", 1.0, **fields)])
+    found = our_times(read_records(tmp_path))[key("S1", "methods", 31, "direct")]
+    assert (found.variant, found.tolerance, found.samples, found.precision) == ("direct-rows", 1e-5, 7, "fp32")
 
 
 def test_the_newest_run(tmp_path):

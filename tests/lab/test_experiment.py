@@ -108,6 +108,7 @@ def test_record(stand, rows, tmp_path):
     assert read["environment"]["device"]["name"] == stand.device.facts.name
     assert "commit" in read["environment"]
     assert read["ceilings"]["flop_per_s"] > 0
+    assert read["empty_launch"]["p95_s"] >= read["empty_launch"]["median_s"] > 0
     assert read["options"]["quick"] is True
     assert [row["method"] for row in read["rows"]] == ["direct", "direct", "block", "im2col"]
     assert read["rows"][3]["convert"]["warm"]["samples"] >= 3

@@ -56,7 +56,7 @@ def test_run_variants_by_name(lab):
     (found,) = json.loads(result.stdout)["results"]
     methods = [row["method"] for row in found["rows"]]
     assert methods == ["direct-chw block=8", "direct-chw block=16", "winograd", "cudnn"]
-    assert found["rows"][0]["problem"] == {**SHAPE, "height": 24, "width": 24, "stride": 2}
+    assert found["rows"][0]["problem"] == {**SHAPE, "height": 24, "width": 24, "stride": 2, "bias": False}
     assert found["rows"][2]["status"] == "refused"
 
 

@@ -1,5 +1,6 @@
 """stand.py: what becomes of variants that are wrong, refuse, cannot be launched, do not compile, or take too long."""
 
+import re
 from dataclasses import replace
 from unittest import mock
 
@@ -9,7 +10,7 @@ from tests.lab.conftest import LITTLE
 from vgg16gpu.bench.ceilings import Ceilings
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.lab import stand as module
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure import Measurement, Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variant import variants
@@ -44,6 +45,18 @@ def test_the_roofline_is_that_of_ffma(stand):
         assert other.percent(SMALL, 1.0) == pytest.approx(100 * max(SMALL.nbytes / 1e9, SMALL.flop / 2e9))
 
 
+def test_an_empty_launch_is_timed_as_all_are(stand):
+    with mock.patch.object(module, "take_times", wraps=module.take_times) as taken:
+        found = stand.empty_launch
+        assert stand.empty_launch is found
+    assert taken.call_count == 1
+    assert taken.call_args.args[0] is stand.device
+    assert taken.call_args.args[3:] == (LITTLE, None)
+    assert 0 < found.min_s <= found.median_s <= found.p95_s
+    assert found.samples == 3
+    assert found.median_s < stand.measure("direct-chw", {}, Problem(1, 8, 200, 200, 8)).seconds()
+
+
 def test_a_wrong_one_gets_no_time(outcome):
     found = outcome(("weight[(((long long)o * C + c)", "weight[(((long long)o * C)"))  # forgets the channel
     assert found.status is Status.WRONG
@@ -75,8 +88,15 @@ def test_a_variant_that_refuses(outcome):
 def test_one_that_does_not_compile(outcome):
     found = outcome(("float sum = 0.f;", "float sum = nonsense;"))
     assert found.status is Status.FAILED
-    assert "nonsense" in found.reason
+    assert re.search(r"mine\.cu does not compile( for sm_\w+ with \S+)?$", found.reason)
+    assert "nonsense" in found.output
+    assert found.output.count("\n") > 1
+
+
+def test_all_that_the_compiler_wrote_is_kept(outcome):
+    found = outcome(("float sum = 0.f;", "float sum = 0.f;\n" + "".join(f"  nonsense{n}++;\n" for n in range(90))))
     assert "\n" not in found.reason
+    assert {f"nonsense{n}" for n in range(90)} <= set(re.findall(r"nonsense\d+", found.output))
 
 
 def test_one_whose_python_side_fails(outcome):
@@ -157,18 +177,25 @@ def test_what_cuda_would_reject_is_not_compiled(stand, monkeypatch):
     assert {kernel.source for kernel in built} == {"lab/direct_chw.cu"}
 
 
-def test_a_variant_is_rehearsed_until_it_passes_and_not_run_before(device):
+def test_each_setting_is_rehearsed_once_and_not_run_before(device):
+    """Those that are compiled together are rehearsed together, others when they are measured."""
     asked = []
 
-    def rehearsal(variant, problem, parameters):
-        asked.append((variant.name, problem.width, parameters))
-        return "never ends" if variant.name == "direct-hwc" else ""
+    def rehearsal(variant, cases):
+        asked.append((variant.name, [(problem.channels, dict(given)) for problem, given in cases]))
+        return [Measurement(Status.WRONG, "misses") if given.get("block") == 8 else None for _, given in cases]
 
-    names = ("direct-chw", "direct-hwc")
-    stand = Stand(device, variants(), LITTLE, dict.fromkeys(names, rehearsal))
+    stand = Stand(device, variants(), LITTLE, {"direct-chw": rehearsal})
     problems = [Problem(1, channels, 8, width, 1) for channels, width in ((1, 8), (1, 9), (2, 9))]
-    found = {name: [stand.measure(name, {}, problem) for problem in problems] for name in names}
+    work = [("direct-chw", {"block": block}, problem) for problem in problems[:2] for block in (8, 16)]
+    with mock.patch.object(device, "build", wraps=device.build) as build:
+        stand.build([*work, ("direct-hwc", {}, problems[0])])
+        assert len(build.call_args.args[0]) == 2
+        stand.build([("direct-chw", {"block": 8}, problems[0])])
+        assert not build.call_args.args[0]  # what must not be run need not be compiled
+    found = [stand.measure("direct-chw", {"block": block}, problem) for problem in problems for block in (8, 16)]
     stand.close()
-    assert [one.status for one in found["direct-chw"]] == [Status.RIGHT] * 3
-    assert [(one.status, one.reason) for one in found["direct-hwc"]] == [(Status.FAILED, "never ends")] * 3
-    assert [(name, width) for name, width, _ in asked] == [("direct-chw", 8), ("direct-hwc", 8), ("direct-hwc", 9)]
+    assert [one.status for one in found] == [Status.WRONG, Status.RIGHT] * 3
+    assert {one.reason for one in found[::2]} == {"misses"}
+    both = [(1, {"block": 8}), (1, {"block": 16})]
+    assert asked == [("direct-chw", both), *(("direct-chw", [(2, {"block": block})]) for block in (8, 16))]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
 from tests.lab.harness import check, problem_id, problems_for
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.rehearsal_process import Guarded
 from vgg16gpu.lab.trial import MAX_THREADS
 from vgg16gpu.lab.variant import Variant, places, variants
 
@@ -61,6 +64,34 @@ def test_random_problems(device: Device, variant: Variant, problem: Problem) -> 
 )
 def test_small_problems(device: Device, variant: Variant, problem: Problem) -> None:
     check(device, variant, problem)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("poison", [0xFF, 0x7F], ids=["nan", "3e38"])
+@pytest.mark.parametrize(
+    ("variant", "problem"),
+    cases([(variant, problem) for variant in VARIANTS for problem in SMALL if usual(variant, problem)]),
+)
+def test_nothing_beside_the_arrays_is_touched(device: Device, variant: Variant, problem: Problem, poison: int) -> None:
+    """What a rehearsal looks for: `lab run` rehearses no variant of the package."""
+    with Guarded(poison, device, variant, problem) as trial:
+        if os.environ.get("VGG16GPU_SANITIZE") == "address":
+            trial.forbid_gaps()
+            assert trial.error() <= variant.allowed(problem)
+        else:
+            assert trial.error() <= variant.allowed(problem)
+            assert trial.trespass() == ""
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_threads_may_run_in_reverse_order(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, where a missing barrier shows then."""
+    monkeypatch.setenv("VGG16GPU_ORDER", "reverse")
+    device = CpuDevice()
+    for problem in SMALL:
+        if usual(variant, problem):
+            check(device, variant, problem)
+    device.close()
 
 
 @pytest.mark.parametrize(

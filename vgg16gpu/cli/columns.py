@@ -26,10 +26,11 @@ def fitting(screen: Console, build: Callable[[Sequence[str]], Table], optional: 
 
 
 def _share(columns: Sequence[Column], room: int) -> None:
-    """Widths for the columns: what they need at least, and the room beyond that to those on the left first."""
-    for column in columns:
+    """Widths: what columns need at least; of the room beyond that those that want little get all, the others alike."""
+    wanting = sorted(columns, key=lambda column: _most(column) - _least(column))
+    for left, column in zip(range(len(wanting), 0, -1), wanting, strict=True):
         least = _least(column)
-        column.width = min(_most(column), least + room)
+        column.width = min(_most(column), least + room // left)
         room -= column.width - least
 
 

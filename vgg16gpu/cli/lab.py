@@ -21,6 +21,7 @@ from vgg16gpu.cli.options import find_model, json_option, parse_counts
 from vgg16gpu.cli.show import console, print_json, progress
 from vgg16gpu.cli.tell import device_words, tell
 from vgg16gpu.devices import open_device
+from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.comparison import Shape, comparison
 from vgg16gpu.lab.experiment import Choice, Experiment, Tell, experiments
 from vgg16gpu.lab.figures import draw
@@ -171,7 +172,7 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
     device, reason = open_device(options.device)
     try:
         effort = choose_effort(device.facts.kind, quick=options.quick, full=options.full)
-        stand = Stand(device, (*variants(), *own), effort, _rehearsals(options, own))
+        stand = Stand(device, (*variants(), *own), effort, _rehearsals(options, own, device))
         try:
             found = [
                 _run(experiment, stand, _choice(options, device.facts.kind, own), options) for experiment in chosen
@@ -197,11 +198,12 @@ def new_command(name: str, folder: Path) -> None:
     tell(f"try `vgg16gpu lab run {name} --dir {folder}` and `python -m pytest {folder}`")
 
 
-def _rehearsals(options: Options, own: Sequence[Variant]) -> dict[str, Rehearsal]:
-    """Each of somebody's own is tried elsewhere first."""
+def _rehearsals(options: Options, own: Sequence[Variant], device: Device) -> dict[str, Rehearsal]:
+    """Each of somebody's own is tried in another process first, on the very device that was opened here."""
     if options.folder is None:
         return {}
-    return {variant.name: partial(rehearse, options.folder.resolve(), options.device) for variant in own}
+    name = f"cuda:{device.foreign.ordinal}" if device.foreign else "cpu"
+    return {variant.name: partial(rehearse, options.folder.resolve(), name) for variant in own}
 
 
 def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:

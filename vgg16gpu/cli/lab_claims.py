@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final
 
 import click
@@ -11,13 +12,14 @@ from rich.text import Text
 from vgg16gpu.cli.options import json_option
 from vgg16gpu.cli.show import console, heading, print_json, table
 from vgg16gpu.cli.tell import tell
-from vgg16gpu.lab.claims import CPU_NOTE, content, write_claims
+from vgg16gpu.lab.claims import content, notes, share_text, write_claims
 from vgg16gpu.lab.claims_judge import Verdict
 from vgg16gpu.lab.claims_records import newest, read_records
 
 RESULTS: Final = Path("lab-results")  # where `lab run` writes to
 FOLDERS: Final = (RESULTS, Path("testbench") / "results" / "lab")
 
+_SHARE: Final = 120  # characters of the cases in which a claim holds; claims.csv has all of them
 _STYLES: Final = {Verdict.HOLDS: "green", Verdict.DOES_NOT: "red", Verdict.CANNOT_TELL: "dim"}
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -36,8 +38,9 @@ _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 def claims_command(folder: Path | None, ladder: Path | None, as_json: bool) -> None:
     """Judge every claim of the reports that can be tested, by their own tables and by recorded runs.
 
-    Each has the figure behind its verdict: holds, does not, or cannot tell where rows are missing or times are too
-    close. claims.csv and claims.json are written next to the records. Without any record the published
+    Each has its section, whether the report says it or shows or does it (or the question is ours), the figure behind
+    its verdict and the cases in which it holds: holds, does not, or cannot tell where rows are missing or times are
+    too close or too short. claims.csv and claims.json are written next to the records. Without any record the published
     tables are judged alone, and nothing is written. The exit code is 0 whatever the verdicts.
     """
     chosen = folder or newest(FOLDERS)
@@ -69,16 +72,18 @@ def _print(found: dict[str, Any]) -> None:
             shown.add_section()
         last = claim["seed"]
         theirs = _cell(claim["theirs_verdict"], claim["theirs"])
-        ours = _cell(claim["verdict"], claim["ours"])
-        shown.add_row(Text(claim["number"]), Text(claim["claim"]), Text(claim["test"]), theirs, ours)
+        ours = _cell(claim["verdict"], claim["ours"], share_text(claim))
+        place = Text("\n".join((claim["number"], f"({claim['section']})", claim["kind"])))
+        shown.add_row(place, Text(claim["claim"]), Text(claim["test"]), theirs, ours)
     screen.print(shown)
     for side, counted in found["counts"].items():
         screen.print(f"By {side}: {', '.join(f'{count} {name}' for name, count in counted.items())}.", markup=False)
     screen.print(f"Verdicts: {found['method']}.", markup=False)
-    if any(record["kind"] == "cpu" for record in found["records"]):
-        screen.print(CPU_NOTE, markup=False)
+    for note in notes(found):
+        screen.print(note, markup=False)
 
 
-def _cell(verdict: str, figure: str) -> Text:
-    """The verdict in its colour, and its figure."""
-    return Text.assemble((verdict.upper(), _STYLES[Verdict(verdict)]), f": {figure}")
+def _cell(verdict: str, figure: str, share: str = "") -> Text:
+    """The verdict in its colour, its figure, and the cases in which the claim holds."""
+    told = shorten(share, _SHARE, placeholder=" ...")
+    return Text.assemble((verdict.upper(), _STYLES[Verdict(verdict)]), f": {figure}", f"\n{told}" if told else "")

@@ -206,7 +206,8 @@ def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
 
 def _check(done: subprocess.CompletedProcess[str], unit: Unit) -> None:
     if done.returncode:
-        raise KernelError(f"{unit.label} does not compile:\n{_shorten(done.stderr) or f'exit code {done.returncode}'}")
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise KernelError(f"{unit.label} does not compile:\n{_shorten(said)}", said)
 
 
 def _shorten(message: str) -> str:

@@ -163,7 +163,7 @@ def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
         )
     except CompileError as error:
         said = "\n".join(part.strip() for part in (error.stdout, error.stderr) if part and part.strip())
-        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\n{said}") from error
+        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\n{said}", said) from error
     except Warning as warning:  # where warnings are errors
         raise KernelError(f"{unit} for {arch}: {warning}") from warning
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from vgg16gpu.bench.timing import summarise, wall
@@ -13,7 +14,10 @@ from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, Times
 from vgg16gpu.lab.reference import Reference
 
 CUDNN: Final = "cudnn"
+CUDNN_TF32: Final = "cudnn_tf32"  # products rounded to TF32, as libraries do unless told otherwise
 NUMPY: Final = "numpy"
+
+BASELINES: Final = (CUDNN, CUDNN_TF32, NUMPY)
 
 Measure: TypeAlias = Callable[[Device, Reference, Effort, Flush | None], Measurement]
 
@@ -22,12 +26,16 @@ def measure_baseline(
     name: str, device: Device, reference: Reference, effort: Effort, flush: Flush | None
 ) -> Measurement:
     """The time of a baseline; its status says so where there is none. Raises what `measure_cudnn` does otherwise."""
+    if reference.problem.bias:
+        return Measurement(Status.REFUSED, f"{name} is asked for products alone: no bias")
     return _BASELINES[name](device, reference, effort, flush)
 
 
-def _cudnn(device: Device, reference: Reference, effort: Effort, flush: Flush | None) -> Measurement:
+def _cudnn(
+    device: Device, reference: Reference, effort: Effort, flush: Flush | None, *, tf32: bool = False
+) -> Measurement:
     try:
-        found = measure_cudnn(device, reference, effort, flush)
+        found = measure_cudnn(device, reference, effort, flush, tf32=tf32)
     except MissingLibraryError as error:
         return Measurement(Status.MISSING, str(error))
     best = found.best
@@ -53,4 +61,8 @@ def _numpy(_: Device, reference: Reference, effort: Effort, __: Flush | None) ->
     return Measurement(Status.RIGHT, checked="it is the reference", error=0.0, compute=Times(summarise(samples)))
 
 
-_BASELINES: Final[Mapping[str, Measure]] = {CUDNN: _cudnn, NUMPY: _numpy}
+_BASELINES: Final[Mapping[str, Measure]] = {
+    CUDNN: _cudnn,
+    CUDNN_TF32: partial(_cudnn, tf32=True),
+    NUMPY: _numpy,
+}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.lab import claims_s1, claims_s2, claims_s3, claims_s4, claims_s5
-from vgg16gpu.lab.claims_judge import ABOUT, MARGIN, Claim, Finding, Verdict
+from vgg16gpu.lab.claims_judge import ABOUT, LAUNCHES, MARGIN, Claim, Finding, Verdict
 from vgg16gpu.lab.claims_records import Record, our_times
 from vgg16gpu.lab.claims_times import Times, published_times
 from vgg16gpu.lab.record import write_pair
@@ -16,10 +16,14 @@ from vgg16gpu.lab.record import write_pair
 SCHEMA: Final = 1
 NAME: Final = "claims"
 METHOD: Final = (
-    f"a claim holds if every comparison says so and does not if one speaks against it; times that differ by less than "
-    f"{MARGIN:.0%}, or whose samples overlap (least to 95th percentile), are too close to be different; 'about' is "
-    f"within a factor of {ABOUT:g}; cannot tell: rows are missing, or times are too close"
+    f"a claim that says every holds if all comparisons that count say so and does not if one speaks against it; most: "
+    f"more than half; some: one; times that differ by less than {MARGIN:.0%}, or whose samples overlap (least to 95th "
+    f"percentile), are too close to be different; a comparison with a time below {LAUNCHES} empty launches of the same "
+    f"device (95th percentile) counts for nothing, published times apart; 'about' is within a factor of {ABOUT:g}; "
+    f"cannot tell: rows are missing, or times too close or too short"
 )
+BETWEEN: Final = "; "  # labels of cases in a cell
+NO_FLOOR: Final = "none of their times is too short to count."
 CPU_NOTE: Final = "Times of a CPU: ours are verdicts about this CPU, not about a GPU."
 
 
@@ -27,7 +31,6 @@ CPU_NOTE: Final = "Times of a CPU: ours are verdicts about this CPU, not about a
 class Judged:
     """A claim and what became of it on both sides."""
 
-    number: str  # S2.3
     claim: Claim
     theirs: Finding
     ours: Finding
@@ -40,13 +43,10 @@ def claims() -> tuple[Claim, ...]:
 
 def judge(ours: Times, theirs: Times | None = None) -> tuple[Judged, ...]:
     """A verdict on every claim by the numbers of a run and, without `theirs`, by the published ones."""
-    numbers: dict[str, int] = {}
-    found = []
-    for claim in claims():
-        numbers[claim.seed] = numbers.get(claim.seed, 0) + 1
-        said = claim.theirs or claim.judge.find(theirs or published_times())
-        found.append(Judged(f"{claim.seed}.{numbers[claim.seed]}", claim, said, claim.judge.find(ours)))
-    return tuple(found)
+    published = theirs or published_times()
+    return tuple(
+        Judged(claim, claim.theirs or claim.judge.find(published), claim.judge.find(ours)) for claim in claims()
+    )
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, dict[str, int]]:
@@ -72,6 +72,7 @@ def content(records: Sequence[Record]) -> dict[str, Any]:
                 "kind": record.kind,
                 "date": record.date,
                 "quick": record.quick,
+                "floor_ms": record.floor,
             }
             for record in records
         ],
@@ -85,16 +86,40 @@ def write_claims(folder: Path, found: dict[str, Any]) -> tuple[Path, Path]:
     return write_pair(folder, NAME, found["claims"], found)
 
 
-def _row(judged: Judged) -> dict[str, str]:
-    claim = judged.claim
+def notes(found: dict[str, Any]) -> list[str]:
+    """What a reader of `content` must know of its records: times of a CPU, no empty launch."""
+    records = found["records"]
+    lacking = [record["experiment"] for record in records if record["floor_ms"] is None and not record["model"]]
+    return [
+        *([CPU_NOTE] if any(record["kind"] == "cpu" for record in records) else []),
+        *([f"No empty launch is in the records of {', '.join(lacking)}: {NO_FLOOR}"] if lacking else []),
+    ]
+
+
+def share_text(claim: Mapping[str, Any]) -> str:
+    """In which cases a claim of `content` holds, and which are too short; "" where that is all or none of them."""
+    is_part = 0 < claim["holds"] < claim["cases"]
+    parts = [f"Holds in: {claim['which']}"] if is_part and claim["which"] else []
+    return ". ".join((*parts, *([f"Too short: {claim['short']}"] if claim["short"] else [])))
+
+
+def _row(judged: Judged) -> dict[str, Any]:
+    claim, theirs, ours = judged.claim, judged.theirs, judged.ours
     return {
-        "number": judged.number,
+        "number": claim.number,
         "seed": claim.seed,
+        "section": claim.section,
+        "kind": claim.kind,
         "claim": claim.text,
-        "origin": claim.origin,
         "test": claim.test,
-        "theirs": judged.theirs.figure,
-        "theirs_verdict": judged.theirs.verdict.value,
-        "ours": judged.ours.figure,
-        "verdict": judged.ours.verdict.value,
+        "theirs": theirs.figure,
+        "theirs_verdict": theirs.verdict.value,
+        "theirs_holds": theirs.holds,
+        "theirs_cases": theirs.cases,
+        "ours": ours.figure,
+        "verdict": ours.verdict.value,
+        "holds": ours.holds,
+        "cases": ours.cases,
+        "short": BETWEEN.join(ours.short),
+        "which": BETWEEN.join(ours.which),
     }

@@ -1,12 +1,14 @@
-"""What a claim is and how it is judged: comparisons of two numbers, all of which must come out as the claim says."""
+"""What a claim is and how it is judged: comparisons of two numbers, and in how many of them it is as the claim says.
+
+A time that is about as short as an empty launch is a launch, not work: a comparison with one counts for nothing.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import median
 from textwrap import shorten
 from typing import Final, Literal, TypeAlias
 
@@ -15,10 +17,12 @@ from vgg16gpu.lab.published import Key
 
 MARGIN: Final = 0.05  # two times that differ by less are no different; nor are those whose samples overlap
 ABOUT: Final = 1.2  # "about 6 times": from 6 / 1.2 to 6 * 1.2
+LAUNCHES: Final = 3  # a time below so many empty launches counts for nothing
 
-_REASON: Final = 60  # characters of why a number is missing
+_REASON, _REASONS = 60, 2  # characters of why a number is missing; how many of these are told
 
-Origin: TypeAlias = Literal["said", "table", "practice"]  # in a sentence, by a table, by what was done without a word
+Kind: TypeAlias = Literal["said", "table", "practice", "our question"]  # a sentence, numbers alone, done without a word
+Says: TypeAlias = Literal["every", "most", "some"]  # in how many of the cases it must be so
 
 
 class Verdict(StrEnum):
@@ -31,10 +35,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict and the figure behind it."""
+    """A verdict, the figure behind it, and the share of the cases in which the claim holds."""
 
     figure: str
     verdict: Verdict
+    holds: int = 0
+    cases: int = 0  # that count: with a number, and not too short
+    which: tuple[str, ...] = ()  # labels of those that hold
+    short: tuple[str, ...] = ()  # labels of those with a time too short to count
 
 
 @dataclass(frozen=True)
@@ -47,14 +55,20 @@ class Judge:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a report that can be tested, and how."""
+    """A sentence that can be tested, of a report or of ours, and how."""
 
-    seed: str
-    text: str  # as published, in our words
-    origin: Origin
+    number: str  # S2.3; never used again for another claim
+    section: str  # of the report: "3.3.2"; "-" where it has none
+    text: str  # in our words
+    kind: Kind
     test: str  # what is compared
     judge: Judge
     theirs: Finding | None = None  # where it is not their table that tells
+
+    @property
+    def seed(self) -> str:
+        """The report: S2."""
+        return self.number.split(".")[0]
 
 
 @dataclass(frozen=True)
@@ -68,13 +82,24 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Growing:
+    """A time at two sizes, beside another at the same two."""
+
+    label: str
+    first: tuple[Quantity, Quantity]  # before, after
+    second: tuple[Quantity, Quantity]
+
+
+@dataclass(frozen=True)
 class Compared:
-    """The two times of a pair."""
+    """The two numbers of a pair."""
 
     label: str
     first: Entry
     second: Entry
     ratio: float  # second / first
+    is_short: bool = False  # one of the two is hardly more than a launch
+    unit: str = "ms"
 
     @property
     def is_ahead(self) -> bool:
@@ -90,7 +115,7 @@ class Compared:
     def text(self) -> str:
         """Both, and of what."""
         at = f"{self.label}: " if self.label else ""
-        return f"{at}{self.first.text} against {self.second.text} ms"
+        return f"{at}{self.first.text} against {self.second.text} {self.unit}"
 
     @property
     def _overlap(self) -> bool:
@@ -108,71 +133,109 @@ class Rule:
     against: Callable[[float], float]
 
 
-def faster(pairs: Iterable[Pair]) -> Judge:
+def faster(pairs: Iterable[Pair], says: Says = "every") -> Judge:
     """The first of every pair is faster."""
-
-    def verdict(found: Compared) -> Verdict:
-        if found.is_ahead:
-            return Verdict.HOLDS
-        return Verdict.DOES_NOT if found.is_behind else Verdict.CANNOT_TELL
-
-    return every(pairs, Rule(verdict, lambda ratio: -ratio))
+    return _judged(pairs, AHEAD, says)
 
 
-def no_faster(pairs: Iterable[Pair]) -> Judge:
+def no_faster(pairs: Iterable[Pair], says: Says = "every") -> Judge:
     """The first of no pair is faster than the second."""
-    return every(pairs, Rule(lambda found: _holds(not found.is_ahead), lambda ratio: ratio))
+    return _judged(pairs, Rule(lambda found: _holds(not found.is_ahead), lambda ratio: ratio), says)
 
 
-def same(pairs: Iterable[Pair]) -> Judge:
+def same(pairs: Iterable[Pair], says: Says = "every") -> Judge:
     """Both of every pair take as long."""
-    return every(pairs, Rule(lambda found: _holds(not (found.is_ahead or found.is_behind)), _difference))
+    return _judged(pairs, SAME, says)
 
 
-def about(factor: float, pairs: Iterable[Pair]) -> Judge:
+def differ(pairs: Iterable[Pair], says: Says = "most") -> Judge:
+    """The two are different things: their times differ."""
+    rule = Rule(lambda found: _holds(found.is_ahead or found.is_behind), lambda ratio: -_difference(ratio))
+    return _judged(pairs, rule, says)
+
+
+def about(factor: float, pairs: Iterable[Pair], says: Says = "every") -> Judge:
     """The first of every pair is about `factor` times faster."""
-
-    def verdict(found: Compared) -> Verdict:
-        return _holds(1 / ABOUT <= found.ratio / factor <= ABOUT)
-
-    return every(pairs, Rule(verdict, lambda ratio: abs(math.log(ratio / factor))))
+    return _judged(pairs, _between(factor / ABOUT, factor * ABOUT, factor), says)
 
 
-def every(pairs: Iterable[Pair], rule: Rule) -> Judge:
-    """All pairs are as the rule says: one against it refutes, one that is missing or too close leaves open."""
-    chosen = tuple(pairs)
-
-    def find(times: Times) -> Finding:
-        found, lacking = compare(chosen, times)
-        if not found:
-            return missing(lacking)
-        verdicts = [rule.verdict(each) for each in found]
-        worst = max(found, key=lambda each: rule.against(each.ratio))
-        figure = f"{_ratios(found)} {_where(worst, found)}{_counts(verdicts, lacking)}"
-        if Verdict.DOES_NOT in verdicts:
-            return Finding(figure, Verdict.DOES_NOT)
-        is_open = lacking or Verdict.CANNOT_TELL in verdicts
-        return Finding(figure, Verdict.CANNOT_TELL if is_open else Verdict.HOLDS)
-
-    return Judge(keys_of(chosen), find)
+def between(least: float, most: float, pairs: Iterable[Pair], says: Says = "every") -> Judge:
+    """The first of every pair is from `least` to `most` times faster."""
+    middle = least if math.isinf(most) else math.sqrt(least * most)
+    return _judged(pairs, _between(least, most, middle), says)
 
 
-def differ(pairs: Iterable[Pair]) -> Judge:
-    """The two are different things: their times differ in half of the pairs, or in more."""
-    chosen = tuple(pairs)
+def saves(least: float, most: float, pairs: Iterable[Pair], says: Says = "every") -> Judge:
+    """The first of every pair takes less time, by a share of the second's from `least` to `most`."""
+    return between(1 / (1 - least), 1 / (1 - most), pairs, says)
+
+
+def growth(cases: Iterable[Growing], says: Says = "every") -> Judge:
+    """The first of every case grows clearly less than the second."""
+    chosen = tuple(cases)
+    pairs = [Pair(each.label, *side) for each in chosen for side in (each.first, each.second)]
 
     def find(times: Times) -> Finding:
-        found, lacking = compare(chosen, times)
-        if not found:
-            return missing(lacking)
-        middle = median(_difference(each.ratio) for each in found)
-        most = max(found, key=lambda each: _difference(each.ratio))
-        figure = f"half differ by less than {middle:.1%}, the most is {_difference(most.ratio):.1%} ({most.text})"
-        if lacking:
-            return Finding(f"{figure}; {_lacking(lacking)}", Verdict.CANNOT_TELL)
-        return Finding(figure, _holds(middle > MARGIN))
+        found, lacking = [], []
+        for case in chosen:
+            sides, reasons = compare([Pair(case.label, *case.first), Pair(case.label, *case.second)], times)
+            lacking += reasons[:1]
+            if not reasons:
+                first, second = sides
+                values = Entry(first.ratio), Entry(second.ratio)
+                is_short = first.is_short or second.is_short
+                found.append(Compared(case.label, *values, second.ratio / first.ratio, is_short, "times"))
+        return share(found, CLEARLY, says, lacking)
 
-    return Judge(keys_of(chosen), find)
+    return Judge(keys_of(pairs), find)
+
+
+def beside(judge: Judge, other: Judge, what: str) -> Judge:
+    """The first decides; the figure of the other is told."""
+
+    def find(times: Times) -> Finding:
+        found = judge.find(times)
+        return replace(found, figure=f"{found.figure}; {what}: {other.find(times).figure}")
+
+    return Judge(tuple(dict.fromkeys((*judge.keys, *other.keys))), find)
+
+
+def share(found: Sequence[Compared], rule: Rule, says: Says = "every", lacking: Sequence[str] = ()) -> Finding:
+    """The verdict of comparisons: of those that count, as many hold as the claim says, or cannot any more.
+
+    What is missing or too close leaves open; a time too short to count does nothing. None that counts: cannot tell.
+    """
+    counted = [each for each in found if not each.is_short]
+    short = tuple(each.label for each in found if each.is_short)
+    if not counted:
+        return replace(missing([_too_short(short, len(found)), *lacking] if short else lacking), short=short)
+    verdicts = [rule.verdict(each) for each in counted]
+    which = tuple(each.label for each, verdict in zip(counted, verdicts, strict=True) if verdict is Verdict.HOLDS)
+    worst = max(counted, key=lambda each: rule.against(each.ratio))
+    unsure = verdicts.count(Verdict.CANNOT_TELL) + len(lacking)
+    total = len(counted) + len(lacking)
+    parts = [f"{_ratios(counted)} {_where(worst, counted)}"]
+    parts += [f"{len(which)} of {total} as claimed"] if total > 1 else []
+    parts += [f"{unsure - len(lacking)} too close"] if unsure > len(lacking) else []
+    parts += [f"{len(lacking)} missing: {_told(lacking)}"] if lacking else []
+    parts += [_too_short(short, len(found))] if short else []
+    verdict = verdict_of(says, len(which), unsure, total)
+    return Finding("; ".join(parts), verdict, len(which), len(counted), tuple(filter(None, which)), short)
+
+
+def verdict_of(says: Says, holds: int, unsure: int, total: int) -> Verdict:
+    """What a share means: so many of `total` cases hold, `unsure` might."""
+    needed = {"every": total, "most": total // 2 + 1, "some": 1}[says]
+    if not total or holds < needed <= holds + unsure:
+        return Verdict.CANNOT_TELL
+    return Verdict.HOLDS if holds >= needed else Verdict.DOES_NOT
+
+
+def decided(figure: str, does: bool | None) -> Finding:
+    """One case; None: it cannot be told."""
+    if does is None:
+        return Finding(figure, Verdict.CANNOT_TELL)
+    return Finding(figure, _holds(does), int(does), 1)
 
 
 def compare(pairs: Sequence[Pair], times: Times) -> tuple[list[Compared], list[str]]:
@@ -181,7 +244,8 @@ def compare(pairs: Sequence[Pair], times: Times) -> tuple[list[Compared], list[s
     for pair in pairs:
         first, second = pair.first.of(times), pair.second.of(times)
         if first.value and second.value:
-            found.append(Compared(pair.label, first, second, second.value / first.value))
+            is_short = pair.first.is_short(times, LAUNCHES) or pair.second.is_short(times, LAUNCHES)
+            found.append(Compared(pair.label, first, second, second.value / first.value, is_short))
         elif not pair.optional:
             lacking.append(reason(first if not first.value else second))
     return found, lacking
@@ -194,12 +258,36 @@ def keys_of(pairs: Iterable[Pair]) -> tuple[Key, ...]:
 
 def missing(reasons: Sequence[str]) -> Finding:
     """Nothing to compare."""
-    return Finding("; ".join(dict.fromkeys(reasons)) or "no numbers", Verdict.CANNOT_TELL)
+    return Finding(_told(reasons) or "no numbers", Verdict.CANNOT_TELL)
 
 
 def reason(entry: Entry) -> str:
     """Why there is no number, in a few words."""
     return shorten(entry.remark or entry.status, _REASON, placeholder=" ...")
+
+
+def _judged(pairs: Iterable[Pair], rule: Rule, says: Says) -> Judge:
+    chosen = tuple(pairs)
+
+    def find(times: Times) -> Finding:
+        found, lacking = compare(chosen, times)
+        return share(found, rule, says, lacking)
+
+    return Judge(keys_of(chosen), find)
+
+
+def _between(least: float, most: float, middle: float) -> Rule:
+    return Rule(lambda found: _holds(least <= found.ratio <= most), lambda ratio: abs(math.log(ratio / middle)))
+
+
+def _ahead(found: Compared) -> Verdict:
+    if found.is_ahead:
+        return Verdict.HOLDS
+    return Verdict.DOES_NOT if found.is_behind else Verdict.CANNOT_TELL
+
+
+def _alike(found: Compared) -> Verdict:
+    return _holds(not (found.is_ahead or found.is_behind))
 
 
 def _holds(does: bool) -> Verdict:
@@ -208,6 +296,11 @@ def _holds(does: bool) -> Verdict:
 
 def _difference(ratio: float) -> float:
     return max(ratio, 1 / ratio) - 1
+
+
+AHEAD: Final = Rule(_ahead, lambda ratio: -ratio)
+CLEARLY: Final = Rule(lambda found: _holds(found.is_ahead), lambda ratio: -ratio)
+SAME: Final = Rule(_alike, _difference)
 
 
 def _ratios(found: Sequence[Compared]) -> str:
@@ -219,15 +312,12 @@ def _where(worst: Compared, found: Sequence[Compared]) -> str:
     return f"({worst.text})" if len(found) == 1 else f"(weakest: {worst.text})"
 
 
-def _counts(verdicts: Sequence[Verdict], lacking: Sequence[str]) -> str:
-    total = len(verdicts) + len(lacking)
-    parts = [f"{verdicts.count(Verdict.HOLDS)} of {total} as claimed"] if total > 1 else []
-    if open_ones := verdicts.count(Verdict.CANNOT_TELL):
-        parts.append(f"{open_ones} too close")
-    if lacking:
-        parts.append(_lacking(lacking))
-    return "".join(f"; {part}" for part in parts)
+def _told(reasons: Sequence[str]) -> str:
+    """Each once, the first few of them."""
+    different = list(dict.fromkeys(reasons))
+    more = [f"{len(different) - _REASONS} more"] if len(different) > _REASONS else []
+    return "; ".join((*different[:_REASONS], *more))
 
 
-def _lacking(lacking: Sequence[str]) -> str:
-    return f"{len(lacking)} missing: {', '.join(dict.fromkeys(lacking))}"
+def _too_short(short: Sequence[str], total: int) -> str:
+    return f"{len(short)} of {total} too short to count"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class Record:
     date: str
     quick: bool
     entries: Mapping[Key, Entry]
+    floor: float | None = None  # ms of an empty launch, its 95th percentile; None: the record does not have it
 
 
 def newest(folders: Sequence[Path]) -> Path | None:
@@ -72,8 +73,10 @@ def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
 
 
 def our_times(records: Sequence[Record]) -> Times:
-    """All of them as one."""
-    return Times({name: entry for record in records for name, entry in record.entries.items()}, ABSENT)
+    """All of them as one. A ladder's times are of whole networks: they have no floor."""
+    entries = {name: entry for record in records for name, entry in record.entries.items()}
+    floors = {record.experiment: record.floor for record in records if record.floor is not None}
+    return Times(entries, ABSENT, floors, names_rows=True)
 
 
 def _last_written(folder: Path) -> float:
@@ -114,9 +117,15 @@ def _read(path: Path) -> Record | None:
             place["date"],
             bool(content.get("options", {}).get("quick")),
             entries,
+            _floor(content.get("empty_launch")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"'{path}' is a record of another version ({error!r} is wrong); run it again") from error
+
+
+def _floor(empty: Mapping[str, Any] | None) -> float | None:
+    """Milliseconds of an empty launch; older records do not have it."""
+    return None if empty is None else 1e3 * float(empty["p95_s"])
 
 
 def _row(row: Mapping[str, Any]) -> tuple[Key, Entry]:
@@ -125,7 +134,10 @@ def _row(row: Mapping[str, Any]) -> tuple[Key, Entry]:
     setup_ms = None if setup is None else 1e3 * setup
     parts = [row["compute"], *([row["convert"]] if row["scope"] == "total" and row["convert"] else [])]
     spread = _spread(*(part["warm"] for part in parts)) if row["compute"] and row["scope"] != "setup" else None
-    return name, Entry(row["ours"], row["status"], row["remark"], row["error"], setup_ms, spread)
+    samples = row["compute"]["warm"].get("samples") if row["compute"] else None
+    tolerance, variant = row.get("tolerance"), row.get("variant", "")
+    taken = Entry(row["ours"], row["status"], row["remark"], row["error"], setup_ms, spread, tolerance)
+    return name, replace(taken, variant=variant, samples=samples)
 
 
 def _spread(*summaries: Mapping[str, Any]) -> tuple[float, float]:
@@ -143,6 +155,7 @@ def _ladder(content: Mapping[str, Any]) -> dict[Key, Entry]:
     for rung in content["rungs"]:
         times, status = rung["times"], _LADDER_STATUS[rung["status"]].value
         milliseconds, spread = (1e3 * times["median_s"], _spread(times)) if times else (None, None)
-        entry = Entry(milliseconds, status, rung["why"], rung["error"], spread=spread)
+        judged = rung.get("tolerance"), rung.get("precision", "fp32")
+        entry = Entry(milliseconds, status, rung["why"], rung["error"], None, spread, *judged)
         entries[SEED, LADDER, "", rung["letter"], ""] = entry
     return entries

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from statistics import median
 from typing import Final, Literal, TypeAlias
 
@@ -26,6 +26,10 @@ class Entry:
     error: float | None = None  # norm-wise, against float64
     setup_ms: float | None = None
     spread: tuple[float, float] | None = None  # of its samples: the least and the 95th percentile, milliseconds
+    tolerance: float | None = None  # that `error` may have
+    precision: str = "fp32"
+    variant: str = ""  # that was run; of published numbers none is known
+    samples: int | None = None  # behind it
 
     @property
     def text(self) -> str:
@@ -45,9 +49,25 @@ class Times:
 
     entries: Mapping[Key, Entry]
     absent: str
+    floors: Mapping[str, float] = field(default_factory=dict)  # ms of an empty launch, by seed; 0 where it is not known
+    names_rows: bool = False  # whether a row that a record of the seed lacks is named
 
     def __getitem__(self, key: Key) -> Entry:
-        return self.entries.get(key) or Entry(None, Status.MISSING.value, self.absent)
+        return self.entries.get(key) or Entry(None, Status.MISSING.value, self._absence(key))
+
+    def _absence(self, key: Key) -> str:
+        seed, table, _, method, _ = key
+        if self.names_rows and seed in self._seeds and (seed, table, method) not in self._methods:
+            return f"no row {method} of table {table} in the record"
+        return self.absent
+
+    @cached_property
+    def _seeds(self) -> frozenset[str]:
+        return frozenset(key[0] for key in self.entries)
+
+    @cached_property
+    def _methods(self) -> frozenset[tuple[str, str, str]]:
+        return frozenset((key[0], key[1], key[3]) for key in self.entries)
 
     def rows(self, seed: str, table: str, method: str | None = None) -> dict[Key, Entry]:
         """All of a table, or those of a method."""
@@ -62,13 +82,15 @@ class Quantity:
 
     keys: tuple[Key, ...]
     combine: Combine = "first"
+    other_than: tuple[str, ...] = ()  # variants that had the row's name once and are something else: not taken
 
     def of(self, times: Times) -> Entry:
         """Its value on one side, or why there is none."""
-        found = [times[key] for key in self.keys]
+        found = [self._taken(key, times[key]) for key in self.keys]
         values = [entry.value for entry in found if entry.value is not None]
         if not values:
-            return next((entry for entry in found if entry.remark != times.absent), found[0])
+            known = (entry for key, entry in zip(self.keys, found, strict=True) if key in times.entries)
+            return next(known, found[0])
         if self.combine == "first":
             return next(entry for entry in found if entry.value is not None)
         estimated = any(entry.status == Status.ESTIMATED.value for entry in found)
@@ -76,15 +98,27 @@ class Quantity:
         spread = (min(low for low, _ in spreads), max(high for _, high in spreads)) if spreads else None
         return Entry(median(values), (Status.ESTIMATED if estimated else Status.RIGHT).value, spread=spread)
 
+    def is_short(self, times: Times, launches: int) -> bool:
+        """Whether its value is below so many empty launches of the record."""
+        value = self.of(times).value
+        return value is not None and value < launches * times.floors.get(self.keys[0][0], 0.0)
+
+    def _taken(self, key: Key, entry: Entry) -> Entry:
+        if entry.variant not in self.other_than or not entry.variant:
+            return entry
+        return Entry(None, Status.MISSING.value, f"row {key[3]} of the record is {entry.variant}, not theirs")
+
 
 def key(seed: str, table: str, size: object, method: str, parameter: str = "") -> Key:
     """The name of a number."""
     return seed, table, str(size), method, parameter
 
 
-def one(seed: str, table: str, size: object, method: str, parameter: str = "") -> Quantity:
+def one(
+    seed: str, table: str, size: object, method: str, parameter: str = "", *, other_than: tuple[str, ...] = ()
+) -> Quantity:
     """A single number."""
-    return Quantity((key(seed, table, size, method, parameter),))
+    return Quantity((key(seed, table, size, method, parameter),), other_than=other_than)
 
 
 @cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from vgg16gpu.lab.baseline import CUDNN, NUMPY
+from vgg16gpu.lab.baseline import BASELINES
 from vgg16gpu.lab.measure import Effort, Measurement, Scope, Status
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.published import CARDS, Key, published
@@ -22,8 +22,6 @@ from vgg16gpu.lab.variant import Variant
 
 Tell: TypeAlias = Callable[[int, int, str], None]  # done, of how many, what is next
 Unit: TypeAlias = Literal["ms", "ratio"]
-
-BASELINES = (CUDNN, NUMPY)
 
 
 @dataclass(frozen=True)

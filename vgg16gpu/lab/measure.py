@@ -109,6 +109,7 @@ class Measurement:
     estimate_s: float | None = None  # of ESTIMATED, the computation alone
     estimate_convert_s: float = 0.0  # of ESTIMATED, the conversion
     details: Mapping[str, Any] = field(default_factory=dict)  # what a library says of itself
+    output: str = ""  # what a compiler wrote, where it refused the kernel
 
     def seconds(self, scope: Scope = "compute", *, cold: bool = False) -> float | None:
         """The median, of the computation alone or with more; None where there is none."""

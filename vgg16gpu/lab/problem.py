@@ -19,7 +19,7 @@ _FIELDS = ("batch", "channels", "height", "width", "outputs", "kernel", "stride"
 
 @dataclass(frozen=True)
 class Problem:
-    """y[n,o,i,j] = sum over c, p, q of x[n,c,i*stride+p-padding,j*stride+q-padding] * weight[o,c,p,q].
+    """y[n,o,i,j] = sum over c, p, q of x[n,c,i*stride+p-padding,j*stride+q-padding] * weight[o,c,p,q] (+ bias[o]).
 
     What lies outside of x is zero. Raises InputError for sizes without an output.
     """
@@ -32,6 +32,7 @@ class Problem:
     kernel: int = 3  # rows and columns of a filter
     stride: int = 1
     padding: int = 0  # on each side
+    bias: bool = False  # whether there is one, a number for each output channel
 
     def __post_init__(self) -> None:
         wrong = [name for name in _FIELDS if getattr(self, name) < 1] + ["padding"] * (self.padding < 0)
@@ -80,8 +81,14 @@ class Problem:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that have to be moved at least: x and the weights read once, y written once."""
-        return 4 * (math.prod(self.x_shape) + math.prod(self.weight_shape) + math.prod(self.y_shape))
+        """Bytes that have to be moved at least: x, the weights and the bias read once, y written once."""
+        values = math.prod(self.x_shape) + math.prod(self.weight_shape) + math.prod(self.y_shape)
+        return 4 * values + self.bias_nbytes
+
+    @property
+    def bias_nbytes(self) -> int:
+        """Bytes of the bias, 0 without one."""
+        return 4 * self.outputs if self.bias else 0
 
     def random(self, seed: int = 0) -> tuple[Array, Array]:
         """(x, weight): normal numbers, the weights scaled so that y is about as large as x."""
@@ -90,8 +97,14 @@ class Problem:
         weight = random.standard_normal(self.weight_shape, np.float32) / np.float32(math.sqrt(self.taps))
         return x, weight
 
-    def expected(self, x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Array64:
-        """The answer in float64, tap by tap."""
+    def random_bias(self, seed: int = 0) -> Array | None:
+        """(outputs,): normal numbers; None for a problem without a bias."""
+        if not self.bias:
+            return None
+        return np.random.default_rng((seed, 1)).standard_normal(self.outputs, np.float32)
+
+    def expected(self, x: npt.NDArray[Any], weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None = None) -> Array64:
+        """The answer in float64, tap by tap; the bias, if there is one, is added last."""
         padding = ((0, 0), (0, 0), (self.padding, self.padding), (self.padding, self.padding))
         padded = np.pad(x.astype(np.float64), padding)
         y = np.zeros(self.y_shape)
@@ -100,7 +113,7 @@ class Problem:
             for q in range(self.kernel):
                 window = padded[:, :, p : p + rows : self.stride, q : q + columns : self.stride]
                 y += np.einsum("nchw,oc->nohw", window, weight[:, :, p, q].astype(np.float64), optimize=True)
-        return y
+        return y if bias is None else y + bias.astype(np.float64)[:, np.newaxis, np.newaxis]
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: C
         "options": {**options, "own": [variant.name for variant in choice.own]},
         "environment": environment(stand.device),
         "ceilings": asdict(stand.ceilings),
+        "empty_launch": None if stand.broken else asdict(stand.empty_launch),
         "rows": [_row(row) for row in rows],
     }
 
@@ -96,6 +97,7 @@ def _row(row: Row) -> dict[str, Any]:
         "compute": _times(found.compute) if found else None,
         "convert": _times(found.convert) if found else None,
         "details": dict(found.details) if found else {},
+        "output": found.output if found else "",
     }
 
 

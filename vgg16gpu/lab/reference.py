@@ -32,6 +32,11 @@ class Reference:
         return self.problem.random(self.seed)
 
     @cached_property
+    def bias(self) -> Array | None:
+        """(outputs,), if the problem has one."""
+        return self.problem.random_bias(self.seed)
+
+    @cached_property
     def rows(self) -> Rows:
         """The rows of the output that are compared: all, or both edges and others drawn by lot."""
         height = self.problem.out_height
@@ -47,8 +52,8 @@ class Reference:
     def expected(self) -> Array64:
         """Those rows of y in float64."""
         if self.is_whole:
-            return self.problem.expected(*self.inputs)
-        return expected_rows(self.problem, *self.inputs, self.rows)
+            return self.problem.expected(*self.inputs, self.bias)
+        return expected_rows(self.problem, *self.inputs, self.rows, self.bias)
 
     @property
     def is_whole(self) -> bool:
@@ -70,7 +75,13 @@ class Reference:
         return layer_error(part, self.expected)
 
 
-def expected_rows(problem: Problem, x: npt.NDArray[Any], weight: npt.NDArray[Any], rows: Rows) -> Array64:
+def expected_rows(
+    problem: Problem,
+    x: npt.NDArray[Any],
+    weight: npt.NDArray[Any],
+    rows: Rows,
+    bias: npt.NDArray[Any] | None = None,
+) -> Array64:
     """Some rows of the answer in float64: (N, outputs, len(rows), columns)."""
     batch, outputs, _, out_width = problem.y_shape
     y = np.zeros((batch, outputs, len(rows), out_width))
@@ -83,4 +94,4 @@ def expected_rows(problem: Problem, x: npt.NDArray[Any], weight: npt.NDArray[Any
         for q in range(problem.kernel):
             window = band[..., q : q + columns : problem.stride]
             y += np.einsum("nchw,oc->nohw", window, weight[:, :, p, q].astype(np.float64), optimize=True)
-    return y
+    return y if bias is None else y + bias.astype(np.float64)[:, np.newaxis, np.newaxis]

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
+from vgg16gpu.bench.timing import Summary
 from vgg16gpu.devices.base import Device
-from vgg16gpu.errors import DeviceError, Error, KernelError
+from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.lab.baseline import measure_baseline
-from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure
+from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure, take_times
+from vgg16gpu.lab.outcome import outcome
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError, guarded
+from vgg16gpu.lab.trial import guarded
 from vgg16gpu.lab.variant import Parameters, Variant
-from vgg16gpu.program import Kernel
+from vgg16gpu.program import Dim3, Kernel, Step
 
 Work: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]  # variant, parameters, problem
 
-Rehearsal: TypeAlias = Callable[[Variant, Problem, Parameters], str]  # why it must not be run here, or ""
+Case: TypeAlias = tuple[Problem, Parameters]
+Setting: TypeAlias = Work  # with the smallest image, as its size does not matter
+Rehearsal: TypeAlias = Callable[[Variant, Sequence[Case]], Sequence[Measurement | None]]  # what is wrong in each case
 NONE: Final[Mapping[str, Rehearsal]] = MappingProxyType({})
 
 _TRUSTED_SECONDS: Final = 1e-3  # from which on a run tells what a larger one takes: the launch does not count
-
-_OUTCOMES: Final[Mapping[type[Error], Status]] = {
-    RefusedError: Status.REFUSED,
-    InvalidLaunchError: Status.INVALID,
-    DeviceError: Status.NO_ROOM,
-}
 
 
 class BrokenDeviceError(KernelError):
@@ -42,16 +39,16 @@ class BrokenDeviceError(KernelError):
 class Stand:
     """Measures variants and baselines, each problem's answer computed once, each case measured once.
 
-    `rehearsals`: what is to be asked before a variant is run in this process, until it lets one pass. What it said
-    against a variant holds for images of other sizes, too: a kernel that hangs costs the wait once, not once a size.
+    `rehearsals`: what is to be asked before a variant is run in this process, once for each setting: parameters and all
+    of a problem but the size of its image. What it says holds for every size.
     """
 
     def __init__(
         self, device: Device, variants: Iterable[Variant], effort: Effort, rehearsals: Mapping[str, Rehearsal] = NONE
     ) -> None:
         self.device, self.effort = device, effort
-        self._rehearsals = dict(rehearsals)  # of variants that nobody has run yet, by name
-        self._objections: dict[object, str] = {}  # what they said
+        self._rehearsals = rehearsals  # by name of the variant
+        self._rehearsed: dict[Setting, Measurement | None] = {}  # what is wrong, None: nothing
         self.variants = {variant.name: variant for variant in variants}
         self.broken = ""  # by whom, if the device is beyond use
         self._done: dict[tuple[Work, Effort], Measurement] = {}
@@ -63,6 +60,21 @@ class Stand:
     def ceilings(self) -> Ceilings:
         """The device's roofline, measured."""
         return measure_ceilings(self.device)
+
+    @cached_property
+    def empty_launch(self) -> Summary:
+        """The time of a kernel that does nothing, taken as every time is: less than that nobody measures."""
+        step = Step(Kernel("lab/empty.cu", "empty"), Dim3(1), Dim3(1), ())
+        self.device.build([step.kernel])
+        with contextlib.ExitStack() as bound:
+
+            def several(times: int) -> Callable[[], None]:
+                launch = self.device.bind([step] * times, {})
+                bound.callback(self.device.unbind, launch)
+                return launch
+
+            first = self.device.measure(several(1), 1)[0]
+            return take_times(self.device, several, first, self.effort, None).warm
 
     def percent(self, problem: Problem | Network, seconds: float) -> float:
         """What the least time for a problem on FFMA, its arrays moved once, is of `seconds`. Above 100: by caches."""
@@ -77,9 +89,16 @@ class Stand:
         return self.effort.description(self.device.facts.kind, cold)
 
     def build(self, work: Iterable[tuple[str, Parameters, Problem]]) -> None:
-        """Compile the kernels of all of this at once. What does not compile is told when it is measured."""
+        """Rehearse what is to be rehearsed, and compile the kernels of the rest at once.
+
+        What does not compile, or must not be run, is told when it is measured.
+        """
+        work = tuple(work)
+        self._rehearse(work)
         kernels: dict[Kernel, None] = {}
         for name, parameters, problem in work:
+            if self._rehearsed.get(_setting(name, parameters, problem)):
+                continue
             with contextlib.suppress(Exception):  # `measure` meets it again and says so
                 kernels.update(dict.fromkeys(self._kernels(self.variants[name], parameters, problem)))
         with contextlib.suppress(KernelError):
@@ -120,34 +139,35 @@ class Stand:
         variant = self.variants.get(name)
         if variant is None:
             return Measurement(Status.MISSING, f"there is no variant '{name}'")
-        shape = replace(problem, height=problem.kernel, width=problem.kernel)  # the same but for the image's size
-        kin = name, tuple(sorted(parameters.items())), shape
+        kin = _setting(name, parameters, problem)
+        self._rehearse([(name, parameters, problem)])
+        if objection := self._rehearsed.get(kin):
+            return objection
         if estimate := self._estimate(kin, problem, effort):
             return estimate
-        if name in self._rehearsals:
-            if kin not in self._objections:
-                self._objections[kin] = self._rehearsals[name](variant, problem, parameters)
-            if reason := self._objections[kin]:
-                return Measurement(Status.FAILED, reason)
-            del self._rehearsals[name]
         found = self._outcome(name, partial(self._try, variant, parameters, problem, effort))
         if found.compute and (kin not in self._largest or problem.flop >= self._largest[kin][0].flop):
             self._largest[kin] = problem, found
         return found
 
+    def _rehearse(self, work: Iterable[tuple[str, Parameters, Problem]]) -> None:
+        """Ask of all settings that nobody has asked of yet, those of a variant at once."""
+        asked: dict[str, dict[Setting, Case]] = {}
+        for name, parameters, problem in work:
+            setting = _setting(name, parameters, problem)
+            if name in self._rehearsals and setting not in self._rehearsed:
+                asked.setdefault(name, {}).setdefault(setting, (problem, parameters))
+        for name, cases in asked.items():
+            found = self._rehearsals[name](self.variants[name], tuple(cases.values()))
+            self._rehearsed.update(zip(cases, found, strict=True))
+
     def _outcome(self, name: str, work: Callable[[], Measurement]) -> Measurement:
         """What `work` returns, or what becomes of what it raises. Raises BrokenDeviceError."""
         try:
             return work()
-        except (RefusedError, InvalidLaunchError, DeviceError) as error:
-            self._require_device(name)
-            status = next(status for kind, status in _OUTCOMES.items() if isinstance(error, kind))
-            return Measurement(status, str(error))
-        except MemoryError as error:
-            return Measurement(Status.NO_ROOM, f"in the host's memory: {error}")
         except Exception as error:
             self._require_device(name)
-            return Measurement(Status.FAILED, _told(error))
+            return outcome(error)
 
     def _try(self, variant: Variant, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:
         reference = self._answer(problem, effort)
@@ -194,10 +214,6 @@ class Stand:
             raise BrokenDeviceError(self.broken) from error
 
 
-def _told(error: Exception) -> str:
-    """One line; for what is no error of ours also where it was raised."""
-    text = " ".join(str(error).split())
-    if isinstance(error, Error):
-        return text
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
+def _setting(name: str, parameters: Parameters, problem: Problem) -> Setting:
+    shape = replace(problem, height=problem.kernel, width=problem.kernel)
+    return name, tuple(sorted(parameters.items())), shape

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.base import Device
@@ -21,7 +22,7 @@ from vgg16gpu.program import Arena, Pointer, Step
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)
-_POISON: Final = 0xFF  # a byte; four of them are a NaN
+_PIECE_NBYTES: Final = 64 << 20  # that are compared at once
 
 
 class InvalidLaunchError(Error):
@@ -50,6 +51,8 @@ def guarded(
     """A variant's launches, where their arrays lie, and bytes in all. Raises RefusedError, InvalidLaunchError."""
     if reason := variant.lacks(facts) or variant.refuses(problem, parameters):
         raise RefusedError(f"{variant.name}: {reason}")
+    if problem.bias and not variant.takes_bias:
+        raise RefusedError(f"{variant.name}: it adds no bias; ask for a problem without one")
     found, nbytes = places(problem, variant.workspace_nbytes(problem, parameters))
     launches = variant.launches(problem, parameters, found)
     for step in (*launches.convert, *launches.compute):
@@ -63,6 +66,8 @@ class Trial:
     Raises RefusedError, InvalidLaunchError, KernelError for what does not compile, DeviceError without memory.
     """
 
+    poison = 0xFF  # a byte that lies where nothing was written; four of them are a NaN
+
     def __init__(
         self,
         device: Device,
@@ -70,6 +75,7 @@ class Trial:
         problem: Problem,
         parameters: Parameters | None = None,
         inputs: tuple[Array, Array] | None = None,
+        bias: Array | None = None,
     ) -> None:
         self.device, self.variant, self.problem = device, variant, problem
         self.parameters = variant.with_defaults(parameters or {})
@@ -77,6 +83,7 @@ class Trial:
         self._gaps = gaps(problem, variant.workspace_nbytes(problem, self.parameters))
         device.build([step.kernel for step in self.steps])
         self.x, self.weight = inputs or problem.random()
+        self.bias = problem.random_bias() if bias is None else bias
         self._base = device.allocate(self._nbytes)
         self._bound: list[Callable[[], None]] = []
         try:
@@ -95,7 +102,7 @@ class Trial:
     def run(self) -> Array:
         """Convert, compute, and y as (N, outputs, rows, columns). What a kernel does not write is NaN."""
         y = room(self.problem.y_shape, self.variant.y_layout)
-        y.view(np.uint8).fill(_POISON)
+        y.view(np.uint8).fill(self.poison)
         self.device.copy_in(self._at(self._places.y), y)
         self.convert()
         self.compute()
@@ -104,18 +111,16 @@ class Trial:
     def error(self, expected: Array64 | None = None) -> float:
         """Norm-wise error against float64: |y - expected| / |expected|; NaN where something was not written."""
         if expected is None:
-            expected = self.problem.expected(self.x, self.weight)
+            expected = self.problem.expected(self.x, self.weight, self.bias)
         return layer_error(self.run(), expected)
 
     def trespass(self) -> str:
-        """Where a kernel has written that has nothing to write there: "behind y"; "" where none has."""
+        """Where a kernel has written that has nothing to write there: "behind y", "into x"; "" where none has."""
         for name, (offset, nbytes) in self._gaps.items():
-            found = np.empty(nbytes, np.uint8)
-            self.device.copy_out(found, self._base + offset)
-            self.device.synchronize()
-            if not (found == _POISON).all():
+            if not (self._read(offset, nbytes) == self.poison).all():
                 return name
-        return ""
+        changed = (name for name, pointer, array in self._inputs() if self._differs(pointer, array))
+        return next((f"into {name}" for name in changed), "")
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
@@ -133,15 +138,35 @@ class Trial:
         self.close()
 
     def _fill(self) -> None:
-        for pointer, array in (
-            (self._places.x, in_layout(self.x, self.variant.x_layout)),
-            (self._places.weight, self.weight),
-        ):
+        for _, pointer, array in self._inputs():
             self.device.copy_in(self._at(pointer), np.ascontiguousarray(array))
         for offset, nbytes in self._gaps.values():
-            self.device.copy_in(self._base + offset, np.full(nbytes, _POISON, np.uint8))
+            self.device.copy_in(self._base + offset, np.full(nbytes, self.poison, np.uint8))
         self._fill_constants()
         self.device.synchronize()
+
+    def _inputs(self) -> Iterator[tuple[str, Pointer, Array]]:
+        """What a kernel reads: its name, where it lies, and its values as they lie there."""
+        yield "x", self._places.x, in_layout(self.x, self.variant.x_layout)
+        yield "weight", self._places.weight, self.weight
+        if self.bias is not None:
+            yield "bias", self._places.bias, self.bias
+
+    def _differs(self, pointer: Pointer, array: Array) -> bool:
+        """Whether what lies there is no longer what was sent; piece by piece, as it may be large."""
+        sent = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        pieces = range(0, sent.nbytes, _PIECE_NBYTES)
+        return any(
+            not np.array_equal(self._read(pointer.offset + start, len(piece)), piece)
+            for start in pieces
+            for piece in (sent[start : start + _PIECE_NBYTES],)
+        )
+
+    def _read(self, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        found = np.empty(nbytes, np.uint8)
+        self.device.copy_out(found, self._base + offset)
+        self.device.synchronize()
+        return found
 
     def _fill_constants(self) -> None:
         for name, pointer in self.launches.constants.items():

@@ -17,6 +17,7 @@ from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
 Layout: TypeAlias = Literal["CHW", "HWC"]  # of an image, x or y; images follow each other
 Parameters: TypeAlias = Mapping[str, int]
 
+GAP_NBYTES: Final = 4096  # before and behind each array: a few rows of a small image
 MAX_STATIC_NBYTES: Final = 48 << 10  # of shared memory that a kernel declares, on every architecture
 
 _SHORT_SUM: Final = 1 << 15  # products: more than any layer of a usual network adds up
@@ -30,6 +31,7 @@ class Places:
     weight: Pointer  # (outputs, C, K, K)
     y: Pointer
     workspace: Pointer
+    bias: Pointer  # (outputs,), of a problem that has one; nothing lies there otherwise
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Variant:
     refuses: Callable[[Problem, Parameters], str] = lambda problem, parameters: ""  # noqa: ARG005 - why it cannot run
     workspace_nbytes: Callable[[Problem, Parameters], int] = lambda problem, parameters: 0  # noqa: ARG005
     tolerance: float = 1e-5  # norm-wise error that its arithmetic may have
+    takes_bias: bool = False  # whether it adds `places.bias` where the problem has one
 
     def allowed(self, problem: Problem) -> float:
         """The tolerance of a problem: the error of a long sum in float32 grows with the root of its products."""
@@ -84,27 +87,27 @@ class Variant:
 
 
 def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:
-    """Where the arrays lie, with at least `ALIGNMENT` bytes before and behind each, and how many bytes there are."""
-    pointers, end = [], ALIGNMENT
+    """Where the arrays lie, with at least `GAP_NBYTES` before and behind each, and how many bytes there are."""
+    pointers, end = [], GAP_NBYTES
     for nbytes in _sizes(problem, workspace_nbytes):
         pointers.append(Pointer(Arena.ACTIVATIONS, end))
-        end += (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT
+        end += -(-nbytes // ALIGNMENT) * ALIGNMENT + GAP_NBYTES
     return Places(*pointers), end
 
 
 def gaps(problem: Problem, workspace_nbytes: int) -> Mapping[str, tuple[int, int]]:
     """(offset, bytes) of what lies before the first array and behind each, where nobody has anything to write."""
     found, total = places(problem, workspace_nbytes)
-    starts = [found.x.offset, found.weight.offset, found.y.offset, found.workspace.offset]
+    starts = [each.offset for each in (found.x, found.weight, found.y, found.workspace, found.bias)]
     ends = [start + nbytes for start, nbytes in zip(starts, _sizes(problem, workspace_nbytes), strict=True)]
-    names = ("before x", "behind x", "behind weight", "behind y", "behind the workspace")
+    names = ("before x", "behind x", "behind weight", "behind y", "behind the workspace", "behind bias")
     between = zip((0, *ends), (*starts, total), strict=True)
     return {name: (end, start - end) for name, (end, start) in zip(names, between, strict=True)}
 
 
 def _sizes(problem: Problem, workspace_nbytes: int) -> list[int]:
     shapes = problem.x_shape, problem.weight_shape, problem.y_shape
-    return [*(4 * math.prod(shape) for shape in shapes), workspace_nbytes]
+    return [*(4 * math.prod(shape) for shape in shapes), workspace_nbytes, problem.bias_nbytes]
 
 
 def variants() -> tuple[Variant, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.claims import CPU_NOTE, content
+from vgg16gpu.lab.claims import content, notes, share_text
 from vgg16gpu.lab.claims_judge import Verdict
 from vgg16gpu.lab.claims_records import Record as LabRecord
 from vgg16gpu.lab.claims_records import read_records
@@ -49,18 +49,29 @@ def _ladder_of(folder: Path, climbed: Sequence[Record]) -> list[Path]:
 def _judged(records: Sequence[LabRecord]) -> Html:
     found = content(records)
     sources = "; ".join(map(_source, found["records"])) or "the published tables alone"
-    cpu = any(record["kind"] == "cpu" for record in found["records"])
     return joined(
         [
             paragraph(f"From {sources}."),
             *(paragraph(f"By {_SIDES[side]}: {_counted(counts)}.") for side, counts in found["counts"].items()),
             element("div", _table(found["claims"]), class_="claims"),
             paragraph(f"Verdicts: {found['method']}."),
-            paragraph(CPU_NOTE) if cpu else None,
+            *map(paragraph, notes(found)),
         ]
     )
 
 
+_HEADINGS = [
+    "",
+    "section",
+    "kind",
+    "claim",
+    "test",
+    "by their table (times in ms)",
+    "share",
+    "by ours (times in ms)",
+    "share",
+    "which",
+]
 _SIDES = {"theirs": "their own tables", "ours": "our records"}
 
 
@@ -77,15 +88,21 @@ def _counted(counts: dict[str, int]) -> str:
 def _table(found: Sequence[Content]) -> Html:
     rows = (
         [
-            claim["number"],
-            claim["claim"],
-            claim["test"],
+            *(claim[name] for name in ("number", "section", "kind", "claim", "test")),
             _cell(claim["theirs_verdict"], claim["theirs"]),
+            _share(claim["theirs_holds"], claim["theirs_cases"]),
             _cell(claim["verdict"], claim["ours"]),
+            _share(claim["holds"], claim["cases"]),
+            share_text(claim),
         ]
         for claim in found
     )
-    return table(["", "claim", "test", "by their table (times in ms)", "by ours (times in ms)"], rows)
+    return table(_HEADINGS, rows)
+
+
+def _share(holds: int, cases: int) -> str:
+    """Of the cases that count; nothing where none does."""
+    return f"{holds}/{cases}" if cases else ""
 
 
 def _cell(verdict: str, figure: str) -> Html:

@@ -30,7 +30,7 @@ th, td { border: 1px solid var(--line); padding: .25rem .5rem; text-align: left;
 th { background: var(--panel); }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.n { white-space: nowrap; }
-.claims table { min-width: 62rem; }
+.claims table { min-width: 78rem; }
 .claims td:first-child { white-space: nowrap; }
 .soft, .missing, figcaption { color: var(--soft); font-size: .9rem; }
 .missing { border-left: 3px solid var(--line); padding-left: .6rem; }

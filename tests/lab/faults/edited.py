@@ -49,11 +49,14 @@ class Fault:
 
 
 def _with_source(variant: Variant, folder: Path, text: str) -> Variant:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / Path(variant.source).name
     path.write_text(text)
 
     def elsewhere(step: Step) -> Step:
+        """Kernels of other files stay."""
+        if step.kernel.source != variant.source:
+            return step
         return replace(step, kernel=replace(step.kernel, source=str(path)))
 
     def launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

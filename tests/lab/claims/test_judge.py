@@ -1,0 +1,283 @@
+"""claims.py, claims_judge.py, claims_times.py: what every claim has, the names that they ask for, comparisons."""
+
+import re
+from typing import get_args
+
+import pytest
+
+from tests.lab.claims.numbers import ALL, CANNOT_TELL, DOES_NOT, HOLDS, NOTHING, times
+from vgg16gpu.lab.claims import claims, counts
+from vgg16gpu.lab.claims_judge import (
+    LAUNCHES,
+    MARGIN,
+    Growing,
+    Kind,
+    Pair,
+    about,
+    beside,
+    between,
+    differ,
+    faster,
+    growth,
+    no_faster,
+    same,
+    saves,
+    verdict_of,
+)
+from vgg16gpu.lab.claims_s1 import NEAR
+from vgg16gpu.lab.claims_s5 import LADDER, ONNXRUNTIME
+from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, one
+from vgg16gpu.lab.experiment import Choice
+from vgg16gpu.lab.published import published
+from vgg16gpu.lab.seeds import s1, s2, s3, s4, s5
+
+# ---- What every claim has
+
+
+def test_numbers_texts_sections_and_kinds():
+    assert list(ALL)[:2] == ["S1.1", "S1.2"]
+    assert len({claim.text for claim in claims()}) == len({claim.number for claim in claims()}) == len(claims()) == 89
+    assert {claim.seed for claim in claims()} == {"S1", "S2", "S3", "S4", "S5"}
+    assert not {"S2.12", "S4.4"} & set(ALL)  # no report makes them; their numbers are not used again
+    for claim in claims():
+        assert claim.kind in get_args(Kind)
+        assert re.fullmatch(r"(intro|\d(\.\d)*)(, \d(\.\d)*)*|-", claim.section), claim.number
+        assert claim.test
+    assert sum(counts(list(ALL.values()))["ours"].values()) == len(ALL)
+
+
+def test_what_no_section_says_is_our_question():
+    ours = {claim.number for claim in claims() if claim.kind == "our question"}
+    assert {claim.number for claim in claims() if claim.section == "-"} <= ours
+    assert len(ours) == 11
+
+
+# ---- What claims ask for by name
+
+AWAITED = {  # (seed, table, method): rows that no run has yet
+    ("S1", "methods", "cudnn_three"),
+    ("S1", "methods", "direct_rows"),
+    *(("S4", "conv2d", f"halo_{step}") for step in ("edge", "even", "float4", "channels", "prefetch", "oc_outside")),
+    ("S4", "blocks", "halo_even"),
+    *(("S5", "causes", f"{a} {b} {c}") for a in ("host", "device") for b in ("serial", "tree") for c in ("1d", "2d")),
+    ("S5", "pool", "pool_columns"),
+    ("S5", "pool", "start_at_zero"),
+    ("S5", "layers", "version_b"),
+}
+
+
+def cases():
+    """The names of all rows that experiments can have, as on a GPU."""
+    sizes = {s1: (*s1.SIZES, *NEAR, *s1.LARGER), s4: ()}
+    for seed in (s1, s2, s4):
+        choice = Choice(kind="cuda", sizes=sizes.get(seed, ()), outputs=(1, 64) if seed is s2 else ())
+        for case in seed.EXPERIMENT.cases(choice):
+            yield seed.EXPERIMENT.name, case.table, case.size, case.method, case.parameter
+    yield from (key("S3", "batch", batch, method.name, "forward") for batch in s3.BATCHES for method in s3.METHODS)
+    for version in s5.VERSIONS:
+        yield from (key("S5", s5.TABLE, 244, version.method, f"iterations={n}") for n in version.iterations)
+    yield from (key("S5", LADDER, "", letter) for letter in ("A", "B", "C", "D", "E", ONNXRUNTIME))
+
+
+KNOWN = set(published()) | set(cases())
+
+
+@pytest.mark.parametrize("number", ALL)
+def test_every_name_is_a_published_row_or_one_of_ours_or_awaited(number):
+    asked = ALL[number].claim.judge.keys
+    unknown = {name for name in asked if name not in KNOWN and (name[0], name[1], name[3]) not in AWAITED}
+    assert unknown <= {key("S4", "simple", 2048, method, "channels=1 outputs=1 kernel=5 stride=1") for method in SIMPLE}
+
+
+SIMPLE = ("simple", "cudnn")  # at a size that is optional
+
+
+def test_what_is_awaited_is_asked_for_and_not_there():
+    asked = {(name[0], name[1], name[3]) for each in ALL.values() for name in each.claim.judge.keys}
+    assert asked >= AWAITED
+    assert not {(name[0], name[1], name[3]) for name in KNOWN} & AWAITED
+
+
+@pytest.mark.parametrize("number", [number for number, each in ALL.items() if each.theirs.verdict is not CANNOT_TELL])
+def test_what_a_published_table_decides_it_holds(number):
+    """Every name whose table and method were published is a row of the file."""
+    methods = {(name[0], name[1], name[3]) for name in published()}
+    names = [name for name in ALL[number].claim.judge.keys if (name[0], name[1], name[3]) in methods]
+    unpublished = {name for name in names if name not in published()}
+    assert {name[2] for name in unpublished} <= {str(size) for size in (*NEAR, *s1.LARGER)}
+
+
+def test_a_row_that_a_record_lacks_is_named():
+    table = {key("S4", "conv2d", "768x512", "cudnn", "channels=6 outputs=6 kernel=6 stride=1"): 1.0}
+    judge_of = ALL["S4.5"].claim.judge
+    assert judge_of.find(times(table)).figure == "not run"
+    found = judge_of.find(times(table, names_rows=True))
+    assert (found.verdict, found.figure) == (CANNOT_TELL, "no row halo_even of table conv2d in the record")
+    others = {name: 1.0 + (name[3] == "halo_edge") for name in judge_of.keys}
+    assert judge_of.find(times(table | others, names_rows=True)).verdict is HOLDS  # once such rows are there
+    assert judge_of.find(times({key("S1", "methods", 31, "direct"): 1.0}, names_rows=True)).figure == "not run"
+
+
+# ---- Comparisons
+
+A, B, C = (key("S1", "methods", 31, name) for name in "abc")
+
+
+def pair(first=A, second=B, **options):
+    return Pair("x", one(*first), one(*second), **options)
+
+
+def verdict_of_pair(judge_of, first, second):
+    return judge_of.find(times({A: first, B: second})).verdict
+
+
+def test_the_margin():
+    just, beyond = 1 + 0.9 * MARGIN, 1 + 1.1 * MARGIN
+    rules = {
+        faster: (DOES_NOT, CANNOT_TELL, CANNOT_TELL, HOLDS),
+        no_faster: (HOLDS, HOLDS, HOLDS, DOES_NOT),
+        same: (DOES_NOT, HOLDS, HOLDS, DOES_NOT),
+        differ: (HOLDS, DOES_NOT, DOES_NOT, HOLDS),
+    }
+    for rule, expected in rules.items():
+        ratios = (1 / beyond, 1 / just, just, beyond)
+        assert tuple(verdict_of_pair(rule([pair()]), 1.0, ratio) for ratio in ratios) == expected, rule
+    assert [verdict_of_pair(about(2, [pair()]), 1.0, ratio) for ratio in (1.5, 1.7, 2.3, 2.5)] == [
+        DOES_NOT,
+        HOLDS,
+        HOLDS,
+        DOES_NOT,
+    ]
+
+
+def test_times_whose_samples_overlap_are_no_different():
+    slow = Entry(1.0, spread=(0.8, 1.4))
+    overlapping, beyond = Entry(2.0, spread=(1.3, 2.2)), Entry(2.0, spread=(1.5, 2.2))
+    for rule, alike, different in (
+        (faster, CANNOT_TELL, HOLDS),
+        (no_faster, HOLDS, DOES_NOT),
+        (same, HOLDS, DOES_NOT),
+        (lambda pairs: about(2, pairs), HOLDS, HOLDS),
+    ):
+        assert verdict_of_pair(rule([pair()]), slow, overlapping) is alike
+        assert verdict_of_pair(rule([pair()]), slow, beyond) is different
+        assert verdict_of_pair(rule([pair()]), slow, Entry(2.0)) is different  # published: no samples are known
+    assert verdict_of_pair(faster([pair()]), overlapping, slow) is CANNOT_TELL
+    assert verdict_of_pair(faster([pair()]), beyond, slow) is DOES_NOT
+
+
+def test_one_counter_example_is_enough_and_a_missing_row_leaves_open():
+    pairs = [pair(), pair(A, C)]
+    finding = faster(pairs).find(times({A: 1, B: 2, C: 0.5}))
+    assert (finding.verdict, finding.figure) == (
+        DOES_NOT,
+        "0.5x to 2x (weakest: x: 1 against 0.5 ms); 1 of 2 as claimed",
+    )
+    gone = Entry(None, "invalid launch", "4096 threads")
+    finding = faster(pairs).find(times({A: 1, B: 2, C: gone}))
+    assert finding.verdict is CANNOT_TELL
+    assert finding.figure.endswith("1 of 2 as claimed; 1 missing: 4096 threads")
+    assert faster(pairs).find(times({A: 1, B: 0.5, C: gone})).verdict is DOES_NOT
+    assert faster([pair(), pair(A, C, optional=True)]).find(times({A: 1, B: 2})).verdict is HOLDS
+    alone = faster([pair(A, C, optional=True)]).find(NOTHING)
+    assert (alone.verdict, alone.figure, alone.cases) == (CANNOT_TELL, "no numbers", 0)
+
+
+def test_estimates_are_marked():
+    finding = faster([pair()]).find(times({A: 1, B: Entry(2, "estimated")}))
+    assert finding.figure == "2x (x: 1 against ~2 ms)"
+
+
+def test_quantities():
+    some = times({A: 1.0, B: 4.0})
+    assert Quantity((C, B, A)).of(some).value == 4
+    assert Quantity((A, B, C), "median").of(some).value == 2.5
+    reasons = times({A: Entry(None, "missing", "no cuDNN")})
+    assert Quantity((B, A)).of(reasons).remark == "no cuDNN"
+    assert Quantity((A, B), "median").of(times({A: 1.0, B: Entry(2.0, "estimated")})).text == "~1.5"
+    taken = times({A: Entry(1.0, spread=(0.9, 1.1)), B: Entry(2.0, spread=(1.8, 2.3)), C: 3.0})
+    assert Quantity((A, B, C), "median").of(taken).spread == (0.9, 2.3)
+    assert Quantity((C, A)).of(taken).spread is None
+
+
+# ---- Shares
+
+
+def test_every_most_and_some():
+    assert verdict_of("every", 3, 0, 3) is verdict_of("most", 2, 0, 3) is verdict_of("some", 1, 0, 3) is HOLDS
+    assert verdict_of("every", 2, 0, 3) is verdict_of("most", 1, 0, 3) is verdict_of("some", 0, 0, 3) is DOES_NOT
+    assert verdict_of("most", 2, 0, 4) is DOES_NOT  # half is not most
+    assert verdict_of("every", 2, 1, 3) is verdict_of("most", 1, 1, 3) is verdict_of("some", 0, 1, 3) is CANNOT_TELL
+    assert verdict_of("every", 1, 1, 3) is verdict_of("most", 0, 1, 3) is DOES_NOT  # whatever the open one is
+    assert verdict_of("some", 0, 0, 0) is CANNOT_TELL
+
+
+def test_the_share_and_which():
+    pairs = [Pair("one", one(*A), one(*B)), Pair("two", one(*A), one(*C))]
+    finding = faster(pairs, "some").find(times({A: 1, B: 2, C: 0.5}))
+    assert (finding.verdict, finding.holds, finding.cases, finding.which) == (HOLDS, 1, 2, ("one",))
+    assert faster(pairs, "most").find(times({A: 1, B: 2, C: 0.5})).verdict is DOES_NOT
+    assert differ(pairs).find(times({A: 1, B: 2, C: 1})).verdict is DOES_NOT
+
+
+def test_a_time_that_is_hardly_more_than_a_launch_counts_for_nothing():
+    floors = {"S1": 0.0025}
+    short, long = times({A: 0.0046, B: 0.0041, C: 0.1}, floors=floors), times({A: 0.1, B: 0.2, C: 0.3}, floors=floors)
+    for rule in (faster, no_faster, same, differ):
+        finding = rule([pair()]).find(short)
+        assert (finding.verdict, finding.figure) == (CANNOT_TELL, "1 of 1 too short to count")
+        assert (finding.holds, finding.cases, finding.short) == (0, 0, ("x",))
+    assert faster([pair()]).find(times({A: 0.0046, B: 0.0041, C: 0.1})).verdict is DOES_NOT
+    both = faster([Pair("short", one(*A), one(*B)), Pair("long", one(*B), one(*C))]).find(short)
+    assert both.verdict is CANNOT_TELL  # one of the two of the other pair is short as well
+    mixed = times({A: 0.1, B: 0.2, C: 0.001}, floors=floors)
+    finding = faster([Pair("long", one(*A), one(*B)), Pair("short", one(*A), one(*C))]).find(mixed)
+    assert (finding.verdict, finding.which, finding.short) == (HOLDS, ("long",), ("short",))
+    assert finding.figure == "2x (long: 0.1 against 0.2 ms); 1 of 2 too short to count"
+    assert faster([pair()]).find(long).short == ()
+    just = LAUNCHES * floors["S1"]
+    assert not faster([pair()]).find(times({A: just, B: 2 * just}, floors=floors)).short
+
+
+def test_published_times_have_no_floor():
+    assert faster([pair()]).find(times({A: 1e-6, B: 2e-6})).verdict is HOLDS
+    assert Times({A: Entry(1e-6)}, "").floors == {}
+
+
+def test_ranges_and_savings():
+    assert [verdict_of_ratio(between(3, 8, [pair()]), ratio) for ratio in (2.9, 3.1, 7.9, 8.1)] == [
+        DOES_NOT,
+        HOLDS,
+        HOLDS,
+        DOES_NOT,
+    ]
+    assert verdict_of_ratio(between(100, float("inf"), [pair()]), 1e6) is HOLDS
+    assert verdict_of_ratio(saves(0.69, 0.79, [pair()]), 4) is HOLDS  # 75 % less
+    assert verdict_of_ratio(saves(0.69, 0.79, [pair()]), 3) is DOES_NOT
+
+
+def verdict_of_ratio(judge_of, ratio):
+    return verdict_of_pair(judge_of, 1.0, ratio)
+
+
+def test_growth():
+    D = key("S1", "methods", 31, "d")
+    rule = growth([Growing("x", (one(*A), one(*B)), (one(*C), one(*D)))])
+    slower = rule.find(times({A: 1, B: 2, C: 1, D: 4}))
+    assert (slower.verdict, slower.figure) == (HOLDS, "2x (x: 2 against 4 times)")
+    assert rule.find(times({A: 1, B: 4, C: 1, D: 4.1})).verdict is DOES_NOT  # not clearly
+    assert rule.find(times({A: 1, B: 2, C: 1})).figure == "not run"
+    assert rule.find(times({A: 1, B: 2, C: 1, D: 4}, floors={"S1": 0.5})).short == ("x",)
+
+
+def test_a_figure_that_decides_nothing():
+    told = beside(faster([pair()]), faster([pair(A, C)]), "at powers of two").find(times({A: 1, B: 2, C: 0.5}))
+    assert told.verdict is HOLDS
+    assert told.figure == "2x (x: 1 against 2 ms); at powers of two: 0.5x (x: 1 against 0.5 ms)"
+
+
+def test_a_row_of_another_variant_is_not_taken():
+    asked = Quantity((A, B), other_than=("old",))
+    assert asked.of(times({A: Entry(1.0, variant="old"), B: Entry(2.0, variant="new")})).value == 2
+    only = asked.of(times({A: Entry(1.0, variant="old")}))
+    assert (only.value, only.remark) == (None, "row a of the record is old, not theirs")

@@ -1,0 +1,196 @@
+"""Kernels compiled from the reports' own text: their answers are right, and ours are the same kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import disassembler
+import numpy as np
+import pytest
+
+from tests.lab.reports import reader, theirs
+from tests.lab.reports.machine_code import OPERATIONS, counted, counts, cubin, section
+from tests.lab.reports.reader import PRINTED, Printed, runnable
+from vgg16gpu.accuracy import layer_error
+from vgg16gpu.cuda_probe import find_toolkits
+from vgg16gpu.devices.base import Device
+from vgg16gpu.kernel_source import read_source
+from vgg16gpu.lab.problem import Array, Problem
+from vgg16gpu.lab.trial import Trial
+from vgg16gpu.lab.variant import variants
+
+OURS = {variant.name: variant for variant in variants()}
+ONE_CHANNEL_OUT = Problem(1, 3, 31, 31, 1, padding=1)  # S1's and S2's kind
+STRIDED = Problem(1, 3, 33, 33, 1, stride=2, padding=1)
+SEVERAL = Problem(1, 3, 33, 41, 5, stride=2, padding=1)  # which S2's products take
+BOUND = 1e-6  # ours fuse a product and its sum, theirs may not
+
+# ---- Answers
+
+
+def answer(device: Device, name: str, folder: Path, problem: Problem) -> tuple[Array, Trial]:
+    """What a printed kernel computes. It writes nothing beside its arrays, and into none that it reads."""
+    trial = Trial(device, theirs.variant(name, folder), problem)
+    y = trial.run()
+    if name == "s1-conv2":  # the answer is where running sums were
+        device.copy_out(y, trial._base + trial._places.workspace.offset)
+        device.synchronize()
+    assert trial.trespass() == ""
+    return y, trial
+
+
+def difference(device: Device, theirs_y: Array, ours: str, problem: Problem, **parameters: int) -> float:
+    with Trial(device, OURS[ours], problem, parameters) as trial:
+        return layer_error(theirs_y, trial.run().astype(np.float64))
+
+
+@pytest.mark.parametrize("problem", [ONE_CHANNEL_OUT, STRIDED], ids=["stride1", "stride2"])
+@pytest.mark.parametrize(
+    ("name", "ours"), [("s1-conv2", "direct-planes"), ("s1-conv2", "direct-rows"), ("s1-im2col", "im2col-vector")]
+)
+def test_answers_of_s1(device: Device, tmp_path: Path, name: str, ours: str, problem: Problem) -> None:
+    y, trial = answer(device, name, tmp_path, problem)
+    with trial:
+        assert layer_error(y, problem.expected(trial.x, trial.weight)) < BOUND
+        assert difference(device, y, ours, problem) < BOUND
+
+
+@pytest.mark.parametrize("problem", [ONE_CHANNEL_OUT, SEVERAL], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("s2-shared", "gemm-shared"),
+        ("s2-reged", "gemm-named"),
+        ("s2-basic", "gemm-basic"),
+        ("s2-block", "gemm-by-block"),
+        ("s2-row", "gemm-by-row"),
+        ("s2-col", "gemm-by-column"),
+    ],
+)
+def test_answers_of_s2(device: Device, tmp_path: Path, name: str, ours: str, problem: Problem) -> None:
+    y, trial = answer(device, name, tmp_path, problem)
+    with trial:
+        assert layer_error(y, problem.expected(trial.x, trial.weight)) < BOUND
+        assert difference(device, y, ours, problem) < BOUND
+
+
+def test_s4s_serial_code_has_one_filter_for_all_input_channels(device: Device, tmp_path: Path) -> None:
+    """It is the convolution where there is one input channel, and elsewhere that of the first filter for all."""
+    alone = Problem(1, 1, 13, 11, 3, 4)
+    y, trial = answer(device, "s4-serial", tmp_path, alone)
+    with trial:
+        assert layer_error(y, alone.expected(trial.x, trial.weight)) < BOUND
+        assert difference(device, y, "halo-prefetch", alone) < BOUND
+    several = Problem(1, 3, 13, 11, 1, 4)
+    y, trial = answer(device, "s4-serial", tmp_path, several)
+    with trial:
+        assert layer_error(y, several.expected(trial.x, trial.weight)) > 0.1
+        first = np.repeat(trial.weight[:, :1], 3, axis=1)
+        assert layer_error(y, several.expected(trial.x, first)) < BOUND
+
+
+# ---- Machine code
+
+
+def ours_counted(source: str, name: str, folder: Path, *macros: str) -> Counter[str]:
+    return counts(read_source(source), name, folder, *macros)
+
+
+def theirs_counted(printed: Printed, folder: Path) -> Counter[str]:
+    return counts(runnable(printed), printed.name, folder, fused=True)
+
+
+SAME = (
+    (reader.S1_GEMM, "lab/im2col_vector.cu", "gemm_vector", ()),
+    (reader.S2_IM2COL, "lab/im2col.cu", "im2col_taps", ()),
+    (reader.S2_BASIC, "lab/gemm_basic.cu", "gemm_basic", ()),
+    (reader.S2_BLOCK, "lab/gemm_basic.cu", "gemm_basic", ()),
+    (reader.S2_ROW, "lab/gemm_by_row.cu", "gemm_by_row", ()),
+    (reader.S2_COL, "lab/gemm_by_column.cu", "gemm_by_column", ()),
+    (reader.S2_SHARED, "lab/gemm_shared.cu", "gemm_shared", (f"-DBLOCK={reader.TILE}",)),
+    (reader.S2_REGED, "lab/gemm_named.cu", "gemm_named", (f"-DBLOCK={reader.TILE}",)),
+)
+KINDS = ("LDG", "STG", "LDS", "STS", "FFMA")
+
+
+@pytest.mark.parametrize(("printed", "source", "name", "macros"), SAME, ids=[each[0].label for each in SAME])
+def test_as_many_loads_stores_and_products(
+    tmp_path: Path, printed: Printed, source: str, name: str, macros: tuple[str, ...]
+) -> None:
+    found, expected = theirs_counted(printed, tmp_path), ours_counted(source, name, tmp_path, *macros)
+    assert {kind: found[kind] for kind in KINDS} == {kind: expected[kind] for kind in KINDS}
+    assert sum(found[kind] for kind in KINDS) > 0
+
+
+def test_s1s_im2col_stores_in_either_branch(tmp_path: Path) -> None:
+    """Ours chooses the value and stores once: as many loads, half of the store instructions."""
+    found = theirs_counted(reader.S1_IM2COL, tmp_path)
+    ours = ours_counted("lab/im2col.cu", "im2col_pixels", tmp_path)
+    assert found["LDG"] == ours["LDG"]
+    assert found["STG"] == 2 * ours["STG"]
+
+
+@pytest.mark.parametrize("printed", [reader.S2_SHARED, reader.S2_REGED], ids=lambda printed: printed.label)
+def test_the_guard_of_the_products_is_a_branch_more(tmp_path: Path, printed: Printed) -> None:
+    """Without it a thread that has no output multiplies: as many instructions of the other kinds, a branch less."""
+    source = "gemm_shared" if printed is reader.S2_SHARED else "gemm_named"
+    text, block = read_source(f"lab/{source}.cu"), f"-DBLOCK={reader.TILE}"
+    guard = "    if (output < OC && pixel < pixels) {\n      UNROLL"
+    assert guard in text
+    guarded = counts(text, source, tmp_path, block)
+    without = counts(text.replace(guard, "    {\n      UNROLL"), source, tmp_path, block)
+    assert guarded["BRA"] == theirs_counted(printed, tmp_path)["BRA"] == without["BRA"] + 1
+
+
+def test_the_counts_are_those_of_the_disassembler(tmp_path: Path) -> None:
+    """Where there is one: the table of operations is right for this architecture."""
+    file = cubin(read_source("lab/gemm_shared.cu"), tmp_path)
+    program = next((found for toolkit in find_toolkits() if (found := disassembler.find(toolkit))), None)
+    if program is None:
+        pytest.skip(f"no {disassembler.NAME}; {disassembler.INSTALL}")
+    words = disassembler.disassemble(program, file).replace(".", " ").replace(";", " ").split()
+    found = counted(section(file.read_bytes(), ".text.gemm_shared"))
+    assert found == Counter({kind: words.count(kind) for kind in set(OPERATIONS.values()) if kind in words})
+
+
+# ---- The reader
+
+
+@pytest.mark.parametrize("printed", PRINTED, ids=lambda printed: printed.label)
+def test_every_printed_kernel_is_whole(printed: Printed) -> None:
+    text = reader.code(printed)
+    assert text.count("{") == text.count("}") > 0
+    assert printed.name in text
+
+
+def test_a_text_that_is_not_there_or_has_moved_skips_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "REPORTS", tmp_path)
+    with pytest.raises(pytest.skip.Exception, match=r"no text of the reports: .*VGG16GPU_REPORTS"):
+        reader.code(reader.S1_GEMM)
+    (tmp_path / "S1.txt").write_text("\n" * 200)
+    with pytest.raises(pytest.skip.Exception, match="has no '__global__' in line 117"):
+        reader.code(reader.S1_GEMM)
+
+
+def test_nothing_but_words_of_compilers_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "REPORTS", tmp_path)
+    lines = (
+        "1 template<int T>",
+        "```",
+        "2 __global__ void made(float* y) {",
+        "a line that wraps",
+        "3   y[0] = 1;",
+        "4 }",
+    )
+    (tmp_path / "S9.txt").write_text("\n".join(lines))
+    printed = Printed("made", "S9.txt", 1, 6, numbered=True, dropped=(4,), mark="template")
+    assert runnable(printed).split("\n", 2)[2].split("\n") == [
+        " constexpr int T = 16;",
+        ' extern "C" __global__ void made(float* y) {',
+        "   y[0] = 1;",
+        " }",
+        "",
+    ]
