@@ -18,11 +18,12 @@ from pathlib import Path
 import compiled_table
 import disassembler
 from compiled_guard import ARCHS, Guard, figures, ships
-from kernel_compile import Compiled, Task, Usage, architectures, run
+from kernel_compile import Compiled, Task, architectures, run
 from kernel_variants import variants
 
 from vgg16gpu.cuda_probe import Toolkit, compile_problem, find_toolkits
 from vgg16gpu.devices.cuda_versions import nvcc_release
+from vgg16gpu.devices.ptxas import Usage
 from vgg16gpu.kernel_source import kernel_dir
 
 
