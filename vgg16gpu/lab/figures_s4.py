@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.lab.baseline import CUDNN
+from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32
 from vgg16gpu.lab.figures_data import (
     TIME,
     Chart,
@@ -76,6 +76,6 @@ def _ratios(rows: Sequence[Content]) -> dict[str, dict[tuple[int, int], float]]:
     for (name, *shape), time in times.items():
         size, channels = shape
         library = times.get((CUDNN, size, channels))
-        if name != CUDNN and time and library:
+        if name not in (CUDNN, CUDNN_TF32) and time and library:
             found.setdefault(name.replace("_", " "), {})[size, channels] = library / time
     return found
