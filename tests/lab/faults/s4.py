@@ -32,7 +32,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             Problem(1, 3, 9, 64, 2),
             SEVERAL_WARPS,
         ),
-        "any width by fours": Fault(HALO, "if (W % 4 == 0) {", "if (true) {", Problem(1, 2, 9, 13, 2)),
+        "any width by fours": Fault(HALO, " && W % 4 == 0", "", Problem(1, 2, 9, 13, 2)),
     }
 )
 
