@@ -6,11 +6,12 @@
 //           inside: each tile is copied again for every output channel. The next tile is copied into the only one. Grid
 //           (whole blocks of columns, of rows, N), at least one each.
 // Copies:   as published: a row of the tile is cut into pieces of 4 floats, a thread takes a piece, then the one so many
-//           rows below; the thread of the last piece takes the rest of the row, too. The first thread of each row of the
-//           block copies a row of the filter. Values pass through registers.
-// Ours:     images, padding and stride; a filter for each input channel; single floats where 16 bytes cannot be copied; the
-//           two barriers marked below, without which threads read what others overwrite; threads that do not fit into whole
-//           rows of pieces rest (as published they copy pieces of others again).
+//           rows below; the thread of the last piece takes the rest of the row, too. The first threads of the block's rows
+//           copy the filter. Values pass through registers.
+// Ours:     images, padding and stride; a filter for each input channel (theirs has one for all), of which a thread copies a
+//           row; single floats where 16 bytes cannot be copied; sums of one output channel at a time (theirs reserves them
+//           for all, but stores each channel before the next); the two barriers marked below, without which threads read
+//           what others overwrite; threads that do not fit into whole rows of pieces rest (theirs copy pieces again).
 // Tiles:    KSIZE (3), STRIDE (1), PADDING (0), BLOCK_X (4), BLOCK_Y (8).
 // Shared:   4*(ROWS*PITCH + KSIZE^2) bytes, for the largest block; BLOCK_X*BLOCK_Y threads. Registers: 4 sums.
 // Cost:     2*C*KSIZE^2 FLOP per output. Global loads of x per output: C*(BLOCK_X+KSIZE-1)*(BLOCK_Y+KSIZE-1)/THREADS at
