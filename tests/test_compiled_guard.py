@@ -6,9 +6,10 @@ import compiled_table
 import pytest
 from compiled_guard import Guard, figures
 from compiled_table import Figures, Key, Row, Table
-from kernel_compile import Compiled, Task, Usage
+from kernel_compile import Compiled, Task
 from sass import Code, Loop
 
+from vgg16gpu.devices.ptxas import Usage
 from vgg16gpu.kernel_source import kernel_dir
 
 POOL = Key("pool.cu", "pool_f32", "AVERAGE=1", "sm_80")

@@ -135,6 +135,15 @@ def test_installed_copy_uses_its_own_kernels(installed):
     assert Path(done.stdout.strip()) == installed / "vgg16gpu" / "kernels", done.stderr
 
 
+def test_installed_copy_has_the_exercises(installed, tmp_path):
+    command = ["-m", "vgg16gpu", "lab", "exercise"]
+    started = run_installed(installed, *command, "start", "coalesce", "--dir", str(tmp_path))
+    assert started.returncode == 0, started.stderr
+    checked = run_installed(installed, *command, "check", str(tmp_path / "coalesce.cu"), "--device", "cpu")
+    assert checked.returncode == 1, checked.stderr
+    assert "sectors a read of x" in checked.stdout
+
+
 def test_there_is_one_version():
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert vgg16gpu.__version__ == written

@@ -11,9 +11,10 @@ from typing import Final
 import disassembler
 import sass
 from compiled_table import PATH, Figures, Key, Row, Table, compare, renewed, write
-from kernel_compile import Compiled, Task, Usage
+from kernel_compile import Compiled, Task
 from kernel_variants import HOPPER
 
+from vgg16gpu.devices.ptxas import Usage
 from vgg16gpu.kernel_source import kernel_dir
 
 # Hopper, and Ampere: the oldest card with the copies (cp.async) and bfloat16 products of the kernels' fast ways, which

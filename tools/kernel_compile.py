@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,26 +13,10 @@ import sass
 from kernel_variants import HOPPER, Defines, is_hopper_only
 
 from vgg16gpu.cuda_probe import Toolkit
+from vgg16gpu.devices.ptxas import VERBOSE, Usage, parse
 from vgg16gpu.kernel_source import kernel_dir
 
-FLAGS = ("-std=c++17", "--fmad=false", "-Xptxas", "-v")
-
-_ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
-_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What ptxas says of one kernel on one architecture."""
-
-    kernel: str
-    arch: str
-    registers: int
-    shared_nbytes: int
-    stack_nbytes: int
-    spill_nbytes: int
+FLAGS = ("-std=c++17", "--fmad=false", *VERBOSE)
 
 
 @dataclass(frozen=True)
@@ -54,22 +37,6 @@ class Compiled:
     usages: tuple[Usage, ...] = ()
     code: Mapping[str, sass.Code] = field(default_factory=dict)
     complaint: str = ""
-
-
-def parse(text: str) -> list[Usage]:
-    """Read the output of `nvcc -Xptxas -v`; raises ValueError if a kernel's figures are missing."""
-    starts = [match.start() for match in _ENTRY.finditer(text)]
-    blocks = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
-    return [_parse_block(block) for block in blocks]
-
-
-def _parse_block(block: str) -> Usage:
-    entry, frame, used, shared = (pattern.search(block) for pattern in (_ENTRY, _FRAME, _USED, _SHARED))
-    if entry is None or frame is None or used is None:
-        raise ValueError(f"ptxas output not understood:\n{block}")
-    stack, stores, loads = (int(number) for number in frame.groups())
-    shared_nbytes = int(shared[1]) if shared else 0
-    return Usage(entry[1], entry[2], int(used[1]), shared_nbytes, stack, stores + loads)
 
 
 def architectures(source: Path, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from textwrap import shorten
 from typing import Any, Final
 
+from lab_roofline import by_hand
 from readme_table import ROOT, load, row, settle
 
 from vgg16gpu.ladder.plot import digits
@@ -112,9 +113,23 @@ def _verdict(verdict: str, holds: int, cases: int) -> str:
     return f"{verdict}, {holds} of {cases}" if cases > 1 else verdict
 
 
+def usage() -> str:
+    """What each kernel takes, a kernel once."""
+    content = load("lab/usage-sm_90.json")
+    text = row(f"nvcc {content['nvcc']}", ["registers", "shared, B", "blocks", "occupancy", "bound by"])
+    text += row("---", [*["---:"] * 4, "---"])
+    for found in {each["kernel"]: each for each in content["kernels"]}.values():
+        counts = [str(found[name]) for name in ("registers", "shared_nbytes", "resident_blocks")]
+        name = f"`{found['kernel'].partition('<')[0]}`"
+        text += row(name, [*counts, f"{100 * found['occupancy']:.0f} %", found["bound"]])
+    return text
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "claims": claims,
     "S1": s1,
+    "usage": usage,
+    "roofline": lambda: by_hand(load("lab/S2.json")),
     "S2": layer,
     "S5": network,
     "ladder": ladder,

@@ -18,11 +18,12 @@ from pathlib import Path
 import compiled_table
 import disassembler
 from compiled_guard import ARCHS, Guard, figures, ships
-from kernel_compile import Compiled, Task, Usage, architectures, run
+from kernel_compile import Compiled, Task, architectures, run
 from kernel_variants import variants
 
 from vgg16gpu.cuda_probe import Toolkit, compile_problem, find_toolkits
 from vgg16gpu.devices.cuda_versions import nvcc_release
+from vgg16gpu.devices.ptxas import Usage
 from vgg16gpu.kernel_source import kernel_dir
 
 
@@ -66,6 +67,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="write what is found into the table")
     parser.add_argument("--reason", default="", help="with --record: why it takes more, and what that gains")
     options = parser.parse_args(arguments)
+    if missing := [str(file) for file in options.files if not file.is_file()]:
+        parser.error(f"no such file: {', '.join(missing)}")
     if options.reason and not options.record:
         parser.error("--reason is for --record; give both")
     return options

@@ -5,7 +5,11 @@ from unittest.mock import patch
 
 from tests.lab import figure_records
 from vgg16gpu.bench.record import read
+from vgg16gpu.lab import profile as lab_profile
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.profile import READINGS, Job, Profile
 from vgg16gpu.lab.record import write
+from vgg16gpu.lab.usage import Usage, Usages
 
 HOSTILE = "<script>alert('x')</script> & \"co\""
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;co&quot;"
@@ -175,6 +179,19 @@ def lab():
     return {**found, "environment": ENVIRONMENT}
 
 
+def usage():
+    """What `lab list --kernels --json` prints."""
+    taken = Usage("made-up", "made_up_f32<3>", "lab/made_up.cu", (256, 1, 1), 40, 1296, 0, 6, 0.75, "registers")
+    return Usages((9, 0), HOSTILE, "13.0.88", (taken,)).content
+
+
+def profile():
+    """What `lab profile --output` writes."""
+    values = {reading.metric: 12.5 for reading in READINGS[:9]}
+    launch = Profile("made_up_f32", "(1, 1, 1)", "(256, 1, 1)", values)
+    return lab_profile.content(Job("made-up", Problem(1, 3, 64, 64, 8)), [launch], ENVIRONMENT)
+
+
 def write_all(folder):
     """A folder with everything; what is in it can be read as the tools read it."""
     files = {"bench-made": bench(), "ladder-made": ladder(), **others()}
@@ -183,6 +200,8 @@ def write_all(folder):
     read(folder / "bench-made.json")
     (folder / "lab").mkdir()
     write(folder / "lab", "S1", lab())
+    (folder / "lab" / "usage.json").write_text(json.dumps(usage()))
+    (folder / "lab" / "profile-made-up.json").write_text(json.dumps(profile()))
     return folder
 
 

@@ -150,11 +150,38 @@ def test_every_kernel_is_there_once_and_whole(parsed, full):
 def test_numbers_in_heads_of_tables_have_units(full):
     heads = set(re.findall(r'<th class="n" scope="col">([^<]*)</th>', full))
     units = r"\((ms|s|%|tests|ratio)\)|/s$|^GFLOP$|^MB$|/byte$"
-    plain = {"", "samples", "error", "gain predicted", "gain measured", "batch"}
+    plain = {
+        "",
+        "registers",
+        "shared memory (B)",
+        "blocks",
+        "samples",
+        "error",
+        "gain predicted",
+        "gain measured",
+        "batch",
+    }
     plain |= {"passed", "skipped", "failed", "files", "agree with onnxruntime", "bad verdicts"}
     plain |= {"checks passed", "failures", "inputs passed", "worst error (of the largest score)", "allowed"}
     assert {head for head in heads if not re.search(units, head)} <= plain
     assert {"ours (ms)", "time (ms)", "images/s"} <= heads
+
+
+def test_what_kernels_take(full, parsed, empty):
+    assert f"What each kernel takes: {HOSTILE}, nvcc 13.0.88" in parsed.sections["kernels"]
+    numbers = "".join(f'<td class="n">{number}</td>' for number in (40, "1,296", 6, 75))
+    assert f"<td>made_up_f32</td>{numbers}<td>registers</td>" in full
+    assert "lab list --kernels --json" in empty.sections["kernels"]
+    assert "lab list --kernels --json" not in parsed.sections["kernels"]
+
+
+def test_profiles(full, parsed, empty):
+    text = parsed.sections["kernels"]
+    assert f"Profile of made-up: 64x64, 3x3, 3 channels to 8, on {HOSTILE}" in text
+    assert "block (256, 1, 1): bound by latency" in text
+    assert "<td>L1 hits</td><td>12.5 %</td>" in full
+    assert "<td>L2 hits</td><td>-</td>" in full
+    assert "lab profile NAME --output" in empty.sections["kernels"]
 
 
 # Pictures

@@ -14,6 +14,8 @@ import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.lab_claims import RESULTS, claims_command
+from vgg16gpu.cli.lab_learn import exercise_command, list_kernels
+from vgg16gpu.cli.lab_profile import profile_command
 from vgg16gpu.cli.lab_report import print_list, print_rows
 from vgg16gpu.cli.options import find_model, json_option, parse_counts
 from vgg16gpu.cli.show import console, print_json, progress
@@ -102,14 +104,20 @@ def lab_command() -> None:
 
 
 lab_command.add_command(claims_command)
+lab_command.add_command(exercise_command)
+lab_command.add_command(profile_command)
 
 
 @lab_command.command("list")
 @click.option("--dir", "folder", type=_FOLDER, metavar="FOLDER", help=_DIR_HELP)
+@click.option("--kernels", is_flag=True, help="What each kernel takes instead: registers, shared memory, occupancy.")
 @json_option
-def list_command(folder: Path | None, as_json: bool) -> None:
+def list_command(folder: Path | None, kernels: bool, as_json: bool) -> None:
     """Show the experiments, and every variant in reading order: what it is, what it teaches, where it is run."""
     found, shown = experiments(), (*variants(), *(own_variants(folder) if folder else ()))
+    if kernels:
+        list_kernels(shown, as_json=as_json)
+        return
     if as_json:
         print_json(
             {

@@ -49,7 +49,7 @@ def guarded(
     variant: Variant, problem: Problem, parameters: Parameters, facts: DeviceFacts
 ) -> tuple[Launches, Places, int]:
     """A variant's launches, where their arrays lie, and bytes in all. Raises RefusedError, InvalidLaunchError."""
-    if reason := variant.refuses(problem, parameters):
+    if reason := variant.lacks(facts) or variant.refuses(problem, parameters):
         raise RefusedError(f"{variant.name}: {reason}")
     if problem.bias and not variant.takes_bias:
         raise RefusedError(f"{variant.name}: it adds no bias; ask for a problem without one")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
 
@@ -55,6 +56,7 @@ class Variant:
     launches: Callable[[Problem, Parameters, Places], Launches]
     x_layout: Layout = "CHW"
     y_layout: Layout = "CHW"
+    hopper: bool = False  # whether it needs compute capability 9.x and tensor maps
     seeds: tuple[str, ...] = ()  # the experiments that have it: S1 to S5
     parameters: Mapping[str, Sequence[int]] = field(
         default_factory=dict
@@ -76,6 +78,12 @@ class Variant:
                 known = ", ".join(self.parameters) or "none"
                 raise InputError(f"{self.name} has no parameter '{name}'; there are: {known}")
         return {name: values[0] for name, values in self.parameters.items()} | dict(parameters)
+
+    def lacks(self, facts: DeviceFacts) -> str:
+        """What a device does not have that it needs; "" where it can run."""
+        if self.hopper and not (facts.compute_capability[0] == 9 and facts.tensor_maps):
+            return f"it needs a GPU of compute capability 9.x and cuda-bindings, not {facts.name}"
+        return ""
 
 
 def places(problem: Problem, workspace_nbytes: int) -> tuple[Places, int]:

@@ -53,7 +53,7 @@ SECTIONS: Final = (
         conformance,
     ),
     Section("promises", "Promises", "How they were checked.", promises),
-    Section("kernels", "Kernels", "Every source, in the order to read them.", lambda _: sources()),
+    Section("kernels", "Kernels", "Every source, in the order to read them.", sources),
 )
 
 

@@ -1,4 +1,4 @@
-"""All kernel sources in the order to read them: the lab, the ladder, the engine's own, the CPU's."""
+"""All kernel sources in the order to read them; before the lab's, pictures that explain them and what they take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Final
 from vgg16gpu.kernel_source import kernel_dir, read_source
 from vgg16gpu.lab.variant import variants
 from vgg16gpu.ladder.rungs import RUNGS
+from vgg16gpu.report.folder import Results
 from vgg16gpu.report.highlight import highlight
+from vgg16gpu.report.learning import learning
 from vgg16gpu.report.markup import Html, element, fold, joined
 
 # As docs/kernels.md has them.
@@ -54,13 +56,14 @@ def groups() -> tuple[Group, ...]:
     )
 
 
-def sources() -> Html:
-    """A fold for every file: what its head says, then the code."""
-    return joined(_group(group) for group in groups())
+def sources(results: Results) -> Html:
+    """A fold for every file: what its head says, then the code; pictures and what kernels take before the lab's."""
+    lab, *others = groups()
+    return joined([_group(lab, learning(results)), *map(_group, others)])
 
 
-def _group(group: Group) -> Html:
-    return joined([element("h3", group.title), element("p", group.text), *map(_file, group.names)])
+def _group(group: Group, before: Html | None = None) -> Html:
+    return joined([element("h3", group.title), element("p", group.text), before, *map(_file, group.names)])
 
 
 def _file(name: str) -> Html:

@@ -38,6 +38,9 @@ td.n { white-space: nowrap; }
 .bad { color: var(--bad); font-weight: 600; }
 figure { margin: 1rem 0; }
 img { display: block; height: auto; max-width: max(100%, 60rem); background: #fff; border-radius: 6px; }
+.lessons { display: flex; flex-wrap: wrap; gap: 0 2rem; }
+.lessons figure { max-width: min(100%, 32rem); }
+.lessons img { max-width: 100%; }
 svg { display: block; width: 100%; min-width: 38rem; max-width: 52rem; height: auto; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .grid { stroke: var(--line); stroke-width: 1; }

@@ -1,0 +1,154 @@
+"""The exercises: every solution passes, every start fails, and so does what computes right without the idea."""
+
+import pytest
+
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.lab.exercises.exercise import NAMES, exercise
+from vgg16gpu.lab.exercises.judge import check, judge
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """What `judge` sets in a process of its own."""
+    monkeypatch.setenv("VGG16GPU_SANITIZE", "poison")
+    monkeypatch.setenv("VGG16GPU_ORDER", "forward")
+
+
+def wrong(verdict):
+    assert not verdict.problem, verdict.problem
+    return [finding.what for finding in verdict.findings if not finding.ok]
+
+
+FAILS = {
+    "coalesce": ["sectors a read of x", "sectors a write of y"],
+    "barrier": ["no race in shared memory"],
+    "tile": ["reads of x an output and channel", "reads of shared memory an output and channel"],
+    "split": ["PARTS, the blocks that share a sum", "products of the busiest thread"],
+    "register-tile": ["reads of shared memory a product"],
+    "mma-sync": ["instructions, counted by threads", "words read for an instruction, by a thread"],
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_solution_passes_and_the_start_fails(device, name):
+    found = exercise(name)
+    solved = judge(found, found.solution, device)
+    assert not wrong(solved)
+    assert solved.passed
+    started = judge(found, found.start, device)
+    assert not started.passed
+    assert [what for what in wrong(started) if "right answer" not in what] == FAILS[name]
+
+
+def test_starts_compute_the_right_answer_but_for_the_barrier():
+    answers = {name: judge(exercise(name), exercise(name).start, "cpu").findings[0].ok for name in ("split", "tile")}
+    assert answers == {"split": True, "tile": True}
+
+
+def edited(tmp_path, name, *changes, start=False):
+    """The solution, or the start, with pairs of texts exchanged."""
+    found = exercise(name)
+    text = (found.start if start else found.solution).read_text()
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = tmp_path / f"{name}.cu"
+    path.write_text(text)
+    return path
+
+
+CHEATS = {
+    "coalesce, read past the counters": (
+        "coalesce",
+        [("x[h * columns + w]", "reinterpret_cast<const float*>(x)[h * columns + w]")],
+        "values of x that are read",
+    ),
+    "barrier, one in every turn": ("barrier", [("sum = fmaf", "__syncthreads(), sum = fmaf")], "barriers a channel"),
+    "barrier, the other one missing": (
+        "barrier",
+        [("    __syncthreads();  // the tile is complete\n", "")],
+        "no race in shared memory",
+    ),
+    "tile, not counted": ("tile", [("__shared__ Counted<float>", "__shared__ float")], "reads of shared memory"),
+    "tile, read from memory all the same": (
+        "tile",
+        [
+            (
+                "tile[threadIdx.y + p][threadIdx.x + q], filter",
+                "tile[threadIdx.y + p][threadIdx.x + q] + 0.f * x[0], filter",
+            )
+        ],
+        "reads of x an output",
+    ),
+    "split, all of it in every part": (
+        "split",
+        [("int k = first; k < end;", "int k = 0; k < length;"), ("= sum;\n}\n\n", "= sum / PARTS;\n}\n\n")],
+        "products of the busiest thread",
+    ),
+    "register tile, read for every product": (
+        "register-tile",
+        [("fmaf(ra[i], rb[j],", "fmaf(as[ty + i * BLOCK][k], bs[k][tx + j * BLOCK],")],
+        "reads of shared memory a product",
+    ),
+    "mma, called for nothing": (
+        "mma-sync",
+        [
+            ("multiply_16x8x16(sum, fa, fb);", "float none[4] = {}; multiply_16x8x16(none, fa, fb);"),
+            (
+                "  for (int i = 0; i < 4; i++) y[",
+                "  for (int k = 0; k < words; k++) for (int i = 0; i < 4; i++) {\n"
+                "    const unsigned va = a[(m + i / 2 * 8) * words + k], vb = b[(n + i % 2) * words + k];\n"
+                "    sum[i] = fmaf(low(va), low(vb), fmaf(high(va), high(vb), sum[i]));\n  }\n"
+                "  for (int i = 0; i < 4; i++) y[",
+            ),
+        ],
+        "words read for an instruction",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHEATS)
+def test_the_check_is_not_fooled(tmp_path, case):
+    name, changes, noticed = CHEATS[case]
+    verdict = judge(exercise(name), edited(tmp_path, name, *changes), "cpu")
+    assert any(what.startswith(noticed) for what in wrong(verdict)), verdict
+
+
+def test_wrong_answers_and_stray_writes(tmp_path):
+    path = edited(tmp_path, "coalesce", ("i >= rows || j >= columns", "i > rows || j >= columns"))
+    verdict = judge(exercise("coalesce"), path, "cpu")
+    assert "behind y" in verdict.findings[0].found
+    path = edited(tmp_path, "coalesce", ("sum = fmaf", "sum = 2 * fmaf"))
+    verdict = judge(exercise("coalesce"), path, "cpu")
+    assert "96x96: error" in verdict.findings[0].found
+    assert not verdict.passed
+
+
+def test_more_than_can_be_counted_is_no_pass(tmp_path):
+    loop = "  for (int i = 0; i < 500; i++) sum = fmaf(0.f, filter[0], sum);\n  y["
+    verdict = judge(exercise("coalesce"), edited(tmp_path, "coalesce", ("  y[", loop)), "cpu")
+    assert "more than can be counted" in verdict.findings[0].found
+    assert not verdict.passed
+
+
+def test_a_device_that_is_not_there_is_no_verdict():
+    with pytest.raises(DeviceError, match="cuda:77"):
+        check(exercise("coalesce").solution, "cuda:77")
+
+
+def test_what_cannot_be_run_says_why(tmp_path, monkeypatch):
+    path = edited(tmp_path, "split", ("#define PARTS 32", "#define PARTS 9999"))
+    assert "#define PARTS is 9999" in check(path, "cpu").problem
+    path = edited(tmp_path, "split", ("#define PARTS 32", "constexpr int PARTS = 32;"))
+    assert "#define PARTS is not there" in check(path, "cpu").problem
+    path = edited(tmp_path, "coalesce", ("float sum = 0.f;", "float sum = 0.f"))
+    assert "does not compile" in check(path, "cpu").problem
+    path = edited(tmp_path, "coalesce", ("y[i * columns + j] = sum", "y[1ll << 40] = sum"))
+    assert "far outside of its arrays" in check(path, "cpu").problem
+    path = edited(tmp_path, "coalesce", ("float sum = 0.f;", "float sum = 0.f;\n  for (;;) sum += filter[0];"))
+    monkeypatch.setattr("vgg16gpu.lab.exercises.judge.SECONDS", 4.0)
+    assert "did not end within 4 s" in check(path, "cpu").problem

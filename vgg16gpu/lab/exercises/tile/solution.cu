@@ -1,0 +1,30 @@
+// Solution of tile: y[i,j] = sum over c, p, q of filter[c,p,q] * x[c,i+p-1,j+q-1]; beside the image x is zero
+// Layouts:  float. x (channels,rows,columns), y (rows,columns), filter (channels,3,3).
+// Launch:   blocks of TILE x TILE threads, one for each output.
+#include "lab/counted.cuh"
+
+#define TILE 16
+
+constexpr int SIDE = TILE + 2;  // outputs and a halo of one value on each side
+
+extern "C" __global__ void tile(Counted<float>* y, const Counted<float>* x, const Counted<float>* filter, int channels,
+                                int rows, int columns) {
+  __shared__ Counted<float> tile[SIDE][SIDE];
+  const int i = blockIdx.y * TILE + threadIdx.y, j = blockIdx.x * TILE + threadIdx.x;
+  const int top = static_cast<int>(blockIdx.y) * TILE - 1, left = static_cast<int>(blockIdx.x) * TILE - 1;
+  float sum = 0.f;
+  for (int c = 0; c < channels; c++) {
+    for (int row = threadIdx.y; row < SIDE; row += TILE)
+      for (int column = threadIdx.x; column < SIDE; column += TILE) {
+        const int h = top + row, w = left + column;
+        const bool inside = h >= 0 && h < rows && w >= 0 && w < columns;
+        tile[row][column] = inside ? x[(c * rows + h) * columns + w] : 0.f;  // beside the image: zero
+      }
+    __syncthreads();  // the tile is complete
+    for (int p = 0; p < 3; p++)
+      for (int q = 0; q < 3; q++)
+        sum = fmaf(tile[threadIdx.y + p][threadIdx.x + q], filter[(c * 3 + p) * 3 + q], sum);
+    __syncthreads();  // nobody reads it any more
+  }
+  if (i < rows && j < columns) y[i * columns + j] = sum;
+}
