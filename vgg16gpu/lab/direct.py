@@ -41,6 +41,11 @@ def launch(
     return Launches((step,))
 
 
+def bias_macro(problem: Problem) -> dict[str, int]:
+    """BIAS=1 for a problem that has one; nothing, the kernels' own 0, otherwise."""
+    return {"BIAS": 1} if problem.bias else {}
+
+
 def cover(problem: Problem, columns: int, rows: int, planes: int | None = None) -> Dim3:
     """Blocks of so many columns and rows over the output; without `planes`, one layer for each output channel."""
     return Dim3(

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu.program import Dim3
@@ -15,8 +15,9 @@ CAPACITY: Final = 64 << 10  # bytes of constant memory, on every architecture
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     side = parameters["block"]
     grid, block, pointers = cover(problem, side, side), Dim3(side, side), (places.y, places.x, places.bias)
-    bias = int(problem.bias)
-    launches = launch("constant_weights", problem, pointers, grid, block, problem.stride, problem.padding, BIAS=bias)
+    launches = launch(
+        "constant_weights", problem, pointers, grid, block, problem.stride, problem.padding, **bias_macro(problem)
+    )
     return replace(launches, constants={"weight": places.weight})
 
 

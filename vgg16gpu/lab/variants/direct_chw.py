@@ -1,6 +1,6 @@
 """Direct convolution of images in CHW, one thread per output: the Python side of kernels/lab/direct_chw.cu."""
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu.program import Dim3
@@ -10,7 +10,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     side = parameters["block"]
     grid, block = cover(problem, side, side), Dim3(side, side)
     pointers = (places.y, places.x, places.weight, places.bias)
-    return launch("direct_chw", problem, pointers, grid, block, problem.stride, problem.padding, BIAS=int(problem.bias))
+    return launch("direct_chw", problem, pointers, grid, block, problem.stride, problem.padding, **bias_macro(problem))
 
 
 VARIANTS = (

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu.lab.variants import constant_weights, tiled_shared
@@ -13,7 +13,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     side = parameters["tile"]
     grid, block = cover(problem, side, side), Dim3(side, side)
     pointers = (places.y, places.x, places.bias)
-    macros = {"BIAS": int(problem.bias), "STRIDE": problem.stride, "TILE": side}
+    macros = {"STRIDE": problem.stride, "TILE": side} | bias_macro(problem)
     launches = launch("tiled_constant", problem, pointers, grid, block, problem.padding, **macros)
     return replace(launches, constants={"weight": places.weight})
 

@@ -1,6 +1,6 @@
 """Direct convolution out of a tile in shared memory: the Python side of kernels/lab/tiled_shared.cu."""
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
 from vgg16gpu.program import Dim3
@@ -10,7 +10,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     side = parameters["tile"]
     grid, block = cover(problem, side, side), Dim3(side, side)
     pointers = (places.y, places.x, places.weight, places.bias)
-    macros = {"BIAS": int(problem.bias), "STRIDE": problem.stride, "TILE": side}
+    macros = {"STRIDE": problem.stride, "TILE": side} | bias_macro(problem)
     return launch("tiled_shared", problem, pointers, grid, block, problem.padding, **macros)
 
 
