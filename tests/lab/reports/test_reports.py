@@ -47,7 +47,13 @@ def difference(device: Device, theirs_y: Array, ours: str, problem: Problem, **p
 
 @pytest.mark.parametrize("problem", [ONE_CHANNEL_OUT, STRIDED], ids=["stride1", "stride2"])
 @pytest.mark.parametrize(
-    ("name", "ours"), [("s1-conv2", "direct-planes"), ("s1-conv2", "direct-rows"), ("s1-im2col", "im2col-vector")]
+    ("name", "ours"),
+    [
+        ("s1-conv2", "direct-published"),
+        ("s1-conv2", "direct-rows"),
+        ("s1-conv2", "direct-planes"),
+        ("s1-im2col", "im2col-vector"),
+    ],
 )
 def test_answers_of_s1(device: Device, tmp_path: Path, name: str, ours: str, problem: Problem) -> None:
     y, trial = answer(device, name, tmp_path, problem)
@@ -102,6 +108,7 @@ def theirs_counted(printed: Printed, folder: Path) -> Counter[str]:
 
 
 SAME = (
+    (reader.S1_CONV2, "lab/direct_published.cu", "direct_published_f32", ()),
     (reader.S1_GEMM, "lab/im2col_vector.cu", "gemm_vector", ()),
     (reader.S2_IM2COL, "lab/im2col.cu", "im2col_taps", ()),
     (reader.S2_BASIC, "lab/gemm_basic.cu", "gemm_basic", ()),
