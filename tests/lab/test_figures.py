@@ -62,7 +62,7 @@ def cell(panel, label, place):
 @pytest.mark.parametrize(
     ("record", "names"),
     [
-        ("S1", {"S1-methods", "S1-methods-stride2", "S1-methods-stride3"}),
+        ("S1", {f"S1-{kind}{stride}" for kind in ("methods", "powers") for stride in ("", "-stride2", "-stride3")}),
         ("S2", S2_FIGURES),
         ("S3", {"S3-versions", "S3-parts", "S3-batches", "S3-tiles"}),
         ("S4", {"S4-map", "S4-bars"}),
@@ -97,10 +97,16 @@ def test_s1_has_a_line_for_each_method(shown):
     figure = draw_picture(shown["S1"]["S1-methods"])
     theirs, ours = figure.axes
     assert lines(theirs) == {"direct": 5, "im2col gemm only": 5, "cudnn": 5}
-    sizes = len(s1.SIZES + s1.LARGER)
+    sizes = len(s1.SIZES + s1.NEAR)
     assert lines(ours) == {method.replace("_", " "): sizes for method, _, _ in s1.METHODS}
     assert (ours.get_xscale(), ours.get_yscale()) == ("log", "log")
     assert len(draw_picture(shown["S1"]["S1-methods-stride2"]).axes) == 1  # nothing was published of it
+
+
+def test_s1_shows_powers_of_two_apart(shown):
+    (ours,) = draw_picture(shown["S1"]["S1-powers"]).axes
+    assert set(lines(ours).values()) == {len(s1.LARGER)}
+    assert not [each.name for each in pictures(case_record("S1", quick=True)) if each.name.startswith("S1-powers")]
 
 
 def test_s2_bars_by_mode_and_block(shown):
