@@ -85,6 +85,14 @@ def test_ratio_of_the_largest_size_that_has_both():
     assert ratio_row("S1", "large", "cudnn_over_direct", None, None, "").remark == "its sizes were not run"
 
 
+def test_the_heuristics_that_cudnn_was_asked_for_are_told():
+    details = {"heuristics": ["A", "B", "FALLBACK"]}
+    row = s1_row(31, "cudnn", 1.0, Measurement(Status.RIGHT, details=details), Problem(1, 3, 31, 31, 1))
+    assert row.remark == "the fastest plan of heuristics A, B, FALLBACK"
+    refused = Measurement(Status.REFUSED, "no plan", details=details)
+    assert s1_row(31, "cudnn", None, refused, Problem(1, 3, 31, 31, 1)).remark == "no plan"
+
+
 def s1_row(size, method, ours, measurement, problem):
     from vgg16gpu.lab.experiment import Row
 

@@ -54,7 +54,6 @@ def test_what_no_section_says_is_our_question():
 # ---- What claims ask for by name
 
 AWAITED = {  # (seed, table, method): rows that no run has yet
-    ("S1", "methods", "cudnn_three"),
     *(("S4", "conv2d", f"halo_{step}") for step in ("edge", "even", "float4", "channels", "prefetch", "oc_outside")),
     ("S4", "blocks", "halo_even"),
     *(("S5", "causes", f"{a} {b} {c}") for a in ("host", "device") for b in ("serial", "tree") for c in ("1d", "2d")),

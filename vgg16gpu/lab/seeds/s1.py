@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vgg16gpu.lab.baseline import CUDNN
+from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, Row, find_row, ratio_row
 from vgg16gpu.lab.measure import Scope
 from vgg16gpu.lab.problem import Problem
@@ -30,6 +30,8 @@ METHODS: tuple[tuple[str, str, Scope], ...] = (
     ("im2col_gemm_only", "im2col-vector", "compute"),
     ("im2col_gemm", "im2col-vector", "total"),
     ("cudnn", CUDNN, "compute"),
+    ("cudnn_tf32", CUDNN_TF32, "compute"),
+    ("cudnn_three", CUDNN_THREE, "compute"),
     ("cudnn_setup", CUDNN, "setup"),
 )
 NOTES = {
@@ -38,6 +40,8 @@ NOTES = {
     "direct_planes": "stores its sum for every channel: the second fault alone",
     "direct_coalesced": "neither of the two faults",
     "im2col_gemm": "with the conversion",
+    "cudnn_tf32": "products rounded to TF32",
+    "cudnn_three": "their loop: three calls of one problem, own handles and weights, one time",
     "cudnn_setup": "with handle, descriptors, heuristics and plan",
 }
 
@@ -51,6 +55,8 @@ def cases(choice: Choice) -> Iterator[Case]:
                 for outputs in choice.outputs or (1,):
                     problem = Problem(1, channels, size, size, outputs, 3, stride, 1)
                     for method, variant, scope in METHODS:
+                        if variant == CUDNN_THREE and size > SIZES[-1]:  # their loop, at sizes such as theirs
+                            continue
                         yield Case(
                             "methods",
                             str(size),
