@@ -1,9 +1,9 @@
 """S2: stride, memory mode, thread-block and partition, on square images of 256 to 4096 pixels (Quadro M4000).
 
 3x3 over three channels, one output channel. `layer` is what they left out: 64 output channels, as VGG16's first layer
-has; there GEMMs have rows enough to share what they load. `--outputs 64` is all of it for such a layer. Padding is not
-stated: 1 here. The times of `im2col_gemm` and of `layer`, which stand beside convolutions that need no conversion, have
-it in them; those of the tables of GEMMs do not, as theirs.
+has; there GEMMs have rows enough to share what they load. `--outputs 64` is all of it for such a layer. The padding is
+1, as their 1024^2 outputs of 1024^2 pixels need. The times of `im2col_gemm` and of `layer`, which stand beside
+convolutions that need no conversion, have it in them; those of the tables of GEMMs do not, as theirs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ TASK_BLOCK = 16  # of their im2col + GEMM
 LAYER_SIZES, LAYER_OUTPUTS = (1024,), 64
 LAYER = {"basic": "gemm-basic", "shared": "gemm-shared", "register_tile": REGISTER_TILE}
 NOTES = {
+    "direct": "channels outside, every tap tested, as theirs; filters (C,3,3), theirs (3,3,C)",
     "registers": "names for the operands of 'shared'",
     "register_tile": "not theirs: a true register tile",
     CUDNN_TF32: "products rounded to TF32",
