@@ -67,6 +67,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="write what is found into the table")
     parser.add_argument("--reason", default="", help="with --record: why it takes more, and what that gains")
     options = parser.parse_args(arguments)
+    if missing := [str(file) for file in options.files if not file.is_file()]:
+        parser.error(f"no such file: {', '.join(missing)}")
     if options.reason and not options.record:
         parser.error("--reason is for --record; give both")
     return options

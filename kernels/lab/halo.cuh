@@ -1,9 +1,10 @@
-// What halo_shared.cu and halo_prefetch.cu share: the tile of a channel in shared memory, how it is fetched and used.
+// What the halo kernels share: the tile of a channel in shared memory, how it is fetched and used.
 //
-// A block's outputs need ROWS x SPAN values of a channel, the halo included. Its threads take what is to be copied in turn,
-// whatever part of the tile it belongs to: each copies as much as the others. Where rows are a multiple of 4 floats long
-// they copy 16 bytes at a time: the tile then begins SKEW columns further left, at a multiple of 4, and 4 values lie either
-// all inside the image or all beside it. Otherwise they copy single floats.
+// A block's outputs need ROWS x SPAN values of a channel, the halo included. Three ways to share the copying (Share):
+// EDGE    each thread copies the values of its own output; threads at the right and lower edge copy the halo beside theirs.
+// SINGLES threads take the floats in turn, whatever part of the tile they belong to: each copies as much as the others.
+// QUADS   as SINGLES, 16 bytes at a time where rows are a multiple of 4 floats long: the tile then begins SKEW columns
+//         further left, at a multiple of 4, and 4 values lie either all inside the image or all beside it.
 //
 // Copies are asynchronous (cp.async) from Ampere on: they are there after copy_async_wait and a barrier.
 #pragma once
@@ -30,6 +31,8 @@
 #endif
 
 static_assert(BLOCK_X % 4 == 0, "the tiles of all blocks begin at the same place within 4 floats");
+
+enum class Share { EDGE, SINGLES, QUADS };
 
 constexpr int THREADS = BLOCK_X * BLOCK_Y;
 constexpr int TAPS = KSIZE * KSIZE;
@@ -80,29 +83,55 @@ struct Fetcher {
   __device__ __forceinline__ bool inside(int h, int w) const { return h >= 0 && h < H && w >= 0 && w < W; }
 
   // Start copying a channel into `tile`, as a group of copies.
+  template <Share SHARE>
   __device__ __forceinline__ void fetch(Tile& tile) {
-    const int thread = threadIdx.y * BLOCK_X + threadIdx.x;
-    if (W % 4 == 0) {
-      for (int i = thread; i < ROWS * QUADS; i += THREADS) {
-        const int row = i / QUADS, column = i % QUADS * 4;
-        const int h = top + row, w = left - SKEW + column;
-        copy16_async(&tile.x[row][column], plane + (long long)h * W + w, inside(h, w));
-      }
+    if (SHARE == Share::EDGE) {
+      by_edges(tile);
+    } else if (SHARE == Share::QUADS && W % 4 == 0) {
+      by_quads(tile);
     } else {
-      for (int i = thread; i < ROWS * SPAN; i += THREADS) {
-        const int row = i / SPAN, column = i % SPAN;
-        const int h = top + row, w = left + column;
-        copy4_async(&tile.x[row][SKEW + column], plane + (long long)h * W + w, inside(h, w));
-      }
+      by_singles(tile);
     }
-    for (int i = thread; i < OUTPUTS * TAPS; i += THREADS) {
-      const int output = i / TAPS, tap = i % TAPS;
-      copy4_async(&tile.weight[tap][output], filter + (long long)output * C * TAPS + tap, output < outputs);
-    }
+    filters(tile);
     copy_async_commit();
     plane += (long long)H * W;
     filter += TAPS;
   }
+
+  // From each thread's own place to the next thread's; the last of a row or column goes on to the end of the tile.
+  __device__ __forceinline__ void by_edges(Tile& tile) const {
+    const int first_row = threadIdx.y * STRIDE, first_column = threadIdx.x * STRIDE;
+    const int rows = threadIdx.y == BLOCK_Y - 1 ? ROWS : min(first_row + STRIDE, ROWS);
+    const int columns = threadIdx.x == BLOCK_X - 1 ? SPAN : min(first_column + STRIDE, SPAN);
+    for (int row = first_row; row < rows; row++)
+      for (int column = first_column; column < columns; column++) single(tile, row, column);
+  }
+
+  __device__ __forceinline__ void by_singles(Tile& tile) const {
+    for (int i = thread(); i < ROWS * SPAN; i += THREADS) single(tile, i / SPAN, i % SPAN);
+  }
+
+  __device__ __forceinline__ void by_quads(Tile& tile) const {
+    for (int i = thread(); i < ROWS * QUADS; i += THREADS) {
+      const int row = i / QUADS, column = i % QUADS * 4;
+      const int h = top + row, w = left - SKEW + column;
+      copy16_async(&tile.x[row][column], plane + (long long)h * W + w, inside(h, w));
+    }
+  }
+
+  __device__ __forceinline__ void single(Tile& tile, int row, int column) const {
+    const int h = top + row, w = left + column;
+    copy4_async(&tile.x[row][SKEW + column], plane + (long long)h * W + w, inside(h, w));
+  }
+
+  __device__ __forceinline__ void filters(Tile& tile) const {
+    for (int i = thread(); i < OUTPUTS * TAPS; i += THREADS) {
+      const int output = i / TAPS, tap = i % TAPS;
+      copy4_async(&tile.weight[tap][output], filter + (long long)output * C * TAPS + tap, output < outputs);
+    }
+  }
+
+  __device__ __forceinline__ int thread() const { return threadIdx.y * BLOCK_X + threadIdx.x; }
 };
 
 // Add a channel to the sums of this thread, one for each output channel.
@@ -125,4 +154,20 @@ __device__ __forceinline__ void store(float* y, const float (&sum)[OUTPUTS], int
   UNROLL
   for (int o = 0; o < OUTPUTS; o++)
     if (oc + o < OC) y[(((long long)n * OC + oc + o) * OH + oh) * OW + ow] = sum[o];
+}
+
+// OUTPUTS output channels from `oc` on, with one tile: fetched, used, fetched again.
+template <Share SHARE>
+__device__ __forceinline__ void with_one_tile(Tile& tile, float* y, const float* x, const float* weight, int C, int H,
+                                              int W, int n, int oc, int OC, int OH, int OW) {
+  Fetcher fetcher(x, weight, C, H, W, n, oc, OC);
+  float sum[OUTPUTS] = {};
+  for (int c = 0; c < C; c++) {
+    fetcher.fetch<SHARE>(tile);
+    copy_async_wait<0>();
+    __syncthreads();  // the tile is complete
+    add_channel(sum, tile);
+    __syncthreads();  // nobody reads the tile any more
+  }
+  store(y, sum, n, oc, OC, OH, OW);
 }

@@ -22,11 +22,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halo_prefetch_f32(float
   Fetcher fetcher(x, weight, C, H, W, n, oc, OC);
 
   float sum[OUTPUTS] = {};
-  fetcher.fetch(tile[0]);
+  fetcher.fetch<Share::QUADS>(tile[0]);
   for (int c = 0; c < C; c++) {
     copy_async_wait<0>();
     __syncthreads();  // this channel is complete, and nobody reads the one before any more
-    if (c + 1 < C) fetcher.fetch(tile[(c + 1) % 2]);
+    if (c + 1 < C) fetcher.fetch<Share::QUADS>(tile[(c + 1) % 2]);
     add_channel(sum, tile[c % 2]);
   }
   store(y, sum, n, oc, OC, OH, OW);

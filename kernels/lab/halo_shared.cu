@@ -23,15 +23,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) halo_shared_f32(float* 
   __shared__ Tile tile;
   const int groups = (OC + OUTPUTS - 1) / OUTPUTS;
   const int oc = blockIdx.z % groups * OUTPUTS, n = blockIdx.z / groups;
-  Fetcher fetcher(x, weight, C, H, W, n, oc, OC);
-
-  float sum[OUTPUTS] = {};
-  for (int c = 0; c < C; c++) {
-    fetcher.fetch(tile);
-    copy_async_wait<0>();
-    __syncthreads();  // the tile is complete
-    add_channel(sum, tile);
-    __syncthreads();  // nobody reads the tile any more
-  }
-  store(y, sum, n, oc, OC, OH, OW);
+  with_one_tile<Share::QUADS>(tile, y, x, weight, C, H, W, n, oc, OC, OH, OW);
 }

@@ -203,7 +203,7 @@ def test_s4_map(shown):
     assert chart.sizes == s4.CHART_SIZES
     assert chart.channels == s4.CHART_CHANNELS
     figure = draw_picture(chart)
-    assert [axes.get_title("left") for axes in figure.axes[:2]] == ["halo shared", "direct"]
+    assert [axes.get_title("left") for axes in figure.axes[:2]] == ["direct", "halo prefetch"]
     cells = len(s4.CHART_SIZES) * len(s4.CHART_CHANNELS)
     assert [len(axes.texts) for axes in figure.axes[:2]] == [cells, cells]
     record = case_record("S4")

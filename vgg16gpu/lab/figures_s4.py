@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.lab.baseline import CUDNN
+from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32
 from vgg16gpu.lab.figures_data import (
     TIME,
     Chart,
@@ -27,8 +27,8 @@ from vgg16gpu.lab.figures_data import (
 
 TABLES: Final[Mapping[str, str]] = {
     "conv2d": "published point",
-    "simple": "simple kernel",
-    "winograd": "Winograd's layer",
+    "simple": "simple kernel (ours)",
+    "winograd": "Winograd's layer (ours)",
 }
 
 
@@ -53,10 +53,11 @@ def s4_pictures(record: Content) -> Iterator[Picture]:
 
 
 def _panel(rows: Sequence[Content], text: str) -> Panel:
-    """Bars of one problem."""
+    """Bars of one problem, the first of its table."""
     problem = rows[0]["problem"] if rows else {}
+    chosen = [row for row in rows if row["problem"] == problem]
     shape = "{channels}x{height}x{width} to {outputs}, {kernel}x{kernel}".format_map(problem) if rows else ""
-    return Panel(f"{text}: {shape}", series(rows, ours, lambda _: "", method))
+    return Panel(f"{text}: {shape}", series(chosen, ours, lambda _: "", method))
 
 
 def _with_claim(record: Content, point: Panel) -> Panel:
@@ -76,6 +77,6 @@ def _ratios(rows: Sequence[Content]) -> dict[str, dict[tuple[int, int], float]]:
     for (name, *shape), time in times.items():
         size, channels = shape
         library = times.get((CUDNN, size, channels))
-        if name != CUDNN and time and library:
+        if name not in (CUDNN, CUDNN_TF32) and time and library:
             found.setdefault(name.replace("_", " "), {})[size, channels] = library / time
     return found

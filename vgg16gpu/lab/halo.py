@@ -1,4 +1,4 @@
-"""What the convolutions with an even halo share (kernels/lab/halo.cuh): parameters, launches, the room of a tile."""
+"""What the convolutions with a halo share (kernels/lab/halo.cuh): parameters, launches, the room of a tile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from vgg16gpu.lab.direct import cover, launch
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places
+from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
 from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.program import Dim3
 
@@ -15,6 +15,10 @@ PARAMETERS: Final[Mapping[str, Sequence[int]]] = {
     "block_x": (8, 16, 32),
     "block_y": (4, 8),
     "outputs": (8, 4, 16),  # output channels of a thread, at most
+}
+STEP_PARAMETERS: Final[Mapping[str, Sequence[int]]] = {  # one output channel a thread
+    "block_x": (4, 8, 16, 32),
+    "block_y": (8, 4, 2, 1, 16),
 }
 
 
@@ -24,12 +28,28 @@ def launches(name: str) -> Callable[[Problem, Parameters, Places], Launches]:
     def of(problem: Problem, parameters: Parameters, places: Places) -> Launches:
         columns, rows, outputs = _sizes(problem, parameters)
         grid = cover(problem, columns, rows, planes=ceil_div(problem.outputs, outputs))
-        macros = {"STRIDE": problem.stride, "PADDING": problem.padding}
-        macros |= {"BLOCK_X": columns, "BLOCK_Y": rows, "OUTPUTS": outputs}
+        macros = {"STRIDE": problem.stride, "PADDING": problem.padding, "BLOCK_X": columns, "BLOCK_Y": rows}
+        if "outputs" in parameters:
+            macros |= {"OUTPUTS": outputs}
         pointers = (places.y, places.x, places.weight)
         return launch(name, problem, pointers, grid, Dim3(columns, rows), **macros)
 
     return of
+
+
+def step(name: str, order: int, title: str, teaches: str) -> Variant:
+    """A step on the way to halo_shared.cu: one tile, one output channel a thread."""
+    return Variant(
+        name=name.replace("_", "-"),
+        title=title,
+        order=order,
+        source=f"lab/{name}.cu",
+        teaches=teaches,
+        launches=launches(name),
+        seeds=("S4",),
+        parameters=STEP_PARAMETERS,
+        refuses=refuses(tiles=1),
+    )
 
 
 def refuses(tiles: int) -> Callable[[Problem, Parameters], str]:
@@ -59,4 +79,4 @@ def tile_nbytes(problem: Problem, parameters: Parameters) -> int:
 
 def _sizes(problem: Problem, parameters: Parameters) -> tuple[int, int, int]:
     """BLOCK_X, BLOCK_Y, OUTPUTS."""
-    return parameters["block_x"], parameters["block_y"], min(parameters["outputs"], problem.outputs)
+    return parameters["block_x"], parameters["block_y"], min(parameters.get("outputs", 1), problem.outputs)

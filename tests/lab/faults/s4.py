@@ -1,4 +1,4 @@
-"""The faults of S4's kernel, in kernels/lab/halo_shared.cu.
+"""The faults of S4's kernel, in kernels/lab/halo_shared.cu, and what the published loop lacks in halo_published.cu.
 
 python tests/lab/faults/s4.py FAULT cpu|cuda [--without]    run its problem once; for sanitizers
 """
@@ -15,9 +15,10 @@ from tests.lab.faults.edited import Fault
 from vgg16gpu.devices import open_device
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variants.halo_shared import VARIANTS
+from vgg16gpu.lab.variants import halo_published, halo_shared
 
-(HALO,) = VARIANTS
+(HALO,) = halo_shared.VARIANTS
+(PUBLISHED,) = halo_published.VARIANTS
 SEVERAL_WARPS = (("block_x", 32), ("block_y", 4))
 
 FAULTS: Mapping[str, Fault] = MappingProxyType(
@@ -32,7 +33,19 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             Problem(1, 3, 9, 64, 2),
             SEVERAL_WARPS,
         ),
-        "any width by fours": Fault(HALO, "if (W % 4 == 0) {", "if (true) {", Problem(1, 2, 9, 13, 2)),
+        "published: refilled while read": Fault(
+            PUBLISHED,
+            "      __syncthreads();  // ours: nobody reads the tile any more\n",
+            "",
+            Problem(1, 3, 9, 64, 2),
+        ),
+        "published: read while refilled": Fault(
+            PUBLISHED,
+            "    __syncthreads();  // ours: the first channel is complete\n",
+            "",
+            Problem(1, 3, 9, 64, 2),
+        ),
+        "any width by fours": Fault(HALO, " && W % 4 == 0", "", Problem(1, 2, 9, 13, 2)),
     }
 )
 

@@ -1,4 +1,4 @@
-"""Each fault of S4's kernel is caught: by the check against float64, or by the sanitizers of the CPU and the GPU."""
+"""Each fault of S4's kernels is caught: by the check against float64, or by the sanitizers of the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -57,6 +57,20 @@ def test_a_missing_barrier_is_caught(order: str, tmp_path: Path, monkeypatch: py
 
 def test_fours_do_not_show_where_the_width_is_a_multiple(device: Device, tmp_path: Path) -> None:
     check(device, FOURS.planted(tmp_path), replace(FOURS.problem, width=12))
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name.startswith("published")])
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_the_published_loop_needs_our_barriers(
+    order: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their pseudo-code (3.3) has neither; one warp in step may hide it on a GPU."""
+    monkeypatch.setenv("VGG16GPU_ORDER", order)
+    device, fault = CpuDevice(), FAULTS[name]
+    with pytest.raises(AssertionError, match=r"halo-published .*: error [0-9.]+$"):
+        check(device, fault.planted(tmp_path), fault.problem)
+    check(device, fault.removed(tmp_path), fault.problem)
+    device.close()
 
 
 # ---- By sanitizers
