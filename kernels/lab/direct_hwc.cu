@@ -1,45 +1,37 @@
-// direct_hwc_f32: y[n,oh,ow,oc] = sum over kh, kw, c of x[n, oh*stride-padding+kh, ow*stride-padding+kw, c] *
+// direct_hwc_f32: y[n,oh,ow,oc] = sum over c, kh, kw of x[n, oh*stride-padding+kh, ow*stride-padding+kw, c] *
 //                 weight[oc,c,kh,kw]
-// Layouts:  float. x (N,H,W,C), weight (OC,C,KSIZE,KSIZE), y (N,OH,OW,OC).
+// Layouts:  float. x (N,H,W,C), weight (OC,C,kernel,kernel), y (N,OH,OW,OC). The published kernel has its one filter as
+//           (kernel,kernel,C): with all threads of a warp at the same weight that is no difference.
 // Mapping:  one thread per output. Grid (columns, rows, N*OC) in 2-D blocks: threadIdx.x walks columns, threadIdx.y
 //           rows.
-// Tiles:    KSIZE (3).
 // Shared:   none; a 2-D block of any shape, up to 1024 threads of at most 64 registers.
-// Cost:     C*KSIZE^2 loads of x and as many of weight per output, 2*C*KSIZE^2 FLOP: a load for every FLOP. Neighbouring
-//           threads load floats of x that lie stride*C apart, the other channels then come from the cache; what they
-//           store lies OC apart.
-// Edges:    the window is clipped: taps beside the image are left out, no padded copy is made.
-// Teaches:  HWC puts neighbouring columns C floats apart, so a load touches C times the sectors that it needs. With
-//           three channels caches make up for most of it; a store with many outputs has no such help.
+// Cost:     C*kernel^2 loads of x and as many of weight per output, 2*C*kernel^2 FLOP: a load for every FLOP, and four
+//           bounds are looked at for every tap. Neighbouring threads load floats of x that lie stride*C apart, the other
+//           channels come from the cache later; what they store lies OC apart.
+// Edges:    every tap is tested and left out beside the image, no padded copy is made.
+// Teaches:  channels are the outermost loop and lie innermost in memory, as published: a warp's load touches C times
+//           the sectors that it needs, and comes back for the next channel only after a whole window.
 #include "common.cuh"
-
-#ifndef KSIZE
-#define KSIZE 3
-#endif
 
 extern "C" __global__ void __launch_bounds__(1024, 1) direct_hwc_f32(float* __restrict__ y, const float* __restrict__ x,
                                                                      const float* __restrict__ weight, int C, int H,
                                                                      int W, int OC, int OH, int OW, int stride,
-                                                                     int padding) {
+                                                                     int padding, int kernel) {
   const int ow = blockIdx.x * blockDim.x + threadIdx.x;
   const int oh = blockIdx.y * blockDim.y + threadIdx.y;
   const int oc = blockIdx.z % OC, n = blockIdx.z / OC;
   if (oh >= OH || ow >= OW) return;
   const int top = oh * stride - padding, left = ow * stride - padding;
-  const float* filter = weight + (long long)oc * C * KSIZE * KSIZE;
+  const float* image = x + (long long)n * H * W * C;
+  const float* filter = weight + (long long)oc * C * kernel * kernel;
 
   float sum = 0.f;
-  UNROLL
-  for (int kh = 0; kh < KSIZE; kh++) {
-    const int h = top + kh;
-    if (h < 0 || h >= H) continue;
-    UNROLL
-    for (int kw = 0; kw < KSIZE; kw++) {
-      const int w = left + kw;
-      if (w < 0 || w >= W) continue;
-      const float* pixel = x + (((long long)n * H + h) * W + w) * C;
-      for (int c = 0; c < C; c++) sum = fmaf(pixel[c], filter[(c * KSIZE + kh) * KSIZE + kw], sum);
-    }
-  }
+  for (int c = 0; c < C; c++)
+    for (int kh = 0; kh < kernel; kh++)
+      for (int kw = 0; kw < kernel; kw++) {
+        const int h = top + kh, w = left + kw;
+        if (h >= 0 && h < H && w >= 0 && w < W)
+          sum = fmaf(image[((long long)h * W + w) * C + c], filter[(c * kernel + kh) * kernel + kw], sum);
+      }
   y[(((long long)n * OH + oh) * OW + ow) * OC + oc] = sum;
 }

@@ -6,8 +6,8 @@
 //           rows.
 // Tiles:    KSIZE (3).
 // Shared:   none; a 2-D block of any shape, up to 1024 threads of at most 64 registers.
-// Cost:     C*KSIZE^2 loads of x and as many of weight per output, 2*C*KSIZE^2 FLOP, and C stores instead of one: with
-//           3x3 and C = 3 the bytes written triple, with C = 64 they are 64 times as many.
+// Cost:     C*KSIZE^2 loads of x and as many of weight per output, 2*C*KSIZE^2 FLOP, and C stores instead of one (theirs:
+//           C+1): with 3x3 and C = 3 the bytes written triple, with C = 64 they are 64 times as many.
 // Edges:    the window is clipped: taps beside the image are left out, no padded copy is made.
 // Teaches:  right, and wasteful: direct_chw.cu with the running sum stored into an output plane of its own inside the
 //           loop over channels. Nobody reads these planes; a sum that is under way belongs in a register.

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from vgg16gpu.bench.ceilings import Ceilings
 from vgg16gpu.bench.timing import Summary, summarise
 from vgg16gpu.lab import record
-from vgg16gpu.lab.baseline import CUDNN
+from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
 from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
 from vgg16gpu.lab.lenet import Shape
 from vgg16gpu.lab.measure import Effort, Measurement, Status, Times
@@ -20,6 +20,7 @@ from vgg16gpu.lab.variant import variants
 CEILINGS = Ceilings(4.0e12, 60e12, 1 << 29, "made up")
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200"}
 SLOWNESS = {"gemm-by-row": 8000.0, "numpy": 30000.0, "direct-planes": 30.0, "gemm-basic": 12.0, CUDNN: 2.0}
+LIBRARIES = (CUDNN, CUDNN_TF32, CUDNN_THREE)
 PARTS = {"convolutions": 0.05, "copies and waiting": 0.2, "outside": 21.0}
 
 
@@ -57,14 +58,14 @@ def case_record(name, *, library=True, **options):
 
 
 def measurement(case, library):
-    if case.variant == CUDNN and not library:
+    if case.variant in LIBRARIES and not library:
         return Measurement(Status.MISSING, "no cuDNN")
     if case.variant == "gemm-by-block" and case.parameters["block"] == 64:
         return Measurement(Status.INVALID, "4096 threads in a block")
     if case.variant == "gemm-by-row" and case.size == "4096":
         return Measurement(Status.ESTIMATED, "too long", estimate_s=seconds(case.variant, case.problem, {}))
     time = seconds(case.variant, case.problem, case.parameters)
-    found = timed(time, {"setup_s": 0.04} if case.variant == CUDNN else {})
+    found = timed(time, {"setup_s": 0.04} if case.variant in LIBRARIES else {})
     converts = case.scope == "total" and case.variant.startswith(("gemm", "im2col"))
     return replace(found, convert=Times(summarise([time / 4]))) if converts else found
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.lab.conftest import LITTLE
 from vgg16gpu.lab import baseline
-from vgg16gpu.lab.baseline import BASELINES, CUDNN, CUDNN_TF32, NUMPY, measure_baseline
+from vgg16gpu.lab.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
 from vgg16gpu.lab.library_base import MissingLibraryError
 from vgg16gpu.lab.measure import Status
 from vgg16gpu.lab.problem import Problem
@@ -25,6 +25,14 @@ def test_tf32_is_asked_for_by_name(name, tf32):
     with mock.patch.object(baseline, "measure_cudnn", side_effect=MissingLibraryError("none here")) as asked:
         found = measure_baseline(name, mock.sentinel.device, reference, LITTLE, None)
     assert asked.call_args.kwargs == {"tf32": tf32}
+    assert (found.status, found.reason) == (Status.MISSING, "none here")
+
+
+def test_three_calls_are_asked_for_by_name():
+    reference = Reference(Problem(1, 2, 8, 8, 3), 10**6)
+    with mock.patch.object(baseline, "measure_three", side_effect=MissingLibraryError("none here")) as asked:
+        found = measure_baseline(CUDNN_THREE, mock.sentinel.device, reference, LITTLE, None)
+    assert asked.call_args.args == (mock.sentinel.device, reference, LITTLE, None)
     assert (found.status, found.reason) == (Status.MISSING, "none here")
 
 

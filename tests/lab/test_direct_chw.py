@@ -15,7 +15,7 @@ from vgg16gpu.lab.variants.direct_chw import VARIANTS
 
 
 @pytest.mark.parametrize(
-    "other", ["direct-rows", "direct-planes", "several-outputs", "several-channels", "tiled-shared"]
+    "other", ["direct-published", "direct-rows", "direct-planes", "several-outputs", "several-channels", "tiled-shared"]
 )
 def test_others_compute_the_same_bits(device: Device, other: str) -> None:
     """Their mapping differs, not the order of the sums."""

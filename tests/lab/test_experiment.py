@@ -77,9 +77,20 @@ def test_ratio_of_the_largest_size_that_has_both():
     rows = [row(31, "direct", 1.0), row(31, "cudnn", 2.0), row(63, "direct", 3.0), row(63, "cudnn", None)]
     (found,) = s1.EXPERIMENT.ratios(rows)
     assert (found.ours, found.theirs, found.unit, found.note) == (0.5, 6.0, "ratio", "at 31")
+    larger = [row(size, method, 1.0) for size in (1023, 1024) for method in ("direct", "cudnn")]
+    assert next(iter(s1.EXPERIMENT.ratios(rows + larger))).note == "at 1023"  # of the kind of theirs
+    assert next(iter(s1.EXPERIMENT.ratios(larger[2:]))).note == "at 1024"
     (found,) = s1.EXPERIMENT.ratios(rows[2:])
     assert (found.ours, found.status, found.remark) == (None, Status.MISSING, "at 63; no cuDNN")
     assert ratio_row("S1", "large", "cudnn_over_direct", None, None, "").remark == "its sizes were not run"
+
+
+def test_the_heuristics_that_cudnn_was_asked_for_are_told():
+    details = {"heuristics": ["A", "B", "FALLBACK"]}
+    row = s1_row(31, "cudnn", 1.0, Measurement(Status.RIGHT, details=details), Problem(1, 3, 31, 31, 1))
+    assert row.remark == "the fastest plan of heuristics A, B, FALLBACK"
+    refused = Measurement(Status.REFUSED, "no plan", details=details)
+    assert s1_row(31, "cudnn", None, refused, Problem(1, 3, 31, 31, 1)).remark == "no plan"
 
 
 def s1_row(size, method, ours, measurement, problem):

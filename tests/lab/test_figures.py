@@ -62,7 +62,7 @@ def cell(panel, label, place):
 @pytest.mark.parametrize(
     ("record", "names"),
     [
-        ("S1", {"S1-methods", "S1-methods-stride2", "S1-methods-stride3"}),
+        ("S1", {f"S1-{kind}{stride}" for kind in ("methods", "powers") for stride in ("", "-stride2", "-stride3")}),
         ("S2", S2_FIGURES),
         ("S3", {"S3-versions", "S3-parts", "S3-batches", "S3-tiles"}),
         ("S4", {"S4-map", "S4-bars"}),
@@ -97,10 +97,17 @@ def test_s1_has_a_line_for_each_method(shown):
     figure = draw_picture(shown["S1"]["S1-methods"])
     theirs, ours = figure.axes
     assert lines(theirs) == {"direct": 5, "im2col gemm only": 5, "cudnn": 5}
-    sizes = len(s1.SIZES + s1.LARGER)
-    assert lines(ours) == {method.replace("_", " "): sizes for method, _, _ in s1.METHODS}
+    sizes = len(s1.SIZES + s1.NEAR)
+    expected = {method.replace("_", " "): sizes for method, _, _ in s1.METHODS}
+    assert lines(ours) == expected | {"cudnn three": len(s1.SIZES)}
     assert (ours.get_xscale(), ours.get_yscale()) == ("log", "log")
     assert len(draw_picture(shown["S1"]["S1-methods-stride2"]).axes) == 1  # nothing was published of it
+
+
+def test_s1_shows_powers_of_two_apart(shown):
+    (ours,) = draw_picture(shown["S1"]["S1-powers"]).axes
+    assert set(lines(ours).values()) == {len(s1.LARGER)}
+    assert not [each.name for each in pictures(case_record("S1", quick=True)) if each.name.startswith("S1-powers")]
 
 
 def test_s2_bars_by_mode_and_block(shown):
@@ -143,20 +150,18 @@ def test_s2_a_launch_that_failed_is_no_time(shown):
 
 def test_s2_tasks(shown):
     for name, count in (("S2-stride", 3), ("S2-size", 5)):
-        for axes in draw_picture(shown["S2"][f"{name}-lines"]).axes:
-            assert lines(axes) == {"direct": count, "im2col gemm": count, "cudnn": count}
-        for axes in draw_picture(shown["S2"][f"{name}-bars"]).axes:
-            assert {label: len(heights) for label, heights in bars(axes).items()} == lines(axes) | {
-                "direct": count,
-                "im2col gemm": count,
-                "cudnn": count,
-            }
+        expected = dict.fromkeys(["direct", "im2col gemm", "cudnn"], count)
+        both = [expected, expected | {"cudnn tf32": count}]
+        assert [lines(axes) for axes in draw_picture(shown["S2"][f"{name}-lines"]).axes] == both
+        found = [bars(axes) for axes in draw_picture(shown["S2"][f"{name}-bars"]).axes]
+        assert [{label: len(heights) for label, heights in each.items()} for each in found] == both
 
 
 def test_what_is_missing_is_said(shown):
     figure = draw_picture(shown["quick"]["S2-size-lines"])
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["direct", "im2col gemm", "cudnn\n(ours: missing)"]
+    names = ["direct", "im2col gemm", "cudnn\n(ours: missing)", "cudnn tf32\n(ours: missing)"]
+    assert [text.get_text() for text in legend.get_texts()] == names
     assert "missing" in [text.get_text() for text in draw_picture(shown["quick"]["S2-size-bars"]).axes[1].texts]
 
 

@@ -13,7 +13,7 @@ from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.lab import im2col
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError, Trial
-from vgg16gpu.lab.variant import Launches, Variant, places
+from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant, places
 from vgg16gpu.lab.variants import (
     gemm_basic,
     gemm_by_block,
@@ -73,11 +73,30 @@ def test_rows_of_taps(device: Device, problem: Problem) -> None:
     assert np.array_equal(columns, matrix(problem, x).ravel())
 
 
+def pixels_first(problem: Problem, parameters: Parameters, places: Places) -> Launches:
+    """As im2col-vector, with a row of blocks over the pixels."""
+    launches = im2col_vector.VARIANTS[0].launches(problem, parameters, places)
+    return replace(launches, convert=(im2col.rows_of_pixels(problem, places, parameters["block"]),))
+
+
 @pytest.mark.sanitize
+@pytest.mark.parametrize("way", ["by rows", "by pixels"])
 @pytest.mark.parametrize("problem", random_problems("im2col", 8), ids=problem_id)
-def test_rows_of_pixels(device: Device, problem: Problem) -> None:
-    columns, x = converted(device, im2col_vector.VARIANTS[0], problem)
+def test_rows_of_pixels(device: Device, problem: Problem, way: str) -> None:
+    (variant,) = im2col_vector.VARIANTS
+    if way == "by pixels":
+        variant = replace(variant, launches=pixels_first)
+    columns, x = converted(device, variant, problem)
     assert np.array_equal(columns, matrix(problem, x).transpose(0, 2, 1).ravel())
+
+
+def test_a_thread_copies_all_channels_of_an_output() -> None:
+    """Columns along x where rows of the matrix are taps, rows along x in S1's."""
+    problem = Problem(2, 7, 20, 40, 1, padding=1)
+    copies = {variant.name: planned(variant, problem).convert[0] for variant in ALL}
+    assert copies.pop("im2col-vector").grid == (2, 3, 2)
+    assert {step.grid for step in copies.values()} == {(3, 2, 2)}
+    assert {step.block for step in copies.values()} == {(16, 16, 1)}
 
 
 @pytest.mark.parametrize("problem", random_problems("one chain", 4), ids=problem_id)

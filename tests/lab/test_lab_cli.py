@@ -95,7 +95,7 @@ def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch
 
     monkeypatch.setattr(Stand, "_measure", breaks)
     result = lab("run", "S1", "S2", "--device", "cpu", "--quick", "--json", "--sizes", "32", "--strides", "1")
-    assert "direct-rows broke the device" in refused(result)
+    assert "direct-published broke the device" in refused(result)
     rows = json.loads((tmp_path / "lab-results" / "S1.json").read_text())["rows"]
     assert {row["status"] for row in rows if row["unit"] == "ms"} == {"failed"}
     assert not (tmp_path / "lab-results" / "S2.json").exists()

@@ -10,14 +10,16 @@ from vgg16gpu.bench.timing import summarise, wall
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.library import measure_cudnn
 from vgg16gpu.lab.library_base import MissingLibraryError
+from vgg16gpu.lab.library_three import measure_three
 from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, Times
 from vgg16gpu.lab.reference import Reference
 
 CUDNN: Final = "cudnn"
 CUDNN_TF32: Final = "cudnn_tf32"  # products rounded to TF32, as libraries do unless told otherwise
+CUDNN_THREE: Final = "cudnn_three"  # three calls, each with a handle of its own: one time
 NUMPY: Final = "numpy"
 
-BASELINES: Final = (CUDNN, CUDNN_TF32, NUMPY)
+BASELINES: Final = (CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY)
 
 Measure: TypeAlias = Callable[[Device, Reference, Effort, Flush | None], Measurement]
 
@@ -32,10 +34,19 @@ def measure_baseline(
 
 
 def _cudnn(
-    device: Device, reference: Reference, effort: Effort, flush: Flush | None, *, tf32: bool = False
+    device: Device,
+    reference: Reference,
+    effort: Effort,
+    flush: Flush | None,
+    *,
+    tf32: bool = False,
+    three: bool = False,
 ) -> Measurement:
     try:
-        found = measure_cudnn(device, reference, effort, flush, tf32=tf32)
+        if three:
+            found = measure_three(device, reference, effort, flush)
+        else:
+            found = measure_cudnn(device, reference, effort, flush, tf32=tf32)
     except MissingLibraryError as error:
         return Measurement(Status.MISSING, str(error))
     best = found.best
@@ -64,5 +75,6 @@ def _numpy(_: Device, reference: Reference, effort: Effort, __: Flush | None) ->
 _BASELINES: Final[Mapping[str, Measure]] = {
     CUDNN: _cudnn,
     CUDNN_TF32: partial(_cudnn, tf32=True),
+    CUDNN_THREE: partial(_cudnn, three=True),
     NUMPY: _numpy,
 }

@@ -28,10 +28,9 @@ from vgg16gpu.lab.claims_judge import (
     same,
 )
 from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, number, one, published_times
-from vgg16gpu.lab.seeds.s1 import LARGER, SIZES
+from vgg16gpu.lab.seeds.s1 import LARGER, NEAR, SIZES
 
 SEED: Final = "S1"
-NEAR: Final = (1023, 2047, 4095, 8191)  # larger ones of their kind
 FILLS: Final = (255, 511)  # sizes that give a GPU something to do; larger ones count where they were run
 ROWS: Final = ("direct-rows",)  # half of their kernel, which the row "direct" was once
 WHOLE: Final = ("direct-published",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places
@@ -25,20 +25,12 @@ def launch(
 
     The macro KSIZE is always set.
     """
-    p = problem
-    step = Step(
-        kernel=Kernel(f"lab/{name}.cu", f"{name}_f32", (("KSIZE", p.kernel), *macros.items())),
-        grid=grid,
-        block=block,
-        arguments=(
-            *pointers,
-            *scalars(p.channels, p.height, p.width, p.outputs, p.out_height, p.out_width, *last),
-        ),
-        flop=p.flop,
-        nbytes=p.nbytes,
-        label=name,
-    )
-    return Launches((step,))
+    return _launch(name, problem, pointers, grid, block, last, {"KSIZE": problem.kernel, **macros})
+
+
+def launch_at_run_time(name: str, problem: Problem, pointers: Sequence[Pointer], grid: Dim3, block: Dim3) -> Launches:
+    """As `launch`, of a kernel that takes its window as numbers: stride, padding and its own edge come last."""
+    return _launch(name, problem, pointers, grid, block, (problem.stride, problem.padding, problem.kernel), {})
 
 
 def bias_macro(problem: Problem) -> dict[str, int]:
@@ -65,3 +57,28 @@ def one_each(name: str) -> Callable[[Problem, Parameters, Places], Launches]:
         return launch(name, problem, pointers, grid, Dim3(side, side), problem.stride, problem.padding)
 
     return launches
+
+
+def _launch(
+    name: str,
+    problem: Problem,
+    pointers: Sequence[Pointer],
+    grid: Dim3,
+    block: Dim3,
+    last: Sequence[int],
+    macros: Mapping[str, int],
+) -> Launches:
+    p = problem
+    step = Step(
+        kernel=Kernel(f"lab/{name}.cu", f"{name}_f32", tuple(macros.items())),
+        grid=grid,
+        block=block,
+        arguments=(
+            *pointers,
+            *scalars(p.channels, p.height, p.width, p.outputs, p.out_height, p.out_width, *last),
+        ),
+        flop=p.flop,
+        nbytes=p.nbytes,
+        label=name,
+    )
+    return Launches((step,))

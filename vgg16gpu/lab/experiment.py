@@ -97,7 +97,9 @@ class Row:
     def remark(self) -> str:
         """Why there is no time, and what else is to be said."""
         reason = self.measurement.reason if self.measurement else ""
-        return "; ".join(text for text in (reason, self.note) if text)
+        asked = self.measurement.details.get("heuristics") if self.measurement else None
+        plans = f"the fastest plan of heuristics {', '.join(asked)}" if asked and self.ours is not None else ""
+        return "; ".join(text for text in (reason, self.note, plans) if text)
 
 
 class Experiment(Protocol):

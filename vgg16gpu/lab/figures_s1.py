@@ -17,10 +17,18 @@ from vgg16gpu.lab.figures_data import (
     table,
     told,
 )
+from vgg16gpu.lab.seeds.s1 import LARGER
 
 
 def s1_charts(record: Content) -> Iterator[Chart]:
-    """A chart for each stride, and for each number of channels and outputs."""
+    """A chart for each stride, number of channels and of outputs; powers of two, where any, have their own."""
     for setting, rows in by_setting(table(record, "methods"), "stride", "channels", "outputs"):
-        title = f"S1: methods over image sizes, 3x3{told(setting)}"
-        yield Chart(f"S1-methods{suffix(setting)}", title, both_panels(record, rows, method, size_of), SIZE, TIME)
+        usual = [row for row in rows if size_of(row) not in LARGER]
+        for name, kind, shown in (
+            ("methods", "image sizes", usual),
+            ("powers", "image sizes, powers of two", [row for row in rows if row not in usual]),
+        ):
+            if shown:
+                title = f"S1: methods over {kind}, 3x3{told(setting)}"
+                panels = both_panels(record, shown, method, size_of)
+                yield Chart(f"S1-{name}{suffix(setting)}", title, panels, SIZE, TIME)

@@ -14,7 +14,7 @@ from vgg16gpu.ops.base import ceil_div, scalars
 from vgg16gpu.program import Dim3, Kernel, Step
 
 SOURCE: Final = "lab/im2col.cu"
-COPY_BLOCK: Final = 256  # threads of a block of im2col_taps
+COPY_BLOCK: Final = Dim3(16, 16)  # of im2col_taps and im2col_rows
 
 
 def pixels(problem: Problem) -> int:
@@ -39,13 +39,20 @@ def refuses(problem: Problem, parameters: Parameters) -> str:  # noqa: ARG001 - 
 
 def rows_of_taps(problem: Problem, places: Places) -> Step:
     """Write the matrices as (N, taps, pixels)."""
-    grid = Dim3(ceil_div(pixels(problem), COPY_BLOCK), problem.channels, problem.batch)
-    return _copy(problem, places, "im2col_taps", grid, COPY_BLOCK)
+    columns, rows = ceil_div(problem.out_width, COPY_BLOCK.x), ceil_div(problem.out_height, COPY_BLOCK.y)
+    return _copy(problem, places, "im2col_taps", Dim3(columns, rows, problem.batch), COPY_BLOCK)
 
 
 def rows_of_pixels(problem: Problem, places: Places, block: int) -> Step:
     """Write the matrices as (N, pixels, taps), a row for each thread of blocks of `block`."""
-    return _copy(problem, places, "im2col_pixels", Dim3(ceil_div(pixels(problem), block), 1, problem.batch), block)
+    grid = Dim3(ceil_div(pixels(problem), block), 1, problem.batch)
+    return _copy(problem, places, "im2col_pixels", grid, Dim3(block))
+
+
+def rows_by_rows(problem: Problem, places: Places) -> Step:
+    """Write the matrices as `rows_of_pixels` does, in 2-D blocks whose threadIdx.x walks rows of the output."""
+    rows, columns = ceil_div(problem.out_height, COPY_BLOCK.x), ceil_div(problem.out_width, COPY_BLOCK.y)
+    return _copy(problem, places, "im2col_rows", Dim3(rows, columns, problem.batch), COPY_BLOCK)
 
 
 def product(problem: Problem, places: Places, kernel: Kernel, grid: Dim3, block: Dim3) -> Step:
@@ -70,13 +77,13 @@ def squares(problem: Problem, places: Places, kernel: Kernel, block: int, tile: 
     return Launches(compute=(step,), convert=(rows_of_taps(problem, places),))
 
 
-def _copy(problem: Problem, places: Places, name: str, grid: Dim3, block: int) -> Step:
+def _copy(problem: Problem, places: Places, name: str, grid: Dim3, block: Dim3) -> Step:
     sizes = (problem.channels, problem.height, problem.width, problem.out_height, problem.out_width)
     window = (problem.kernel, problem.stride, problem.padding)
     return Step(
         kernel=Kernel(SOURCE, name),
         grid=grid,
-        block=Dim3(block),
+        block=block,
         arguments=(places.workspace, places.x, *scalars(*sizes, *window)),
         nbytes=4 * math.prod(problem.x_shape) + matrix_nbytes(problem),
         label="im2col",

@@ -69,6 +69,8 @@ class LibraryResult:
     plans: tuple[Plan, ...]
     tolerance: float
     notes: tuple[str, ...] = ()  # why it was not reached in a better way
+    heuristics: tuple[str, ...] = ()  # that were asked for plans
+    calls: int = 1  # that a time covers
 
     @property
     def best(self) -> Plan | None:
@@ -96,6 +98,8 @@ class LibraryResult:
             "most_workspace_nbytes": WORKSPACE_NBYTES,
             "plans": [plan.record for plan in self.plans],
             "notes": list(self.notes),
+            "heuristics": list(self.heuristics),
+            "calls": self.calls,
         }
 
 
@@ -107,19 +111,19 @@ def measure_cudnn(
     Raises MissingLibraryError, naming what is missing; DeviceError without memory; KernelError if a plan has left the
     device beyond use.
     """
-    way, notes = _open(device)
+    way, notes = open_way(device)
     tolerance = TF32_TOLERANCE if tf32 else TOLERANCE
     request = Request(WORKSPACE_NBYTES, tf32)
-    trier = _Trier(device, reference, effort, flush, tolerance)
+    trier = Trier(device, reference, effort, flush, tolerance)
     plans: list[Plan] = []
     for order in ORDERS:
         with way.session(reference.problem, reference.inputs, order, request) as session:
             plans += trier.plans(session, order)
-    return LibraryResult(way.version, way.through, tuple(plans), tolerance, notes)
+    return LibraryResult(way.version, way.through, tuple(plans), tolerance, notes, way.heuristics)
 
 
-def _open(device: Device) -> tuple[Way, tuple[str, ...]]:
-    """The first way that there is, and why those before it are not."""
+def open_way(device: Device) -> tuple[Way, tuple[str, ...]]:
+    """The first way that there is, and why those before it are not. Raises MissingLibraryError without any."""
     if device.foreign is None:
         raise MissingLibraryError("cuDNN needs an NVIDIA GPU")
     reasons: list[str] = []
@@ -132,7 +136,7 @@ def _open(device: Device) -> tuple[Way, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class _Trier:
+class Trier:
     """Checks and times the plans of sessions."""
 
     device: Device

@@ -63,6 +63,12 @@ class Session(Protocol):
     def bound(self, candidate: Candidate, times: int) -> tuple[Callable[[], None], bool]:
         """What enqueues the candidate so many times, and whether that is one CUDA graph; alive as the session is."""
 
+    def again(self, name: str) -> Session:
+        """A handle, weights and y of its own for the same problem and the same x: the plan `name` alone.
+
+        Close it before this one. Raises DeviceError without memory.
+        """
+
     def clear(self) -> None:
         """Enqueue that y becomes zero."""
 
@@ -82,6 +88,7 @@ class Way(Protocol):
 
     version: str  # of cuDNN
     through: str  # package and version
+    heuristics: tuple[str, ...]  # that are asked for plans
 
     def session(self, problem: Problem, inputs: Inputs, order: Order, request: Request) -> Session:
         """Set it up. Raises DeviceError without memory."""

@@ -48,6 +48,7 @@ class Frontend:
         self._cudnn = _import()
         self.version = str(self._cudnn.backend_version_string())
         self.through = f"{PACKAGE} {self._cudnn.__version__}"
+        self.heuristics: tuple[str, ...] = _HEURISTICS
         self._start()
 
     def session(self, problem: Problem, inputs: Inputs, order: Order, request: Request) -> FrontendSession:
@@ -73,7 +74,10 @@ class Frontend:
 
 
 class FrontendSession:
-    """`library_base.Session`: a graph, its plans, and the arrays that they work on."""
+    """`library_base.Session`: a graph, its plans, and the arrays that they work on.
+
+    `beside`: another session of the problem, whose x this one reads; `only`: the one plan that it builds, "" for all.
+    """
 
     def __init__(
         self,
@@ -84,17 +88,21 @@ class FrontendSession:
         inputs: Inputs,
         order: Order,
         request: Request,
+        beside: FrontendSession | None = None,
+        only: str = "",
     ) -> None:
         self._cudnn, self._device, self._foreign = cudnn, device, foreign
-        self._problem, self._order, self._request = problem, order, request
+        self._problem, self._inputs, self._order, self._request = problem, inputs, order, request
+        self._only = only
         self._handle: Any = None
-        self._places: list[int] = []  # x, weights, y, workspace
+        self._places: list[int] = beside._places[:1] if beside else []  # x, weights, y, workspace
+        self._borrowed = len(self._places)  # that are the other one's to free
         self._captured: list[Captured] = []
         try:
             with foreign.current():
                 self._graph, self._tensors, self._setup_s, reason = self._describe()
                 self.candidates = [Candidate("-", None, reason)] if reason else list(self._build())
-            self._fill(inputs)
+            self._fill()
         except BaseException:
             self.close()
             raise
@@ -108,6 +116,11 @@ class FrontendSession:
             return work, False
         self._captured.append(captured)
         return captured, True
+
+    def again(self, name: str) -> FrontendSession:
+        """A handle, weights and y of its own for the same problem and the same x: the plan `name` alone."""
+        own = self._cudnn, self._device, self._foreign, self._problem, self._inputs, self._order, self._request
+        return FrontendSession(*own, beside=self, only=name)
 
     def clear(self) -> None:
         """Enqueue that y becomes zero."""
@@ -127,7 +140,7 @@ class FrontendSession:
             for captured in self._captured:
                 captured.close()
             self._captured.clear()
-            while self._places:
+            while self._places[self._borrowed :]:
                 self._device.free(self._places.pop())
             if self._handle is not None:
                 handle, self._handle = self._handle, None
@@ -162,7 +175,7 @@ class FrontendSession:
         seen: set[str] = set()
         for index in range(self._graph.get_execution_plan_count()):
             name = self._graph.get_plan_name_at_index(index)
-            if name not in seen:
+            if name not in seen and self._only in ("", name):
                 seen.add(name)
                 yield self._candidate(index, name)
 
@@ -183,14 +196,14 @@ class FrontendSession:
         pack = dict(zip(self._tensors, places, strict=True))
         self._graph.execute_plan_at_index(pack, workspace, index, handle=self._handle)
 
-    def _fill(self, inputs: Inputs) -> None:
+    def _fill(self) -> None:
         """Allocate the arrays, with a workspace that is enough for every plan, and send x and the weights."""
-        arrays = [in_layout(array, LAYOUTS[self._order]) for array in inputs]
+        arrays = [in_layout(array, LAYOUTS[self._order]) for array in self._inputs]
         workspace = max((candidate.workspace_nbytes or 0 for candidate in self.candidates if candidate.run), default=0)
         sizes = (*(array.nbytes for array in arrays), 4 * int(np.prod(self._problem.y_shape)), max(workspace, 1))
-        for nbytes in sizes:
+        for nbytes in sizes[self._borrowed :]:
             self._places.append(self._device.allocate(nbytes))
-        for place, array in zip(self._places, arrays, strict=False):
+        for place, array in zip(self._places[self._borrowed :], arrays[self._borrowed :], strict=False):
             self._device.copy_in(place, array)
         self._device.synchronize()
 

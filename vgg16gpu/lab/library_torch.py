@@ -29,6 +29,7 @@ class Torch:
         number = int(torch.backends.cudnn.version())
         self.version = f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
         self.through = f"torch {torch.__version__}"
+        self.heuristics: tuple[str, ...] = ("torch's benchmark",)
         self.session(
             _FIRST, _FIRST.random(), "NCHW", Request(2**31, tf32=False)
         ).close()  # loads what the first one loads
@@ -50,8 +51,10 @@ class TorchSession:
         inputs: Inputs,
         order: Order,
         request: Request,
+        beside: TorchSession | None = None,
     ) -> None:
         self._torch, self._device, self._problem, self._order = torch, device, problem, order
+        self._foreign, self._inputs, self._request = foreign, inputs, request
         self._card = foreign.ordinal
         self._stream = torch.cuda.ExternalStream(foreign.stream, device=foreign.ordinal)
         self._kept: list[Any] = []  # CUDA graphs
@@ -66,6 +69,8 @@ class TorchSession:
                     torch.from_numpy(array).to(f"cuda:{foreign.ordinal}").contiguous(memory_format=layout)
                     for array in inputs
                 )
+            if beside is not None:
+                self._x = beside._x
             self.candidates = [self._choose(request)]
         except BaseException:
             self.close()
@@ -87,6 +92,11 @@ class TorchSession:
             return work, False
         self._kept.append(graph)
         return replay, True
+
+    def again(self, name: str) -> TorchSession:  # noqa: ARG002 - torch chooses again
+        """Weights and y of its own for the same problem and the same x; torch's handle is one."""
+        own = self._torch, self._device, self._foreign, self._problem, self._inputs, self._order, self._request
+        return TorchSession(*own, beside=self)
 
     def clear(self) -> None:
         """Enqueue that y becomes zero."""

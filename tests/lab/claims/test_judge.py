@@ -24,7 +24,6 @@ from vgg16gpu.lab.claims_judge import (
     saves,
     verdict_of,
 )
-from vgg16gpu.lab.claims_s1 import NEAR
 from vgg16gpu.lab.claims_s5 import LADDER, ONNXRUNTIME
 from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, one
 from vgg16gpu.lab.experiment import Choice
@@ -55,8 +54,6 @@ def test_what_no_section_says_is_our_question():
 # ---- What claims ask for by name
 
 AWAITED = {  # (seed, table, method): rows that no run has yet
-    ("S1", "methods", "cudnn_three"),
-    ("S1", "methods", "direct_rows"),
     *(("S5", "causes", f"{a} {b} {c}") for a in ("host", "device") for b in ("serial", "tree") for c in ("1d", "2d")),
     ("S5", "pool", "pool_columns"),
     ("S5", "pool", "start_at_zero"),
@@ -66,9 +63,8 @@ AWAITED = {  # (seed, table, method): rows that no run has yet
 
 def cases():
     """The names of all rows that experiments can have, as on a GPU."""
-    sizes = {s1: (*s1.SIZES, *NEAR, *s1.LARGER), s4: ()}
     for seed in (s1, s2, s4):
-        choice = Choice(kind="cuda", sizes=sizes.get(seed, ()), outputs=(1, 64) if seed is s2 else ())
+        choice = Choice(kind="cuda", outputs=(1, 64) if seed is s2 else ())
         for case in seed.EXPERIMENT.cases(choice):
             yield seed.EXPERIMENT.name, case.table, case.size, case.method, case.parameter
     yield from (key("S3", "batch", batch, method.name, "forward") for batch in s3.BATCHES for method in s3.METHODS)
@@ -98,7 +94,7 @@ def test_what_a_published_table_decides_it_holds(number):
     methods = {(name[0], name[1], name[3]) for name in published()}
     names = [name for name in ALL[number].claim.judge.keys if (name[0], name[1], name[3]) in methods]
     unpublished = {name for name in names if name not in published()}
-    assert {name[2] for name in unpublished} <= {str(size) for size in (*NEAR, *s1.LARGER)}
+    assert {name[2] for name in unpublished} <= {str(size) for size in (*s1.NEAR, *s1.LARGER)}
 
 
 def test_a_row_that_a_record_lacks_is_named():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -47,7 +48,13 @@ def difference(device: Device, theirs_y: Array, ours: str, problem: Problem, **p
 
 @pytest.mark.parametrize("problem", [ONE_CHANNEL_OUT, STRIDED], ids=["stride1", "stride2"])
 @pytest.mark.parametrize(
-    ("name", "ours"), [("s1-conv2", "direct-planes"), ("s1-conv2", "direct-rows"), ("s1-im2col", "im2col-vector")]
+    ("name", "ours"),
+    [
+        ("s1-conv2", "direct-published"),
+        ("s1-conv2", "direct-rows"),
+        ("s1-conv2", "direct-planes"),
+        ("s1-im2col", "im2col-vector"),
+    ],
 )
 def test_answers_of_s1(device: Device, tmp_path: Path, name: str, ours: str, problem: Problem) -> None:
     y, trial = answer(device, name, tmp_path, problem)
@@ -73,6 +80,25 @@ def test_answers_of_s2(device: Device, tmp_path: Path, name: str, ours: str, pro
     with trial:
         assert layer_error(y, problem.expected(trial.x, trial.weight)) < BOUND
         assert difference(device, y, ours, problem) < BOUND
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_answers_of_s2s_direct(device: Device, tmp_path: Path, stride: int) -> None:
+    """Its one filter lies as (rows, columns, channels), ours as (channels, rows, columns)."""
+    problem = Problem(1, 3, 33, 41, 1, stride=stride)
+    y, trial = answer(device, "s2-direct", tmp_path, problem)
+    with trial:
+        ours = np.ascontiguousarray(trial.weight.reshape(1, 3, 3, 3).transpose(0, 3, 1, 2))
+        assert layer_error(y, problem.expected(trial.x, ours)) < BOUND
+        with Trial(device, OURS["direct-hwc"], problem, inputs=(trial.x, ours)) as other:
+            assert layer_error(y, other.run().astype(np.float64)) < BOUND
+
+
+def test_s2s_direct_and_ours_go_through_the_same_loops() -> None:
+    """Channels, rows, columns, from outside to inside."""
+    loops = re.findall(r"for \(int (\w+) = 0", reader.code(reader.S2_DIRECT))
+    assert loops == ["c", "kh", "kw"]
+    assert re.findall(r"for \(int (\w+) = 0", read_source("lab/direct_hwc.cu")) == loops
 
 
 def test_s4s_serial_code_has_one_filter_for_all_input_channels(device: Device, tmp_path: Path) -> None:
@@ -103,6 +129,7 @@ def theirs_counted(printed: Printed, folder: Path) -> Counter[str]:
 
 
 SAME = (
+    (reader.S1_CONV2, "lab/direct_published.cu", "direct_published_f32", ()),
     (reader.S1_GEMM, "lab/im2col_vector.cu", "gemm_vector", ()),
     (reader.S2_IM2COL, "lab/im2col.cu", "im2col_taps", ()),
     (reader.S2_BASIC, "lab/gemm_basic.cu", "gemm_basic", ()),
@@ -127,7 +154,7 @@ def test_as_many_loads_stores_and_products(
 def test_s1s_im2col_stores_in_either_branch(tmp_path: Path) -> None:
     """Ours chooses the value and stores once: as many loads, half of the store instructions."""
     found = theirs_counted(reader.S1_IM2COL, tmp_path)
-    ours = ours_counted("lab/im2col.cu", "im2col_pixels", tmp_path)
+    ours = ours_counted("lab/im2col.cu", "im2col_rows", tmp_path)
     assert found["LDG"] == ours["LDG"]
     assert found["STG"] == 2 * ours["STG"]
 

@@ -1,9 +1,9 @@
 """S2: stride, memory mode, thread-block and partition, on square images of 256 to 4096 pixels (Quadro M4000).
 
 3x3 over three channels, one output channel. `layer` is what they left out: 64 output channels, as VGG16's first layer
-has; there GEMMs have rows enough to share what they load. `--outputs 64` is all of it for such a layer. Padding is not
-stated: 1 here. The times of `im2col_gemm` and of `layer`, which stand beside convolutions that need no conversion, have
-it in them; those of the tables of GEMMs do not, as theirs.
+has; there GEMMs have rows enough to share what they load. `--outputs 64` is all of it for such a layer. The padding is
+1, as their 1024^2 outputs of 1024^2 pixels need. The times of `im2col_gemm` and of `layer`, which stand beside
+convolutions that need no conversion, have it in them; those of the tables of GEMMs do not, as theirs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vgg16gpu.lab.baseline import CUDNN
+from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice
 from vgg16gpu.lab.problem import Problem
 
@@ -23,7 +23,12 @@ REGISTER_TILE = "gemm-register"
 TASK_BLOCK = 16  # of their im2col + GEMM
 LAYER_SIZES, LAYER_OUTPUTS = (1024,), 64
 LAYER = {"basic": "gemm-basic", "shared": "gemm-shared", "register_tile": REGISTER_TILE}
-NOTES = {"registers": "names for the operands of 'shared'", "register_tile": "not theirs: a true register tile"}
+NOTES = {
+    "direct": "channels outside, every tap tested, as theirs; filters (C,3,3), theirs (3,3,C)",
+    "registers": "names for the operands of 'shared'",
+    "register_tile": "not theirs: a true register tile",
+    CUDNN_TF32: "products rounded to TF32",
+}
 
 
 def cases(choice: Choice) -> Iterator[Case]:
@@ -40,13 +45,15 @@ def cases(choice: Choice) -> Iterator[Case]:
         parameter = f"stride={problem.stride}"
         yield _case("stride", problem, "direct", parameter, "direct-hwc")
         yield replace(_case("stride", problem, "im2col_gemm", parameter, "gemm-shared", TASK_BLOCK), scope="total")
-        yield _case("stride", problem, "cudnn", parameter, CUDNN)
+        for library in (CUDNN, CUDNN_TF32):
+            yield _case("stride", problem, library, parameter, library)
     for size in choice.sizes_or(LAYER_SIZES, QUICK):
         problem = Problem(1, 3, size, size, LAYER_OUTPUTS, 3, 1, 1)
         yield _case("layer", problem, "direct", "", "direct-hwc")
         for method, variant in LAYER.items():
             yield replace(_case("layer", problem, method, "", variant), scope="total")
-        yield _case("layer", problem, "cudnn", "", CUDNN)
+        for library in (CUDNN, CUDNN_TF32):
+            yield _case("layer", problem, library, "", library)
 
 
 def problems(choice: Choice, strides: tuple[int, ...]) -> Iterator[Problem]:

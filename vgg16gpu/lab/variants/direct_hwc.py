@@ -1,7 +1,16 @@
 """Direct convolution of images in HWC, one thread per output: the Python side of kernels/lab/direct_hwc.cu."""
 
-from vgg16gpu.lab.direct import one_each
-from vgg16gpu.lab.variant import Variant
+from vgg16gpu.lab.direct import cover, launch_at_run_time
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.program import Dim3
+
+
+def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
+    side = parameters["block"]
+    pointers = (places.y, places.x, places.weight)
+    return launch_at_run_time("direct_hwc", problem, pointers, cover(problem, side, side), Dim3(side, side))
+
 
 VARIANTS = (
     Variant(
@@ -10,7 +19,7 @@ VARIANTS = (
         order=10,
         source="lab/direct_hwc.cu",
         teaches="With channels innermost, neighbouring threads read and write several floats apart.",
-        launches=one_each("direct_hwc"),
+        launches=_launches,
         x_layout="HWC",
         y_layout="HWC",
         seeds=("S2",),
