@@ -32,7 +32,7 @@ NOT_YET: Final = f"{NOT_DONE}, 'faster, but not correct yet'"
 METHODS: Final = (
     Method("sequential_cpu", SEQUENTIAL, "im2col and product, a thread of the host", NOT_DONE),
     Method("parallel_im2col", COLUMNS, "im2col on the device; copies and the product on the host included", NOT_DONE),
-    Method("im2col_gemm_gpu", "im2col-vector", "not theirs: the product on the device, too, a thread a row"),
+    Method("im2col_gemm_gpu", "im2col-vector", "not theirs: the product on the device, too"),
     Method("im2col_shared_gemm", "gemm-shared", "not theirs: the product from shared memory"),
     Method("direct_parallel", "direct-chw", said=NOT_DONE),
     Method("tiled_shared", "tiled-shared", said=NOT_YET),
