@@ -1,9 +1,9 @@
 // tiled_shared_f32: y[n,oc,oh,ow] = sum over c, kh, kw of x[n, c, oh*STRIDE-padding+kh, ow*STRIDE-padding+kw] *
-//                   weight[oc,c,kh,kw]
-// Layouts:  float. x (N,C,H,W), weight (OC,C,KSIZE,KSIZE), y (N,OC,OH,OW).
+//                   weight[oc,c,kh,kw] (+ bias[oc])
+// Layouts:  float. x (N,C,H,W), weight (OC,C,KSIZE,KSIZE), bias (OC), y (N,OC,OH,OW).
 // Mapping:  block: TILE x TILE outputs of one channel, one thread each. Grid (columns, rows, N*OC). For each channel of
 //           x all threads fetch the tile of the input and its halo, SIDE x SIDE values, and then multiply.
-// Tiles:    KSIZE (3), STRIDE (1), TILE (16).
+// Tiles:    KSIZE (3), STRIDE (1), TILE (16), BIAS (0: bias is not read).
 // Shared:   4*SIDE^2 bytes, SIDE = (TILE-1)*STRIDE+KSIZE; TILE^2 threads.
 // Cost:     2*C*KSIZE^2 FLOP per output. Loads of x from global memory per output: C*SIDE^2/TILE^2, for 3x3, stride 1
 //           and tiles of 16 1.3*C instead of direct_chw.cu's 9*C; as many loads as there from shared memory instead.
@@ -14,6 +14,9 @@
 //           banks.
 #include "common.cuh"
 
+#ifndef BIAS
+#define BIAS 0
+#endif
 #ifndef KSIZE
 #define KSIZE 3
 #endif
@@ -29,7 +32,8 @@ constexpr int SIDE = (TILE - 1) * STRIDE + KSIZE;  // rows and columns of x that
 
 extern "C" __global__ void __launch_bounds__(THREADS) tiled_shared_f32(float* __restrict__ y,
                                                                        const float* __restrict__ x,
-                                                                       const float* __restrict__ weight, int C, int H,
+                                                                       const float* __restrict__ weight,
+                                                                       const float* __restrict__ bias, int C, int H,
                                                                        int W, int OC, int OH, int OW, int padding) {
   __shared__ float tile[SIDE][SIDE];
   const int ow = blockIdx.x * TILE + threadIdx.x;
@@ -59,5 +63,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) tiled_shared_f32(float* __
     plane += (long long)H * W;
     filter += KSIZE * KSIZE;
   }
-  if (oh < OH && ow < OW) y[((long long)blockIdx.z * OH + oh) * OW + ow] = sum;
+  if (oh < OH && ow < OW) y[((long long)blockIdx.z * OH + oh) * OW + ow] = BIAS ? sum + bias[oc] : sum;
 }

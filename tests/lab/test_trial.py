@@ -45,10 +45,8 @@ def test_it_has_a_place_of_its_own():
 
 
 def test_who_takes_no_bias_refuses(stand):
-    variant = stand.variants["direct-chw"]
-    if not variant.takes_bias:
-        with pytest.raises(RefusedError, match="it adds no bias"):
-            Trial(stand.device, variant, BIASED)
+    with pytest.raises(RefusedError, match="direct-hwc: it adds no bias"):
+        Trial(stand.device, stand.variants["direct-hwc"], BIASED)
     assert stand.baseline(NUMPY, BIASED).status is Status.REFUSED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.rehearsal_process import Guarded
-from vgg16gpu.lab.trial import MAX_THREADS
+from vgg16gpu.lab.trial import MAX_THREADS, Trial
 from vgg16gpu.lab.variant import Variant, places, variants
 
 VARIANTS = tuple(variant for variant in variants() if not variant.hopper)  # those have tests of their own
@@ -64,6 +65,19 @@ def test_random_problems(device: Device, variant: Variant, problem: Problem) -> 
 )
 def test_small_problems(device: Device, variant: Variant, problem: Problem) -> None:
     check(device, variant, problem)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    ("variant", "problem"),
+    cases([(each, problem) for each in VARIANTS for problem in SMALL if each.takes_bias and usual(each, problem)]),
+)
+def test_the_bias_is_added_once(device: Device, variant: Variant, problem: Problem) -> None:
+    biased = replace(problem, bias=True)
+    check(device, variant, biased)
+    with Trial(device, variant, biased) as ours, Trial(device, variant, problem) as plain:
+        assert ours.bias is not None
+        assert (ours.run() == plain.run() + ours.bias.reshape(-1, 1, 1)).all()  # after the sum, as S3 says
 
 
 @pytest.mark.sanitize

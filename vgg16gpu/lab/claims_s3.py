@@ -135,7 +135,9 @@ def _error(entry: Entry) -> float:
 
 
 def _accuracy(times: Times) -> dict[str, Entry]:
-    return {name[3]: entry for name, entry in times.rows(SEED, "accuracy").items()}
+    """By version; not of what had its name once."""
+    rows = times.rows(SEED, "accuracy").items()
+    return {name[3]: entry for name, entry in rows if entry.variant not in OTHERS.get(name[3], ())}
 
 
 def _larger_batches() -> Judge:

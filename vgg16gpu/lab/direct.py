@@ -33,6 +33,11 @@ def launch_at_run_time(name: str, problem: Problem, pointers: Sequence[Pointer],
     return _launch(name, problem, pointers, grid, block, (problem.stride, problem.padding, problem.kernel), {})
 
 
+def bias_macro(problem: Problem) -> dict[str, int]:
+    """BIAS=1 for a problem that has one; nothing, the kernels' own 0, otherwise."""
+    return {"BIAS": 1} if problem.bias else {}
+
+
 def cover(problem: Problem, columns: int, rows: int, planes: int | None = None) -> Dim3:
     """Blocks of so many columns and rows over the output; without `planes`, one layer for each output channel."""
     return Dim3(

@@ -25,7 +25,7 @@ from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, STD_KEY
 from vgg16gpu.zoo.model_writer import ModelWriter
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-Convolve: TypeAlias = Callable[[str, Floats], Floats]  # (layer's name, x) -> y, without the bias
+Convolve: TypeAlias = Callable[[str, Floats], Floats]  # (layer's name, x) -> y, bias included
 
 CONVOLUTIONS: Final = ("conv1", "conv2")
 FULLY_CONNECTED: Final = ("fc1", "fc2", "fc3")
@@ -46,11 +46,11 @@ class Shape:
         if self.image < SMALLEST_IMAGE:
             raise InputError(f"LeNet takes images of {SMALLEST_IMAGE}x{SMALLEST_IMAGE} and larger, not {self.image}")
 
-    def convolution(self, layer: str, batch: int) -> Problem:
-        """conv1 or conv2 for a batch."""
+    def convolution(self, layer: str, batch: int, *, bias: bool = False) -> Problem:
+        """conv1 or conv2 for a batch, with its bias or without."""
         channels, outputs = _CHANNELS[layer]
         side = self.image if layer == "conv1" else self.image // 2
-        return Problem(batch, channels, side, side, outputs, _KERNEL, padding=_PADDING[layer])
+        return Problem(batch, channels, side, side, outputs, _KERNEL, padding=_PADDING[layer], bias=bias)
 
     @property
     def features(self) -> int:
@@ -83,7 +83,7 @@ class LeNet:
     def scores(self, x: Floats, convolve: Convolve) -> Floats:
         """(N, 1, S, S) to (N, 10), in the precision of x; everything but the convolutions in numpy."""
         for layer in CONVOLUTIONS:
-            x = self.after_convolution(layer, convolve(layer, x))
+            x = self.after_convolution(convolve(layer, x))
         return self.classify(x)
 
     def expected(self, x: Floats) -> Array64:
@@ -91,13 +91,17 @@ class LeNet:
         return self.scores(x.astype(np.float64), self.exact).astype(np.float64, copy=False)
 
     def exact(self, layer: str, x: Floats) -> Array64:
-        """A convolution in float64."""
-        return self.shape.convolution(layer, len(x)).expected(x, self.parameters[f"{layer}.weight"])
+        """A convolution in float64, with its bias."""
+        return self.shape.convolution(layer, len(x), bias=True).expected(x, *self.filters(layer))
 
-    def after_convolution(self, layer: str, y: Floats) -> Floats:
-        """Maximum of 2x2, bias, ReLU: the maximum first, as it commutes with the others and leaves a quarter to do."""
-        biased: Floats = np.maximum(pooled(y) + self.parameters[f"{layer}.bias"].reshape(-1, 1, 1), 0)
-        return biased
+    def filters(self, layer: str) -> tuple[Array, Array]:
+        """(weight, bias) of a convolution."""
+        return self.parameters[f"{layer}.weight"], self.parameters[f"{layer}.bias"]
+
+    def after_convolution(self, y: Floats) -> Floats:
+        """Maximum of 2x2, ReLU: the maximum first, as it commutes with the other and leaves a quarter to do."""
+        positive: Floats = np.maximum(pooled(y), 0)
+        return positive
 
     def classify(self, x: Floats) -> Floats:
         """The fully connected layers."""

@@ -1,8 +1,8 @@
 """LeNet's forward pass with its two convolutions computed by a variant of the lab, or one after the other on the host.
 
-Bias, ReLU, pools and the fully connected layers are numpy's on the host, for every version: so versions differ by
-their convolutions alone, and what lies outside of them can be told apart. Maps go to the device and back for each
-convolution.
+A convolution adds its bias: in the kernel, where that takes one, else on the host. ReLU, pools and the fully connected
+layers are numpy's on the host, for every version: so versions differ by their convolutions alone, and what lies outside
+of them can be told apart. Maps go to the device and back for each convolution.
 """
 
 from __future__ import annotations
@@ -29,29 +29,39 @@ TOLERANCE: Final = 1e-5  # norm-wise error of scores and of the convolutions on 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Activations(Reference):
-    """A convolution of the net with the maps that it meets there."""
+    """A convolution of the net, with its bias, and the maps that it meets there."""
 
     x: Array
-    weight: Array
+    filters: tuple[Array, Array]  # (weight, bias)
 
     @cached_property
     def inputs(self) -> tuple[Array, Array]:
         """(x, weight)."""
-        return self.x, self.weight
+        return self.x, self.filters[0]
+
+    @cached_property
+    def bias(self) -> Array | None:
+        """(outputs,), if the problem has one."""
+        return self.filters[1] if self.problem.bias else None
+
+    @cached_property
+    def without_bias(self) -> Activations:
+        """What a kernel computes that adds none."""
+        return replace(self, problem=replace(self.problem, bias=False))
 
 
 class Version(Protocol):
     """A way to compute the convolutions of a batch."""
 
     def convolve(self, layer: str, x: Floats) -> Floats:
-        """conv1 or conv2 of x, without the bias; copies to and from a device included."""
+        """conv1 or conv2 of x, bias included; copies to and from a device, too."""
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
         """Its time, without these copies, once its answer is checked; with warm caches, as after the layer before."""
 
 
 class Sequential:
-    """im2col and a matrix product, image by image, on one thread: numpy's plain loops, no BLAS, which takes several."""
+    """im2col, a matrix product and the bias, image by image, on one thread: numpy's plain loops, no parallel BLAS."""
 
     def __init__(self, net: LeNet) -> None:
         self._net = net
@@ -59,11 +69,9 @@ class Sequential:
     def convolve(self, layer: str, x: Floats) -> Floats:
         """(N, C, H, W) to (N, outputs, rows, columns)."""
         one = self._net.shape.convolution(layer, 1)
-        weight = self._net.parameters[f"{layer}.weight"].reshape(one.outputs, -1)
         y = np.empty((len(x), *one.y_shape[1:]), np.float32)
         for image, maps in zip(x, y, strict=True):
-            columns = np.ascontiguousarray(columns_of(image[None], one)[0])
-            np.einsum("ok,kp->op", weight, columns, out=maps.reshape(one.outputs, -1), optimize=False)
+            multiply(self._net, layer, np.ascontiguousarray(columns_of(image[None], one)[0]), maps)
         return y
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
@@ -101,20 +109,26 @@ class OnDevice:
         with ExitStack() as stack:
             self._layers: dict[str, ConvolutionLayer] = {}
             for layer in CONVOLUTIONS:
-                problem = net.shape.convolution(layer, batch)
-                inputs = np.zeros(problem.x_shape, np.float32), net.parameters[f"{layer}.weight"]
-                trial = ConvolutionLayer(device, variant, problem, parameters, inputs)
+                problem = net.shape.convolution(layer, batch, bias=variant.takes_bias)
+                weight, bias = net.filters(layer)
+                inputs = np.zeros(problem.x_shape, np.float32), weight
+                own = bias if variant.takes_bias else None
+                trial = ConvolutionLayer(device, variant, problem, parameters, inputs, own)
                 self._layers[layer] = stack.enter_context(trial)
+            self._net, self._adds_bias = net, not variant.takes_bias
             self._stack = stack.pop_all()
 
     def convolve(self, layer: str, x: Floats) -> Floats:
         """(N, C, H, W) to (N, outputs, rows, columns)."""
-        return self._layers[layer].convolve(x.astype(np.float32, copy=False))
+        y = self._layers[layer].convolve(x.astype(np.float32, copy=False))
+        if self._adds_bias:
+            y += self._net.filters(layer)[1].reshape(-1, 1, 1)
+        return y
 
     def measure(self, layer: str, maps: Activations, effort: Effort) -> Measurement:
-        """Between two events on a GPU."""
+        """Between two events on a GPU; without the bias, where the host adds that."""
         self._layers[layer].feed(maps.x)
-        return measure(self._layers[layer], maps, effort, None)
+        return measure(self._layers[layer], maps.without_bias if self._adds_bias else maps, effort, None)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
@@ -149,11 +163,17 @@ def activations(net: LeNet, x: Array) -> dict[str, Activations]:
     """What each convolution meets when the net is asked about x, computed in float64 and rounded once."""
     found, maps = {}, x
     for layer in CONVOLUTIONS:
-        problem: Problem = net.shape.convolution(layer, len(x))
-        weight = net.parameters[f"{layer}.weight"]
-        found[layer] = Activations(problem, 10**9, x=maps, weight=weight)
-        maps = net.after_convolution(layer, found[layer].expected).astype(np.float32)
+        problem: Problem = net.shape.convolution(layer, len(x), bias=True)
+        found[layer] = Activations(problem, 10**9, x=maps, filters=net.filters(layer))
+        maps = net.after_convolution(found[layer].expected).astype(np.float32)
     return found
+
+
+def multiply(net: LeNet, layer: str, columns: Floats, y: Floats) -> None:
+    """Of an image, on the host: weights times the columns into y (outputs, rows, columns), and the bias."""
+    weight, bias = net.filters(layer)
+    np.einsum("ok,kp->op", weight.reshape(len(weight), -1), columns, out=y.reshape(len(weight), -1), optimize=False)
+    y += bias.reshape(-1, 1, 1)
 
 
 def scores_of_all(net: LeNet, version: Version, x: Array, batch: int) -> Floats:

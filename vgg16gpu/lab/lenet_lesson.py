@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error
 from vgg16gpu.lab.experiment import Case, Choice, Row, row_of
 from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, read_lenet
+from vgg16gpu.lab.lenet_columns import IM2COL, ColumnsOnDevice
 from vgg16gpu.lab.lenet_data import Dataset
 from vgg16gpu.lab.lenet_forward import (
     TOLERANCE,
@@ -32,6 +33,7 @@ from vgg16gpu.lab.lenet_forward import (
     timed,
 )
 from vgg16gpu.lab.measure import Effort, Measurement, Status, verdict
+from vgg16gpu.lab.outcome import outcome
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
@@ -39,6 +41,8 @@ from vgg16gpu.lab.variant import Parameters
 
 QUICK_IMAGES: Final = 512  # held-out ones that are asked about
 SEQUENTIAL: Final = "sequential-cpu"  # no variant: numpy on the host
+COLUMNS: Final = IM2COL.name  # no variant of the stand's: the product is numpy's
+_ON_HOST: Final = (SEQUENTIAL, COLUMNS)
 
 Job: TypeAlias = tuple[str, Callable[[], Iterable[Row]]]  # what it is, and its work
 
@@ -50,6 +54,7 @@ class Method:
     name: str
     variant: str = ""
     note: str = ""
+    said: str = ""  # by the report, of its correctness
     numbers: tuple[int, ...] = (0,)  # of the batches that are asked for
 
 
@@ -85,9 +90,9 @@ class Lesson:
     def build(self) -> None:
         """Compile every kernel at once."""
         self.stand.build(
-            (method.variant, parameters, self.net.shape.convolution(layer, self.batch))
+            (method.variant, parameters, self._problem(method.variant, layer, self.batch))
             for method in self.methods
-            if method.variant != SEQUENTIAL
+            if method.variant not in _ON_HOST
             for layer in CONVOLUTIONS
             for parameters in ({}, *self._values(method.variant))
         )
@@ -141,7 +146,7 @@ class Lesson:
         """What a forward pass is made of, in differences of medians."""
         layers = times.layers.median_s
         parts = {"convolutions": convolutions, "copies and waiting": layers - convolutions}
-        if method.variant == SEQUENTIAL:
+        if method.variant in _ON_HOST:
             parts = {"convolutions": layers}
         parts["outside"] = times.forward.median_s - layers
         for name, seconds in parts.items():
@@ -170,11 +175,16 @@ class Lesson:
         for parameters in self._values(method.variant):
             text = " ".join(f"{name}={value}" for name, value in parameters.items())
             for layer in CONVOLUTIONS:
-                problem = self.net.shape.convolution(layer, self.batch)
+                problem = self._problem(method.variant, layer, self.batch)
                 found = self._measured(method.variant, parameters, problem, self.stand.effort)
                 name = f"{layer} {text}"
                 case = Case("tile", str(self.batch), method.name, name, problem, method.variant, parameters, "total")
                 yield row_of(self.seed, case, found, self.stand)
+
+    def _problem(self, variant: str, layer: str, batch: int) -> Problem:
+        """A convolution as a version computes it: with the bias, unless its kernel takes none."""
+        known = self.stand.variants.get(variant)
+        return self.net.shape.convolution(layer, batch, bias=known is None or known.takes_bias)
 
     def _values(self, variant: str) -> list[dict[str, int]]:
         """One parameter after the other with each of its values, or with those asked for."""
@@ -204,11 +214,21 @@ class Lesson:
         """Why a variant cannot be used at a batch size: what became of it with both convolutions."""
         if variant == SEQUENTIAL:
             return None
+        if variant == COLUMNS:
+            return self._columns_obstacle(batch)
         check = replace(self.stand.effort, seconds=0.0, cold=False, limit=math.inf)
         for layer in CONVOLUTIONS:
-            found = self._measured(variant, {}, self.net.shape.convolution(layer, batch), check)
+            found = self._measured(variant, {}, self._problem(variant, layer, batch), check)
             if found.status is not Status.RIGHT:
                 return found
+        return None
+
+    def _columns_obstacle(self, batch: int) -> Measurement | None:
+        """Why the device has no columns for the host: no compiler, no room."""
+        try:
+            ColumnsOnDevice(self.stand.device, self.net, batch).close()
+        except Error as error:
+            return outcome(error)
         return None
 
     def _measured(self, variant: str, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:
@@ -223,11 +243,13 @@ class Lesson:
         if variant == SEQUENTIAL:
             yield Sequential(self.net)
             return
-        version = OnDevice(self.stand.device, self.net, self.stand.variants[variant], batch)
-        try:
+        device = self.stand.device
+        if variant == COLUMNS:
+            with closing(ColumnsOnDevice(device, self.net, batch)) as columns:
+                yield columns
+            return
+        with closing(OnDevice(device, self.net, self.stand.variants[variant], batch)) as version:
             yield version
-        finally:
-            version.close()
 
     def _images(self, number: int, batch: int) -> Array:
         chosen = np.arange(number * batch, (number + 1) * batch) % len(self.x)
@@ -239,17 +261,17 @@ class Lesson:
         judged = verdict(layer_error(scores, self.expected), f"scores of {count} images", TOLERANCE)
         right = int((scores.argmax(1) == self.data.heldout_labels[:count]).sum())
         key = self.seed, "accuracy", str(count), method.name, "right answers"
-        note = f"{right} of {count} right"
+        note = f"{right} of {count} right" + (f"; the report says {method.said}" if method.said else "")
         return judged, Row(*key, right / count, unit="ratio", variant=method.variant, measurement=judged, note=note)
 
     def _convolution_row(
         self, table: str, batch: int, method: Method, layer: str, found: Measurement, prefix: str = ""
     ) -> Row:
-        problem, note = self.net.shape.convolution(layer, batch), method.note if prefix else ""
+        problem, note = self._problem(method.variant, layer, batch), method.note if prefix else ""
         name = f"{prefix}{layer}"
         case = Case(table, str(batch), method.name, name, problem, method.variant, {}, "total", note)
         row = row_of(self.seed, case, found, self.stand)
-        return replace(row, ours_percent=None) if method.variant == SEQUENTIAL else row  # the roofline is the device's
+        return replace(row, ours_percent=None) if method.variant in _ON_HOST else row  # the roofline is the device's
 
     def _row(self, table: str, batch: int, method: Method, name: str, found: Measurement) -> Row:
         """A whole pass, which has no roofline, or anything that has no time."""

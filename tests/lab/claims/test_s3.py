@@ -1,5 +1,7 @@
 """claims_s3.py: verdicts of the published tables, every claim both ways, and those that are no pairs."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.lab.claims.numbers import (
@@ -95,6 +97,16 @@ def test_tuning():
     assert found("S3.10", tiles(t16=3))[0] is CANNOT_TELL
     assert found("S3.10", tiles(t8=None, t16=3))[0] is CANNOT_TELL
     assert found("S3.10", tiles(t8=2, t16=3), floors={"S3": 1.0})[0] is CANNOT_TELL
+
+
+def test_who_had_the_name_once_is_not_asked_for_scores():
+    old = {"parallel_im2col": "im2col-vector", "constant_weights": "constant-weights"}
+    scores = lenet(VERSIONS | {"float64": 0.9})
+    others = {name: replace(entry, variant=old.get(name[3], "")) for name, entry in scores.items()}
+    verdict, figure = found("S3.7", others)
+    assert verdict is CANNOT_TELL
+    assert figure.startswith("3 of 5 checked")
+    assert found("S3.8", others) == (CANNOT_TELL, "missing: parallel_im2col, constant_weights")
 
 
 def test_what_had_the_name_once_is_not_taken():

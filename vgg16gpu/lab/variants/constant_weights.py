@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
 from vgg16gpu.program import Dim3
@@ -14,12 +14,15 @@ CAPACITY: Final = 64 << 10  # bytes of constant memory, on every architecture
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     side = parameters["block"]
-    grid, block, pointers = cover(problem, side, side), Dim3(side, side), (places.y, places.x)
-    launches = launch("constant_weights", problem, pointers, grid, block, problem.stride, problem.padding)
+    grid, block, pointers = cover(problem, side, side), Dim3(side, side), (places.y, places.x, places.bias)
+    launches = launch(
+        "constant_weights", problem, pointers, grid, block, problem.stride, problem.padding, **bias_macro(problem)
+    )
     return replace(launches, constants={"weight": places.weight})
 
 
-def _refuses(problem: Problem, _: Parameters) -> str:
+def refuses(problem: Problem, _: Parameters) -> str:
+    """Why constant memory has no room for the weights; "" where it has."""
     need = 4 * math.prod(problem.weight_shape)
     if need <= CAPACITY:
         return ""
@@ -36,6 +39,7 @@ VARIANTS = (
         launches=_launches,
         seeds=("S3",),
         parameters={"block": (16, 8, 32)},
-        refuses=_refuses,
+        refuses=refuses,
+        takes_bias=True,
     ),
 )

@@ -1,6 +1,6 @@
 """Direct convolution out of a tile in shared memory: the Python side of kernels/lab/tiled_shared.cu."""
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
 from vgg16gpu.program import Dim3
@@ -9,12 +9,13 @@ from vgg16gpu.program import Dim3
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
     side = parameters["tile"]
     grid, block = cover(problem, side, side), Dim3(side, side)
-    pointers = (places.y, places.x, places.weight)
-    macros = {"STRIDE": problem.stride, "TILE": side}
+    pointers = (places.y, places.x, places.weight, places.bias)
+    macros = {"STRIDE": problem.stride, "TILE": side} | bias_macro(problem)
     return launch("tiled_shared", problem, pointers, grid, block, problem.padding, **macros)
 
 
-def _refuses(problem: Problem, parameters: Parameters) -> str:
+def refuses(problem: Problem, parameters: Parameters) -> str:
+    """Why its tile is too large; "" where it is not."""
     side = (parameters["tile"] - 1) * problem.stride + problem.kernel
     if 4 * side**2 <= MAX_STATIC_NBYTES:
         return ""
@@ -31,6 +32,7 @@ VARIANTS = (
         launches=_launches,
         seeds=("S1", "S3"),
         parameters={"tile": (16, 8, 32)},
-        refuses=_refuses,
+        refuses=refuses,
+        takes_bias=True,
     ),
 )
