@@ -69,9 +69,8 @@ def contradiction(model: Path, graph: Graph, notes: ModelNotes, shape: Shape) ->
     if own.origin.kind != "file":
         if first_layers(graph, shape[1]) is None:
             return None
-        own = replace(
-            own, fit=notes.preprocess.fit, interpolation=notes.preprocess.interpolation
-        )  # layers know neither
+        # Layers know neither of these.
+        own = replace(own, fit=notes.preprocess.fit, interpolation=notes.preprocess.interpolation)
     if own == notes.preprocess:
         return None
     steps, _, _ = own.line(shape[2], shape[3]).partition(";")

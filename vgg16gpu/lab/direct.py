@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variant import Launches, Parameters, Places
+from vgg16gpu.lab.variant import Launches
 from vgg16gpu.ops.base import ceil_div, scalars
 from vgg16gpu.program import Dim3, Kernel, Pointer, Step
 
@@ -45,18 +45,6 @@ def cover(problem: Problem, columns: int, rows: int, planes: int | None = None) 
         ceil_div(problem.out_height, rows),
         problem.batch * (problem.outputs if planes is None else planes),
     )
-
-
-def one_each(name: str) -> Callable[[Problem, Parameters, Places], Launches]:
-    """The launches of a kernel with one thread per output, in square blocks of `block` x `block` threads."""
-
-    def launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:
-        side = parameters["block"]
-        grid = cover(problem, side, side)
-        pointers = (places.y, places.x, places.weight)
-        return launch(name, problem, pointers, grid, Dim3(side, side), problem.stride, problem.padding)
-
-    return launches
 
 
 def _launch(
