@@ -20,7 +20,10 @@ METHOD = (
     f"{WARM_UP:g} s of untimed ones, then {SECONDS:g} s of timed ones; a checked run of {PATIENCE:g} s "
     "or more is the only sample"
 )
-PREDICTIONS = "gains over the rung before, for an H200 at 224x224; those up to L written down before any run there"
+PREDICTIONS = (
+    "gains over the rung before, for an H200 at 224x224, written down before the rung's first run there; only those of "
+    "the engine's FFMA kernels and from wgmma on came when times of theirs were known"
+)
 
 
 def content(setting: Setting, device_choice: str, outcomes: Sequence[Outcome], reference: Summary) -> Content:
