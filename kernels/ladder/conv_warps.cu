@@ -12,8 +12,8 @@
 
 constexpr int TILE_OC = 64, TILE_PX = 128;
 constexpr int WARP_OC = 32, WARP_PX = 64;
-constexpr int THREAD = 8;                     // channels of a thread, and pixels
-constexpr int LANES_OC = 4, LANES_PX = 8;     // of a warp
+constexpr int THREAD = 8;                  // channels of a thread, and pixels
+constexpr int LANES_OC = 4, LANES_PX = 8;  // of a warp
 constexpr int WARPS_PX = TILE_PX / WARP_PX;
 constexpr int THREADS = 32 * WARPS_PX * (TILE_OC / WARP_OC);
 constexpr int QUADS = TILE_OC / 4;  // of a row of weights

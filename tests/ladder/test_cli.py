@@ -13,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from vgg16gpu.cli import cli
 from vgg16gpu.ladder import climb, rungs
 from vgg16gpu.ladder.plot import draw, write_plot
+from vgg16gpu.ladder.report import BOUNDS
 from vgg16gpu.zoo.digits import heldout
 
 
@@ -38,6 +39,7 @@ def test_the_table(written: Path) -> None:
     text = (written / "ladder.txt").read_text()
     for part in ("sums on the host", "register tile", "split-K", "onnxruntime, CPU", "ms (CPU)", "a CPU's", "missing"):
         assert part in text
+    assert " ".join(BOUNDS.split()) in " ".join(text.split())
     assert "N: a CPU has few cores" in text
     assert text.index("sums on the host") < text.index("register tile") < text.index("engine's FFMA kernels")
 
