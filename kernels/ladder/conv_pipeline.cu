@@ -50,8 +50,8 @@ __device__ __forceinline__ void copy(Stage& stage, const Column& column, const f
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_pipeline_f32(float* __restrict__ out,
                                                                            const float* __restrict__ inp,
                                                                            const float* __restrict__ weight, int C,
-                                                                           int H, int W, int OC, int OH, int OW,
-                                                                           int SH, int SW, int PT, int PL) {
+                                                                           int H, int W, int OC, int OH, int OW, int SH,
+                                                                           int SW, int PT, int PL) {
   __shared__ Stage stages[STAGES];
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
   const int p0 = blockIdx.x * TILE_PX, oc0 = blockIdx.y * TILE_OC, pitch = gridDim.y * TILE_OC;

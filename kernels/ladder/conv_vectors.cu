@@ -19,11 +19,11 @@ constexpr int QUADS = TILE_OC / 4;  // of a row of weights
 static_assert(THREADS % TILE_PX == 0 && TILE_K * TILE_PX % THREADS == 0, "a thread loads one column, in whole rounds");
 static_assert(TILE_K * QUADS % THREADS == 0, "weights are loaded in whole rounds");
 
-extern "C" __global__ void __launch_bounds__(THREADS) conv_vectors_f32(float* __restrict__ out,
-                                                                       const float* __restrict__ inp,
-                                                                       const float* __restrict__ weight, int C, int H,
-                                                                       int W, int OC, int OH, int OW, int SH, int SW,
-                                                                       int PT, int PL) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_vectors_f32(float* __restrict__ out,
+                                                                          const float* __restrict__ inp,
+                                                                          const float* __restrict__ weight, int C,
+                                                                          int H, int W, int OC, int OH, int OW, int SH,
+                                                                          int SW, int PT, int PL) {
   __shared__ __align__(16) float weights[TILE_K][TILE_OC];
   __shared__ __align__(16) float pixels[TILE_K][TILE_PX];
   const int tid = threadIdx.x, tx = tid % ACROSS, ty = tid / ACROSS;

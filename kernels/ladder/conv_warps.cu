@@ -22,10 +22,10 @@ static_assert(THREADS == TILE_PX, "a thread loads one column");
 static_assert(TILE_K * QUADS % THREADS == 0, "weights are loaded in whole rounds");
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_warps_f32(float* __restrict__ out,
-                                                                     const float* __restrict__ inp,
-                                                                     const float* __restrict__ weight, int C, int H,
-                                                                     int W, int OC, int OH, int OW, int SH, int SW,
-                                                                     int PT, int PL) {
+                                                                        const float* __restrict__ inp,
+                                                                        const float* __restrict__ weight, int C, int H,
+                                                                        int W, int OC, int OH, int OW, int SH, int SW,
+                                                                        int PT, int PL) {
   __shared__ __align__(16) float weights[TILE_K][TILE_OC];
   __shared__ __align__(16) float pixels[TILE_K][TILE_PX];
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
