@@ -32,7 +32,8 @@ struct Stage {
   __align__(16) float pixels[TILE_PX][TILE_K];
 };
 
-// Where tap k of a pixel lies in its row; of the quad from k on where k is a multiple of 4 and `pixel` one of the first 8.
+// Where tap k of a pixel lies in its row. The first 8 pixels of 32 (px is one) have their quads in order, the pixel 8*j
+// further on has tap v of a quad at v ^ j % 4.
 __device__ __forceinline__ int swizzled(int pixel, int k) { return k ^ (pixel / 2 % 4 * 4 + pixel / 8 % 4); }
 
 __device__ __forceinline__ void copy(Stage& stage, const Column& column, const float* weight, int pitch, int k0) {
@@ -81,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_pipeline_f32(float
     for (int k = 0; k < TILE_K; k += 4) {
       float b[THREAD][4];
       UNROLL
-      for (int j = 0; j < THREAD; j++) unpack4(b[j], load4(&stage.pixels[px + j * LANES_PX][swizzled(px % 8, k)]));
+      for (int j = 0; j < THREAD; j++) unpack4(b[j], load4(&stage.pixels[px + j * LANES_PX][swizzled(px, k)]));
       UNROLL
       for (int v = 0; v < 4; v++) {
         float a[THREAD];
