@@ -15,8 +15,8 @@
 
 constexpr int TAPS = KERNEL_H * KERNEL_W;
 
-// The inputs that the taps k = (c,kh,kw) of one output pixel meet, zero outside of the map and of the outputs. What a tap
-// adds to the address is the same for every pixel, and so for a warp.
+// The inputs that the taps k = (c,kh,kw) of one output pixel meet, zero outside of the map and of the outputs. What a
+// tap adds to the address is the same for every pixel, and so for a warp.
 struct Column {
   const float* inp;
   int K, H, W;

@@ -3,8 +3,8 @@
 // Mapping:  as conv_warps.cu; but a pixel's taps lie side by side in shared memory, and a thread's pixels are 8 apart.
 // Tiles:    KERNEL_H (3), KERNEL_W (3), TILE_K (16).
 // Shared:   4*TILE_K*(64 + 128) bytes, static; 128 threads.
-// Cost:     4 stores of 16 bytes a thread for its column of 16 taps, where 16 of 4 bytes stood; loads as before. Rows of
-//           64 bytes put one quad of 8 pixels into 2 of the 8 groups of 4 banks: 4 turns. Quad q of row r lies at
+// Cost:     4 stores of 16 bytes a thread for its column of 16 taps, where 16 of 4 bytes stood; loads as before. Rows
+//           of 64 bytes put one quad of 8 pixels into 2 of the 8 groups of 4 banks: 4 turns. Quad q of row r lies at
 //           q ^ (r/2 % 4), and the 8 pixels are in 8 groups: 1 turn, for the stores and for the loads.
 // Teaches:  an exclusive or of column and row does what one more column did (conv_registers.cu), takes no memory, and
 //           leaves every 16 bytes where 16 bytes may be read. What is not waited for cannot be won back, though.

@@ -1,8 +1,8 @@
 // conv_vectors_f32: out[oc,p] = sum over k of weight[k,oc] * column(k,p), columns as in conv_registers.cu
 // Layouts:  inp (C,H,W), weight packed once: (K rounded up to TILE_K, OC rounded up to 64) with zeros in the excess,
 //           K = C*KERNEL_H*KERNEL_W, out (OC,OH*OW), float.
-// Mapping:  as conv_registers.cu: 64 output channels x 64 pixels a block, 8 x 4 a thread; but the channels and the pixels
-//           of a thread lie side by side.
+// Mapping:  as conv_registers.cu: 64 output channels x 64 pixels a block, 8 x 4 a thread; but the channels and the
+//           pixels of a thread lie side by side.
 // Tiles:    KERNEL_H (3), KERNEL_W (3), TILE_K (16).
 // Shared:   4*TILE_K*(64 + 64) bytes, static; 128 threads.
 // Cost:     3 loads of 16 bytes from shared memory for 32 FFMA of a thread, where 12 of 4 bytes stood. A load of four

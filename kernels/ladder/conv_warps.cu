@@ -1,13 +1,13 @@
 // conv_warps_f32: out[oc,p] = sum over k of weight[k,oc] * column(k,p), columns as in conv_registers.cu
 // Layouts:  as conv_vectors.cu: inp (C,H,W), weight packed (K up to TILE_K, OC up to 64), out (OC,OH*OW), float.
-// Mapping:  Block: 64 output channels x 128 pixels, 2 x 2 warps of 32 x 64. The lanes of a warp form 4 x 8, a thread has
-//           8 channels x 8 pixels: twice 4 side by side, 16 channels and 32 pixels apart.
+// Mapping:  Block: 64 output channels x 128 pixels, 2 x 2 warps of 32 x 64. The lanes of a warp form 4 x 8, a thread
+//           has 8 channels x 8 pixels: twice 4 side by side, 16 channels and 32 pixels apart.
 // Tiles:    KERNEL_H (3), KERNEL_W (3), TILE_K (16).
 // Shared:   4*TILE_K*(64 + 128) bytes, static; 128 threads.
 // Cost:     4 loads of 16 bytes from shared memory for 64 FFMA of a thread. A load of a warp meets 4 (weights) or 8
 //           (pixels) different addresses, 128 bytes at most: one turn of the 32 banks, where conv_vectors.cu needs two.
-// Teaches:  a tile of registers exists for a warp, too: nearly square, it reads least for what it multiplies. The price:
-//           half as many blocks, and at batch 1 the small maps had too few already.
+// Teaches:  a tile of registers exists for a warp, too: nearly square, it reads least for what it multiplies. The
+//           price: half as many blocks, and at batch 1 the small maps had too few already.
 #include "ladder/columns.cuh"
 
 constexpr int TILE_OC = 64, TILE_PX = 128;
