@@ -114,7 +114,7 @@ def _short_row(match: Match) -> str:
 
 
 def summary(benches: Sequence[Content]) -> str:
-    """Who took part, who did not, and where ours is not the fastest: a paragraph, said once of cards it is true of alike."""
+    """Who took part, who did not, where ours is not the fastest: one line, said once of cards it is true of alike."""
     alike: dict[str, list[str]] = {}
     for bench in benches:
         alike.setdefault(_summary(bench), []).append(f"{bench['device']['name']}, {_when(bench)}")
