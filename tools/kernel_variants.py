@@ -21,7 +21,7 @@ import numpy as np
 from vgg16gpu.devices.cuda_compiler import architecture
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import headers, kernel_dir, source_name
 from vgg16gpu.lab import variant as lab
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.ops.preprocess import Normalisation
@@ -57,8 +57,8 @@ def driver(kernel: str) -> str:
 
 def variants(source: Path) -> tuple[Defines, ...]:
     """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
-    if source.parent.name == "lab":
-        return lab_variants(source.name)
+    if source.is_relative_to(kernel_dir()) and source_name(source).startswith("lab/"):
+        return lab_variants(source_name(source))
     name = driver(source.stem)
     if importlib.util.find_spec(name) is None:
         return ((),)
@@ -77,7 +77,7 @@ def lab_variants(name: str) -> tuple[Defines, ...]:
                 places, _ = lab.places(problem, variant.workspace_nbytes(problem, parameters))
                 launches = variant.launches(problem, parameters, places)
                 steps = (*launches.convert, *launches.compute)
-                found |= {step.kernel.defines for step in steps if step.kernel.source == f"lab/{name}"}
+                found |= {step.kernel.defines for step in steps if step.kernel.source == name}
     return tuple(sorted(found)) or ((),)
 
 
@@ -88,13 +88,14 @@ def is_hopper_only(source: Path) -> bool:
 
 def included(source: Path) -> set[str]:
     """The names of all headers of kernels/ that a source includes, directly or not."""
+    known = {source_name(path): path for path in headers()}
     found: set[str] = set()
     waiting = [source]
     while waiting:
         for name in _INCLUDE.findall(waiting.pop().read_text(encoding="utf-8")):
-            if name not in found and (kernel_dir() / name).is_file():
+            if name not in found and name in known:
                 found.add(name)
-                waiting.append(kernel_dir() / name)
+                waiting.append(known[name])
     return found
 
 
