@@ -26,9 +26,9 @@ from vgg16gpu.quantise import QuantisedOp, Scales, held_scales, quantise, quanti
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.shipped import digits_model, is_digits
 from vgg16gpu.shown import shown
 from vgg16gpu.simplify import IMAGE_PASSES, simplify
-from vgg16gpu.zoo.digits import digits_model, is_digits
 from vgg16gpu.zoo.metadata import model_metadata, model_preprocess
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 
