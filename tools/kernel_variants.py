@@ -22,13 +22,15 @@ from vgg16gpu.devices.cuda_compiler import architecture
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
 from vgg16gpu.kernel_source import headers, kernel_dir, source_name
-from vgg16gpu.lab import variant as lab
+from vgg16gpu.lab import variants as lab
 from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variant import places
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Kernel
 from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.tuned import TABLES, table
+from vgg16gpu.wish import Wish
 
 Defines: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -74,8 +76,8 @@ def lab_variants(name: str) -> tuple[Defines, ...]:
         for values in product(*variant.parameters.values()):
             parameters = dict(zip(variant.parameters, values, strict=True))
             if not variant.refuses(problem, parameters):
-                places, _ = lab.places(problem, variant.workspace_nbytes(problem, parameters))
-                launches = variant.launches(problem, parameters, places)
+                found_at, _ = places(problem, variant.workspace_nbytes(problem, parameters))
+                launches = variant.launches(problem, parameters, found_at)
                 steps = (*launches.convert, *launches.compute)
                 found |= {step.kernel.defines for step in steps if step.kernel.source == name}
     return tuple(sorted(found)) or ((),)

@@ -17,12 +17,16 @@ from vgg16gpu.ops.base import Lowering
 @cache
 def _lowerings() -> dict[type[Op], tuple[Lowering, ...]]:
     found: dict[type[Op], tuple[Lowering, ...]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+    for name in sorted(_modules(), key=lambda name: name.rpartition(".")[2]):
+        module = importlib.import_module(name)
         one: tuple[Lowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
         for lowering in (*one, *getattr(module, "LOWERINGS", ())):
             found[lowering.op_type] = (*found.get(lowering.op_type, ()), lowering)
     return found
+
+
+def _modules() -> list[str]:
+    return [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.")]
 
 
 def lowerings(op: Op) -> tuple[Lowering, ...]:

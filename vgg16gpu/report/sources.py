@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.kernel_source import SUFFIXES, files, read_source, source_name
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.ladder.rungs import RUNGS
 from vgg16gpu.report.folder import Results
 from vgg16gpu.report.highlight import highlight
