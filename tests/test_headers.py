@@ -9,10 +9,12 @@ import pytest
 from kernel_variants import DRIVERS, OF_DEVICES, driver, included
 
 from vgg16gpu.kernel_source import headers, own_sources, read_source, source_name, source_path
+from vgg16gpu.ops import modules
 
 ROOT = Path(__file__).resolve().parent.parent
-OPS = ROOT / "vgg16gpu" / "ops"
-SHARED = {"__init__", "base", "mma_geometry", "strided", "tuning"}  # modules of several kernels, or of none
+TESTS = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+SIDES = {name.rpartition(".")[2]: name for name in modules()}  # the Python sides
+SHARED = {"base", "mma_geometry", "strided", "tuning"}  # modules of several kernels, or of none
 KERNELS = [path.stem for path in own_sources()]
 HEADERS = sorted(path.name for path in headers() if "/" not in source_name(path) and path.suffix == ".cuh")
 FIELDS = ("Layouts", "Mapping", "Tiles", "Shared", "Cost", "Edges", "Why")
@@ -116,14 +118,14 @@ def test_what_only_hopper_has_stays_behind_one_header(header: str) -> None:
 def test_kernel_python_side_and_test_have_the_same_name(kernel: str) -> None:
     """Or, of the Python side, the one that is written down: a module may drive two kernels."""
     assert f"{kernel}.cu" in (ROOT / f"{driver(kernel).replace('.', '/')}.py").read_text()
-    assert f"{kernel}.cu" in (ROOT / "tests" / f"test_{kernel}.py").read_text()
+    assert f"{kernel}.cu" in TESTS[f"test_{kernel}.py"].read_text()
 
 
 def test_every_exception_is_needed() -> None:
     assert {*DRIVERS, *OF_DEVICES} <= {*KERNELS}
-    assert not [kernel for kernel in DRIVERS if (OPS / f"{kernel}.py").exists()]
+    assert not {*DRIVERS} & {*SIDES}
 
 
 def test_no_python_side_without_a_kernel() -> None:
-    sides = {path.stem for path in OPS.glob("*.py")} - SHARED
-    assert {f"vgg16gpu.ops.{side}" for side in sides} == {driver(kernel) for kernel in {*KERNELS} - OF_DEVICES}
+    sides = {*SIDES} - SHARED
+    assert {SIDES[side] for side in sides} == {driver(kernel) for kernel in {*KERNELS} - OF_DEVICES}

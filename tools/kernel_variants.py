@@ -7,7 +7,6 @@ in every precision, with its values kept and not; of the lab's kernels those of 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu import transfer
 from vgg16gpu.devices.cuda_compiler import architecture
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
@@ -25,6 +25,7 @@ from vgg16gpu.kernel_source import headers, kernel_dir, source_name
 from vgg16gpu.lab import variants as lab
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import places
+from vgg16gpu.ops import modules
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Kernel
@@ -53,8 +54,11 @@ _SHARED_NBYTES = 227 << 10
 
 
 def driver(kernel: str) -> str:
-    """The module that launches the kernels of this file (its name without the suffix)."""
-    return f"vgg16gpu.{kernel}" if kernel in OF_DEVICES else f"vgg16gpu.ops.{DRIVERS.get(kernel, kernel)}"
+    """The module that launches the kernels of this file (its name without the suffix); "" if there is none."""
+    if kernel in OF_DEVICES:
+        return transfer.__name__
+    wanted = DRIVERS.get(kernel, kernel)
+    return next((name for name in modules() if name.rpartition(".")[2] == wanted), "")
 
 
 def variants(source: Path) -> tuple[Defines, ...]:
@@ -62,7 +66,7 @@ def variants(source: Path) -> tuple[Defines, ...]:
     if source.is_relative_to(kernel_dir()) and source_name(source).startswith("lab/"):
         return lab_variants(source_name(source))
     name = driver(source.stem)
-    if importlib.util.find_spec(name) is None:
+    if not name:
         return ((),)
     listed: tuple[Defines, ...] = getattr(importlib.import_module(name), "VARIANTS", ())
     planned = {kernel.defines for kernel in planned_kernels() if kernel.source == source.name}
