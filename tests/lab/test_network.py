@@ -15,7 +15,7 @@ from vgg16gpu.lab.measure import Effort, Status
 from vgg16gpu.lab.network import OnnxruntimeNet, SequentialNet, measure_network, work_of
 from vgg16gpu.lab.seeds import s5
 from vgg16gpu.lab.stand import Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -19,7 +19,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.kernel_source import read_source
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 OURS = {variant.name: variant for variant in variants()}
 ONE_CHANNEL_OUT = Problem(1, 3, 31, 31, 1, padding=1)  # S1's and S2's kind
