@@ -29,7 +29,7 @@ PIXELS = Technique(kernels.conv_pixels, kernels.gemm_tree, kernels.pool_pixels)
 SHARED = Technique(kernels.conv_shared, kernels.gemm_tree, kernels.pool_pixels)
 REGISTERS = Technique(kernels.conv_registers, kernels.gemm_tree, kernels.pool_pixels)
 
-POOL_NOTE = "The published pool began its maximum at 0, wrong for negative numbers; ours begins at minus infinity."
+POOL_NOTE = "Pools begin their maximum at 0, as published, where a ReLU comes before, else at minus infinity."
 
 
 def _by_host(technique: Technique, setting: Setting) -> Running:
