@@ -94,7 +94,8 @@ def measure_network(
 
     Every input is checked first, or the first alone where all would take longer than the effort's limit. The last one
     checked is the input that is timed; its checked run is the single iteration. All further iterations are made, or
-    none where they would take longer than `most_s` seconds; without that they end when the effort is spent.
+    none where they would take longer than `most_s` seconds; without that they end when the effort is spent, and there
+    are none of what takes longer than its limit.
     """
     try:
         with closing(opened()) as running:
@@ -128,7 +129,8 @@ def _rounds(
             reason = f"not measured: {count} runs would take {foretold:.0f} s, {most_s:g} s are allowed (--full: all)"
             yield Rounds(count, Measurement(Status.MISSING, reason))
         else:
-            samples = checked[-1:] if count == 1 else _samples(running, timed, count, effort, most_s)
+            is_enough = count == 1 or (most_s is None and checked[-1] > effort.limit)
+            samples = checked[-1:] if is_enough else _samples(running, timed, count, effort, most_s)
             mean = sum(samples) / len(samples)
             yield Rounds(count, replace(judged, compute=Times(summarise(samples)), details={"mean_s": mean}), mean)
 

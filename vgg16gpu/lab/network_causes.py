@@ -20,7 +20,7 @@ from vgg16gpu.ladder.rung import Net, Setting
 
 TABLE: Final = "causes"
 ITERATIONS: Final = 5
-HOST_NOTE: Final = "weights stay on the GPU (the report leaves it open); the host's loops, C++ there, are numpy's"
+HOST_NOTE: Final = "weights stay on the GPU (left open there); what the host does is numpy's (there loops of C++)"
 
 _PLACES: Final = {"host": HOST_NOTE, "device": "padding by a test in the kernel, bias and ReLU in a kernel"}
 _SUMS: Final = {
@@ -29,7 +29,7 @@ _SUMS: Final = {
 }
 _GRIDS: Final = {
     "1d": (False, "a block for each output channel"),
-    "2d": (True, "a block for each row of an output channel; a thread is an input channel as before"),
+    "2d": (True, "a block for each row of it, whose threads are input channels as before"),
 }
 
 

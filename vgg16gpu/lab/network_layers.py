@@ -25,8 +25,7 @@ from vgg16gpu.ladder.rungs import SERIAL
 TABLE: Final = "layers"
 METHOD: Final = "version_b"
 VARIANT: Final = "ladder B"
-REPEATS: Final = 3  # launches of a layer
-NOTE: Final = "the launch alone, on the device"
+REPEATS: Final = {"cuda": 3, "cpu": 1}  # launches of a layer, by kind of device
 
 
 def layer_rows(network: NetworkRows, place: Place, stand: Stand) -> Iterator[Row]:
@@ -72,7 +71,9 @@ def _timed(given: Prepared) -> tuple[Measurement, list[tuple[Site, list[float]]]
     with closing(HostNet(setting.graph, setting.shape, setting.device, SERIAL)) as net:
         error = float(score_error(net.run(image), given.expected[:1]).max())
         checked = "scores of the first image against onnxruntime's"
-        return verdict(error, checked, TOLERANCE, "onnxruntime's scores"), net.layer_seconds(image, REPEATS)
+        return verdict(error, checked, TOLERANCE, "onnxruntime's scores"), net.layer_seconds(
+            image, REPEATS[setting.device.facts.kind]
+        )
 
 
 def _estimate(seconds: float, stand: Stand) -> Measurement:
@@ -80,10 +81,11 @@ def _estimate(seconds: float, stand: Stand) -> Measurement:
 
 
 def _row(place: Place, name: str, site: Site, found: Measurement) -> Row:
-    seconds = found.seconds()
-    note = NOTE
+    seconds, note = found.seconds(), ""
     if seconds is not None and site.weight is not None:
-        note = f"{1e9 * seconds / products(site):.3g} ns a product; {NOTE}"
+        nanoseconds = 1e9 * seconds / products(site)
+        found = replace(found, details={"ns_a_product": nanoseconds})
+        note = f"{nanoseconds:.3g} ns a product"
     ours = None if seconds is None else 1e3 * seconds
     key = place.seed, place.table, place.size, METHOD, name
     return Row(*key, ours, variant=VARIANT, measurement=found, note=note)
