@@ -31,7 +31,7 @@ def s5_charts(record: Content) -> Iterator[Chart]:
         title = f"S5: three causes, alone and together, 3x{size}x{size}"
         yield Chart(f"S5-causes-{size}", title, (panel,), "bias, ReLU and padding; sum", "time in ms (mean)", bars=True)
     for size, rows in _by_size(record, "layers"):
-        panel = Panel(our_title(record), series(rows, _a_product, lambda row: str(row["method"]), _layer))
+        panel = Panel(our_title(record), series(rows, _a_product, method, _layer))
         title = f"S5: version B layer by layer, 3x{size}x{size}"
         yield Chart(f"S5-layers-{size}", title, (panel,), "layer", "time of a product in ns", bars=True)
 
