@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,25 +15,10 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Pads, Pool, Window
 from vgg16gpu.kernel_source import kernel_dir
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.ladder.kernels import (
-    Placed,
-    Technique,
-    bias_relu,
-    conv_serial,
-    conv_tree,
-    fits_published,
-    padded,
-    pool_columns,
-    pool_from,
-)
+from vgg16gpu.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu.ladder.layers import Site
 from vgg16gpu.ladder.rungs import PARTIALS, PIXELS, REGISTERS, RUNGS, SERIAL, SHARED, TREE
-from vgg16gpu.program import Arena, Dim3, Pointer
 
-ROWS = {  # a block for each row
-    "serial rows": replace(SERIAL, conv=partial(conv_serial, rows=True)),
-    "tree rows": replace(TREE, conv=partial(conv_tree, rows=True)),
-}
 TECHNIQUES = {
     "partials": PARTIALS,
     "serial": SERIAL,
@@ -44,9 +26,7 @@ TECHNIQUES = {
     "pixels": PIXELS,
     "shared": SHARED,
     "registers": REGISTERS,
-    **ROWS,
 }
-PADDED = {"partials": PARTIALS, "serial": SERIAL, "tree": TREE, **ROWS}  # take maps that are padded already
 GEMMS = {name: TECHNIQUES[name] for name in ("partials", "serial", "tree")}
 POOLS = {"columns": TREE, "pixels": PIXELS}
 BOUND = 1e-6  # norm-wise, of float32 sums of at most some thousand products
@@ -72,18 +52,13 @@ def run(device: Device, technique: Technique, site: Site, x: Array) -> Array:
     """The layer as a rung computes it, without bias and ReLU."""
     bench = Bench(device)
     if technique is PARTIALS and isinstance(site.layer, Conv):
-        site, x = by_host(site, x)
+        pads = site.window.pads
+        site, x = padded(site), np.pad(x, ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)))
     addends = technique.addends(site)
     y = bench.room(4 * site.y_size * addends)
     weight = None if site.weight is None else bench.put(site.weight)
     bench.run(technique.step(Placed(site, bench.put(x), y, weight), device.facts))
     return bench.get(y, (site.y_shape[0], addends, site.y_size // site.y_shape[0])).sum(axis=1).reshape(site.y_shape)
-
-
-def by_host(site: Site, x: Array) -> tuple[Site, Array]:
-    """The convolution of a map that has been padded."""
-    pads = site.window.pads
-    return padded(site), np.pad(x, ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)))
 
 
 def check_conv(device: Device, technique: Technique, problem: Problem) -> None:
@@ -103,40 +78,6 @@ def test_convolutions(device: Device, name: str, problem: Problem) -> None:
 @pytest.mark.parametrize("problem", SANITIZED, ids=problem_id)
 def test_sanitized_convolutions(device: Device, name: str, problem: Problem) -> None:
     check_conv(device, TECHNIQUES[name], problem)
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize("name", PADDED)
-@pytest.mark.parametrize("problem", EDGES[1:], ids=problem_id)
-def test_maps_that_the_host_has_padded(device: Device, name: str, problem: Problem) -> None:
-    x, weight = problem.random()
-    y = run(device, PADDED[name], *by_host(of_problem(problem, weight), x[0]))
-    assert layer_error(y, problem.expected(x, weight)[0].astype(np.float32)) <= BOUND
-
-
-def test_what_a_convolution_is_compiled_for() -> None:
-    """The published array where it fits; bounds are tested where there is something beside the map."""
-    place = Pointer(Arena.ACTIVATIONS, 0)
-    for problem, fits in (
-        (Problem(1, 512, 4, 3, 1, padding=1), 1),
-        (Problem(1, 513, 4, 3, 1, padding=1), 0),
-        (Problem(1, 2, 7, 7, 1, kernel=5, padding=1), 0),
-    ):
-        site = of_problem(problem, problem.random()[1])
-        assert fits_published(site) is bool(fits)
-        for each, is_padded in ((site, 0), (padded(site), 1)):
-            step = conv_serial(Placed(each, place, place, place))
-            assert step.kernel.defines == (("FIXED", fits), ("PADDED", is_padded))
-            assert (step.shared == 0) is bool(fits)
-            assert conv_tree(Placed(each, place, place, place)).kernel.defines == (("PADDED", is_padded),)
-
-
-@pytest.mark.parametrize("conv", [conv_serial, conv_tree])
-def test_grids(conv: Any) -> None:
-    problem = Problem(1, 2, 5, 4, 3)
-    place = Pointer(Arena.ACTIVATIONS, 0)
-    placed = Placed(of_problem(problem, problem.random()[1]), place, place, place)
-    assert (conv(placed).grid, conv(placed, rows=True).grid) == (Dim3(3), Dim3(3, 3))
 
 
 @pytest.mark.parametrize("name", TECHNIQUES)
@@ -191,25 +132,6 @@ def test_pools_of_negative_numbers_too(device: Device, name: str, shape: tuple[i
     expected = apply(pool, x.astype(np.float64))[0]
     assert expected.min() < 0
     np.testing.assert_array_equal(run(device, POOLS[name], Site(pool, shape, expected.shape), x[0]), expected)
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize(("shape", "window"), POOL_CASES, ids=[str(shape) for shape, _ in POOL_CASES])
-def test_a_maximum_from_zero_needs_a_relu_before(device: Device, shape: tuple[int, ...], window: Window) -> None:
-    pool = Pool("x", "y", ("y",), "max", window)
-    from_zero = replace(TREE, pool=partial(pool_from, zero=True))
-    x = normal(seeded(str(shape)), 1, *shape) - np.float32(1)
-    expected = apply(pool, x.astype(np.float64))[0]
-    site = Site(pool, shape, expected.shape)
-    np.testing.assert_array_equal(run(device, from_zero, site, x[0]), np.maximum(expected, 0))
-    above = np.maximum(x, np.float32(0))
-    behind = replace(site, follows_relu=True)
-    for technique, each in ((from_zero, site), (TREE, behind), (TREE, site)):
-        found = run(device, technique, each, above[0])
-        np.testing.assert_array_equal(found, apply(pool, above.astype(np.float64))[0])
-    place = Pointer(Arena.ACTIVATIONS, 0)
-    starts = [pool_columns(Placed(each, place, place)).kernel.defines for each in (site, behind)]
-    assert starts == [(("START_AT_ZERO", 0),), (("START_AT_ZERO", 1),)]
 
 
 def test_a_pool_keeps_nan(device: Device) -> None:
