@@ -225,6 +225,17 @@ def test_ladders_and_experiments_of_folders_below(tmp_path):
     assert found.sections["claims"].count("ladder of vgg.onnx") == 2  # its own, and that of the same device
 
 
+def test_a_ladder_of_before_bounds_were_recorded(tmp_path):
+    content = ladder()
+    (tmp_path / "ladder.json").write_text(json.dumps(content))
+    assert "Error: as far as is allowed." in Page(page(find_results(tmp_path))).sections["ladder"]
+    del content["bounds"]
+    (tmp_path / "ladder.json").write_text(json.dumps(content))
+    found = Page(page(find_results(tmp_path))).sections["ladder"]
+    assert "sums by thread 0" in found
+    assert "Error:" not in found
+
+
 def test_two_records_of_one_ladder_are_not_judged(tmp_path):
     write(tmp_path, "S1", lab())
     for name in ("ladder-a", "ladder-b"):

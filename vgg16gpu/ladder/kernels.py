@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import NO_PADS, Conv, Gemm, Window
+from vgg16gpu.graph import NO_PADS, Array, Conv, Gemm, Window
 from vgg16gpu.ladder.layers import Site
 from vgg16gpu.ops.base import ceil_div, linear, scalars
 from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step
@@ -54,12 +54,17 @@ Maker: TypeAlias = Callable[[Placed], Step]
 
 @dataclass(frozen=True)
 class Technique:
-    """How the layers of a rung are computed. `addends`: numbers that are left to add for each output of a layer."""
+    """How the layers of a rung are computed.
+
+    `addends`: numbers that are left to add for each output of a layer. `weight`: a layer's weights as its kernel takes
+    them, None for a pool.
+    """
 
     conv: Maker
     gemm: Maker
     pool: Maker
     addends: Callable[[Site], int] = lambda _: 1
+    weight: Callable[[Site], Array | None] = lambda site: site.weight
 
     def step(self, placed: Placed, facts: DeviceFacts) -> Step:
         """The launch of a layer, without bias and ReLU. Raises ModelError when shared memory is too small for it."""

@@ -100,5 +100,5 @@ def _check(layer: Layer) -> None:
 def _refusal(op: Op) -> str:
     return (
         f"{type(op).__name__} '{op.y}': the simple kernels take chains of plain convolutions, max-pools and fully "
-        "connected layers; the ladder's rungs from vector loads on take it"
+        "connected layers; the ladder takes it from the engine's FFMA kernels on"
     )

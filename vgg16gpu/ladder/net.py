@@ -130,8 +130,7 @@ class HostNet:
         self._memory.close()
 
     def _placed(self, site: Site) -> Placed:
-        weight = None if site.weight is None else self._memory.hold(site.weight)
-        return Placed(site, self._x, self._y, weight)
+        return Placed(site, self._x, self._y, _held(self._memory, self._technique.weight(site)))
 
     def _pass(self, x: Array, work: Callable[[Callable[[], None]], None]) -> Array:
         """The scores, if `work` launches what it is given."""
@@ -164,7 +163,7 @@ class DeviceNet:
         self._x = place = self._memory.room(found[0].x_size)
         steps: list[Step] = []
         for site in found:
-            weight = None if site.weight is None else self._memory.hold(site.weight)
+            weight = _held(self._memory, technique.weight(site))
             placed = Placed(site, place, self._memory.room(site.y_size), weight)
             steps.append(technique.step(placed, device.facts))
             if site.bias is not None or site.relu:
@@ -195,6 +194,10 @@ class DeviceNet:
     def close(self) -> None:
         """Give everything back."""
         self._memory.close()
+
+
+def _held(memory: _Memory, weight: Array | None) -> Pointer | None:
+    return None if weight is None else memory.hold(weight)
 
 
 def _padded(site: Site, value: Array) -> Array:
