@@ -21,7 +21,8 @@ from PIL import Image
 import vgg16gpu
 from vgg16gpu.cli import COMMANDS, cli
 from vgg16gpu.cli.options import parse_counts, parse_floats, parse_size
-from vgg16gpu.zoo.digits import digit_sample, digits_model
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import digit_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,7 +16,7 @@ from vgg16gpu.lab.problem import Network
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s5
 from vgg16gpu.lab.seeds.s3 import METHODS
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 CEILINGS = Ceilings(4.0e12, 60e12, 1 << 29, "made up")
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200"}

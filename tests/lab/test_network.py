@@ -19,7 +19,7 @@ from vgg16gpu.lab.network import OnnxruntimeNet, SequentialNet, measure_network,
 from vgg16gpu.lab.network_rows import NetworkRows, Place, Prepared
 from vgg16gpu.lab.seeds import s5
 from vgg16gpu.lab.stand import Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.ladder import kernels
 from vgg16gpu.ladder.rung import Setting
 from vgg16gpu.prepare import Request, load_graph

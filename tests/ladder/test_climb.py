@@ -28,7 +28,7 @@ from vgg16gpu.ladder.report import BOUNDS, PRECISIONS
 from vgg16gpu.ladder.rung import Setting
 from vgg16gpu.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.prepare import Request, load_graph
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shipped import digits_model
 from vgg16gpu.zoo.generate import make_vgg
 
 SIMPLE = "ABCDEFGHIJK"  # on kernels of the ladder alone

@@ -13,7 +13,7 @@ from tests.reference import apply
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Pads, Pool, Window
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import kernel_dir, read_source, source_path
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu.ladder.layers import Site
@@ -205,7 +205,7 @@ FILES = sorted(path.name for path in (kernel_dir() / "ladder").glob("*.cu"))
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_opens_with_a_formula_and_what_it_teaches(name: str) -> None:
-    text = (kernel_dir() / "ladder" / name).read_text()
+    text = read_source(f"ladder/{name}")
     header = re.match(r"(?://.*\n)+", text)
     assert header is not None
     assert len(header[0].splitlines()) <= 16
@@ -219,4 +219,4 @@ def test_a_file_opens_with_a_formula_and_what_it_teaches(name: str) -> None:
 def test_every_file_is_a_rung_and_every_rung_has_a_file() -> None:
     sources = [rung.source for rung in RUNGS]
     assert {f"ladder/{name}" for name in FILES} - {"ladder/pool_columns.cu"} <= {*sources}
-    assert all((kernel_dir() / source).is_file() for source in sources)
+    assert all(source_path(source).is_file() for source in sources)

@@ -22,7 +22,7 @@ from vgg16gpu.kernel_source import read_source
 from vgg16gpu.lab.network_pools import run_pool
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.ladder.layers import Site
 from vgg16gpu.ops.base import scalars
 from vgg16gpu.program import Dim3, Kernel, Step
