@@ -36,7 +36,7 @@ SWIZZLE = replace(VECTORS, conv=packed.conv_swizzle)
 PIPELINE = replace(VECTORS, conv=packed.conv_pipeline)
 
 SWITCH_NOTE = "A switch of the same kernels: no file of its own."
-POOL_NOTE = "The published pool began its maximum at 0, wrong for negative numbers; ours begins at minus infinity."
+POOL_NOTE = "Pools begin their maximum at 0, as published, where a ReLU comes before, else at minus infinity."
 
 
 def _by_host(technique: Technique, setting: Setting) -> Running:
