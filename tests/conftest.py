@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -113,6 +114,26 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
         pytest.skip(f"{gpu.facts.name} has no wgmma, or cuda-bindings is missing")
     build_together(gpu, request.session.items, *parallel.place(request.config))
     return gpu
+
+
+@pytest.fixture(scope="session")
+def ceilings() -> Any:
+    """What the cpu device can do at most, measured once: that takes two seconds."""
+    from vgg16gpu.bench.ceilings import measure_ceilings
+
+    opened, _ = open_device("cpu")
+    with closing(opened):
+        return measure_ceilings(opened)
+
+
+@pytest.fixture(scope="module")
+def measured_ceilings(ceilings: Any) -> Iterator[None]:
+    """`bench` takes the ceilings of the cpu device from one measurement."""
+    from vgg16gpu.bench import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "measure_ceilings", lambda _: ceilings)
+        yield
 
 
 @pytest.fixture
