@@ -46,7 +46,7 @@ def bench(*arguments: object) -> Result:
 
 
 @pytest.fixture(scope="module")
-def written(model: Path, measured_ceilings: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result of the command."""
     path = tmp_path_factory.mktemp("result") / "result.json"
     result = bench(
