@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -116,24 +115,28 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
     return gpu
 
 
-@pytest.fixture(scope="session")
-def ceilings() -> Any:
-    """What the cpu device can do at most, measured once: that takes two seconds."""
-    from vgg16gpu.bench.ceilings import measure_ceilings
-
-    opened, _ = open_device("cpu")
-    with closing(opened):
-        return measure_ceilings(opened)
-
-
 @pytest.fixture(scope="module")
-def measured_ceilings(ceilings: Any) -> Iterator[None]:
-    """`bench` takes the ceilings of the cpu device from one measurement."""
+def measured_ceilings() -> Iterator[None]:
+    """`bench` and `lab` take the ceilings of a device from one measurement: it takes two seconds on a CPU."""
     from vgg16gpu.bench import session
+    from vgg16gpu.lab import stand
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "measure_ceilings", lambda _: ceilings)
+        for module in (session, stand):
+            patch.setattr(module, "measure_ceilings", _ceilings)
         yield
+
+
+_measured: dict[str, Any] = {}
+
+
+def _ceilings(device: Device) -> Any:
+    from vgg16gpu.bench.ceilings import measure_ceilings
+
+    name = device.facts.name
+    if name not in _measured:
+        _measured[name] = measure_ceilings(device)
+    return _measured[name]
 
 
 @pytest.fixture

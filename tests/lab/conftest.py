@@ -11,6 +11,11 @@ from vgg16gpu.lab.variant import variants
 LITTLE = Effort(seconds=0.01, samples=3, cold=False, products=10**6)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_measurement_of_the_ceilings(measured_ceilings):
+    """No test here is about how they are measured: tests/test_bench.py has those."""
+
+
 @pytest.fixture
 def own(tmp_path):
     """Makes a variant `mine` of the template, its kernel or module changed by pairs of texts."""
