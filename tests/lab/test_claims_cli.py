@@ -65,7 +65,7 @@ def climbed(path, **changes):
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch):
+def lab(tmp_path, monkeypatch, no_figures):
     monkeypatch.chdir(tmp_path)
     return lambda *args: CliRunner().invoke(cli, ["lab", *map(str, args)])
 

@@ -11,7 +11,7 @@ from vgg16gpu.lab.variant import variants
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch):
+def lab(tmp_path, monkeypatch, no_figures):
     monkeypatch.chdir(tmp_path)
 
     def invoke(*args):
