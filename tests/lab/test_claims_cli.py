@@ -13,6 +13,8 @@ from vgg16gpu.lab.claims import CPU_NOTE, NO_FLOOR, claims
 from vgg16gpu.lab.claims_records import ABSENT, newest, our_times, read_records
 from vgg16gpu.lab.claims_times import key
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
 
 
@@ -65,7 +67,7 @@ def climbed(path, **changes):
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch, no_figures):
+def lab(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return lambda *args: CliRunner().invoke(cli, ["lab", *map(str, args)])
 

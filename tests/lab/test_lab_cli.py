@@ -9,9 +9,11 @@ from vgg16gpu.cli import cli
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variant import variants
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch, no_figures):
+def lab(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def invoke(*args):
