@@ -42,7 +42,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["bench", *map(str, arguments), "--device", "cpu"])
+    """`bench` with little effort, where `arguments` do not say otherwise."""
+    return CliRunner().invoke(cli, ["bench", "--seconds", "0.01", *map(str, arguments), "--device", "cpu"])
 
 
 @pytest.fixture(scope="module")
@@ -365,7 +366,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
     said: list[str] = []
-    wanted = Wanted(model, "cpu", ("fp32", "int8"), batches=(2,), iterations=(1,), repeats=1, against=("onnxruntime",))
+    wanted = Wanted(
+        model, "cpu", ("fp32", "int8"), batches=(2,), iterations=(1,), repeats=1, seconds=0.01, against=("onnxruntime",)
+    )
     findings = session.run_benchmark(wanted, said.append)
     assert engines == ["fp32", "int8"]
     assert [(result.precision, [entry.name for entry in result.entries]) for result in findings.batches] == [
@@ -379,7 +382,7 @@ def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) ->
 
 
 def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str]) -> None:
-    wanted = Wanted(model, "cpu", ("fp32", "bf16", "fp16"), repeats=1)
+    wanted = Wanted(model, "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
     findings = session.run_benchmark(wanted, lambda _: None)
     assert engines == ["fp32", "bf16", "fp16"]
     assert [result.precision for result in findings.batches] == ["fp32", "fp16"]
