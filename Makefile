@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 
 help:              ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | column -t -s '|'
+	@sed -n '/^[a-z-]*:.*## /{s/:.*## /              /;s/^\(.\{14\}\) */\1/;p;}' Makefile
 
 install:           ## the environment, with PyCUDA if there is an NVIDIA driver
 	$(SETUP)

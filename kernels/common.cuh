@@ -117,6 +117,21 @@ __device__ __forceinline__ void copy16_async(void* shared_target, const void* gl
 #endif
 }
 
+// The same for one float, of 4 bytes: neither address is more than a multiple of 4.
+__device__ __forceinline__ void copy4_async(float* shared_target, const float* global_source, bool valid) {
+#if HAS_COPY_ASYNC
+  asm volatile(
+      "{ .reg .pred ignore;\n"
+      "  setp.eq.s32 ignore, %2, 0;\n"
+      "  cp.async.ca.shared.global [%0], [%1], 4, ignore; }" ::"r"(
+          static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
+      "l"(__cvta_generic_to_global(global_source)), "r"(static_cast<int>(valid))
+      : "memory");
+#else
+  *shared_target = valid ? *global_source : 0.0f;
+#endif
+}
+
 // Close a group: the copies that this thread started since the last commit.
 __device__ __forceinline__ void copy_async_commit() {
 #if HAS_COPY_ASYNC

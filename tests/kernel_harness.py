@@ -27,9 +27,10 @@ from vgg16gpu.graph import Array, BatchNorm, Conv, Gemm, Graph, GraphInput, Iden
 from vgg16gpu.memory import Lifetime
 from vgg16gpu.ops import base, conv_igemm, gemm_splitk
 from vgg16gpu.ops.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Element, Layout, Plan, Pointer, Program, Step
 from vgg16gpu.resident import ResidentPlan, decoded
+from vgg16gpu.wish import Wish
 
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN

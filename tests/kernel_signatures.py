@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import read_source
 from vgg16gpu.program import Argument, Pointer, Scalar, Step, TensorMap, Walk
 
 
 @cache
 def parameters(source: str, kernel: str) -> tuple[tuple[str, str], ...]:
     """(name, kind) of each: "map", "walk", "pointer", "i" or "f"."""
-    text = re.sub(r"//.*", "", (kernel_dir() / source).read_text())
+    text = re.sub(r"//.*", "", read_source(source))
     found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
     assert found, f"{source} has no kernel {kernel}"
     return tuple(_parameter(declared) for declared in found[1].split(","))

@@ -20,9 +20,10 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Graph, Op, Shape
 from vgg16gpu.ops import convert, layout, scales
 from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Scaling, Source
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Plan, Pointer, Program, Step, Value
 from vgg16gpu.schedule import Scheduler
+from vgg16gpu.wish import Wish
 
 CONTROL = "control words"
 

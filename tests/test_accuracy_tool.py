@@ -10,7 +10,8 @@ from PIL import Image
 
 from vgg16gpu.accuracy import score_error
 from vgg16gpu.reference import Oracle
-from vgg16gpu.zoo.digits import digits_model, heldout
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import heldout
 
 IMAGES = 30
 

@@ -22,7 +22,8 @@ import vgg16gpu
 from tests.onnx_single import single
 from vgg16gpu.cli import COMMANDS, cli
 from vgg16gpu.cli.options import parse_counts, parse_floats, parse_size
-from vgg16gpu.zoo.digits import digit_sample, digits_model
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import digit_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -19,7 +19,8 @@ from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import quantised_inputs
 from vgg16gpu.scale_file import read_scales, scales_path
-from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digits_model, heldout
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.samples import structured_images
 

@@ -7,7 +7,7 @@ from compiled_guard import ARCHS, setting
 from compiled_table import Figures, Key, Row, Table, compare, renewed
 from kernel_compile import Task, architectures
 
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import own_sources
 
 POOL = Key("pool.cu", "pool_f32", "AVERAGE=1", "sm_80")
 GEMV = Key("gemv.cu", "gemv", "WEIGHT=0,ROWS=2", "sm_90a")
@@ -85,7 +85,7 @@ def test_the_shipped_table_has_every_kernel_file_and_setting():
     """`python tools/ptxas.py --record --reason "..."` adds what is missing."""
     wanted = {
         (source.name, setting(Task(source, defines, arch)), arch)
-        for source in kernel_dir().glob("*.cu")
+        for source in own_sources()
         for arch in architectures(source, ARCHS[:-1])
         for defines in kernel_variants.variants(source)
     }

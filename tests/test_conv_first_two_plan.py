@@ -17,10 +17,11 @@ from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.ops.conv_first_two import CUTS, Problem, Tile
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.path import Path, choose_path
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element, Plan, Step
 from vgg16gpu.quantise import Scale, quantise, quantised_inputs
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.wish import Wish
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 PRECISIONS = ("fp16", "bf16", "int8")

@@ -33,10 +33,11 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Graph, GraphInput, Op
 from vgg16gpu.ops.mma_geometry import CONV_TILES, MmaTile
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element
 from vgg16gpu.results import LARGEST_FLOAT16
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.wish import Wish
 
 READER = 20  # outputs of the fully connected layer behind the convolution
 

@@ -23,11 +23,12 @@ from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape
 from vgg16gpu.ops import conv_wgmma, fc_wgmma
 from vgg16gpu.ops.base import ceil_div
 from vgg16gpu.ops.conv_wgmma import Cut, LargeTile, Problem, SmallTile
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.prepare import SAMPLES
 from vgg16gpu.program import Element, Plan, Pointer, Program, Step, TensorMap
 from vgg16gpu.quantise import Scale, quantise, quantised_inputs
 from vgg16gpu.resident import check_memory
+from vgg16gpu.wish import Wish
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 MULTIPROCESSOR_SHARED = 228 << 10  # of which a block takes 1 KB more than it asks for

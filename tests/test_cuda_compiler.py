@@ -158,7 +158,8 @@ def test_a_script_in_front_of_nvcc_is_asked(tmp_path):
 )
 def test_streaming_loads_take_the_hints_that_an_architecture_has(arch, hints):
     """PTX ISA, ld.global.nc: .L1::no_allocate requires sm_70, .L2::256B requires sm_80."""
-    header = str(kernel_source.kernel_dir() / "common.cuh")
-    command = [*find_compiler().command, "-E", "-x", "c++", "-D__CUDACC__", f"-D__CUDA_ARCH__={arch}", header]
+    header = str(kernel_source.source_path("common.cuh"))
+    folders = [f"-I{path}" for path in kernel_source.include_dirs()]
+    command = [*find_compiler().command, *folders, "-E", "-x", "c++", "-D__CUDACC__", f"-D__CUDA_ARCH__={arch}", header]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"ld\.global\.nc[\w.:]*", text) == [f"ld.global.nc{hints}.v4.f32"]

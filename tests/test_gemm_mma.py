@@ -29,8 +29,9 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Flatten, Graph, GraphInput
 from vgg16gpu.ops.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element
+from vgg16gpu.wish import Wish
 
 
 @pytest.fixture(scope="module")

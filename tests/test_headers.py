@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 from kernel_variants import DRIVERS, OF_DEVICES, driver, included
 
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import headers, own_sources, read_source, source_name, source_path
+from vgg16gpu.ops import modules
 
 ROOT = Path(__file__).resolve().parent.parent
-OPS = ROOT / "vgg16gpu" / "ops"
-SHARED = {"__init__", "base", "mma_geometry", "strided", "tuning"}  # modules of several kernels, or of none
-KERNELS = sorted(path.stem for path in kernel_dir().glob("*.cu"))
-HEADERS = sorted(path.name for path in kernel_dir().glob("*.cuh"))
+TESTS = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+SIDES = {name.rpartition(".")[2]: name for name in modules()}  # the Python sides
+SHARED = {"base", "mma_geometry", "strided", "tuning"}  # modules of several kernels, or of none
+KERNELS = [path.stem for path in own_sources()]
+HEADERS = sorted(path.name for path in headers() if "/" not in source_name(path) and path.suffix == ".cuh")
 FIELDS = ("Layouts", "Mapping", "Tiles", "Shared", "Cost", "Edges", "Why")
 MAX_LINES = 30
 
 
 def text_of(kernel: str) -> str:
-    return (kernel_dir() / f"{kernel}.cu").read_text()
+    return read_source(f"{kernel}.cu")
 
 
 def header_of(kernel: str) -> list[str]:
@@ -80,8 +82,8 @@ def test_every_macro_is_listed_under_tiles_with_its_default(kernel: str) -> None
     tiles = fields_of(kernel)["Tiles"]
     defaults = defaults_of(text_of(kernel))
     assert {*re.findall(r"#define (\w+)", text_of(kernel))} == {*defaults}, "a macro that cannot be set from outside"
-    for header in included(kernel_dir() / f"{kernel}.cu"):
-        defaults |= defaults_of((kernel_dir() / header).read_text())
+    for header in included(source_path(f"{kernel}.cu")):
+        defaults |= defaults_of(read_source(header))
     for macro, default in defaults.items():
         assert re.search(rf"\b{macro}\b[^,;]*\({default}[;:)]", tiles), f"{macro} ({default}) is not in: {tiles}"
     listed = {*re.findall(r"\b([A-Z][A-Z_0-9]+)\b(?=[^,;(]*\((?:\d+|[A-Z_]+)[;:)])", tiles)}
@@ -97,14 +99,14 @@ def test_a_kernel_includes_our_headers_alone(kernel: str) -> None:
     includes = re.findall(r"#include (.*)", text_of(kernel))
     assert includes
     for name in includes:
-        assert (kernel_dir() / name.strip('"')).is_file(), f"{kernel}.cu includes {name}"
-    assert "common.cuh" in included(kernel_dir() / f"{kernel}.cu")
+        assert source_path(name.strip('"')).is_file()
+    assert "common.cuh" in included(source_path(f"{kernel}.cu"))
 
 
 @pytest.mark.parametrize("header", HEADERS)
 def test_what_only_hopper_has_stays_behind_one_header(header: str) -> None:
     """Portable headers neither include CUDA's nor spell its newest instructions."""
-    path = kernel_dir() / header
+    path = source_path(header)
     text = path.read_text()
     if header in ("hopper.cuh", "wgmma.cuh") or "hopper.cuh" in included(path):
         return
@@ -116,14 +118,14 @@ def test_what_only_hopper_has_stays_behind_one_header(header: str) -> None:
 def test_kernel_python_side_and_test_have_the_same_name(kernel: str) -> None:
     """Or, of the Python side, the one that is written down: a module may drive two kernels."""
     assert f"{kernel}.cu" in (ROOT / f"{driver(kernel).replace('.', '/')}.py").read_text()
-    assert f"{kernel}.cu" in (ROOT / "tests" / f"test_{kernel}.py").read_text()
+    assert f"{kernel}.cu" in TESTS[f"test_{kernel}.py"].read_text()
 
 
 def test_every_exception_is_needed() -> None:
     assert {*DRIVERS, *OF_DEVICES} <= {*KERNELS}
-    assert not [kernel for kernel in DRIVERS if (OPS / f"{kernel}.py").exists()]
+    assert not {*DRIVERS} & {*SIDES}
 
 
 def test_no_python_side_without_a_kernel() -> None:
-    sides = {path.stem for path in OPS.glob("*.py")} - SHARED
-    assert {f"vgg16gpu.ops.{side}" for side in sides} == {driver(kernel) for kernel in {*KERNELS} - OF_DEVICES}
+    sides = {*SIDES} - SHARED
+    assert {SIDES[side] for side in sides} == {driver(kernel) for kernel in {*KERNELS} - OF_DEVICES}

@@ -21,10 +21,10 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.graph import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
 from vgg16gpu.loader import load
 from vgg16gpu.prepare import PRECISIONS, SAMPLES
+from vgg16gpu.shipped import digits_model
 from vgg16gpu.simplify import IMAGE_PASSES, simplify
 from vgg16gpu.tuned import table
 from vgg16gpu.zoo.architecture import Vgg
-from vgg16gpu.zoo.digits import digits_model
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from onnx_models import Model
 from rich.console import Console
 
 from vgg16gpu.cli import cli, info_attributes
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shipped import digits_model
 
 
 def run(*arguments: object) -> Result:

@@ -769,7 +769,8 @@ def test_a_second_pass_of_pairs(torch: Any, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_int8(torch: Any) -> None:
-    from vgg16gpu.zoo.digits import digits_model, heldout
+    from vgg16gpu.shipped import digits_model
+    from vgg16gpu.zoo.digits import heldout
 
     digits = heldout()[1][:5]
     with Engine(digits_model(), device="cuda", batch=(1, 4), precision="int8") as engine:

@@ -3,9 +3,7 @@
 import kernel_compile
 import pytest
 
-from vgg16gpu.kernel_source import kernel_dir
-
-KERNELS = kernel_dir()
+from vgg16gpu.kernel_source import source_path
 
 
 @pytest.mark.parametrize(
@@ -13,5 +11,5 @@ KERNELS = kernel_dir()
     [(("sm_75", "sm_90", "sm_100"), ("sm_90a",)), (("sm_90a",), ("sm_90a",)), (("sm_75", "sm_120"), ())],
 )
 def test_what_hopper_alone_has_is_compiled_for_that_alone(wanted, archs):
-    assert kernel_compile.architectures(KERNELS / "gemv.cu", wanted) == archs
-    assert kernel_compile.architectures(KERNELS / "pool.cu", wanted) == wanted
+    assert kernel_compile.architectures(source_path("gemv.cu"), wanted) == archs
+    assert kernel_compile.architectures(source_path("pool.cu"), wanted) == wanted

@@ -54,6 +54,19 @@ def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
     assert kernel_source.read_source(str(source)) == "// own\n"
 
 
+def test_folders_sort_sources_and_names_stay(installed: Path) -> None:
+    folder = put_kernels(installed / "kernels")
+    for name in ("conv/conv.cu", "cpu/half.h", "include/conv.cuh", "lab/direct/conv.cu", "lab/plain.cu"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"// {name}\n")
+    names = ["common.cuh", "conv.cu", "cpu/half.h", "conv.cuh", "lab/conv.cu", "lab/plain.cu", "scale.cu"]
+    assert [kernel_source.source_name(path) for path in kernel_source.files(*kernel_source.SUFFIXES)] == names
+    assert [kernel_source.source_name(kernel_source.source_path(name)) for name in names] == names
+    assert kernel_source.own_sources() == (folder / "conv" / "conv.cu", folder / "scale.cu")
+    with pytest.raises(KernelError, match=r"'plain\.cu' not found in .*; there are: conv\.cu, scale\.cu"):
+        kernel_source.source_path("plain.cu")
+
+
 def test_missing_sources_are_named(installed: Path) -> None:
     with pytest.raises(KernelError, match=r"no kernel sources .*vgg16gpu/kernels or .*/kernels: .* install it again"):
         kernel_source.kernel_dir()

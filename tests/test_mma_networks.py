@@ -25,7 +25,8 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Array, BatchNorm, Graph, GraphInput, Op, Pool, Relu
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element, Program, Step
-from vgg16gpu.zoo.digits import digits_model, heldout
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import heldout
 
 KERNELS = {"conv_mma.cu", "gemm_mma.cu"}
 

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cpu_compiler import Unit, compile_units
-from vgg16gpu.zoo.digits import digit_sample, digits_model
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import digit_sample
 
 NAMES = sorted([b"bad\xff.png", "\U0001f600.png".encode(), b"new\nline\r.png", b"quo\"te,'.png", b"\x1b[31mred.png"])
 BROKEN = b"broken\xfe\n.png"

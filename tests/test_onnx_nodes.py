@@ -13,7 +13,7 @@ from onnx_models import Model
 
 from vgg16gpu.onnx_file import open_onnx
 from vgg16gpu.onnx_nodes import ListedNode, Operand, TensorType, list_nodes
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shipped import digits_model
 
 
 def listed(model: Model, tmp_path: Path, **options: Any) -> tuple[ListedNode, ...]:

@@ -12,9 +12,9 @@ from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, Softmax, Window
 from vgg16gpu.path import Path, choose_path
-from vgg16gpu.plan import Wish
 from vgg16gpu.quantise import QuantisedOp, Scale
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.wish import Wish
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)

@@ -29,8 +29,9 @@ from vgg16gpu.graph import (
     Window,
 )
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import ALIGNMENT, Arena, Control, Element, Layout, Plan, Pointer, Program, Step, TensorMap, Value
+from vgg16gpu.wish import Wish
 
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)

@@ -16,7 +16,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Graph, GraphInput, Transpose
 from vgg16gpu.prepare import Request, load_graph, plan_graph
 from vgg16gpu.session import Session
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shipped import digits_model
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 1 << 34, 1 << 33)
 

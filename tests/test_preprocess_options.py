@@ -19,7 +19,8 @@ from vgg16gpu.cli.preprocess_options import PixelOptions, chosen
 from vgg16gpu.errors import InputError
 from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
 from vgg16gpu.scale_file import read_preprocess, scales_path
-from vgg16gpu.zoo.digits import digit_sample, digits_model, heldout
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import digit_sample, heldout
 from vgg16gpu.zoo.metadata import MEAN_KEY, PREPROCESS_KEY, STD_KEY
 
 SIZE = 14  # 16 before the crop

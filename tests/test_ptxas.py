@@ -10,11 +10,9 @@ import pytest
 from kernel_compile import Usage
 
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import own_sources, source_path
 from vgg16gpu.ops import conv_wgmma
 from vgg16gpu.program import Element
-
-KERNELS = kernel_dir()
 
 
 def test_report(capsys):
@@ -66,7 +64,7 @@ def test_real_compilations(tmp_path, capsys, text, code, word):
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_a_real_kernel_is_as_recorded(monkeypatch, capsys):
     """Of the release of nvcc that the table is of; with another one that is said."""
-    arguments = [str(KERNELS / "lrn.cu"), "--arch", "sm_80"]
+    arguments = [str(source_path("lrn.cu")), "--arch", "sm_80"]
     assert ptxas.main(arguments) == 0
     told = capsys.readouterr().out
     if "only spills were checked" in told:
@@ -98,17 +96,17 @@ HOPPER_ONLY = {"conv_first", "conv_first_two", "conv_wgmma", "conv_wgmma_small",
 
 
 def test_headers_of_headers_count():
-    assert kernel_variants.included(KERNELS / "gemv.cu") == {
+    assert kernel_variants.included(source_path("gemv.cu")) == {
         "wgmma_tile.cuh",
         "element.cuh",
         "hopper.cuh",
         "wgmma.cuh",
         "common.cuh",
-    } | ({"cpu_shim.h"} | {name for name in kernel_variants.included(KERNELS / "pool.cu") if name != "common.cuh"})
+    } | ({"cpu_shim.h"} | {name for name in kernel_variants.included(source_path("pool.cu")) if name != "common.cuh"})
 
 
 def test_kernels_of_one_architecture():
-    assert {path.stem for path in KERNELS.glob("*.cu") if kernel_variants.is_hopper_only(path)} == HOPPER_ONLY
+    assert {path.stem for path in own_sources() if kernel_variants.is_hopper_only(path)} == HOPPER_ONLY
 
 
 def test_a_file_that_nobody_knows_has_its_defaults(tmp_path):
@@ -120,7 +118,7 @@ def test_a_file_that_nobody_knows_has_its_defaults(tmp_path):
 @pytest.mark.parametrize("kernel", sorted(HOPPER_ONLY))
 def test_every_precision_is_compiled(kernel):
     """Under the name that the source gives it."""
-    found = kernel_variants.variants(KERNELS / f"{kernel}.cu")
+    found = kernel_variants.variants(source_path(f"{kernel}.cu"))
     inputs = {number for defines in found for name, number in defines if name in ("ELEMENT", "INPUT")}
     wanted = {Element.F16.number, Element.BF16.number, Element.U8.number}
     wanted |= set() if kernel == "conv_first_two" else {Element.F16_PAIR.number}
@@ -132,4 +130,4 @@ def test_what_the_planner_chooses_is_compiled():
     facts = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
     problem = conv_wgmma.Problem(32, 56, 56, 256, 256, Element.F16, Element.F16, pool=False)
     kernel = conv_wgmma.choose(problem, facts).kernel
-    assert kernel.defines in kernel_variants.variants(KERNELS / kernel.source)
+    assert kernel.defines in kernel_variants.variants(source_path(kernel.source))

@@ -36,7 +36,8 @@ from vgg16gpu.quantise import Scale, quantise, quantise_op, quantised_inputs
 from vgg16gpu.quantised_reference import QuantisedOracle, qdq_model
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scale_file import read_scales
-from vgg16gpu.zoo.digits import digits_model, heldout
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import heldout
 
 
 def scales_from(graph, x):

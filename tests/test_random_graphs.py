@@ -13,8 +13,9 @@ from tests.selection import examples
 from vgg16gpu.accuracy import assert_close
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, Shape
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.wish import Wish
 
 
 def weights(*shape: int) -> Array:

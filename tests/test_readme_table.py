@@ -18,9 +18,9 @@ def test_the_pages_are_up_to_date():
 
 @pytest.fixture
 def copies(tmp_path, monkeypatch):
-    """Both pages and the results in a folder of their own, with a benchmark of two precisions."""
+    """Both pages and the results in a folder of their own, with a benchmark of two precisions on one card."""
     results = tmp_path / "results"
-    shutil.copytree(result_tables.RESULTS, results)
+    shutil.copytree(result_tables.RESULTS, results, ignore=shutil.ignore_patterns("bench-h100.json"))
     (results / "bench-h200.json").write_text(json.dumps(bench_findings.result()))
     monkeypatch.setattr(result_tables, "RESULTS", results)
     pages = []
@@ -81,18 +81,29 @@ def test_without_peers_a_row_is_ours():
         "| fp16 | **0.160** | **1.54** |",
         "| int8 | **0.110** | **0.990** |",
     ]
-    assert result_tables.summary(bench).endswith("Peers: nobody.\n")
+    assert result_tables.summary([bench]).endswith("Peers: nobody.\n")
+
+
+def test_what_is_true_of_two_cards_is_said_once():
+    first, second = bench_findings.result_with_tf32(), bench_findings.result_with_tf32()
+    second["device"]["name"] = "NVIDIA H100"
+    text = result_tables.summary([first, second])
+    assert text.count("Peers:") == text.count("Ours is slower") == 1
+    assert f"{first['device']['name']}, " in text
+    assert "; NVIDIA H100, " in text
+    second["absent"] = []
+    assert result_tables.summary([first, second]).count("Peers:") == 2
 
 
 def test_the_summary_says_who_failed_and_where_ours_is_slower():
-    text = result_tables.summary(bench_findings.result_with_tf32())
+    text = result_tables.summary([bench_findings.result_with_tf32()])
     assert "Peers: torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1." in text
     assert "Without a time: tensorrt: not installed; onnxruntime (fp32 x 32): failed twice." in text
     assert "Ours is slower in fp32 than the best TF32 peer (error 4e-03, ours 1e-06) at batch 32; nowhere else." in text
 
 
 def test_the_summary_does_not_hide_that_tf32_is_missing():
-    text = result_tables.summary(bench_findings.result())
+    text = result_tables.summary([bench_findings.result()])
     assert text.endswith("Ours is the fastest everywhere. TF32 was not measured.\n")
 
 

@@ -22,7 +22,7 @@ from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Identity, Op, P
 from vgg16gpu.ops import convert
 from vgg16gpu.ops.base import Constants, Layer, Lowering, Places
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import (
     Arena,
     Element,
@@ -33,6 +33,7 @@ from vgg16gpu.program import (
     Value,
 )
 from vgg16gpu.resident import ResidentPlan, check_memory, decoded
+from vgg16gpu.wish import Wish
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:

@@ -14,7 +14,7 @@ from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.quantise import Scale, quantised_inputs
 from vgg16gpu.scale_file import read_preprocess, read_scales, scales_path, weight_digests, write_scales
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shipped import digits_model
 
 
 @pytest.fixture

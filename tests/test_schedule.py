@@ -13,10 +13,11 @@ from tests.test_path import HOPPER, conv, gemm, graph_of
 from vgg16gpu.errors import ModelError
 from vgg16gpu.graph import BatchNorm, Graph, Op, Pool, Softmax, Window
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Element, Plan, Pointer, Program, Step
 from vgg16gpu.quantise import quantised_inputs
 from vgg16gpu.schedule import LOWEST_OF_PAIRS
+from vgg16gpu.wish import Wish
 
 ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.scores import finite_or_none, rank, score_problem, softmax, write_scores
+from vgg16gpu.scores import finite_or_none, rank, score_problem, softmax, top_classes, write_scores
 
 NAMES = ["a.png", 'b "quoted", c.png']
 SCORES = np.random.default_rng(4).standard_normal((2, 7)).astype(np.float32)
@@ -16,6 +16,12 @@ SCORES = np.random.default_rng(4).standard_normal((2, 7)).astype(np.float32)
 def test_softmax_of_large_scores():
     np.testing.assert_allclose(softmax(np.array([[1000.0, 1000.0, -1000.0]])), [[0.5, 0.5, 0.0]])
     assert np.isnan(softmax(np.array([1.0, np.nan]))).all()
+
+
+def test_top_classes_are_stable():
+    scores = np.array([[1.0, 3.0, 3.0, 2.0], [0.0, -1.0, 5.0, 5.0]])
+    assert top_classes(scores, 3).tolist() == [[1, 2, 3], [2, 3, 0]]
+    assert top_classes(scores, 10).shape == (2, 4)
 
 
 def test_rank():

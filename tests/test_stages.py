@@ -41,7 +41,7 @@ def test_other_lines_are_no_stages() -> None:
 
 def test_infer_reads_its_options_before_it_imports_what_computes() -> None:
     heavy = {"numpy", "onnx", "google", "PIL", "rich", "ctypes", "pycuda", "vgg16gpu.engine"}
-    code = f"import sys, vgg16gpu.cli.infer_options; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, vgg16gpu.cli.infer_command; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
 

@@ -20,9 +20,9 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import ModelError
 from vgg16gpu.loader import load
+from vgg16gpu.shipped import digits_model
 from vgg16gpu.taps import TapError, resolve
 from vgg16gpu.zoo.architecture import Layer, Vgg
-from vgg16gpu.zoo.digits import digits_model
 
 # torchvision's numbers of the layers that people ask for, as published with every port of VGG features.
 LAYERS = {

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from vgg16gpu.cli import cli, model_weights
 from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.zoo.digits import digits_model
+from vgg16gpu.shipped import digits_model
 from vgg16gpu.zoo.weight_files import weights_of
 
 

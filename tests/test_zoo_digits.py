@@ -10,16 +10,8 @@ import pytest
 from PIL import Image
 
 from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.zoo.digits import (
-    DIGITS_LABELS,
-    DIGITS_MEAN,
-    DIGITS_SIZE,
-    DIGITS_STD,
-    digit_sample,
-    digits_model,
-    enlarge,
-    heldout,
-)
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import DIGITS_LABELS, DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digit_sample, enlarge, heldout
 from vgg16gpu.zoo.metadata import model_metadata
 
 

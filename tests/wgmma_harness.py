@@ -30,11 +30,12 @@ from vgg16gpu.ops import conv_first, conv_first_two, tuning
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
 from vgg16gpu.ops.fc_wgmma import GemmTile, GemvTile
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element, Kernel, Plan, Program, Step, TensorMap, Value
 from vgg16gpu.quantise import Scale, Scales, quantise, quantised_inputs
 from vgg16gpu.resident import ResidentPlan
 from vgg16gpu.results import LARGEST_FLOAT16
+from vgg16gpu.wish import Wish
 
 Images: TypeAlias = npt.NDArray[Any]  # float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)
 Array64: TypeAlias = npt.NDArray[np.float64]

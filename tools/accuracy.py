@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error, top_classes
+from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.bench.environment import environment
 from vgg16gpu.choices import KERNELS, PRECISIONS
 from vgg16gpu.cli.show import add_row, console, table
@@ -29,7 +29,7 @@ from vgg16gpu.cli.testbench_report import summary
 from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer
 from vgg16gpu.graph import Array
-from vgg16gpu.scores import finite_or_none
+from vgg16gpu.scores import finite_or_none, top_classes
 
 
 def every(bench: Bench, limit: int) -> Bench:

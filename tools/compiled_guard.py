@@ -15,7 +15,7 @@ from kernel_compile import Compiled, Task
 from kernel_variants import HOPPER
 
 from vgg16gpu.devices.ptxas import Usage
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import own_sources
 
 # Hopper, and Ampere: the oldest card with the copies (cp.async) and bfloat16 products of the kernels' fast ways, which
 # the younger ones below Hopper run as they are.
@@ -87,7 +87,7 @@ def _refuse(message: str) -> int:
 
 def ships(source: Path) -> bool:
     """Whether a source is a kernel of the package itself: lab and ladder show what is slow, and have no rows."""
-    return source.resolve().parent == kernel_dir().resolve()
+    return source.resolve() in {file.resolve() for file in own_sources()}
 
 
 def figures(compiled: Iterable[Compiled]) -> dict[Key, Figures]:

@@ -14,7 +14,7 @@ from kernel_variants import HOPPER, Defines, is_hopper_only
 
 from vgg16gpu.cuda_probe import Toolkit
 from vgg16gpu.devices.ptxas import VERBOSE, Usage, parse
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import include_dirs
 
 FLAGS = ("-std=c++17", "--fmad=false", *VERBOSE)
 
@@ -51,7 +51,8 @@ def run(toolkit: Toolkit, task: Task) -> Compiled:
     macros = [f"-D{name}={value}" for name, value in task.defines]
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as folder:
         cubin = Path(folder, "kernel.cubin")
-        command = [str(toolkit.nvcc), *FLAGS, *macros, f"-arch={task.arch}", "--cubin", "-I", str(kernel_dir())]
+        folders = [f"-I{folder}" for folder in include_dirs()]
+        command = [str(toolkit.nvcc), *FLAGS, *macros, f"-arch={task.arch}", "--cubin", *folders]
         result = subprocess.run(
             [*command, "-o", str(cubin), str(task.source)], capture_output=True, text=True, check=False
         )

@@ -7,7 +7,6 @@ in every precision, with its values kept and not; of the lab's kernels those of 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,17 +17,21 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu import transfer
 from vgg16gpu.devices.cuda_compiler import architecture
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
-from vgg16gpu.kernel_source import kernel_dir
-from vgg16gpu.lab import variant as lab
+from vgg16gpu.kernel_source import headers, kernel_dir, source_name
+from vgg16gpu.lab import variants as lab
 from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variant import places
+from vgg16gpu.ops import modules
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Kernel
 from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.tuned import TABLES, table
+from vgg16gpu.wish import Wish
 
 Defines: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -51,16 +54,19 @@ _SHARED_NBYTES = 227 << 10
 
 
 def driver(kernel: str) -> str:
-    """The module that launches the kernels of this file (its name without the suffix)."""
-    return f"vgg16gpu.{kernel}" if kernel in OF_DEVICES else f"vgg16gpu.ops.{DRIVERS.get(kernel, kernel)}"
+    """The module that launches the kernels of this file (its name without the suffix); "" if there is none."""
+    if kernel in OF_DEVICES:
+        return transfer.__name__
+    wanted = DRIVERS.get(kernel, kernel)
+    return next((name for name in modules() if name.rpartition(".")[2] == wanted), "")
 
 
 def variants(source: Path) -> tuple[Defines, ...]:
     """The macro settings that the package compiles a source with; the defaults for a file that it does not know."""
-    if source.parent.name == "lab":
-        return lab_variants(source.name)
+    if source.is_relative_to(kernel_dir()) and source_name(source).startswith("lab/"):
+        return lab_variants(source_name(source))
     name = driver(source.stem)
-    if importlib.util.find_spec(name) is None:
+    if not name:
         return ((),)
     listed: tuple[Defines, ...] = getattr(importlib.import_module(name), "VARIANTS", ())
     planned = {kernel.defines for kernel in planned_kernels() if kernel.source == source.name}
@@ -74,10 +80,10 @@ def lab_variants(name: str) -> tuple[Defines, ...]:
         for values in product(*variant.parameters.values()):
             parameters = dict(zip(variant.parameters, values, strict=True))
             if not variant.refuses(problem, parameters):
-                places, _ = lab.places(problem, variant.workspace_nbytes(problem, parameters))
-                launches = variant.launches(problem, parameters, places)
+                found_at, _ = places(problem, variant.workspace_nbytes(problem, parameters))
+                launches = variant.launches(problem, parameters, found_at)
                 steps = (*launches.convert, *launches.compute)
-                found |= {step.kernel.defines for step in steps if step.kernel.source == f"lab/{name}"}
+                found |= {step.kernel.defines for step in steps if step.kernel.source == name}
     return tuple(sorted(found)) or ((),)
 
 
@@ -88,13 +94,14 @@ def is_hopper_only(source: Path) -> bool:
 
 def included(source: Path) -> set[str]:
     """The names of all headers of kernels/ that a source includes, directly or not."""
+    known = {source_name(path): path for path in headers()}
     found: set[str] = set()
     waiting = [source]
     while waiting:
         for name in _INCLUDE.findall(waiting.pop().read_text(encoding="utf-8")):
-            if name not in found and (kernel_dir() / name).is_file():
+            if name not in found and name in known:
                 found.add(name)
-                waiting.append(kernel_dir() / name)
+                waiting.append(known[name])
     return found
 
 

@@ -24,7 +24,7 @@ from kernel_variants import variants
 from vgg16gpu.cuda_probe import Toolkit, compile_problem, find_toolkits
 from vgg16gpu.devices.cuda_versions import nvcc_release
 from vgg16gpu.devices.ptxas import Usage
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,17 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--record needs {disassembler.NAME}: {disassembler.INSTALL}.", file=sys.stderr)
         return 2
     archs = options.arch or (ARCHS[:-1] if options.record else toolkit.archs)
-    files = [file.resolve() for file in options.files] or sorted(kernel_dir().rglob("*.cu"))
+    chosen = [file.resolve() for file in options.files] or list(files(".cu"))
     if options.record:
-        files = list(filter(ships, files))
-    compiled = compile_all(toolkit, tasks(files, archs, program))
+        chosen = list(filter(ships, chosen))
+    compiled = compile_all(toolkit, tasks(chosen, archs, program))
     failed = report(
         [usage for result in compiled for usage in result.usages],
         [result.complaint for result in compiled if result.complaint],
     )
     if any(result.complaint for result in compiled):
         return failed
-    names = {file.name for file in files if ships(file)} if options.files else None
+    names = {file.name for file in chosen if ships(file)} if options.files else None
     guard = Guard(compiled_table.read(), nvcc_release(toolkit.nvcc), names, archs)
     found = figures(compiled)
     if options.record:

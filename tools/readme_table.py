@@ -36,12 +36,11 @@ def short() -> str:
     """The README's: a chart, a table, and what is to be known of it."""
     benches = records(CARDS)
     chart = f"![Time beside the best peer's](testbench/results/{CHART})\n\n"
-    closing = (
+    text = (
         f"VGG16, {shape(benches[0])}, input and output on the GPU. Each peer's fastest variant, in turns with ours. "
-        "[All results](docs/performance.md#results)\n"
+        f"{summary(benches).rstrip()} [All results](docs/performance.md#results)\n"
     )
-    parts = [short_table(benches), *map(summary, benches), closing]
-    return (chart if (result_tables.RESULTS / CHART).exists() else "") + "\n".join(parts)
+    return (chart if (result_tables.RESULTS / CHART).exists() else "") + f"{short_table(benches)}\n{text}"
 
 
 def whole() -> str:

@@ -113,17 +113,18 @@ def _short_row(match: Match) -> str:
     return row(f"{match.precision}{f' / {match.rival}' if any(match.theirs) else ''}", cells)
 
 
-def summary(bench: Content) -> str:
-    """Who took part, who did not, and where ours is not the fastest, on one line."""
+def summary(benches: Sequence[Content]) -> str:
+    """Who took part, who did not, where ours is not the fastest: one line, said once of cards it is true of alike."""
+    alike: dict[str, list[str]] = {}
+    for bench in benches:
+        alike.setdefault(_summary(bench), []).append(f"{bench['device']['name']}, {_when(bench)}")
+    return " ".join("; ".join(cards) + ". " + text for text, cards in alike.items()) + "\n"
+
+
+def _summary(bench: Content) -> str:
     names = dict.fromkeys(name for name, _ in kinds(bench["records"]) if name != NAME)
     took_part = ", ".join(f"{name} {version(bench, name)}".strip() for name in names) or "nobody"
-    sentences = (
-        f"{bench['device']['name']}, {_when(bench)}.",
-        f"Peers: {took_part}.",
-        _who_failed(bench),
-        _lost_to(bench),
-    )
-    return f"{' '.join(filter(None, sentences))}\n"
+    return " ".join(filter(None, (f"Peers: {took_part}.", _who_failed(bench), _lost_to(bench))))
 
 
 def _named(record: Content) -> str:

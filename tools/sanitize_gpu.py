@@ -21,7 +21,7 @@ TOOLS = ("memcheck", "racecheck")
 FOUND_ERRORS = "86"  # exit code that pytest does not use
 TESTS = ("-m", "pytest", "-m", "sanitize and gpu", "--require-gpu", "-q")
 ROOT = Path(__file__).resolve().parents[1]
-OF_SEVERAL_KERNELS = ("lab/test_variants.py", "lab/test_halo.py", "ladder/test_kernels.py")
+OF_SEVERAL_KERNELS = ("test_variants.py", "test_halo.py", "test_kernels.py", "test_published.py")
 
 
 def find_sanitizer() -> Path | None:
@@ -44,10 +44,9 @@ def python_under(sanitizer: Path, tool: str) -> list[str]:
 
 def kernel_tests() -> list[str]:
     """The test files of the kernels. Collecting the others would import much that is slow under a sanitizer."""
-    kernels = [path.relative_to(ROOT / "kernels") for path in (ROOT / "kernels").rglob("*.cu")]
-    files = [ROOT / "tests" / kernel.with_name(f"test_{kernel.stem}.py") for kernel in kernels]
-    files += [ROOT / "tests" / name for name in OF_SEVERAL_KERNELS]
-    return sorted(str(file) for file in files if file.is_file())
+    names = {f"test_{path.stem}.py" for path in (ROOT / "kernels").rglob("*.cu")}
+    files = [path for name in {*names, *OF_SEVERAL_KERNELS} for path in (ROOT / "tests").rglob(name)]
+    return sorted(map(str, files))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -128,11 +128,6 @@ def assert_close(
         raise AssertionError(f"{label}: {result}" if label else str(result))
 
 
-def top_classes(scores: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Indices of the `count` largest of each row of (N, K) scores, best first; the lower class first among equals."""
-    return np.argsort(-scores, axis=-1, kind="stable")[..., :count]
-
-
 def _pair(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     if actual.shape != expected.shape:
         raise InputError(f"cannot compare an array of shape {actual.shape} with a reference of shape {expected.shape}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from vgg16gpu.choices import FAMILIES
 from vgg16gpu.errors import ModelError
@@ -16,9 +15,7 @@ from vgg16gpu.ops.base import Layer, Lowering, Scaling
 from vgg16gpu.quantise import QuantisedOp
 from vgg16gpu.shapes import output_shape
 from vgg16gpu.shown import shown
-
-if TYPE_CHECKING:
-    from vgg16gpu.plan import Wish
+from vgg16gpu.wish import Wish
 
 
 @dataclass(frozen=True, eq=False)

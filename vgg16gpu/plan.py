@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Array, Gemm, Graph, Op, Shape, Transpose, with_operands
+from vgg16gpu.graph import Gemm, Graph, Op, Shape, Transpose, with_operands
 from vgg16gpu.ops import lowerings, preprocess, scales
 from vgg16gpu.ops.base import Constants, Scaling, WeightArena
-from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.path import Path, choose_path
 from vgg16gpu.program import Calibration, Plan, Pointer, WeightPlan
-from vgg16gpu.quantise import QuantisedOp
 from vgg16gpu.schedule import Scheduler
 from vgg16gpu.shapes import infer_shapes
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a plan is made for, beside the graph and the device.
-
-    precision: "fp32", "fp16", "bf16" or "int8". kernels: "auto", or the only family that may be used beside "ffma".
-    normalisation: adds an entry for bytes (N, H, W, C). keep_values: every op stores its value, and no buffer is used
-    twice, so that every value can be read after a run. samples: makes (n, C, H, W) typical inputs, which fix the scales
-    of fp32 on tensor cores. quantised: what int8 needs of each op.
-    """
-
-    precision: str = "fp32"
-    kernels: str = "auto"
-    normalisation: Normalisation | None = None
-    keep_values: bool = False
-    samples: Callable[[], Array] | None = None
-    quantised: Mapping[str, QuantisedOp] | None = None
+from vgg16gpu.wish import Wish
 
 
 def make_plan(

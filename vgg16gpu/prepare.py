@@ -20,15 +20,16 @@ from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import load
 from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Plan
 from vgg16gpu.quantise import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
 from vgg16gpu.rows import mixing_op
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.shipped import digits_model, is_digits
 from vgg16gpu.shown import shown
 from vgg16gpu.simplify import IMAGE_PASSES, simplify
-from vgg16gpu.zoo.digits import digits_model, is_digits
+from vgg16gpu.wish import Wish
 from vgg16gpu.zoo.metadata import model_metadata, model_preprocess
 from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
 

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.accuracy import top_classes
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import atomic_writer
 
@@ -33,6 +32,11 @@ def softmax(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True).astype(np.float64))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def top_classes(scores: npt.NDArray[np.floating[Any]], count: int) -> npt.NDArray[np.intp]:
+    """Indices of the `count` largest of each row of (N, K) scores, best first; the lower class first among equals."""
+    return np.argsort(-scores, axis=-1, kind="stable")[..., :count]
 
 
 def rank(scores: Scores, labels: Sequence[str], count: int, *, are_probabilities: bool) -> tuple[Rank, ...]:

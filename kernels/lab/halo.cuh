@@ -49,21 +49,6 @@ struct Tile {
   __align__(16) float weight[TAPS][OUTPUTS];
 };
 
-// Start copying a float, or writing zero if !valid (source is not read then); see copy16_async.
-__device__ __forceinline__ void copy4_async(float* shared_target, const float* global_source, bool valid) {
-#if HAS_COPY_ASYNC
-  asm volatile(
-      "{ .reg .pred ignore;\n"
-      "  setp.eq.s32 ignore, %2, 0;\n"
-      "  cp.async.ca.shared.global [%0], [%1], 4, ignore; }" ::"r"(
-          static_cast<unsigned>(__cvta_generic_to_shared(shared_target))),
-      "l"(__cvta_generic_to_global(global_source)), "r"(static_cast<int>(valid))
-      : "memory");
-#else
-  *shared_target = valid ? *global_source : 0.f;
-#endif
-}
-
 // Copies one channel after the other.
 struct Fetcher {
   const float* plane;   // of the image

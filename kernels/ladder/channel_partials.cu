@@ -1,6 +1,6 @@
 // conv_partials_f32: out[oc,c,oh,ow] = sum over kh, kw of inp[c, oh*SH+kh, ow*SW+kw] * weight[oc,c,kh,kw]
 // gemm_partials_f32: out[o,t] = sum over k = t, t+T, ... of inp[k] * weight[o,k], T the threads of a block
-// Layouts:  inp (C,H,W), padded by the host; weight (OC,C,KH,KW), (OUT,K); all float. The host adds over c or t.
+// Layouts:  inp (C,H,W), padded by the host, so no test; weight (OC,C,KH,KW), (OUT,K); float. The host adds over c, t.
 // Mapping:  conv: block: an output channel; thread: an input channel (then c + T, ...), all pixels one after the other.
 //           gemm: block: an output; thread: every T-th product.
 // Cost:     2*KH*KW FLOP and 2*KH*KW loads for each number stored; OC*C*OH*OW numbers are stored, C times the map.

@@ -1,8 +1,8 @@
 // conv_tree_f32: out[oc,oh,ow] = sum over c, kh, kw of inp[c, oh*SH-PT+kh, ow*SW-PL+kw] * weight[oc,c,kh,kw]
 // gemm_tree_f32: out[o] = sum over k of inp[k] * weight[o,k]
-// Layouts:  inp (C,H,W), weight (OC,C,KH,KW), (OUT,K), all float; what lies outside of inp is zero.
-// Mapping:  conv: block: an output channel, all its pixels one after the other; thread: an input channel (then c +
-//           blockDim.x, ...), whose products it adds itself. gemm: block: an output; thread: every blockDim.x-th
+// Layouts:  inp (C,H,W), weight (OC,C,KH,KW), (OUT,K), all float; what lies outside of inp is zero; PADDED: unread.
+// Mapping:  conv: block (oc, y): an output channel, every gridDim.y-th of its pixels; thread: an input channel (then
+//           c + blockDim.x, ...), whose products it adds itself. gemm: block: an output; thread: every blockDim.x-th
 //           product. The sums of the threads are added as a tree.
 // Shared:   dynamic: a float for each thread.
 // Cost:     conv: for every output KH*KW products of a thread, log2(C) additions, and a barrier more.
@@ -10,9 +10,13 @@
 //           pixel, and a GPU is busy with several hundred outputs at a time where it could be with a hundred thousand.
 #include "common.cuh"
 
+#ifndef PADDED
+#define PADDED 0
+#endif
+
 // What lies at (row, column) of a map, zero outside of it.
 __device__ __forceinline__ float at(const float* map, int H, int W, int row, int column) {
-  return (unsigned)row < (unsigned)H && (unsigned)column < (unsigned)W ? map[row * W + column] : 0.f;
+  return PADDED || ((unsigned)row < (unsigned)H && (unsigned)column < (unsigned)W) ? map[row * W + column] : 0.f;
 }
 
 // The sum of all threads' values, in thread 0. Each step adds the upper half of what is left to the lower.
@@ -35,7 +39,7 @@ extern "C" __global__ void conv_tree_f32(float* __restrict__ out, const float* _
   DYNAMIC_SHARED(float, sums);
   const int taps = KH * KW;
   const float* filter = weight + (long long)blockIdx.x * C * taps;
-  for (int pixel = 0; pixel < OH * OW; pixel++) {
+  for (int pixel = blockIdx.y; pixel < OH * OW; pixel += gridDim.y) {
     const int top = pixel / OW * SH - PT, left = pixel % OW * SW - PL;
     float sum = 0.f;
     for (int c = threadIdx.x; c < C; c += blockDim.x) {

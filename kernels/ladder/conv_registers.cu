@@ -9,52 +9,41 @@
 //           weight comes from memory OH*OW/64 times, a pixel KERNEL_H*KERNEL_W*OC/64 times.
 // Teaches:  the step that makes a matrix product fast: a value in a register is used 4 or 8 times. Small maps and few
 //           channels leave multiprocessors idle: 512 channels of 14x14 are 32 blocks.
-#include "common.cuh"
-
-#ifndef KERNEL_H
-#define KERNEL_H 3
-#endif
-#ifndef KERNEL_W
-#define KERNEL_W 3
-#endif
-#ifndef TILE_K
-#define TILE_K 16
-#endif
+#include "ladder/columns.cuh"
 
 constexpr int TILE_OC = 64, TILE_PX = 64;
 constexpr int THREAD_OC = 8, THREAD_PX = 4;
 constexpr int ACROSS = TILE_PX / THREAD_PX, DOWN = TILE_OC / THREAD_OC;  // threads of a block
 constexpr int THREADS = ACROSS * DOWN;
-constexpr int TAPS = KERNEL_H * KERNEL_W;
 static_assert(THREADS % TILE_PX == 0 && TILE_K * TILE_PX % THREADS == 0, "a thread loads one column, in whole rounds");
 static_assert(TILE_K * TILE_OC % THREADS == 0, "weights are loaded in whole rounds");
 
-extern "C" __global__ void __launch_bounds__(THREADS) conv_registers_f32(float* __restrict__ out,
-                                                                         const float* __restrict__ inp,
-                                                                         const float* __restrict__ weight, int C, int H,
-                                                                         int W, int OC, int OH, int OW, int SH, int SW,
-                                                                         int PT, int PL) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) conv_registers_f32(float* __restrict__ out,
+                                                                            const float* __restrict__ inp,
+                                                                            const float* __restrict__ weight, int C,
+                                                                            int H, int W, int OC, int OH, int OW,
+                                                                            int SH, int SW, int PT, int PL) {
   __shared__ float weights[TILE_K][TILE_OC + 1];  // one more: a column is written by neighbours without collisions
   __shared__ float pixels[TILE_K][TILE_PX];
-  const int K = C * TAPS, tid = threadIdx.x, tx = tid % ACROSS, ty = tid / ACROSS;
+  const int tid = threadIdx.x, tx = tid % ACROSS, ty = tid / ACROSS;
   const int p0 = blockIdx.x * TILE_PX, oc0 = blockIdx.y * TILE_OC;
-  const int mine = p0 + tid % TILE_PX;  // the pixel whose column this thread loads
-  const int top = mine / OW * SH - PT, left = mine % OW * SW - PL;
+  const Column column(inp, C, H, W, OH, OW, SH, SW, PT, PL, p0 + tid % TILE_PX);
   float acc[THREAD_OC][THREAD_PX];
   UNROLL
   for (int i = 0; i < THREAD_OC; i++) {
     UNROLL
     for (int j = 0; j < THREAD_PX; j++) acc[i][j] = 0.f;
   }
-  for (int k0 = 0; k0 < K; k0 += TILE_K) {
-    for (int i = tid; i < TILE_K * TILE_OC; i += THREADS) {
-      const int k = k0 + i % TILE_K, oc = oc0 + i / TILE_K;
-      weights[i % TILE_K][i / TILE_K] = k < K && oc < OC ? weight[(long long)oc * K + k] : 0.f;
+  for (int k0 = 0; k0 < column.K; k0 += TILE_K) {
+    UNROLL
+    for (int round = 0; round < TILE_K * TILE_OC / THREADS; round++) {
+      const int i = round * THREADS + tid, k = k0 + i % TILE_K, oc = oc0 + i / TILE_K;
+      weights[i % TILE_K][i / TILE_K] = k < column.K && oc < OC ? weight[(long long)oc * column.K + k] : 0.f;
     }
-    for (int i = tid / TILE_PX; i < TILE_K; i += THREADS / TILE_PX) {
-      const int k = k0 + i, c = k / TAPS, row = top + k % TAPS / KERNEL_W, column = left + k % KERNEL_W;
-      const bool inside = k < K && mine < OH * OW && (unsigned)row < (unsigned)H && (unsigned)column < (unsigned)W;
-      pixels[i][tid % TILE_PX] = inside ? inp[((long long)c * H + row) * W + column] : 0.f;
+    UNROLL
+    for (int round = 0; round < TILE_K * TILE_PX / THREADS; round++) {
+      const int k = round * (THREADS / TILE_PX) + tid / TILE_PX;
+      pixels[k][tid % TILE_PX] = column.value(k0 + k);
     }
     __syncthreads();  // the step's operands are there
     UNROLL

@@ -2,9 +2,13 @@
 // Layouts:  inp (C,H,W), out (C,OH,OW), float.
 // Mapping:  block: a channel; thread: an output column (then ow + blockDim.x, ...), from top to bottom.
 // Cost:     KH*KW loads an output; neighbouring threads read SW floats apart.
-// Teaches:  a maximum begins at minus infinity. The published kernel began at 0, which gives 0 for a window of negative
-//           numbers; it was right by luck alone, because every pool of a VGG follows a ReLU.
+// Teaches:  where a maximum begins. START_AT_ZERO: at 0, as published, with a reason: a ReLU comes before, so no number
+//           is below. After anything else it has to be minus infinity, or windows of negative numbers give 0.
 #include "common.cuh"
+
+#ifndef START_AT_ZERO
+#define START_AT_ZERO 0
+#endif
 
 extern "C" __global__ void pool_columns_f32(float* __restrict__ out, const float* __restrict__ inp, int H, int W,
                                             int OH, int OW, int KH, int KW, int SH, int SW, int PT, int PL) {
@@ -12,7 +16,7 @@ extern "C" __global__ void pool_columns_f32(float* __restrict__ out, const float
   float* y = out + (long long)blockIdx.x * OH * OW;
   for (int ow = threadIdx.x; ow < OW; ow += blockDim.x)
     for (int oh = 0; oh < OH; oh++) {
-      float largest = -INFINITY;
+      float largest = START_AT_ZERO ? 0.f : -INFINITY;
       for (int kh = 0; kh < KH; kh++)
         for (int kw = 0; kw < KW; kw++) {
           const int row = oh * SH - PT + kh, column = ow * SW - PL + kw;

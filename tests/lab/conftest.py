@@ -8,7 +8,7 @@ from vgg16gpu.lab.folder import own_variants
 from vgg16gpu.lab.measure import Effort
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.template import write_template
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 LITTLE = Effort(seconds=0.01, samples=3, cold=False, products=10**6)
 

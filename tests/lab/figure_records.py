@@ -11,11 +11,12 @@ from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
 from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
 from vgg16gpu.lab.lenet import Shape
 from vgg16gpu.lab.measure import Effort, Measurement, Status, Times
+from vgg16gpu.lab.network_causes import causes
 from vgg16gpu.lab.problem import Network
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s5
 from vgg16gpu.lab.seeds.s3 import METHODS
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 CEILINGS = Ceilings(4.0e12, 60e12, 1 << 29, "made up")
 DEVICE = {"kind": "cuda", "name": "NVIDIA H200"}
@@ -104,6 +105,11 @@ def network_record():
             measured = timed(time / 1e3)
             options = {"ours_percent": percent, "variant": version.variant, "problem": work, "measurement": measured}
             rows.append(Row(*key, time, published().get(key), **options))
+    for place, version in enumerate(causes()):
+        rows.append(Row("S5", "causes", "244", version.method, "", 800.0 / 2**place, measurement=timed(1.0)))
+    for place, layer in enumerate(("conv1_1", "conv1_2", "pool1", "fc6")):
+        found = timed(1e-3 * (place + 1), {} if layer == "pool1" else {"ns_a_product": 0.5 / (place + 1)})
+        rows.append(Row("S5", "layers", "244", "version_b", layer, 1.0 + place, measurement=found))
     return content("S5", rows, Choice("cuda"))
 
 

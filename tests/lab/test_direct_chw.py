@@ -8,7 +8,7 @@ import pytest
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.lab.variants.direct_chw import VARIANTS
 
 (VARIANT,) = VARIANTS

@@ -66,7 +66,7 @@ def cell(panel, label, place):
         ("S2", S2_FIGURES),
         ("S3", {"S3-versions", "S3-parts", "S3-batches", "S3-tiles"}),
         ("S4", {"S4-map", "S4-bars"}),
-        ("S5", {"S5-versions-244"}),
+        ("S5", {"S5-versions-244", "S5-causes-244", "S5-layers-244"}),
         ("quick", S2_FIGURES),
     ],
 )
@@ -232,6 +232,16 @@ def test_s4_bars(shown):
     point = shown["S4"]["S4-bars"].panels[0]
     assert point.line == pytest.approx(cell(point, "", "cudnn").value / 1.2)
     assert "1.2 times cuDNN's" in point.title
+
+
+def test_s5_causes_and_layers(shown):
+    (panel,) = shown["S5"]["S5-causes-244"].panels
+    assert [found.label for found in panel.series] == ["grid: 1d", "grid: 2d"]
+    assert list(panel.series[0].cells) == ["host serial", "host tree", "device serial", "device tree"]
+    assert (cell(panel, "grid: 1d", "host serial").value, cell(panel, "grid: 2d", "host tree").value) == (800.0, 100.0)
+    (panel,) = shown["S5"]["S5-layers-244"].panels
+    found = {place: each.value for place, each in panel.series[0].cells.items()}
+    assert found == {"conv1_1": 0.5, "conv1_2": 0.25, "fc6": 0.125}  # a pool multiplies nothing
 
 
 @pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4", "S5"])

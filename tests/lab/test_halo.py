@@ -12,7 +12,7 @@ import pytest
 from tests.lab.harness import check, problem_id
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import include_dirs, source_path
 from vgg16gpu.lab.experiment import Case, Choice
 from vgg16gpu.lab.halo import tile_nbytes
 from vgg16gpu.lab.problem import Problem
@@ -152,7 +152,7 @@ def test_what_the_machine_code_has(tmp_path: Path, name: str, singles: bool, fou
 def ptx(name: str, folder: Path) -> str:
     compiler = shutil.which("nvcc") or pytest.skip("no nvcc")
     file = folder / f"{name}.ptx"
-    options = ("-arch=sm_90", "-ptx", "-DKSIZE=6", "-DBLOCK_X=4", "-DBLOCK_Y=8", f"-I{kernel_dir()}")
-    command = [compiler, *options, "-o", str(file), str(kernel_dir() / f"lab/{name}.cu")]
+    options = ["-arch=sm_90", "-ptx", "-DKSIZE=6", "-DBLOCK_X=4", "-DBLOCK_Y=8", "-o", str(file)]
+    command = [compiler, *options, *(f"-I{path}" for path in include_dirs()), str(source_path(f"lab/{name}.cu"))]
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     return file.read_text()

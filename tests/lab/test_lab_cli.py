@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -13,7 +13,7 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.experiment import Row, experiments
 from vgg16gpu.lab.measure import Measurement, Status, Times
 from vgg16gpu.lab.stand import Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)
 SAMPLE = Times(Summary(1.234e-3, 1.3e-3, 1.2e-3, 30), Summary(2.5e-3, 2.9e-3, 2.2e-3, 30))

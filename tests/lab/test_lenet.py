@@ -26,7 +26,7 @@ from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s3
 from vgg16gpu.lab.stand import Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.zoo.digits import heldout
 from vgg16gpu.zoo.metadata import model_metadata

@@ -36,7 +36,7 @@ from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.seeds import s1
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 PROBLEM = Problem(2, 3, 17, 13, 4, 3, 2, 1)
 RIGHT = Engine("eng0_k1=0")

@@ -17,7 +17,7 @@ from vgg16gpu.lab.plain_model import plain_model
 from vgg16gpu.lab.record import content
 from vgg16gpu.lab.seeds import s5
 from vgg16gpu.lab.stand import Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 

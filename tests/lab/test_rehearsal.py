@@ -14,7 +14,7 @@ from vgg16gpu.lab import rehearsal, rehearsal_process
 from vgg16gpu.lab.measure import Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.rehearsal_problems import rehearsed
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 ASKED = Problem(1, 3, 200, 300, 2, padding=1)
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)

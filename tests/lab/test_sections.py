@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.reports.reader import REPORTS
 from vgg16gpu.lab.claims import claims
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lab.md"
 SEEDS = ("S1", "S2", "S3", "S4", "S5")

@@ -9,7 +9,7 @@ from vgg16gpu.lab.baseline import BASELINES
 from vgg16gpu.lab.experiment import Choice, experiments
 from vgg16gpu.lab.published import CARDS, TABLES, published
 from vgg16gpu.lab.seeds import s1, s2, s4, s5
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 SEEDS = (s1, s2, s4)
 NAMES = {variant.name: variant for variant in variants()}

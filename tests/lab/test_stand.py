@@ -13,7 +13,7 @@ from vgg16gpu.lab import stand as module
 from vgg16gpu.lab.measure import Measurement, Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 SMALL = Problem(1, 2, 24, 24, 3, padding=1)
 

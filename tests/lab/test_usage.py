@@ -11,7 +11,7 @@ from vgg16gpu.devices.cuda_compiler import find_nvcc
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.lab import usage
 from vgg16gpu.lab.usage import LIMITS, NO_COMPILER, resident, usages
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 HOPPER = LIMITS[9, 0]
 

@@ -14,7 +14,8 @@ from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.rehearsal_process import Guarded
 from vgg16gpu.lab.trial import MAX_THREADS, Trial
-from vgg16gpu.lab.variant import Variant, places, variants
+from vgg16gpu.lab.variant import Variant, places
+from vgg16gpu.lab.variants import variants
 
 VARIANTS = tuple(variant for variant in variants() if not variant.hopper)  # those have tests of their own
 SMALL = (

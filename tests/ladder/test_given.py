@@ -15,7 +15,8 @@ from vgg16gpu.images import load_image
 from vgg16gpu.ladder.given import MOST, given_inputs
 from vgg16gpu.normalise import normalise
 from vgg16gpu.prepare import Request, load_graph
-from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample, digits_model, heldout
+from vgg16gpu.shipped import digits_model
+from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample, heldout
 
 SHAPE = (1, 1, 32, 32)
 

@@ -13,11 +13,24 @@ from tests.reference import apply
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Pads, Pool, Window
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import kernel_dir, read_source, source_path
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.ladder.kernels import Placed, Technique, bias_relu, padded
 from vgg16gpu.ladder.layers import Site
-from vgg16gpu.ladder.rungs import PARTIALS, PIXELS, REGISTERS, RUNGS, SERIAL, SHARED, TREE
+from vgg16gpu.ladder.packed import packed
+from vgg16gpu.ladder.rungs import (
+    PARTIALS,
+    PIPELINE,
+    PIXELS,
+    REGISTERS,
+    RUNGS,
+    SERIAL,
+    SHARED,
+    SWIZZLE,
+    TREE,
+    VECTORS,
+    WARPS,
+)
 
 TECHNIQUES = {
     "partials": PARTIALS,
@@ -26,7 +39,12 @@ TECHNIQUES = {
     "pixels": PIXELS,
     "shared": SHARED,
     "registers": REGISTERS,
+    "vectors": VECTORS,
+    "warps": WARPS,
+    "swizzle": SWIZZLE,
+    "pipeline": PIPELINE,
 }
+TILED = ("vectors", "warps", "swizzle", "pipeline")  # the sums of "registers", in the same order
 GEMMS = {name: TECHNIQUES[name] for name in ("partials", "serial", "tree")}
 POOLS = {"columns": TREE, "pixels": PIXELS}
 BOUND = 1e-6  # norm-wise, of float32 sums of at most some thousand products
@@ -37,6 +55,8 @@ EDGES = (
     Problem(1, 3, 20, 37, 4, padding=1),
     Problem(1, 65, 9, 8, 3, padding=1),
     Problem(1, 5, 18, 17, 70, padding=1),
+    Problem(1, 7, 13, 11, 131, padding=1),  # more than two tiles of channels; 143 pixels, one and a bit
+    Problem(1, 4, 16, 16, 64, kernel=2, stride=2),  # whole tiles, whole quads
     Problem(1, 515, 3, 4, 2, padding=1),  # more channels than a block has threads
 )
 RANDOM = random_problems("ladder", 10, batch=1)
@@ -56,7 +76,8 @@ def run(device: Device, technique: Technique, site: Site, x: Array) -> Array:
         site, x = padded(site), np.pad(x, ((0, 0), (pads.top, pads.bottom), (pads.left, pads.right)))
     addends = technique.addends(site)
     y = bench.room(4 * site.y_size * addends)
-    weight = None if site.weight is None else bench.put(site.weight)
+    given = technique.weight(site)
+    weight = None if given is None else bench.put(given)
     bench.run(technique.step(Placed(site, bench.put(x), y, weight), device.facts))
     return bench.get(y, (site.y_shape[0], addends, site.y_size // site.y_shape[0])).sum(axis=1).reshape(site.y_shape)
 
@@ -89,6 +110,27 @@ def test_windows_that_are_no_squares(device: Device, name: str) -> None:
     expected = apply(conv, x.astype(np.float64))[0]
     y = run(device, TECHNIQUES[name], Site(conv, x.shape[1:], expected.shape), x[0])
     assert layer_error(y, expected) <= BOUND
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_tiles_add_as_registers_do(device: Device, name: str) -> None:
+    """One change after the other, and none of what is computed: the same bits."""
+    problem = Problem(1, 9, 15, 13, 70, padding=1)
+    x, weight = problem.random()
+    site = of_problem(problem, weight)
+    expected = run(device, REGISTERS, site, x[0])
+    np.testing.assert_array_equal(run(device, TECHNIQUES[name], site, x[0]), expected)
+
+
+def test_weights_are_packed_with_zeros() -> None:
+    problem = Problem(1, 3, 5, 5, 70, padding=1)
+    weight = problem.random()[1]
+    found = packed(of_problem(problem, weight))
+    assert found is not None
+    assert found.shape == (32, 128)
+    np.testing.assert_array_equal(found[:27, :70], weight.reshape(70, 27).T)
+    assert not found[27:].any()
+    assert not found[:, 70:].any()
 
 
 def check_gemm(device: Device, technique: Technique, features: int, outputs: int) -> None:
@@ -163,7 +205,7 @@ FILES = sorted(path.name for path in (kernel_dir() / "ladder").glob("*.cu"))
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_opens_with_a_formula_and_what_it_teaches(name: str) -> None:
-    text = (kernel_dir() / "ladder" / name).read_text()
+    text = read_source(f"ladder/{name}")
     header = re.match(r"(?://.*\n)+", text)
     assert header is not None
     assert len(header[0].splitlines()) <= 16
@@ -177,4 +219,4 @@ def test_a_file_opens_with_a_formula_and_what_it_teaches(name: str) -> None:
 def test_every_file_is_a_rung_and_every_rung_has_a_file() -> None:
     sources = [rung.source for rung in RUNGS]
     assert {f"ladder/{name}" for name in FILES} - {"ladder/pool_columns.cu"} <= {*sources}
-    assert all((kernel_dir() / source).is_file() for source in sources)
+    assert all(source_path(source).is_file() for source in sources)

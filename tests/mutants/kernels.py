@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import kernel_dir, read_source, source_path
 
 if TYPE_CHECKING:
     from tests.mutants.table import Mutant
@@ -19,7 +19,7 @@ def write_mutant(folder: Path, mutant: Mutant | None) -> None:
     shutil.copytree(REPOSITORY, folder, dirs_exist_ok=True)
     if mutant is None:
         return
-    path, edit = folder / mutant.file, mutant.edit
+    path, edit = folder / source_path(mutant.file).relative_to(REPOSITORY), mutant.edit
     text = path.read_text()
     count = text.count(edit.old)
     assert count == 1, f"mutant {mutant.name!r}: {edit.old!r} occurs {count} times in {mutant.file}, not once"
@@ -28,5 +28,5 @@ def write_mutant(folder: Path, mutant: Mutant | None) -> None:
 
 def mutated_line(mutant: Mutant) -> int:
     """The number of the line that differs."""
-    text = (REPOSITORY / mutant.file).read_text()
+    text = read_source(mutant.file)
     return text[: text.index(mutant.edit.old)].count("\n") + 1

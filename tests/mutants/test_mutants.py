@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.kernels import REPOSITORY, mutated_line, write_mutant
+from tests.mutants.kernels import mutated_line, write_mutant
 from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE, Mutant
 from tests.mutants.table import MUTANTS as FFMA_MUTANTS
 from tests.mutants.table_general import GENERAL_MUTANTS
@@ -21,6 +21,7 @@ from vgg16gpu.devices import sanitize
 from vgg16gpu.devices.cpu import CpuDevice
 from vgg16gpu.devices.sanitize import Sanitizer
 from vgg16gpu.errors import DeviceError
+from vgg16gpu.kernel_source import own_sources, source_path
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *MMA_MUTANTS)
@@ -71,12 +72,12 @@ def test_the_same_checks_pass_without_a_mutation(
 
 def needs_hopper(source: Path) -> bool:
     """Whether a file includes, perhaps through others, what only a GPU of compute capability 9.0 has."""
-    included = [REPOSITORY / name for name in re.findall(r'#include "(\w+\.cuh)"', source.read_text())]
+    included = [source_path(name) for name in re.findall(r'#include "(\w+\.cuh)"', source.read_text())]
     return source.name == "hopper.cuh" or any(needs_hopper(path) for path in included)
 
 
 def test_every_portable_kernel_has_mutants() -> None:
-    kernels = {path for path in REPOSITORY.glob("*.cu") if path.name not in MEASURES_THE_DEVICE}
+    kernels = {path for path in own_sources() if path.name not in MEASURES_THE_DEVICE}
     portable = {path.name for path in kernels if not needs_hopper(path)}
     assert portable <= {mutant.file for mutant in MUTANTS}
     assert {path.name for path in kernels} - portable  # what only a GPU can run
@@ -88,7 +89,7 @@ def test_every_portable_kernel_has_mutants() -> None:
 
 def run_with(mutant: Mutant, command: Sequence[str], marker: str, scratch: Path) -> subprocess.CompletedProcess[str]:
     """pytest, started by `command`, on the tests of the mutant's kernel that sanitizers run."""
-    test = f"tests/test_{Path(mutant.file).stem}.py"
+    (test,) = map(str, (ROOT / "tests").rglob(f"test_{Path(mutant.file).stem}.py"))
     arguments = ["-q", "-x", "-p", "no:cacheprovider", "-p", "tests.mutants.plugin", "-m", marker, test]
     arguments += ["-p", "no:benchmark", "-p", "no:xdist"]  # the one warns, an error here, where it thinks of the other
     # A process that a sanitizer ends does not tidy up.

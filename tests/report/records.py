@@ -105,6 +105,7 @@ def ladder():
         "device": DEVICE,
         "environment": ENVIRONMENT,
         "method": "made up",
+        "bounds": "as far as is allowed",
         "predictions": "made up",
         "onnxruntime": {"name": "onnxruntime, CPU", **SUMMARY},
         "rungs": [first, second, {**third, "why": "needs a Hopper"}],

@@ -8,7 +8,7 @@ import pytest
 from tests.report.parsed import Page
 from tests.report.records import ESCAPED, HOSTILE, bench, lab, ladder, others, without_matplotlib
 from vgg16gpu.errors import InputError
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import SUFFIXES, files, read_source, source_name
 from vgg16gpu.lab.record import write
 from vgg16gpu.report.folder import find_results
 from vgg16gpu.report.page import SECTIONS, page
@@ -138,12 +138,12 @@ def test_the_same_records_give_the_same_page(folder, full):
 
 
 def test_every_kernel_is_there_once_and_whole(parsed, full):
-    folder = kernel_dir()
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.suffix in (".cu", ".cuh", ".h")]
+    names = list(map(source_name, files(*SUFFIXES)))
+    assert len(set(names)) == len(names)
     for name in names:
         assert full.count(f"<summary><code>{name}</code> ") == 1, name
     assert len(names) > 60
-    source = (folder / "lab" / "direct_hwc.cu").read_text()
+    source = read_source("lab/direct_hwc.cu")
     assert source[source.index("#include") :].strip() in parsed.sections["kernels"]
 
 
@@ -224,6 +224,18 @@ def test_ladders_and_experiments_of_folders_below(tmp_path):
     assert found.sections["ladder"].count("sums by thread 0") == 1
     assert text.count("<td>S1.1</td>") == 2
     assert found.sections["claims"].count("ladder of vgg.onnx") == 2  # its own, and that of the same device
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_ladder_of_before_bounds_were_recorded(tmp_path):
+    content = ladder()
+    (tmp_path / "ladder.json").write_text(json.dumps(content))
+    assert "Error: as far as is allowed." in Page(page(find_results(tmp_path))).sections["ladder"]
+    del content["bounds"]
+    (tmp_path / "ladder.json").write_text(json.dumps(content))
+    found = Page(page(find_results(tmp_path))).sections["ladder"]
+    assert "sums by thread 0" in found
+    assert "Error:" not in found
 
 
 @pytest.mark.usefixtures("no_pictures")

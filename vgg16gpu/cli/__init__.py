@@ -25,7 +25,7 @@ from vgg16gpu.shown import printable
 
 # name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
 COMMANDS = {
-    "infer": ("infer_options", "Classify images, or arrays of numbers."),
+    "infer": ("infer_command", "Classify images, or arrays of numbers."),
     "testbench": ("testbench", "Check scores and layers against onnxruntime or given references."),
     "bench": ("bench", "Measure: latency, throughput, per-layer table, peers."),
     "ladder": ("ladder", "Climb from naive kernels to the fastest: a whole VGG, checked at every rung."),

@@ -35,7 +35,8 @@ from vgg16gpu.lab.seeds.s3 import LeNetExperiment
 from vgg16gpu.lab.seeds.s5 import SEED as S5
 from vgg16gpu.lab.stand import BrokenDeviceError, Rehearsal, Stand
 from vgg16gpu.lab.template import write_template
-from vgg16gpu.lab.variant import Variant, variants
+from vgg16gpu.lab.variant import Variant
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.ladder.given import MOST
 
 ALL = "all"

@@ -15,7 +15,7 @@ from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.lab.folder import own_variants
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.profile import METHOD, Job, Profile, content, profile, told
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 

@@ -128,6 +128,7 @@ def _print(result: Content) -> None:
         if rung["why"]:
             screen.print(f"{rung['letter']}: {rung['why']}", markup=False)
     screen.print(f"ms: {result['method']}", markup=False)
+    screen.print(f"error: {result['bounds']}", markup=False)
     if count := result["inputs"]:
         screen.print(f"error: the largest of your inputs ({count}); times are of the first")
     screen.print(f"gain predicted: {result['predictions']}", markup=False)

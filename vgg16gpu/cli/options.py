@@ -13,6 +13,7 @@ import click
 from vgg16gpu.choices import KERNELS, PRECISIONS
 from vgg16gpu.cli.tell import tell
 from vgg16gpu.errors import ModelError
+from vgg16gpu.shipped import NAME, digits_model, is_digits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -137,8 +138,6 @@ def find_model(name: str | None, defaults: Sequence[str] = DEFAULT_MODELS, make:
 
     Raises ModelError that says how to make or fetch one. A named file is left to the loader to judge.
     """
-    from vgg16gpu.zoo.digits import NAME, digits_model, is_digits  # noqa: PLC0415 - needs numpy
-
     if is_digits(name):
         return digits_model()
     if name is not None:

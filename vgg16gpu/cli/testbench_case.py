@@ -29,6 +29,7 @@ from vgg16gpu.quantised_reference import QuantisedOracle
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.shipped import is_digits
 from vgg16gpu.testbench import (
     MIN_DISTINCT,
     Quantised,
@@ -40,7 +41,7 @@ from vgg16gpu.testbench import (
     read_references,
     standard_inputs,
 )
-from vgg16gpu.zoo.digits import heldout, is_digits
+from vgg16gpu.zoo.digits import heldout
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
 _MAKE_OPTIONS = " --size 244"

@@ -179,7 +179,7 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
 
 def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path, target: Path) -> None:
     _log.info("compiling %s for the CPU", unit.label)
-    command = [*compiler.command, *flags, f"-I{kernel_source.kernel_dir()}"]
+    command = [*compiler.command, *flags, *(f"-I{folder}" for folder in kernel_source.include_dirs())]
     command += [f"-D{name}={value}" for name, value in unit.defines]
     command += ["-include", str(path)]  # an #include line knows no quotes and no line breaks in a name
     listing = run([*command, "-E", "-P", "-DCPU_SHIM_LIST_KERNELS", "-x", "c++", "-"])

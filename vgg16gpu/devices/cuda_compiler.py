@@ -150,7 +150,7 @@ def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
     path = kernel_source.source_path(unit.source)
     # PyCUDA compiles a copy, "kernel.cu"
     text = f"#line 1 {json.dumps(str(path))}\n{kernel_source.read_source(unit.source)}"
-    folders = list(dict.fromkeys((str(path.parent), str(kernel_source.kernel_dir()))))
+    folders = list(dict.fromkeys(map(str, (path.parent, *kernel_source.include_dirs()))))
     try:
         cubin: bytes = compile_source(
             text,

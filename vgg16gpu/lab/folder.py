@@ -10,7 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.variant import Variant, variants
+from vgg16gpu.lab.variant import Variant
+from vgg16gpu.lab.variants import variants
 
 _PREFIX = "vgg16gpu_own_"  # of the modules' names, so that none hides another package
 

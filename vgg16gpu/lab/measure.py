@@ -50,7 +50,7 @@ class Status(StrEnum):
     REFUSED = "refused"  # by the variant itself
     FAILED = "failed"  # did not compile, or went wrong while it ran
     NO_ROOM = "no room"  # in the device's memory, or the host's
-    MISSING = "missing"  # a library that is not installed, a variant that is not there
+    MISSING = "missing"  # a library that is not installed, a variant that is not there, what was not measured
 
     @property
     def is_fault(self) -> bool:

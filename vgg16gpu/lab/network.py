@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +65,7 @@ class OnnxruntimeNet:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What was found with every input so many times."""
+    """What was found with an input so many times."""
 
     iterations: int
     measurement: Measurement
@@ -83,16 +82,24 @@ def work_of(graph: Graph, shape: Shape) -> Network:
 
 
 def measure_network(
-    opened: Callable[[], Net], iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
+    opened: Callable[[], Net],
+    iterations: Sequence[int],
+    x: Array,
+    expected: Array,
+    effort: Effort,
+    *,
+    most_s: float | None,
 ) -> list[Rounds]:
-    """Times of runs from host to host, each of the inputs x `iterations` times in turn.
+    """Times of runs from host to host: one input `iterations` times.
 
-    The checked runs are the samples of a single iteration: every input once, or the first alone where that takes longer
-    than the effort's limit. Further iterations end, unless it is to be `full`, when the effort is spent.
+    Every input is checked first, or the first alone where all would take longer than the effort's limit. The last one
+    checked is the input that is timed; its checked run is the single iteration. All further iterations are made, or
+    none where they would take longer than `most_s` seconds; without that they end when the effort is spent, and there
+    are none of what takes longer than its limit.
     """
     try:
         with closing(opened()) as running:
-            return list(_rounds(running, iterations, x, expected, effort, full=full))
+            return list(_rounds(running, iterations, x, expected, effort, most_s))
     except (ModelError, InputError, DeviceError) as error:  # not for this model, this device, or as much memory
         return [Rounds(count, Measurement(Status.REFUSED, str(error))) for count in iterations]
     except Error as error:
@@ -100,7 +107,7 @@ def measure_network(
 
 
 def _rounds(
-    running: Net, iterations: Sequence[int], x: Array, expected: Array, effort: Effort, *, full: bool
+    running: Net, iterations: Sequence[int], x: Array, expected: Array, effort: Effort, most_s: float | None
 ) -> Iterator[Rounds]:
     images = [image[np.newaxis] for image in x]
     found: list[Array] = []
@@ -113,22 +120,30 @@ def _rounds(
     error = float(score_error(scores, expected[: len(scores)]).max())
     extent = f"scores of {len(scores)} of {len(images)} images against onnxruntime's"
     judged = verdict(error, extent, TOLERANCE, "onnxruntime's scores")
+    timed = images[len(scores) - 1]
     for count in iterations:
+        foretold = count * checked[-1]
         if judged.status is Status.WRONG:
             yield Rounds(count, judged)
-            continue
-        samples = checked if count == 1 else _samples(running, images, count, effort, full=full)
-        mean = sum(samples) / len(samples)
-        yield Rounds(count, replace(judged, compute=Times(summarise(samples)), details={"mean_s": mean}), mean)
+        elif most_s is not None and count > 1 and foretold > most_s:
+            reason = f"not measured: {count} runs would take {foretold:.0f} s, {most_s:g} s are allowed (--full: all)"
+            yield Rounds(count, Measurement(Status.MISSING, reason))
+        else:
+            is_enough = count == 1 or (most_s is None and checked[-1] > effort.limit)
+            samples = checked[-1:] if is_enough else _samples(running, timed, count, effort, most_s)
+            mean = sum(samples) / len(samples)
+            yield Rounds(count, replace(judged, compute=Times(summarise(samples)), details={"mean_s": mean}), mean)
 
 
-def _samples(running: Net, images: Sequence[Array], iterations: int, effort: Effort, *, full: bool) -> list[float]:
-    """Seconds of runs, the inputs in turn."""
-    turns, most = cycle(images), iterations * len(images)
-    seconds = math.inf if full else effort.seconds
-    return sample_until(
-        lambda: wall(lambda: running.run(next(turns))), seconds, most=most if full else min(most, effort.samples)
-    )
+def _samples(running: Net, image: Array, iterations: int, effort: Effort, most_s: float | None) -> list[float]:
+    """Seconds of runs of an image."""
+
+    def sample() -> float:
+        return wall(lambda: running.run(image))
+
+    if most_s is None:
+        return sample_until(sample, effort.seconds, most=min(iterations, effort.samples))
+    return [sample() for _ in range(iterations)]
 
 
 def _layer(site: Site, x: Array) -> Array:

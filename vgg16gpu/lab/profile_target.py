@@ -15,7 +15,7 @@ from vgg16gpu.errors import Error
 from vgg16gpu.lab.folder import own_variants
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 
 def main() -> None:

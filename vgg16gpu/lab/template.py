@@ -11,7 +11,7 @@ from typing import Final
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import write_error
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST: Final = 60  # characters of a name

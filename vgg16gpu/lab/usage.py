@@ -21,7 +21,7 @@ from vgg16gpu.devices.cuda_compiler import FLAGS, Unit, architecture, compiler_i
 from vgg16gpu.devices.cuda_versions import nvcc_release
 from vgg16gpu.devices.ptxas import VERBOSE, parse
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.kernel_source import headers, kernel_dir, read_source, source_path
+from vgg16gpu.kernel_source import headers, include_dirs, read_source, source_path
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Variant, places
 from vgg16gpu.platforms import usable_cores
@@ -222,7 +222,7 @@ def _said(unit: Unit, nvcc: Path, arch: str) -> str:
 def _ask(unit: Unit, nvcc: Path, arch: str, target: Path) -> None:
     """Compile for ptxas' words alone. Raises KernelError."""
     source = source_path(unit.source)
-    folders = ["-I", str(source.parent), "-I", str(kernel_dir())]
+    folders = [f"-I{folder}" for folder in (source.parent, *include_dirs())]
     command = [str(nvcc), *FLAGS, *VERBOSE, *unit.options, f"-arch={arch}", "--cubin", *folders]
     done = subprocess.run(
         [*command, "-o", "/dev/null", str(source)], capture_output=True, text=True, errors="replace", check=False

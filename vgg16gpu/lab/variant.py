@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -108,14 +106,3 @@ def gaps(problem: Problem, workspace_nbytes: int) -> Mapping[str, tuple[int, int
 def _sizes(problem: Problem, workspace_nbytes: int) -> list[int]:
     shapes = problem.x_shape, problem.weight_shape, problem.y_shape
     return [*(4 * math.prod(shape) for shape in shapes), workspace_nbytes, problem.bias_nbytes]
-
-
-def variants() -> tuple[Variant, ...]:
-    """All that the package has, in reading order."""
-    return tuple(sorted(_found(), key=lambda variant: (variant.order, variant.name)))
-
-
-def _found() -> Iterator[Variant]:
-    package = importlib.import_module("vgg16gpu.lab.variants")
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        yield from importlib.import_module(module.name).VARIANTS

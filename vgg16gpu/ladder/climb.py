@@ -27,7 +27,7 @@ WARM_UP: Final = 0.1  # seconds of runs before them: clocks rise, memory settles
 PATIENCE: Final = 2.0  # seconds: a checked run that takes as long is the only sample
 
 # As of peers: 4608 products in one chain have several times the error of the engine's sums, which are made of groups.
-# VGG16 with random weights, whose scores are small sums of large terms, makes 1e-5 of it.
+# VGG16 with random weights, whose scores are small sums of large terms, makes 1e-5 of it. int8 has a bound of its own.
 TOLERANCES: Final = PEER_TOLERANCES
 
 Status = Literal["measured", "wrong", "missing"]

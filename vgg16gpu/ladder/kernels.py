@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import NO_PADS, Conv, Gemm, Window
+from vgg16gpu.graph import NO_PADS, Array, Conv, Gemm, Window
 from vgg16gpu.ladder.layers import Site
 from vgg16gpu.ops.base import ceil_div, linear, scalars
 from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step
@@ -24,7 +24,9 @@ SHARED = "ladder/conv_shared.cu"
 REGISTERS = "ladder/conv_registers.cu"
 
 THREADS: Final = 512  # of a block of the gemms, and most of a convolution's with a thread for each input channel
+FIXED_KERNEL: Final = (3, 3)  # for whose products, of THREADS channels, the published sum has its room
 MAX_COLUMNS: Final = 1024  # threads of a pool
+MAX_ROWS: Final = 65535  # of a grid
 TILE: Final = 16  # rows and columns of a block with a thread for each output
 VECTOR: Final = 4  # floats that one instruction loads
 TILE_C: Final = 8  # channels in shared memory at a time
@@ -52,12 +54,17 @@ Maker: TypeAlias = Callable[[Placed], Step]
 
 @dataclass(frozen=True)
 class Technique:
-    """How the layers of a rung are computed. `addends`: numbers that are left to add for each output of a layer."""
+    """How the layers of a rung are computed.
+
+    `addends`: numbers that are left to add for each output of a layer. `weight`: a layer's weights as its kernel takes
+    them, None for a pool.
+    """
 
     conv: Maker
     gemm: Maker
     pool: Maker
     addends: Callable[[Site], int] = lambda _: 1
+    weight: Callable[[Site], Array | None] = lambda site: site.weight
 
     def step(self, placed: Placed, facts: DeviceFacts) -> Step:
         """The launch of a layer, without bias and ReLU. Raises ModelError when shared memory is too small for it."""
@@ -96,16 +103,28 @@ def conv_partials(placed: Placed) -> Step:
     )
 
 
-def conv_serial(placed: Placed) -> Step:
-    """The same, added by thread 0 in shared memory."""
+def conv_serial(placed: Placed, *, rows: bool = False) -> Step:
+    """The same, added by thread 0 in shared memory; with `rows` a block for each row of an output channel.
+
+    The published array, 512 channels of 3x3, where the layer fits into it (`fits_published`), else one as large as is
+    needed.
+    """
     channels, taps = placed.site.x_shape[0], math.prod(placed.site.window.kernel)
+    if fits_published(placed.site):
+        return _channels_step(placed, SERIAL, "conv_serial_f32", (("FIXED", 1),), 0, rows=rows)
     # Whole vectors: ptxas loads what is left of the last four together, though it uses no more than there is.
-    return _channels_step(placed, Kernel(SERIAL, "conv_serial_f32"), ceil_div(channels * taps, VECTOR) * VECTOR)
+    floats = ceil_div(channels * taps, VECTOR) * VECTOR
+    return _channels_step(placed, SERIAL, "conv_serial_f32", (("FIXED", 0),), floats, rows=rows)
 
 
-def conv_tree(placed: Placed) -> Step:
+def conv_tree(placed: Placed, *, rows: bool = False) -> Step:
     """The same, added as a tree."""
-    return _channels_step(placed, Kernel(TREE, "conv_tree_f32"), min(placed.site.x_shape[0], THREADS))
+    return _channels_step(placed, TREE, "conv_tree_f32", (), min(placed.site.x_shape[0], THREADS), rows=rows)
+
+
+def fits_published(site: Site) -> bool:
+    """Whether a convolution's products fit into the published __shared__ float shared[512][3][3]."""
+    return site.window.kernel == FIXED_KERNEL and site.x_shape[0] <= THREADS
 
 
 def conv_pixels(placed: Placed) -> Step:
@@ -145,8 +164,8 @@ def gemm_partials(placed: Placed) -> Step:
 
 
 def gemm_serial(placed: Placed) -> Step:
-    """Thread 0 adds."""
-    return _gemm_step(placed, Kernel(SERIAL, "gemm_serial_f32"), 4 * THREADS)
+    """The threads add up in shared memory, then thread 0 adds."""
+    return _gemm_step(placed, Kernel(SERIAL, "gemm_serial_f32"), 0)
 
 
 def gemm_tree(placed: Placed) -> Step:
@@ -158,10 +177,15 @@ def gemm_tree(placed: Placed) -> Step:
 
 
 def pool_columns(placed: Placed) -> Step:
-    """A block for each channel, a thread for each column."""
+    """A block for each channel, a thread for each column; the maximum begins at 0 behind a ReLU, as published."""
+    return pool_from(placed, zero=placed.site.follows_relu)
+
+
+def pool_from(placed: Placed, *, zero: bool) -> Step:
+    """The same from 0, or from minus infinity."""
     channels, _, columns = placed.site.y_shape
-    block = Dim3(min(columns, MAX_COLUMNS))
-    return _step(placed, Kernel(COLUMNS, "pool_columns_f32"), Dim3(channels), block, _pool_dims(placed.site))
+    kernel = Kernel(COLUMNS, "pool_columns_f32", (("START_AT_ZERO", int(zero)),))
+    return _step(placed, kernel, Dim3(channels), Dim3(min(columns, MAX_COLUMNS)), _pool_dims(placed.site))
 
 
 def pool_pixels(placed: Placed) -> Step:
@@ -187,10 +211,14 @@ def _step(
     return Step(kernel, grid, block, (*placed.arguments, *numbers), shared, label=placed.site.layer.y)
 
 
-def _channels_step(placed: Placed, kernel: Kernel, floats: int) -> Step:
+def _channels_step(
+    placed: Placed, source: str, name: str, defines: tuple[tuple[str, int], ...], floats: int, *, rows: bool
+) -> Step:
+    """Nothing is beside a map that has no padding left: then there is no test of bounds."""
     site = placed.site
-    block = Dim3(min(site.x_shape[0], THREADS))
-    return _step(placed, kernel, Dim3(site.y_shape[0]), block, _conv_dims(site), shared=4 * floats)
+    kernel = Kernel(source, name, (*defines, ("PADDED", int(site.window.pads == NO_PADS))))
+    grid = Dim3(site.y_shape[0], min(site.y_shape[1], MAX_ROWS) if rows else 1)
+    return _step(placed, kernel, grid, Dim3(min(site.x_shape[0], THREADS)), _conv_dims(site), shared=4 * floats)
 
 
 def _gemm_step(placed: Placed, kernel: Kernel, shared: int) -> Step:

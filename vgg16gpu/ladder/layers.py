@@ -21,6 +21,7 @@ class Site:
     layer: Layer
     x_shape: Shape
     y_shape: Shape
+    follows_relu: bool = False  # so that no number of x is below zero
 
     @property
     def window(self) -> Window:
@@ -59,13 +60,13 @@ def sites(graph: Graph, input_shape: Shape) -> tuple[Site, ...]:
     layers = unfused(graph)
     shapes = infer_shapes(layers, input_shape)
     found: list[Site] = []
-    last = graph.input.name
+    last, follows_relu = graph.input.name, False
     for op in layers.ops:
         if op.x != last or not isinstance(op, Conv | Gemm | Pool):
             raise ModelError(_refusal(op))
         _check(op)
-        found.append(Site(op, shapes[op.x][1:], shapes[op.y][1:]))
-        last = op.y
+        found.append(Site(op, shapes[op.x][1:], shapes[op.y][1:], follows_relu))
+        last, follows_relu = op.y, found[-1].relu or (follows_relu and isinstance(op, Pool))
     if graph.outputs != (last,):
         raise ModelError(f"outputs {graph.outputs}: these kernels give back '{last}', the last layer's, alone")
     return tuple(found)
@@ -99,5 +100,5 @@ def _check(layer: Layer) -> None:
 def _refusal(op: Op) -> str:
     return (
         f"{type(op).__name__} '{op.y}': the simple kernels take chains of plain convolutions, max-pools and fully "
-        "connected layers; the ladder's rungs from vector loads on take it"
+        "connected layers; the ladder takes it from the engine's FFMA kernels on"
     )

@@ -12,9 +12,10 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.engine import Engine
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.ladder.layers import unfused
-from vgg16gpu.plan import Wish, make_plan
+from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Step
 from vgg16gpu.resident import ResidentPlan, check_memory
+from vgg16gpu.wish import Wish
 
 
 class PlannedNet:

@@ -17,12 +17,18 @@ from vgg16gpu.ops.base import Lowering
 @cache
 def _lowerings() -> dict[type[Op], tuple[Lowering, ...]]:
     found: dict[type[Op], tuple[Lowering, ...]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+    for name in modules():
+        module = importlib.import_module(name)
         one: tuple[Lowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
         for lowering in (*one, *getattr(module, "LOWERINGS", ())):
             found[lowering.op_type] = (*found.get(lowering.op_type, ()), lowering)
     return found
+
+
+def modules() -> list[str]:
+    """The names of all modules below, by their last part: the folders that they lie in are no matter."""
+    found = [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg]
+    return sorted(found, key=lambda name: name.rpartition(".")[2])
 
 
 def lowerings(op: Op) -> tuple[Lowering, ...]:

@@ -38,6 +38,7 @@ def _ladder(record: Record) -> Html:
             _rungs(content),
             fold("Why each gain was predicted, and what else there is to say", _reasons(content["rungs"])),
             paragraph(f"Times: {content['method']}."),
+            paragraph(f"Error: {content['bounds']}.") if "bounds" in content else None,  # older records have none
             paragraph(f"Predicted: {content['predictions']}."),
             element("p", origin(content["environment"]), class_="soft"),
         ]

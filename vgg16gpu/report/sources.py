@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vgg16gpu.kernel_source import kernel_dir, read_source
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.kernel_source import SUFFIXES, files, read_source, source_name
+from vgg16gpu.lab.variants import variants
 from vgg16gpu.ladder.rungs import RUNGS
 from vgg16gpu.report.folder import Results
 from vgg16gpu.report.highlight import highlight
@@ -25,7 +25,6 @@ READING: Final = (
     *("conv_general.cu", "pool.cu", "lrn.cu", "softmax.cu"),
 )
 
-_SUFFIXES: Final = (".cu", ".cuh", ".h")
 _INCLUDE: Final = re.compile(r'^#include "([\w./]+)"', re.MULTILINE)
 _HEAD: Final = re.compile(r"\A(?://[^\n]*\n)+")
 _LESSON: Final = re.compile(r"^// (?:Teaches|Why):(.*(?:\n//   .*)*)", re.MULTILINE)
@@ -42,17 +41,16 @@ class Group:
 
 def groups() -> tuple[Group, ...]:
     """Every file, once."""
-    folder = kernel_dir()
-    lab = _in_order((variant.source for variant in variants()), folder / "lab")
-    ladder = _in_order((rung.source for rung in RUNGS), folder / "ladder")
-    main = _in_order(("common.cuh", *READING), folder)
+    lab = _in_order((variant.source for variant in variants()), "lab")
+    ladder = _in_order((rung.source for rung in RUNGS), "ladder")
+    main = _in_order(("common.cuh", *READING), "")
     shim = tuple(name for name in main if name.endswith(".h"))
     own = tuple(name for name in main if name not in shim)
     return (
         Group("The lab", "One technique a file, from the plainest on.", lab),
         Group("The ladder", "What a whole network ran on, before the engine's own kernels.", ladder),
         Group("The engine", "What is run when a model is, Hopper's first.", own),
-        Group("The CPU's", "How the same kernels run without a GPU.", (*shim, *_in_order((), folder / "cpu"))),
+        Group("The CPU's", "How the same kernels run without a GPU.", (*shim, *_in_order((), "cpu"))),
     )
 
 
@@ -83,13 +81,12 @@ def _lesson(head: str) -> str:
     return " ".join(found.group(1).replace("//", " ").split()) if found else ""
 
 
-def _in_order(wanted: Iterable[str], folder: Path) -> tuple[str, ...]:
-    """The files of a folder, named as from the kernel folder: those wanted, then the others.
+def _in_order(wanted: Iterable[str], room: str) -> tuple[str, ...]:
+    """The files whose names begin with a room's, "" for those without: those wanted, then the others.
 
     A header that is not asked for comes before the first file that includes it.
     """
-    top = kernel_dir()
-    there = {path.relative_to(top).as_posix() for path in folder.iterdir() if path.suffix in _SUFFIXES}
+    there = {name for name in map(source_name, files(*SUFFIXES)) if name.rpartition("/")[0] == room}
     chosen = [name for name in wanted if name in there]
     headers = [name for name in sorted(there) if not name.endswith(".cu")]
     later = {name for name in headers if name in chosen}

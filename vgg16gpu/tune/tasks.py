@@ -30,11 +30,11 @@ from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Source
 from vgg16gpu.ops.tuning import Choice
 from vgg16gpu.ops.wgmma import y_element
 from vgg16gpu.path import choose_path
-from vgg16gpu.plan import Wish
 from vgg16gpu.program import Arena, Control, Layout, Pointer, Step, Value
 from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.shapes import infer_shapes, output_shape
 from vgg16gpu.simplify import simplify
+from vgg16gpu.wish import Wish
 from vgg16gpu.zoo.architecture import Vgg
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates

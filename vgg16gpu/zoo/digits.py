@@ -17,36 +17,24 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.normalise import Floats, Pixels, normalise
-
-NAME: Final = "digits"  # what stands for the path of the model, on the command line and for `Engine`
+from vgg16gpu.shipped import DATA
 
 DIGITS_SIZE: Final = 32  # pixels a side
 DIGITS_MEAN: Final = (0.305,)
 DIGITS_STD: Final = (0.324,)
 DIGITS_LABELS: Final = tuple("0123456789")
 
-_DATA = Path(__file__).resolve().parent.parent / "data"
 _LEVELS = 16  # grey levels of the original run from 0 to this
-
-
-def digits_model() -> Path:
-    """The trained ONNX file."""
-    return _DATA / "digits.onnx"
-
-
-def is_digits(model: object) -> bool:
-    """Whether a model's name means this net: no file of that name is in the way."""
-    return model == NAME and not Path(NAME).exists()
 
 
 def digit_sample() -> Path:
     """One held-out digit as a greyscale PNG of 256x256."""
-    return _DATA / "digit_sample.png"
+    return DATA / "digit_sample.png"
 
 
 def heldout() -> tuple[Pixels, Floats, npt.NDArray[np.int64]]:
     """The held-out quarter of the data: images (N, 32, 32, 1), the same normalised (N, 1, 32, 32), labels (N,)."""
-    with np.load(_DATA / "digits_heldout.npz", allow_pickle=False) as file:
+    with np.load(DATA / "digits_heldout.npz", allow_pickle=False) as file:
         images, labels = enlarge(file["images"], DIGITS_SIZE), file["labels"].astype(np.int64)
     return images, normalise(images, DIGITS_MEAN, DIGITS_STD), labels
 

@@ -109,10 +109,12 @@ def test_s5s_table_counts_before_the_ladder_and_either_will_do():
 
 
 def test_iterations_that_were_not_made_say_nothing():
-    def runs(many):
+    def runs(many, status="right"):
         made = {("version_a", 1): 10, ("version_a", 5): 5, ("version_b", 1): 10, ("version_b", 5): 5}
         return {
-            key("S5", s5.TABLE, 244, method, f"iterations={n}"): Entry(1.0, samples=samples)
+            key("S5", s5.TABLE, 244, method, f"iterations={n}"): Entry(
+                1.0, status if n == 500 else "right", samples=samples
+            )
             for (method, n), samples in (made | {("version_b", 500): many}).items()
         }
 
@@ -120,6 +122,13 @@ def test_iterations_that_were_not_made_say_nothing():
     verdict, figure = found("S5.8", runs(3))
     assert verdict is CANNOT_TELL
     assert figure.endswith("1 missing: 3 runs of 500 were made")
+    verdict, figure = found("S5.8", runs(None, "estimated"))
+    assert verdict is CANNOT_TELL
+    assert figure.endswith("1 missing: no run was made, their time is an estimate")
+    name, reason = key("S5", s5.TABLE, 244, "version_b", "iterations=500"), "not measured: 500 runs would take 900 s"
+    verdict, figure = found("S5.8", runs(None) | {name: Entry(None, "missing", reason)})
+    assert verdict is CANNOT_TELL
+    assert figure.endswith(f"1 missing: {reason}")
 
 
 def pools(**changes):

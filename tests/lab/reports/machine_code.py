@@ -12,7 +12,7 @@ import pytest
 
 from vgg16gpu.cuda_probe import compile_problem, find_toolkits
 from vgg16gpu.devices.cuda_compiler import FLAGS
-from vgg16gpu.kernel_source import kernel_dir
+from vgg16gpu.kernel_source import include_dirs
 
 ARCH: Final = "sm_90"
 OPERATIONS: Final = {  # the low 12 bits of an instruction of 16 bytes, by nvdisasm for this architecture
@@ -42,8 +42,8 @@ def cubin(text: str, folder: Path, *macros: str, fused: bool = False) -> Path:
     flags = [flag for flag in FLAGS if not (fused and flag == _SINGLE)]
     source, target = folder / "source.cu", folder / "source.cubin"
     source.write_text(text, encoding="utf-8")
-    command = [str(toolkit.nvcc), *flags, f"-arch={ARCH}", "--cubin", *macros, "-I", str(kernel_dir())]
-    command += ["-o", str(target), str(source)]
+    command = [str(toolkit.nvcc), *flags, f"-arch={ARCH}", "--cubin", *macros]
+    command += [*(f"-I{path}" for path in include_dirs()), "-o", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return target

@@ -89,6 +89,17 @@ S4_SERIAL = Printed(
     "  serial_convolution(in, out, kernel, 1, inC, inH, inW, outC, outH, outW, kernelH, kernelW);\n"
     "}\n",
 )
+S5_POOL = Printed(  # the loop is whole
+    "maxpool",
+    "S5.txt",
+    301,
+    312,
+    numbered=True,
+    mark="for(int i=0",
+    before="__global__ void maxpool(const float* input, float* output, int iheight, int oheight) {\n"
+    "  int bid = blockIdx.x, tid = threadIdx.x;\n",
+    after="}\n",
+)
 PRINTED: Final = (
     S1_CONV2,
     S1_IM2COL,
@@ -102,6 +113,7 @@ PRINTED: Final = (
     S2_COL,
     S2_BLOCK,
     S4_SERIAL,
+    S5_POOL,
 )
 
 

@@ -10,16 +10,22 @@ import disassembler
 import numpy as np
 import pytest
 
+from tests.kernel_harness import Bench
 from tests.lab.reports import reader, theirs
 from tests.lab.reports.machine_code import OPERATIONS, counted, counts, cubin, section
 from tests.lab.reports.reader import PRINTED, Printed, runnable
 from vgg16gpu.accuracy import layer_error
 from vgg16gpu.cuda_probe import find_toolkits
 from vgg16gpu.devices.base import Device
+from vgg16gpu.graph import Pool, Window
 from vgg16gpu.kernel_source import read_source
+from vgg16gpu.lab.network_pools import run_pool
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variant import variants
+from vgg16gpu.lab.variants import variants
+from vgg16gpu.ladder.layers import Site
+from vgg16gpu.ops.base import scalars
+from vgg16gpu.program import Dim3, Kernel, Step
 
 OURS = {variant.name: variant for variant in variants()}
 ONE_CHANNEL_OUT = Problem(1, 3, 31, 31, 1, padding=1)  # S1's and S2's kind
@@ -115,6 +121,31 @@ def test_s4s_serial_code_has_one_filter_for_all_input_channels(device: Device, t
         assert layer_error(y, several.expected(trial.x, trial.weight)) > 0.1
         first = np.repeat(trial.weight[:, :1], 3, axis=1)
         assert layer_error(y, several.expected(trial.x, first)) < BOUND
+
+
+@pytest.mark.parametrize("size", [8, 15, 61])
+def test_s5s_pool_is_ours_from_zero(device: Device, tmp_path: Path, size: int) -> None:
+    """Bit for bit, on maps behind a ReLU and on others; an odd last row and column are dropped."""
+    channels, half = 3, size // 2
+    source = tmp_path / "pool.cu"
+    source.write_text(runnable(reader.S5_POOL), encoding="utf-8")
+    random = np.random.default_rng(size).standard_normal((channels, size, size), np.float32)
+    pool = Pool("x", "y", ("y",), "max", Window((2, 2), (2, 2)))
+    for x in (random, np.maximum(random, np.float32(0))):
+        bench = Bench(device)
+        given, y = bench.put(x), bench.room(4 * channels * half**2)
+        printed = Kernel(str(source), "maxpool")
+        bench.run(Step(printed, Dim3(channels), Dim3(half), (given, y, *scalars(size, half))))
+        site = Site(pool, x.shape, (channels, half, half))
+        np.testing.assert_array_equal(
+            bench.get(y, site.y_shape), run_pool(device, site, x, zero=True).reshape(site.y_shape)
+        )
+
+
+def test_s5s_shared_array_is_ours() -> None:
+    """What version B's convolution adds up in."""
+    line = reader.code(Printed("shared", "S5.txt", 257, 257, numbered=True, mark="__shared__")).strip()
+    assert line in read_source("ladder/channel_serial.cu")
 
 
 # ---- Machine code

@@ -1,7 +1,9 @@
 """S5: the whole VGG16 from ONNX parameters to 1000 scores, on 3x244x244 inputs: A, B, and their causes as rungs C to E.
 
-The model has random weights, which change neither work nor check; it is made for the run. Ten inputs, each so many
-times, from host to host; theirs are means, so ours are means too. Version A's and B's kernels are the ladder's, where
+The model has random weights, which change neither work nor check; it is made for the run. Ten inputs are checked, one
+is timed so many times, from host to host; theirs are means, so ours are means too. The causes are also removed in every
+order (network_causes.py), version B is timed layer by layer (network_layers.py), and its pools are run alone
+(network_pools.py). Version A's and B's kernels are the ladder's, where
 each rung is described; the whole ladder is `vgg16gpu ladder`.
 
 A user's own model (`Choice.model`) has rows of a table of its own, as nothing was published of it.
@@ -10,20 +12,23 @@ A user's own model (`Choice.model`) has rows of a table of its own, as nothing w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.graph import Array
 from vgg16gpu.lab.experiment import Choice, Row, Tell
-from vgg16gpu.lab.measure import Measurement, Status
-from vgg16gpu.lab.network import TOLERANCE, OnnxruntimeNet, Rounds, SequentialNet, measure_network, work_of
+from vgg16gpu.lab.network import TOLERANCE, OnnxruntimeNet, SequentialNet, work_of
+from vgg16gpu.lab.network_causes import HOST_NOTE, causes, unlike_published
+from vgg16gpu.lab.network_causes import TABLE as CAUSES
+from vgg16gpu.lab.network_layers import TABLE as LAYERS
+from vgg16gpu.lab.network_layers import layer_rows
+from vgg16gpu.lab.network_pools import TABLE as POOLS
+from vgg16gpu.lab.network_pools import pool_rows
+from vgg16gpu.lab.network_rows import MOST_SECONDS, PROBE, NetworkRows, Place, Version
 from vgg16gpu.lab.plain_model import PlainModel, plain_model
-from vgg16gpu.lab.published import published
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.ladder.planned import EngineNet
 from vgg16gpu.ladder.rung import Net, Setting
@@ -34,20 +39,8 @@ SEED: Final = "S5"
 TABLE: Final = "vgg16"
 OWN_TABLE: Final = "own model"
 SIZES, QUICK_SIZES = (244,), (32,)
-PROBE: Final = 32  # VGG16's image size by which a CPU's times are estimated, where they would take too long
 RUN_ANYWAY: Final = ("engine", "onnxruntime")  # variants that are run on a user's own model whatever it takes
 LARGE: Final = 10**9  # FLOP of a user's own model from which on that is tried
-
-
-@dataclass(frozen=True)
-class Version:
-    """A row of the table, or several."""
-
-    method: str
-    iterations: tuple[int, ...]
-    open: Callable[[Setting], Net]
-    variant: str
-    note: str = ""
 
 
 def _rung(letter: str) -> Callable[[Setting], Net]:
@@ -66,18 +59,19 @@ def _engine(setting: Setting) -> Net:
     return EngineNet(Engine(setting.path, device=setting.device_name, size=setting.size))
 
 
+CPU_NOTE: Final = "im2col and product in numpy, one thread of the host"
 ENGINE_NOTE: Final = "vgg16gpu's own kernels, fp32; on Hopper from tensor cores, so above FFMA's roof"
 VERSIONS: Final = (
-    Version("cpu", (1,), _sequential, "sequential", "im2col and product in numpy, one thread of the host"),
-    Version("version_a", (1, 5), _rung("A"), "ladder A"),
-    Version("version_b", (1, 5, 500), _rung("B"), "ladder B"),
+    Version("cpu", (1,), _sequential, "sequential", CPU_NOTE, has_roof=False),
+    Version("version_a", (1, 5), _rung("A"), "ladder A", HOST_NOTE),
+    Version("version_b", (1, 5, 500), _rung("B"), "ladder B", HOST_NOTE, remark=unlike_published),
     Version("no_host", (5,), _rung("C"), "ladder C", "padding, bias and ReLU on the GPU"),
     Version("tree", (5,), _rung("D"), "ladder D", "a tree in place of thread 0"),
     Version("pixels", (5,), _rung("E"), "ladder E", "two-dimensional tiles"),
     Version("engine", (500,), _engine, "engine", ENGINE_NOTE),
-    Version("onnxruntime_cpu", (500,), _onnxruntime, "onnxruntime", "on this host's CPU"),
+    Version("onnxruntime_cpu", (500,), _onnxruntime, "onnxruntime", "on this host's CPU", has_roof=False),
 )
-HOSTS: Final = ("cpu", "onnxruntime_cpu")  # not on the device's roofline
+HOSTS: Final = tuple(version.method for version in VERSIONS if not version.has_roof)
 
 
 @dataclass(frozen=True)
@@ -96,9 +90,10 @@ class NetworkExperiment:
         return (
             "every version's scores of all images, ten or those of --inputs, are checked against onnxruntime's "
             f"(of the first alone where all would take longer than {effort.limit:g} s; error: norm-wise, {TOLERANCE:g} "
-            f"allowed); one iteration: the checked runs; more: images in turn until {effort.seconds:g} s or "
-            f"{effort.samples} runs (--full: all of them); means, wall clock from an image in the host's memory "
-            "to its scores there"
+            "allowed); iterations: of the last image checked, whose checked run is the single one; more: on a GPU all, "
+            f"or none where they would take over {MOST_SECONDS:g} s, with --quick or on a CPU until "
+            f"{effort.seconds:g} s or {effort.samples} runs (--full: all); means, wall clock from an image in the "
+            "host's memory to its scores there; layers: launches of version B, medians; pools: random maps"
         )
 
     def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
@@ -115,30 +110,21 @@ class NetworkExperiment:
                 try:
                     network = _made_network(Path(folder), size, stand, choice)
                 except (ModelError, InputError) as error:  # or there is no onnxruntime to compare with
-                    rows += _refused(str(size), str(error))
+                    rows += Place(SEED, TABLE, str(size)).refused(VERSIONS, str(error))
                     continue
-                rows += network.rows(tell)
-        return tuple(rows)
+                rows += _rows(network, stand, tell)
+        return tuple({row.key: row for row in rows}.values())  # two sizes may have a pool in common
 
 
-def _runs(found: Rounds, images: int) -> str:
-    """How many there were, where they are fewer than the row's name says."""
-    times = found.measurement.compute
-    few = times is not None and times.warm.samples < found.iterations * images
-    return f"{times.warm.samples} runs of {found.iterations * images} (--full: all)" if times and few else ""
-
-
-def _refused(size: str, reason: str) -> Iterator[Row]:
-    refusal = Measurement(Status.REFUSED, reason)
-    for version in VERSIONS:
-        for count in version.iterations:
-            yield _row(TABLE, size, version, Rounds(count, refusal))
-
-
-def _row(table: str, size: str, version: Version, found: Rounds) -> Row:
-    name = SEED, table, size, version.method, f"iterations={found.iterations}"
-    ours = None if found.mean_s is None else 1e3 * found.mean_s
-    return Row(*name, ours, published().get(name), variant=version.variant, measurement=found.measurement)
+def _rows(network: NetworkRows, stand: Stand, tell: Tell) -> Iterator[Row]:
+    """The versions, the causes, the layers of version B, the pools."""
+    places = {name: Place(SEED, name, network.size) for name in (TABLE, CAUSES, LAYERS, POOLS)}
+    yield from network.rows(places[TABLE], VERSIONS, tell)
+    yield from network.rows(places[CAUSES], causes(), tell)
+    tell(0, 1, f"{LAYERS} of version B, {network.size}")
+    yield from layer_rows(network, places[LAYERS], stand)
+    yield from pool_rows(network.given, places[POOLS])
+    tell(1, 1, "done")
 
 
 def _made(folder: Path, size: int) -> PlainModel:
@@ -147,9 +133,9 @@ def _made(folder: Path, size: int) -> PlainModel:
     return plain_model(path)
 
 
-def _made_network(folder: Path, size: int, stand: Stand, choice: Choice) -> _Network:
+def _made_network(folder: Path, size: int, stand: Stand, choice: Choice) -> NetworkRows:
     scales = _estimates(stand, choice) and not choice.quick and size > PROBE
-    return _Network(_made(folder, size), TABLE, _made(folder, PROBE) if scales else None, stand, choice)
+    return NetworkRows(_made(folder, size), _made(folder, PROBE) if scales else None, stand, choice)
 
 
 def _own_rows(path: Path, stand: Stand, choice: Choice, tell: Tell) -> Iterator[Row]:
@@ -158,68 +144,12 @@ def _own_rows(path: Path, stand: Stand, choice: Choice, tell: Tell) -> Iterator[
         scales = _estimates(stand, choice) and work_of(model.graph, model.shape).flop > LARGE
         with TemporaryDirectory(prefix="vgg16gpu-") as folder:
             probe = _made(Path(folder), PROBE) if scales else None
-            yield from _Network(model, OWN_TABLE, probe, stand, choice).rows(tell)
+            network = NetworkRows(model, probe, stand, choice)
+            yield from network.rows(Place(SEED, OWN_TABLE, network.size), VERSIONS, tell, RUN_ANYWAY)
 
 
 def _estimates(stand: Stand, choice: Choice) -> bool:
     return stand.device.facts.kind == "cpu" and not choice.full
-
-
-class _Network:
-    """The versions on a model; where a run takes too long its time is that of `probe`, scaled."""
-
-    def __init__(self, model: PlainModel, table: str, probe: PlainModel | None, stand: Stand, choice: Choice) -> None:
-        self._stand, self._choice, self._table = stand, choice, table
-        foreign = stand.device.foreign
-        self._device_name = "cpu" if foreign is None else f"cuda:{foreign.ordinal}"
-        self._size = "x".join(map(str, dict.fromkeys(model.shape[2:])))
-        self._setting, self._x, self._expected = self._prepared(model)
-        self._work = work_of(model.graph, model.shape)
-        self._probe = self._prepared(probe) if probe else None
-
-    def rows(self, tell: Tell) -> Iterator[Row]:
-        for done, version in enumerate(VERSIONS):
-            tell(done, len(VERSIONS), f"{self._table} {self._size} {version.method}")
-            for found in self._estimated(version) or self._measured(version):
-                yield self._described(version, found)
-        tell(len(VERSIONS), len(VERSIONS), "done")
-
-    def _prepared(self, model: PlainModel) -> tuple[Setting, Array, Array]:
-        """What the versions run, the inputs, and their scores by onnxruntime."""
-        expected = OnnxruntimeNet(model.path, model.graph.input).run(model.x)
-        setting = Setting(model.path, model.graph, model.shape, self._stand.device, self._device_name)
-        return setting, model.x, expected
-
-    def _measured(self, version: Version) -> Sequence[Rounds]:
-        opened = partial(version.open, self._setting)
-        effort, full = self._stand.effort, self._choice.full
-        return measure_network(opened, version.iterations, self._x, self._expected, effort, full=full)
-
-    def _estimated(self, version: Version) -> Sequence[Rounds]:
-        """What a CPU would take too long for, scaled up from a small image; nothing where it would not."""
-        if self._probe is None or (self._table == OWN_TABLE and version.variant in RUN_ANYWAY):
-            return ()
-        setting, x, expected = self._probe
-        opened = partial(version.open, setting)
-        (found,) = measure_network(opened, (1,), x[:1], expected[:1], self._stand.effort, full=False)
-        if found.mean_s is None:  # wrong, or not to be had: at the other size, too
-            return [replace(found, iterations=count) for count in version.iterations]
-        scale = self._work.flop / work_of(setting.graph, setting.shape).flop
-        seconds, limit = found.mean_s * scale, self._stand.effort.limit
-        if seconds <= limit:
-            return ()
-        reason = f"a run would take longer than {limit:g} s: that of VGG16 at {PROBE}x{PROBE}, scaled by FLOP (--full)"
-        estimate = Measurement(Status.ESTIMATED, reason, estimate_s=seconds)
-        return [Rounds(count, estimate, seconds) for count in version.iterations]
-
-    def _described(self, version: Version, found: Rounds) -> Row:
-        percent = None
-        if found.mean_s is not None and version.method not in HOSTS:
-            percent = self._stand.percent(self._work, found.mean_s)
-        note = "; ".join(text for text in (version.note, _runs(found, len(self._x))) if text)
-        return replace(
-            _row(self._table, self._size, version, found), ours_percent=percent, problem=self._work, note=note
-        )
 
 
 EXPERIMENT = NetworkExperiment()
