@@ -115,6 +115,30 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
     return gpu
 
 
+@pytest.fixture(scope="module")
+def measured_ceilings() -> Iterator[None]:
+    """`bench` and `lab` take the ceilings of a device from one measurement: it takes two seconds on a CPU."""
+    from vgg16gpu.bench import session
+    from vgg16gpu.lab import stand
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (session, stand):
+            patch.setattr(module, "measure_ceilings", _ceilings)
+        yield
+
+
+_measured: dict[str, Any] = {}
+
+
+def _ceilings(device: Device) -> Any:
+    from vgg16gpu.bench.ceilings import measure_ceilings
+
+    name = device.facts.name
+    if name not in _measured:
+        _measured[name] = measure_ceilings(device)
+    return _measured[name]
+
+
 @pytest.fixture
 def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""

@@ -30,6 +30,9 @@ from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.zoo.generate import make_vgg
 
+# One test measures the ceilings, the others take what was measured once.
+pytestmark = pytest.mark.usefixtures("measured_ceilings")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,7 +42,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["bench", *map(str, arguments), "--device", "cpu"])
+    """`bench` with little effort, where `arguments` do not say otherwise."""
+    return CliRunner().invoke(cli, ["bench", "--seconds", "0.01", *map(str, arguments), "--device", "cpu"])
 
 
 @pytest.fixture(scope="module")
@@ -362,7 +366,9 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
     said: list[str] = []
-    wanted = Wanted(model, "cpu", ("fp32", "int8"), batches=(2,), iterations=(1,), repeats=1, against=("onnxruntime",))
+    wanted = Wanted(
+        model, "cpu", ("fp32", "int8"), batches=(2,), iterations=(1,), repeats=1, seconds=0.01, against=("onnxruntime",)
+    )
     findings = session.run_benchmark(wanted, said.append)
     assert engines == ["fp32", "int8"]
     assert [(result.precision, [entry.name for entry in result.entries]) for result in findings.batches] == [
@@ -376,7 +382,7 @@ def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) ->
 
 
 def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str]) -> None:
-    wanted = Wanted(model, "cpu", ("fp32", "bf16", "fp16"), repeats=1)
+    wanted = Wanted(model, "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
     findings = session.run_benchmark(wanted, lambda _: None)
     assert engines == ["fp32", "bf16", "fp16"]
     assert [result.precision for result in findings.batches] == ["fp32", "fp16"]
@@ -424,16 +430,20 @@ def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatc
     assert any("fp32, batch 1: runs repeated on the device" in note for note in found["notes"])
 
 
-def test_large_batches_are_measured_under_load_too(model: Path, tmp_path: Path) -> None:
+def test_large_batches_are_measured_under_load_too(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.FROM_BATCH == 32
+    monkeypatch.setattr(session, "FROM_BATCH", 4)  # 32 images are long on a CPU
     output = tmp_path / "result.json"
-    result = bench(model, "--batch", "1,32", "--seconds", 0.1, "--sustained", 0.1, "--output", output)
+    result = bench(model, "--batch", "1,4", "--seconds", 0.1, "--sustained", 0.1, "--output", output)
     assert result.exit_code == 0, result.stderr
-    assert "fp32, batch 32: sustained" in result.stderr
+    assert "fp32, batch 4: sustained" in result.stderr
     loaded = select(read(output), regime=Regime.SUSTAINED)
     assert [(record["name"], record["batch"], record["method"]) for record in loaded] == [
-        (NAME, 32, Method.BACK_TO_BACK)
+        (NAME, 4, Method.BACK_TO_BACK)
     ]
-    assert "fp32 x 32, sustained" in result.stdout
+    assert "fp32 x 4, sustained" in result.stdout
 
 
 # Environment

@@ -30,6 +30,8 @@ from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 
+pytestmark = pytest.mark.usefixtures("measured_ceilings")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

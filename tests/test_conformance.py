@@ -161,9 +161,10 @@ def verdicts(outcomes):
     return [(item.name, item.verdict) for item in outcomes]
 
 
-def test_other_processes_give_the_same():
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow(reason="one process more, of seconds"))])
+def test_other_processes_give_the_same(jobs):
     names = ["test_shape", "test_sin"]
-    assert verdicts(conformance.outcomes(names, "CPU", 2)) == [("test_shape", "passed"), ("test_sin", "refused")]
+    assert verdicts(conformance.outcomes(names, "CPU", jobs)) == [("test_shape", "passed"), ("test_sin", "refused")]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

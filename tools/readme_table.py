@@ -22,7 +22,7 @@ __all__ = ["ROOT", "load", "row", "settle"]  # what tools/lab_tables.py shares
 ROOT = Path(__file__).resolve().parents[1]
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 CARDS = ("bench-h200.json", "bench-h100.json")  # the README's, the chart is of the first; those that are there
-OTHERS = ("bench-h200-0.1.json", "bench-h200-244.json")  # for docs/performance.md: with int8; of another size
+OTHERS = ("bench-h200-244.json",)  # for docs/performance.md: of another size
 CHART = "chart-h200.png"
 BEGIN, END = "<!-- results: begin (tools/readme_table.py) -->\n", "<!-- results: end -->\n"
 

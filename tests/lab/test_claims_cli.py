@@ -13,6 +13,8 @@ from vgg16gpu.lab.claims import CPU_NOTE, NO_FLOOR, claims
 from vgg16gpu.lab.claims_records import ABSENT, newest, our_times, read_records
 from vgg16gpu.lab.claims_times import key
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
 
 

@@ -9,6 +9,8 @@ from vgg16gpu.cli import cli
 from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variants import variants
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):

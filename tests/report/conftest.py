@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.report.records import write_all
+from tests.report.records import without_matplotlib, write_all
 from vgg16gpu.report.folder import find_results
 from vgg16gpu.report.page import page
 
@@ -10,6 +10,13 @@ from vgg16gpu.report.page import page
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     return write_all(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture
+def no_pictures():
+    """Nothing is drawn, which takes most of the time of a page."""
+    with without_matplotlib():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
@@ -49,6 +50,7 @@ def test_mistakes_are_one_line(tmp_path):
         assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_records_of_an_installed_package_have_no_commit(folder, tmp_path):
     installed = tmp_path / "installed"
     shutil.copytree(folder, installed)

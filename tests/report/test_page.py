@@ -211,6 +211,7 @@ def test_recorded_pictures_are_taken(tmp_path):
 # Which records
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_ladders_and_experiments_of_folders_below(tmp_path):
     for name in ("first", "second"):
         below = tmp_path / "lab" / name
@@ -225,6 +226,7 @@ def test_ladders_and_experiments_of_folders_below(tmp_path):
     assert found.sections["claims"].count("ladder of vgg.onnx") == 2  # its own, and that of the same device
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_ladder_of_before_bounds_were_recorded(tmp_path):
     content = ladder()
     (tmp_path / "ladder.json").write_text(json.dumps(content))
@@ -236,6 +238,7 @@ def test_a_ladder_of_before_bounds_were_recorded(tmp_path):
     assert "Error:" not in found
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_two_records_of_one_ladder_are_not_judged(tmp_path):
     write(tmp_path, "S1", lab())
     for name in ("ladder-a", "ladder-b"):
