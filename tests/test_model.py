@@ -67,7 +67,7 @@ def net(tmp_path: Path) -> Path:
         ["bench", "--model", "NET", "--repeats", "1", "--seconds", "0.01", "--precision", "fp32,int8"],
         ["ladder", "NET", "--rungs", "E,T"],
     ],
-    ids=lambda command: " ".join(command),
+    ids=" ".join,
 )
 def test_one_command_opens_and_simplifies_once(
     command: list[str], net: Path, work: Counter[str], monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu import interop
+from vgg16gpu.batches import costs, cover
+from vgg16gpu.declared import Declared
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.errors import InputError
@@ -63,7 +65,7 @@ class Engine:
     device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N".
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
-    batch: one size or several; a run of any number of images is made of them.
+    batch: one size or several; a run of any number of images is made of those that should take the least time.
     size: image size (side, or height and width) for a model that leaves it open.
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
@@ -73,6 +75,9 @@ class Engine:
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
+
+    Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
+    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took).
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
@@ -98,6 +103,7 @@ class Engine:
         with stage("model"):
             self.model = Model.of(model)
             self.graph = options.graph(self.model)
+        self.precision = precision
         self.device, self.device_choice = open_device(device)
         self._executor: Executor | None = None
         self._lock = threading.Lock()
@@ -109,6 +115,8 @@ class Engine:
             with stage("plan"):
                 self.plan = compile_model(self.model, options, self.device.facts)
             self._sizes = tuple(program.batch for program in self.plan.programs)
+            self._costs = costs(self.plan, precision)
+            self._covers: dict[int, tuple[int, ...]] = {}  # by the number of images
             # By the number of the output; only at batch 1, as larger batches of such a model are refused.
             self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
             self._accepted = {np.dtype(name): self._given_shape(name)[1:] for name in self.program.input.entries}
@@ -122,6 +130,25 @@ class Engine:
         asked = f"{self.model.name}: batch {batch}, {precision}"
         _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
         self._at_build = Counters(**vars(self.device.counters))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, self._sizes))
+        takes, gives = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
+        closed = "" if self._executor else ", closed"
+        what = f"{self.model.name} on {self.device.facts.name}, {self.precision}, batch {sizes}{closed}"
+        return f"Engine({what}; {takes} -> {gives})"
+
+    @property
+    def inputs(self) -> tuple[Declared, ...]:
+        """The input, as `run` takes it: float32 in the file's own shape, N images."""
+        value = self.program.input
+        return (Declared(value.name, np.dtype(np.float32), (None, *self._given_shape("float32")[1:])),)
+
+    @property
+    def outputs(self) -> tuple[Declared, ...]:
+        """The outputs, as `run` returns them: float32, a row for each image where the model has one."""
+        rows = ((self._whole.get(i), value) for i, value in enumerate(self.program.outputs))
+        return tuple(Declared(y.name, np.dtype(np.float32), whole or (None, *y.shape[1:])) for whole, y in rows)
 
     @property
     def program(self) -> Program:
@@ -176,6 +203,10 @@ class Engine:
                 self._last_batch = batch
                 parts.append(executor.run(batch, images[first : first + batch]))
         return self._joined(parts)
+
+    def __call__(self, x: Any, *, stream: interop.Stream = None) -> Any:
+        """The same as `run`."""
+        return self.run(x) if stream is None else self.run(x, stream=stream)
 
     def _run_on_device(self, x: object, stream: interop.Stream) -> DeviceOutputs:
         parts = []
@@ -305,7 +336,7 @@ class Engine:
             return executor.pipeline(element_type, size)
 
     def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
-        _, batch = next(self._batches(sum(map(len, rows))))
+        batch = self._sizes[bisect_left(self._sizes, sum(map(len, rows)))]
         with self._lock:
             self._require_open()
             self._last_batch = batch
@@ -345,11 +376,11 @@ class Engine:
             )
 
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
-        """(first image, batch size): the largest size while it fits, then the smallest that holds the rest."""
-        sizes = self._sizes
+        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
+        if count not in self._covers:
+            self._covers[count] = cover(count, self._costs)
         first = 0
-        while first < count:
-            batch = sizes[min(bisect_left(sizes, count - first), len(sizes) - 1)]
+        for batch in self._covers[count]:
             yield first, batch
             first += batch
 

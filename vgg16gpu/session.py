@@ -19,6 +19,7 @@ import onnx
 import onnx.helper
 from onnx import TensorProto
 
+from vgg16gpu.declared import Declared
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
@@ -40,30 +41,6 @@ _DTYPES: Final[Mapping[int, np.dtype[Any] | None]] = {
     **{onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name)): np.dtype(name) for name in ("float32", "float16")},
     **{onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)): np.dtype(kind) for kind in "?bhilBHIL"},
 }
-
-
-@dataclass(frozen=True)
-class Declared:
-    """An input or output as the model declares it. None: a dimension, or a whole shape, that it leaves open.
-
-    `dtype` is None for an output of which the model does not say the element type.
-    """
-
-    name: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[int | None, ...] | None
-
-    @property
-    def is_float(self) -> bool:
-        """Whether kernels can compute it, or with it."""
-        return self.dtype is None or self.dtype.kind == "f"
-
-    def fits(self, shape: Shape) -> bool:
-        """Whether an array of this shape is meant."""
-        declared = self.shape
-        return declared is None or (
-            len(declared) == len(shape) and all(want in (None, dim) for want, dim in zip(declared, shape, strict=True))
-        )
 
 
 @dataclass(frozen=True, eq=False)
