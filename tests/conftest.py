@@ -144,7 +144,7 @@ def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
     from vgg16gpu import engine
 
-    make = engine.plan_graph
+    make = engine.compile_model
 
     def made(*arguments: Any) -> Plan:
         plan = make(*arguments)
@@ -152,4 +152,4 @@ def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]
         return replace(plan, programs=tuple(strict), second_pass=plan.programs[0])
 
-    monkeypatch.setattr(engine, "plan_graph", made)
+    monkeypatch.setattr(engine, "compile_model", made)

@@ -1,6 +1,6 @@
 """Kernels under test: a graph goes the production way onto a device on which every byte that is nobody's is watched.
 
-`make_plan` -> `build` -> `ResidentPlan` (allocate, upload, pack, bind, run). What differs from production: buffers lie
+`make_plan` -> `build` -> `Executor` (allocate, upload, pack, bind, run). What differs from production: buffers lie
 GUARD bytes further apart, and all memory holds NaN before it is written. So a value that no thread stored is NaN, a
 read beside a buffer gives NaN, and a store beside a buffer is found afterwards, whatever side it went over.
 """
@@ -29,15 +29,15 @@ from vgg16gpu.ops import base, conv_igemm, gemm_splitk
 from vgg16gpu.ops.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Element, Layout, Plan, Pointer, Program, Step
-from vgg16gpu.resident import ResidentPlan, decoded
-from vgg16gpu.wish import Wish
+from vgg16gpu.resident import Executor, decoded
+from vgg16gpu.wish import PlanOptions
 
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN
 ROUNDING = 2 * FLOAT32_EPSILON  # relative: the last addition and the store
 SMALLEST = 2.0**-149  # the spacing of denormal numbers
 LOWEST_EXPONENT = 104.0  # exp of minus that is 0
-FFMA = Wish(kernels="ffma")  # float32 arithmetic, on every device
+FFMA = PlanOptions(kernels="ffma")  # float32 arithmetic, on every device
 
 Extents: TypeAlias = dict[Arena, list[tuple[int, int]]]  # (offset, bytes) of the buffers of an arena
 
@@ -101,7 +101,7 @@ class Result:
 
 
 def run_graph(
-    device: Device, graph: Graph, x: npt.NDArray[Any], wish: Wish = FFMA, *, keep_values: bool = True
+    device: Device, graph: Graph, x: npt.NDArray[Any], options: PlanOptions = FFMA, *, keep_values: bool = True
 ) -> Result:
     """Run `graph` once on the images `x`; raises AssertionError where a byte beside a buffer has changed.
 
@@ -109,10 +109,10 @@ def run_graph(
     """
     batch = len(x)
     shape = x.shape if x.dtype == np.float32 else (batch, x.shape[3], *x.shape[1:3])
-    plan_, extents = spaced_plan(graph, device, shape, replace(wish, keep_values=keep_values))
+    plan_, extents = spaced_plan(graph, device, shape, replace(options, keep_values=keep_values))
     device.build(plan_.kernels)
     guarded = GuardedDevice(device, extents)
-    resident = ResidentPlan(plan_, guarded)
+    resident = Executor(plan_, guarded)
     try:
         outputs, nonfinite, _ = resident.run(batch, x)
         return Result(plan_, outputs, nonfinite, {arena: guarded.check(arena) for arena in guarded.arenas})
@@ -174,11 +174,11 @@ def assert_same_bits(actual: Array, expected: Array, label: str = "") -> None:
 # ---- Plans with room between the buffers
 
 
-def spaced_plan(graph: Graph, device: Device, shape: Shape, wish: Wish) -> tuple[Plan, Extents]:
+def spaced_plan(graph: Graph, device: Device, shape: Shape, options: PlanOptions) -> tuple[Plan, Extents]:
     """The plan for runs on `shape` in which no buffer touches another; where each lies."""
     extents: Extents = {Arena.WEIGHTS: [], Arena.ACTIVATIONS: [], Arena.STAGING: []}
     with _spaced_activations(extents), _spaced_weights(extents):
-        made = make_plan(graph, device.facts, [shape], wish)
+        made = make_plan(graph, device.facts, [shape], options)
     extents[Arena.STAGING] = [(0, made.weights.staging_nbytes)]
     return made, extents
 

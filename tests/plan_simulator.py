@@ -23,7 +23,7 @@ from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Scaling, Sourc
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Plan, Pointer, Program, Step, Value
 from vgg16gpu.schedule import Scheduler
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 CONTROL = "control words"
 
@@ -46,11 +46,13 @@ class Recorded:
     events: list[Event] = field(default_factory=list)
 
 
-def recorded_plan(graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape], wish: Wish) -> tuple[Plan, list[Recorded]]:
+def recorded_plan(
+    graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape], options: PlanOptions
+) -> tuple[Plan, list[Recorded]]:
     """A plan, and what each of its programs consists of."""
     made: list[Recorded] = []
     with _recording(made):
-        plan = make_plan(graph, facts, shapes, wish)
+        plan = make_plan(graph, facts, shapes, options)
     assert {id(program) for program in plan.all_programs} == {id(recorded.program) for recorded in made}
     return plan, made
 

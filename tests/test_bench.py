@@ -28,6 +28,7 @@ from vgg16gpu.cli import cli
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error, KernelError
 from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.model import Model
 from vgg16gpu.zoo.generate import make_vgg
 
 # One test measures the ceilings, the others take what was measured once.
@@ -366,9 +367,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
     said: list[str] = []
-    wanted = Wanted(
-        model, "cpu", ("fp32", "int8"), batches=(2,), iterations=(1,), repeats=1, seconds=0.01, against=("onnxruntime",)
-    )
+    effort: dict[str, Any] = {"batches": (2,), "iterations": (1,), "repeats": 1, "seconds": 0.01}
+    wanted = Wanted(Model(model), "cpu", ("fp32", "int8"), against=("onnxruntime",), **effort)
     findings = session.run_benchmark(wanted, said.append)
     assert engines == ["fp32", "int8"]
     assert [(result.precision, [entry.name for entry in result.entries]) for result in findings.batches] == [
@@ -382,7 +382,7 @@ def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) ->
 
 
 def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str]) -> None:
-    wanted = Wanted(model, "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
+    wanted = Wanted(Model(model), "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
     findings = session.run_benchmark(wanted, lambda _: None)
     assert engines == ["fp32", "bf16", "fp16"]
     assert [result.precision for result in findings.batches] == ["fp32", "fp16"]
@@ -403,7 +403,7 @@ def test_kernels_can_be_chosen(tmp_path: Path) -> None:
 
 def test_the_first_precision_that_fails_is_an_error(model: Path, engines: list[str]) -> None:
     with pytest.raises(KernelError, match="does not compile"):
-        session.run_benchmark(Wanted(model, "cpu", ("bf16", "fp16"), repeats=1), lambda _: None)
+        session.run_benchmark(Wanted(Model(model), "cpu", ("bf16", "fp16"), repeats=1), lambda _: None)
     assert engines == ["bf16"]
 
 

@@ -22,7 +22,7 @@ from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Identity, Reshape, Transpose
 from vgg16gpu.inputs import InputSpec, read_inputs
 from vgg16gpu.loader import load
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.session import Session
 from vgg16gpu.simplify import channels_first_input, simplify
 
@@ -160,7 +160,7 @@ def test_taps(path: Path) -> None:
 def test_an_input_that_is_read_as_it_is_stays_so(tmp_path: Path) -> None:
     path = keras((1, HEIGHT, WIDTH, 3), pixels=True)
     path.node("Transpose", ["input"], "again", perm=[0, 1, 2, 3])
-    graph = load_graph(Request(path.save(tmp_path / "m.onnx", ["again", "y"])))
+    graph = OnnxModel(path.save(tmp_path / "m.onnx", ["again", "y"])).graph()
     assert not graph.input.channels_last
     assert graph.input.shape == (1, HEIGHT, WIDTH, 3)
 
@@ -173,7 +173,7 @@ def test_an_input_that_is_read_as_it_is_stays_so(tmp_path: Path) -> None:
 def test_open_sizes(tmp_path: Path, dims: Any, size: Any) -> None:
     path = keras(dims).save(tmp_path / "m.onnx")
     height, width = (224, 224) if size is None else size if isinstance(size, tuple) else (size, size)
-    assert resolve_input_shape(load_graph(Request(path)), 1, size) == (1, 3, height, width)
+    assert resolve_input_shape(OnnxModel(path).graph(), 1, size) == (1, 3, height, width)
     if size is not None:
         x = random_input((1, height, width, 3))
         with Engine(path, device="cpu", size=size) as engine:
@@ -243,7 +243,7 @@ def test_int8_from_calibration_to_testbench(tmp_path: Path) -> None:
         Image.fromarray(image).save(tmp_path / f"{index}.png")
     calibrated = report("calibrate", path, "--images", tmp_path)
     assert calibrated["values"][0]["name"] == "input"
-    graph = load_graph(Request(path))
+    graph = OnnxModel(path).graph()
     assert len(calibrated["values"]) == sum(isinstance(op, Conv | Gemm) for op in graph.ops)
     checked = report("testbench", "--model", path, "--precision", "int8")
     assert checked["inputs_passed"] == 10

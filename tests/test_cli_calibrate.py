@@ -15,8 +15,8 @@ from vgg16gpu.calibration import calibrate
 from vgg16gpu.cli import cli
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.normalise import normalise
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import quantised_inputs
 from vgg16gpu.scale_file import read_scales, scales_path
 from vgg16gpu.shipped import digits_model
@@ -59,7 +59,7 @@ def refused(*args):
 
 def test_images_become_scales_beside_the_model(model, images):
     report = run_json(model, "--images", images)
-    graph = load_graph(Request(model))
+    graph = OnnxModel(model).graph()
     scales = read_scales(model, graph)
     assert report["path"] == str(scales_path(model))
     assert report["images"] == 9
@@ -199,7 +199,7 @@ def test_scales_do_not_depend_on_the_device(device, tmp_path):
     for name in ("cpu", device.facts.kind):
         outcome = CliRunner().invoke(cli, ["calibrate", str(net), "--images", str(images), "--device", name])
         assert outcome.exit_code == 0, outcome.output
-        found.append({name: scale.step for name, scale in read_scales(net, load_graph(Request(net))).items()})
+        found.append({name: scale.step for name, scale in read_scales(net, OnnxModel(net).graph()).items()})
     assert found[0] == pytest.approx(found[1], rel=0.05)
     assert found[0]["input"] > 1.5 / 127  # pixels of an image, normalised, reach beyond 1
 

@@ -14,8 +14,8 @@ from vgg16gpu.cli import cli, testbench_case
 from vgg16gpu.cli import testbench as command
 from vgg16gpu.engine import Engine
 from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.model import Model
 from vgg16gpu.normalise import normalise
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.testbench import standard_inputs
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
@@ -229,7 +229,7 @@ class Integers(Engine):
     def __init__(self, model, *, precision, **options):
         assert precision == "int8"
         super().__init__(model, **options)
-        self.integers = load_graph(Request(model))
+        self.integers = Model(model).graph()
         self.scales = read_scales(model, self.integers)
 
     def run(self, x):

@@ -21,7 +21,7 @@ from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element, Plan, Step
 from vgg16gpu.quantise import Scale, quantise, quantised_inputs
 from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 PRECISIONS = ("fp16", "bf16", "int8")
@@ -46,14 +46,14 @@ def graph_of(*ops: Op, outputs: tuple[str, ...] = (), channels: int = 3) -> Grap
 NET = graph_of(FIRST, SECOND, THIRD, LAST)
 
 
-def wish_of(graph: Graph, precision: str, **options: Any) -> Wish:
+def wish_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
     if precision == "int8":
         steps = {"x": 0.5, "a": 0.25, "b": 0.125}
         signed = quantised_inputs(graph)
         scales = {name: Scale(steps.get(name, 0.0625), is_signed) for name, is_signed in signed.items()}
         options["quantised"] = quantise(graph, scales)
     normalisation = Normalisation((0.5,) * 3, (0.25,) * 3) if graph.input.shape[1] == 3 else None
-    return Wish(precision, normalisation=normalisation, **options)
+    return PlanOptions(precision, normalisation=normalisation, **options)
 
 
 def path_of(graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any) -> Path:

@@ -37,7 +37,7 @@ from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element
 from vgg16gpu.results import LARGEST_FLOAT16
 from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 READER = 20  # outputs of the fully connected layer behind the convolution
 
@@ -228,13 +228,13 @@ def test_maps_beyond_the_kernels_integers_are_refused(shape: tuple[int, int, int
     conv, _ = Shapes((1, shape[1], 3, 3), 1).make()
     graph = Graph(GraphInput("x", (None, *shape[1:])), (conv,), ("y",))
     with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; maps and kernels may have up to 32767"):
-        make_plan(graph, A100, [shape], Wish("fp16", kernels="mma"))
+        make_plan(graph, A100, [shape], PlanOptions("fp16", kernels="mma"))
 
 
 def test_the_largest_map_is_accepted() -> None:
     conv, _ = Shapes((1, 1, 3, 3), 1).make()
     graph = Graph(GraphInput("x", (None, 1, 32767, 32767)), (conv,), ("y",))
     (step,) = (
-        step for step in make_plan(graph, A100, [(1, 1, 20, 32767)], Wish("fp16")).programs[0].steps if step.flop
+        step for step in make_plan(graph, A100, [(1, 1, 20, 32767)], PlanOptions("fp16")).programs[0].steps if step.flop
     )
     assert step.kernel.name == "conv_mma"

@@ -28,7 +28,7 @@ from vgg16gpu.prepare import SAMPLES
 from vgg16gpu.program import Element, Plan, Pointer, Program, Step, TensorMap
 from vgg16gpu.quantise import Scale, quantise, quantised_inputs
 from vgg16gpu.resident import check_memory
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 MULTIPROCESSOR_SHARED = 228 << 10  # of which a block takes 1 KB more than it asks for
@@ -66,12 +66,12 @@ def vgg16(size: int, width: int = 1, hidden: int = 4096) -> Graph:
     return Graph(GraphInput("x", (None, 3, size, size)), tuple(ops), ("scores",))
 
 
-def wish_of(graph: Graph, precision: str) -> Wish:
+def wish_of(graph: Graph, precision: str) -> PlanOptions:
     if precision == "int8":
         signed = quantised_inputs(graph)
         scales = {name: Scale(0.5, is_signed) for name, is_signed in signed.items()}
-        return Wish(precision, quantised=quantise(graph, scales), keep_values=True)
-    return Wish(precision, samples=lambda: hollow(SAMPLES, 3, 224, 224), keep_values=True)
+        return PlanOptions(precision, quantised=quantise(graph, scales), keep_values=True)
+    return PlanOptions(precision, samples=lambda: hollow(SAMPLES, 3, 224, 224), keep_values=True)
 
 
 @cache
@@ -400,7 +400,7 @@ def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: 
     op = Gemm("x", "y", ("y",), hollow(outputs, features), None)
     shape: Shape = batch, features
     graph = Graph(GraphInput("x", (None, features)), (op,), ("y",))
-    wish = Wish(precision, samples=lambda: hollow(1, features))
+    wish = PlanOptions(precision, samples=lambda: hollow(1, features))
     program = make_plan(graph, HOPPER, [shape], wish).programs[0]
     step = program.steps[-1]
     given, macros = arguments(step), defines(step)

@@ -34,8 +34,8 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import Scale, held_scales
 
 SYMMETRIC: Any = np.int8(0)
@@ -217,7 +217,7 @@ def run(path: Path, x: Any, precision: str) -> Any:
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_sums_of_integers_are_exact(tmp_path: Path, relu: bool) -> None:
     path, x = network(relu=relu).save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12))
-    graph = load_graph(Request(path, precision="int8"))
+    graph = OnnxModel(path).graph("int8")
     assert [type(op) for op in graph.ops] == [Conv, Conv, Gemm]
     assert all(op.weight_steps is not None for op in graph.ops if isinstance(op, Conv | Gemm))
     expected = evaluate(graph, held_scales(graph), x)
@@ -232,7 +232,7 @@ def test_the_sums_of_integers_are_exact(tmp_path: Path, relu: bool) -> None:
 def test_zero_points_of_the_input(tmp_path: Path, zero: Any) -> None:
     """Of 128 the bytes are signed ones; with any other the input is rounded in float32, and so is its Conv computed."""
     path, x = network(zero).save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12))
-    graph = load_graph(Request(path, precision="int8"))
+    graph = OnnxModel(path).graph("int8")
     stays = isinstance(graph.ops[0], Elementwise)
     assert stays == (zero != 128)
     assert len(held_scales(graph)) >= (2 if stays else 3)
@@ -266,7 +266,7 @@ def test_a_branch_around_rounding(tmp_path: Path) -> None:
     x = model.node("Add", [model.node("Conv", operands, "second", pads=[1] * 4), first], "sum")
     model.node("Flatten", [model.node("Relu", [x], "relu")], "y")
     path, images = model.save(tmp_path / "m.onnx"), random_input((2, 3, 12, 12))
-    graph = load_graph(Request(path, precision="int8"))
+    graph = OnnxModel(path).graph("int8")
     assert sum(op.x in graph.integers for op in graph.ops if isinstance(op, Conv)) == 2
     scores, expected = run(path, images, "int8"), exact(path, images)
     assert np.abs(scores - expected).max() < 0.02  # one step of an element
@@ -279,10 +279,10 @@ def test_other_precisions_do_not_round(tmp_path: Path, relu: bool) -> None:
     path = network(SYMMETRIC, relu, (2.0**-5, 2.0**-6)).save(tmp_path / "m.onnx")
     x = random_input((4, 3, 12, 12)).clip(-3, 3)
     scores = run(path, x, "fp32")
-    graph = load_graph(Request(path))
+    graph = OnnxModel(path).graph()
     assert [type(op) for op in graph.ops] == [Conv, Conv, Gemm]
     assert 1e-5 < score_error(scores, exact(path, x)).max() < 0.05
-    plain = load_graph(Request(network(SYMMETRIC, True).save(tmp_path / "r.onnx")))
+    plain = OnnxModel(network(SYMMETRIC, True).save(tmp_path / "r.onnx")).graph()
     assert [op.relu for op in graph.ops if isinstance(op, Conv)] == [
         op.relu for op in plain.ops if isinstance(op, Conv)
     ]

@@ -10,7 +10,7 @@ from onnx_models import Model
 
 from vgg16gpu.first_layers import assumed
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.preprocessing import Preprocess
 
 CAFFE = [103.939, 116.779, 123.68]  # B, G, R
@@ -38,7 +38,7 @@ def network(tmp_path, steps, *, shape=("n", 3, 8, 8), classes=5):
             x = model.node(operator, [x, model.constant(f"constant{index}", broadcast(value))], f"step{index}")
     x = model.node("Flatten", [model.node("GlobalAveragePool", [model.conv(x, "conv", 3, 4)], "mean")], "flat")
     model.gemm(x, "y", 4, classes)
-    graph = load_graph(Request(model.save(tmp_path / "m.onnx")))
+    graph = OnnxModel(model.save(tmp_path / "m.onnx")).graph()
     return assumed(graph, resolve_input_shape(graph, 1))
 
 
@@ -207,7 +207,7 @@ def test_keras_stretches(tmp_path, steps, classes, expected, reason):
 def test_grey_networks_have_no_preset_of_colours(tmp_path):
     model = Model(("n", 1, 8, 8))
     model.conv("input", "y", 1, 4)
-    graph = load_graph(Request(model.save(tmp_path / "m.onnx")))
+    graph = OnnxModel(model.save(tmp_path / "m.onnx")).graph()
     assert assumed(graph, (1, 1, 8, 8)) == Preprocess.named("unit", 1)
 
 
@@ -219,7 +219,7 @@ def test_an_input_that_is_read_twice_tells_nothing(tmp_path, read):
     outputs = ["half", "conv"]
     if read == "branch":
         outputs = [model.node("Add", [y, "input"], "sum")]
-    graph = load_graph(Request(model.save(tmp_path / "m.onnx", outputs)))
+    graph = OnnxModel(model.save(tmp_path / "m.onnx", outputs)).graph()
     found = assumed(graph, (1, 3, 8, 8))
     assert (found.origin.reason == TORCHVISION) == (read == "branch")
 
@@ -228,5 +228,5 @@ def test_maps_of_constants_are_no_numbers_of_channels(tmp_path):
     model = Model((1, 3, 8, 8))
     x = model.node("Sub", ["input", model.constant("c", np.full((3, 8, 8), 100, np.float32))], "x")
     model.conv(x, "y", 3, 4)
-    graph = load_graph(Request(model.save(tmp_path / "m.onnx")))
+    graph = OnnxModel(model.save(tmp_path / "m.onnx")).graph()
     assert assumed(graph, (1, 3, 8, 8)).origin.reason == TORCHVISION

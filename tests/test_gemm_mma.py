@@ -31,7 +31,7 @@ from vgg16gpu.graph import Flatten, Graph, GraphInput
 from vgg16gpu.ops.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_parts_and_tiles_cover_the_product(precision: str, features: int, output
         fully(seeded(""), "x", "y", 1, 1), weight=np.broadcast_to(np.float32(0), (outputs, features)), bias=None
     )
     graph = Graph(GraphInput("x", (None, features)), (gemm,), ("y",))
-    program = make_plan(graph, A100, [(batch, features)], Wish(precision, kernels="mma")).programs[0]
+    program = make_plan(graph, A100, [(batch, features)], PlanOptions(precision, kernels="mma")).programs[0]
     step = step_of(program, "y")
     finish = program.steps[program.steps.index(step) + 1]
     given, last, macros = arguments(step), arguments(finish), dict(step.kernel.defines)

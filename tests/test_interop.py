@@ -471,7 +471,7 @@ def test_images_out_of_range_are_run_again(device: Device, model: Path, element_
 def test_a_kernel_that_gave_up(device: Device, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(model, device, batch=2) as engine:
         given = Placed(engine.device, images(2))
-        resident, program = engine.resident, engine.program
+        resident, program = engine.executor, engine.program
         place = resident._address(program.control.error.arena, program.control.error.offset)
         zero = engine.device.zero
 

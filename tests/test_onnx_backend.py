@@ -200,12 +200,12 @@ def test_plans_that_are_not_kept_and_closed_sessions_give_back_what_they_had(dev
 def test_nothing_refers_to_a_plan_that_is_not_kept(device, monkeypatch):
     plans = []
 
-    class Watched(session_module.ResidentPlan):
+    class Watched(session_module.Executor):
         def __init__(self, *args):
             plans.append(weakref.ref(self))
             super().__init__(*args)
 
-    monkeypatch.setattr(session_module, "ResidentPlan", Watched)
+    monkeypatch.setattr(session_module, "Executor", Watched)
     with Session(add(), device) as session:
         for rows in range(1, CAPACITY + 3):
             session.run({"a": normal(rows, 3), "b": normal(3)})

@@ -14,7 +14,7 @@ from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, 
 from vgg16gpu.path import Path, choose_path
 from vgg16gpu.quantise import QuantisedOp, Scale
 from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
@@ -41,9 +41,9 @@ NET = graph_of(
 )
 
 
-def path_of(graph: Graph, facts: DeviceFacts = HOPPER, wish: Wish | None = None) -> Path:
+def path_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions | None = None) -> Path:
     shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
-    return choose_path(graph, facts, shapes, wish or Wish())
+    return choose_path(graph, facts, shapes, options or PlanOptions())
 
 
 def families(path: Path) -> dict[str, str]:
@@ -59,7 +59,7 @@ def takes_input(path: Path) -> bool:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_hopper(precision: str) -> None:
-    path = path_of(NET, wish=Wish(precision))
+    path = path_of(NET, options=PlanOptions(precision))
     assert families(path) == {"a": "wgmma", "b": "wgmma", "c": "wgmma", "d": "ffma"}
     assert takes_input(path)
     assert path.splits_float32 == (precision == "fp32")
@@ -99,14 +99,14 @@ def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) 
 def test_other_convolutions_run_on_what_every_card_has(window: Window) -> None:
     graph = graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 20, window))
     assert families(path_of(graph)) == {"a": "wgmma", "b": "ffma"}
-    assert families(path_of(graph, wish=Wish("fp16"))) == {"a": "wgmma", "b": "mma"}
+    assert families(path_of(graph, options=PlanOptions("fp16"))) == {"a": "wgmma", "b": "mma"}
 
 
 @pytest.mark.parametrize("few", [1, 8])
 def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
     graph = graph_of(conv("x", "a", 3, few), conv("a", "b", few, 20), conv("b", "c", 20, few))
     assert families(path_of(graph)) == {"a": "ffma", "b": "ffma", "c": "ffma"}
-    assert families(path_of(graph, wish=Wish("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
+    assert families(path_of(graph, options=PlanOptions("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
     ],
 )
 def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int], family: str) -> None:
-    path = path_of(NET, replace(HOPPER, compute_capability=capability), Wish(precision))
+    path = path_of(NET, replace(HOPPER, compute_capability=capability), PlanOptions(precision))
     assert families(path) == {"a": family, "b": family, "c": family, "d": "ffma"}
 
 
 def test_the_cpu_emulates_tensor_cores_where_they_are_asked_for() -> None:
-    emulated = path_of(NET, CPU, Wish("fp16", kernels="mma"))
+    emulated = path_of(NET, CPU, PlanOptions("fp16", kernels="mma"))
     assert families(emulated) == {"a": "mma", "b": "mma", "c": "mma", "d": "ffma"}
-    assert {*families(path_of(NET, CPU, Wish("fp16"))).values()} == {"ffma"}
+    assert {*families(path_of(NET, CPU, PlanOptions("fp16"))).values()} == {"ffma"}
 
 
 @pytest.mark.parametrize(
@@ -164,24 +164,24 @@ def test_the_first_convolution_takes_the_input_in(graph: Graph, expected: bool) 
 
 
 def test_float32_arithmetic_can_be_asked_for() -> None:
-    path = path_of(NET, wish=Wish(kernels="ffma"))
+    path = path_of(NET, options=PlanOptions(kernels="ffma"))
     assert {*families(path).values()} == {"ffma"}
     assert not path.splits_float32
 
 
 def test_a_family_that_can_do_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="kernels 'wgmma': none of them computes an op of this model in fp32 on a"):
-        path_of(NET, CPU, Wish(kernels="wgmma"))
+        path_of(NET, CPU, PlanOptions(kernels="wgmma"))
     with pytest.raises(ModelError, match="accepted: auto, wgmma, mma, ffma"):
-        path_of(graph_of(Relu("x", "a", ("a",))), HOPPER, Wish(kernels="wgmma"))
+        path_of(graph_of(Relu("x", "a", ("a",))), HOPPER, PlanOptions(kernels="wgmma"))
 
 
 def test_a_family_that_is_asked_for_is_used_where_it_can_be() -> None:
-    assert families(path_of(NET, wish=Wish(kernels="wgmma"))) == families(path_of(NET))
+    assert families(path_of(NET, options=PlanOptions(kernels="wgmma"))) == families(path_of(NET))
 
 
 def test_the_exact_path_of_the_same_graph() -> None:
-    exact = path_of(NET, wish=Wish("fp16")).on_ffma()
+    exact = path_of(NET, options=PlanOptions("fp16")).on_ffma()
     assert {*families(exact).values()} == {"ffma"}
     assert (exact.precision, exact.scalings, exact.graph) == ("fp32", {}, NET)
 
@@ -205,5 +205,5 @@ def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:
         "b": QuantisedOp(none, zeros(1), Scale(0.25, False), None),
         "c": QuantisedOp(none, zeros(1), Scale(0.125, False), None),
     }
-    path = path_of(NET, wish=Wish("int8", quantised=quantised))
+    path = path_of(NET, options=PlanOptions("int8", quantised=quantised))
     assert [path.steps.get(name, 1.0) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]

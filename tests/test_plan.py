@@ -31,7 +31,7 @@ from vgg16gpu.graph import (
 from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import ALIGNMENT, Arena, Control, Element, Layout, Plan, Pointer, Program, Step, TensorMap, Value
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)
@@ -59,10 +59,10 @@ def small_vgg(outputs: tuple[str, ...] = ("scores",)) -> Graph:
 # ---- Simulated runs
 
 
-def wish(precision: str, channels: int = 3, **options: Any) -> Wish:
+def wish(precision: str, channels: int = 3, **options: Any) -> PlanOptions:
     """A wish for both element types; typical inputs are made by nobody."""
     normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
-    return Wish(precision, normalisation=normalisation, samples=lambda: zeros(0), **options)
+    return PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(0), **options)
 
 
 @examples(200)
@@ -170,7 +170,7 @@ def test_entries() -> None:
     plain = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)]).programs[0]
     assert {name: entry.nbytes for name, entry in plain.input.entries.items()} == {"float32": 4 * 2 * 3 * 64}
     normalisation = Normalisation((0,) * 3, (1,) * 3)
-    both = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)], Wish(normalisation=normalisation)).programs[0]
+    both = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)], PlanOptions(normalisation=normalisation)).programs[0]
     assert {name: entry.nbytes for name, entry in both.input.entries.items()} == {"float32": 4 * 384, "uint8": 384}
     assert [step.kernel.name for step in both.all_steps("uint8")[:2]] == ["preprocess_u8", "conv_igemm_f32"]
 

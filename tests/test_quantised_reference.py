@@ -30,8 +30,8 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.model import Model
 from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.quantise import Scale, quantise, quantise_op, quantised_inputs
 from vgg16gpu.quantised_reference import QuantisedOracle, qdq_model
 from vgg16gpu.reference import Oracle
@@ -227,7 +227,7 @@ def test_random_graphs_lose_little_in_both(drawn, seed):
 
 
 def test_the_digits_net_keeps_its_answers_with_the_scales_that_ship():
-    graph = load_graph(Request(digits_model()))
+    graph = Model(digits_model()).graph()
     scales = read_scales(digits_model(), graph)
     _, x, labels = heldout()
     ours = evaluate(graph, scales, x).stored[graph.outputs[0]]

@@ -14,8 +14,8 @@ from vgg16gpu.accuracy import assert_close
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Conv, Gemm, Graph, Shape
 from vgg16gpu.plan import make_plan
-from vgg16gpu.resident import ResidentPlan
-from vgg16gpu.wish import Wish
+from vgg16gpu.resident import Executor
+from vgg16gpu.wish import PlanOptions
 
 
 def weights(*shape: int) -> Array:
@@ -40,7 +40,7 @@ def test_every_value_of_a_random_graph(device: Device, case: tuple[Graph, Shape]
         assert_same_bits(output, values[name], name)
 
 
-HALF = Wish("fp16", kernels="mma")
+HALF = PlanOptions("fp16", kernels="mma")
 COARSER = 2.0**13  # float16's rounding to float32's
 
 
@@ -63,11 +63,11 @@ def test_every_value_of_a_random_graph_in_float16(device: Device, case: tuple[Gr
         assert_same_bits(again, output, name)
 
 
-def in_production(device: Device, graph: Graph, x: Array, wish: Wish) -> tuple[Array, ...]:
+def in_production(device: Device, graph: Graph, x: Array, wish: PlanOptions) -> tuple[Array, ...]:
     """The outputs when memory is used again and again, as it is without `keep_values`."""
     plan = make_plan(graph, device.facts, [x.shape], wish)
     device.build(plan.kernels)
-    resident = ResidentPlan(plan, device)
+    resident = Executor(plan, device)
     try:
         resident.run(len(x), x)
         return resident.run(len(x), x).outputs  # the second run starts from what the first has left

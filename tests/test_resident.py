@@ -32,8 +32,8 @@ from vgg16gpu.program import (
     Step,
     Value,
 )
-from vgg16gpu.resident import ResidentPlan, check_memory, decoded
-from vgg16gpu.wish import Wish
+from vgg16gpu.resident import Executor, check_memory, decoded
+from vgg16gpu.wish import PlanOptions
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
@@ -45,7 +45,7 @@ def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
 
 
 def plan_for(device: Device, *batches: int, **options: Any) -> Plan:
-    wish = Wish(kernels="ffma", **options)
+    wish = PlanOptions(kernels="ffma", **options)
     return make_plan(graph(), device.facts, [(batch, 3, 6, 6) for batch in batches], wish)
 
 
@@ -87,7 +87,7 @@ def test_the_plan_tells_the_memory_that_is_allocated(device: Device, batches: tu
     plan = plan_for(device, *batches)
     device.build(plan.kernels)
     ledger = Ledger(device)
-    resident = ResidentPlan(plan, ledger)
+    resident = Executor(plan, ledger)
     assert sum(ledger.live.values()) == plan.device_nbytes
     assert ledger.peak == plan.device_nbytes + plan.weights.staging_nbytes
     before = dict(ledger.live)
@@ -104,7 +104,7 @@ def test_a_failure_on_the_way_leaves_nothing_behind(device: Device, copies: int)
     device.build(plan.kernels)
     ledger = Ledger(device, copies)
     with pytest.raises(DeviceError, match="the copy failed"):
-        ResidentPlan(plan, ledger)
+        Executor(plan, ledger)
     assert not ledger.live
 
 
@@ -121,7 +121,7 @@ def test_too_little_memory_is_said_before_anything_is_allocated(device: Device) 
 def test_fewer_images_than_the_batch(device: Device) -> None:
     plan, x = plan_for(device, 5), images(5)
     device.build(plan.kernels)
-    resident = ResidentPlan(plan, device)
+    resident = Executor(plan, device)
     (full,) = resident.run(5, x).outputs
     x[3:] = np.nan  # what an earlier run left in the staging buffer must not come back
     resident.run(5, x)
@@ -135,7 +135,7 @@ def test_fewer_images_than_the_batch(device: Device) -> None:
 def test_results_outlive_the_next_run(device: Device) -> None:
     plan, x = plan_for(device, 1), images(2)
     device.build(plan.kernels)
-    resident = ResidentPlan(plan, device)
+    resident = Executor(plan, device)
     (first,) = resident.run(1, x[:1]).outputs
     kept = first.copy()
     resident.run(1, x[1:])
@@ -146,7 +146,7 @@ def test_results_outlive_the_next_run(device: Device) -> None:
 def test_values_can_be_read(device: Device) -> None:
     plan, x = plan_for(device, 2, keep_values=True), images(2)
     device.build(plan.kernels)
-    resident = ResidentPlan(plan, device)
+    resident = Executor(plan, device)
     resident.run(2, x)
     expected = evaluate(graph(), x)
     for value in plan.programs[0].values:
@@ -160,7 +160,7 @@ def test_launchers_run_what_lies_on_the_device(device: Device) -> None:
     normalisation = Normalisation((0.5,) * 3, (0.25,) * 3)
     plan = plan_for(device, 1, normalisation=normalisation, keep_values=True)
     device.build(plan.kernels)
-    resident = ResidentPlan(plan, device)
+    resident = Executor(plan, device)
     program = plan.programs[0]
     (expected,) = resident.run(1, images(1)).outputs
     launch: Callable[[], None] = resident.launcher(1)
@@ -213,16 +213,16 @@ def through_float16(element: Element) -> Callable[[Op], tuple[Lowering, ...]]:
 @contextmanager
 def resident_through(
     device: Device, element: Element, precision: str, batch: int, samples: Array
-) -> Iterator[tuple[ResidentPlan, ResidentPlan]]:
+) -> Iterator[tuple[Executor, Executor]]:
     """A convolution, the copy and a fully connected layer; and the same on float32."""
     conv, gemm = graph().ops
     net = Graph(graph().input, (conv, Identity("a", "b", ("b",)), replace(gemm, x="b")), ("scores",))
     shape = [(batch, 3, 6, 6)]
     with mock.patch.object(path, "lowerings", through_float16(element)):
-        made = make_plan(net, device.facts, shape, Wish(precision, kernels="mma", samples=lambda: samples))
-    exact = make_plan(net, device.facts, shape, Wish(kernels="ffma"))
+        made = make_plan(net, device.facts, shape, PlanOptions(precision, kernels="mma", samples=lambda: samples))
+    exact = make_plan(net, device.facts, shape, PlanOptions(kernels="ffma"))
     device.build(made.kernels | exact.kernels)
-    with closing(ResidentPlan(made, device)) as first, closing(ResidentPlan(exact, device)) as second:
+    with closing(Executor(made, device)) as first, closing(Executor(exact, device)) as second:
         yield first, second
 
 

@@ -16,7 +16,7 @@ from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Pads, Window
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Program
 from vgg16gpu.results import LARGEST_FLOAT16, ResultBlock, Results
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 CPU = DeviceFacts("cpu", "cpu", 1, (0, 0), 48 * 1024, 1 << 30, 1 << 30)
 BATCH = 3
@@ -29,7 +29,7 @@ def program() -> Program:
     conv = Conv("x", "features", ("features",), np.zeros((8, 3, 3, 3), np.float32), None, window)
     gemm = Gemm("features", "scores", ("scores",), np.zeros((4, 8 * 36), np.float32), None, flattens=True)
     graph = Graph(GraphInput("x", (None, 3, 6, 6)), (conv, gemm), ("scores",))
-    made = make_plan(graph, CPU, [(BATCH, 3, 6, 6)], Wish(precision="fp16", kernels="mma")).programs[0]
+    made = make_plan(graph, CPU, [(BATCH, 3, 6, 6)], PlanOptions(precision="fp16", kernels="mma")).programs[0]
     assert made.control.watched == ("x", "features")
     return made
 

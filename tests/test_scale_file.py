@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.quantise import Scale, quantised_inputs
 from vgg16gpu.scale_file import read_preprocess, read_scales, scales_path, weight_digests, write_scales
@@ -23,7 +23,7 @@ def model(tmp_path):
 
 
 def graph_of(model, outputs=None):
-    return load_graph(Request(model, outputs=outputs))
+    return Model(model).graph(outputs=outputs)
 
 
 def written(model):

@@ -17,7 +17,7 @@ from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Element, Plan, Pointer, Program, Step
 from vgg16gpu.quantise import quantised_inputs
 from vgg16gpu.schedule import LOWEST_OF_PAIRS
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 
@@ -25,7 +25,7 @@ ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> Plan:
     channels = graph.input.shape[1] or 1
     normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
-    wish = Wish(precision, normalisation=normalisation, samples=lambda: zeros(3, channels, 8, 8), **options)  # type: ignore[arg-type]
+    wish = PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(3, channels, 8, 8), **options)  # type: ignore[arg-type]
     return make_plan(graph, HOPPER, [(batch, channels, 8, 8) for batch in batches], wish)
 
 

@@ -23,7 +23,7 @@ from vgg16gpu.devices.cuda import CudaDevice
 from vgg16gpu.graph import Array, Graph, GraphInput, Op
 from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.program import Arena, Pointer, Scalar, Step
-from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.resident import Executor
 from vgg16gpu.zoo.samples import SCALES_SEED, TESTBENCH_SEED, typical_inputs
 
 pytestmark = pytest.mark.gpu
@@ -222,7 +222,7 @@ def test_a_scale_inside_the_network_that_is_wrong_by_far(hopper: CudaDevice, nam
     scale = value_of(plan.programs[0], name).scale
     assert scale is not None
     hopper.build(plan.kernels)
-    made = ResidentPlan(plan, Miscalibrating(hopper, plan.calibration.finish, scale, 2.0**power))  # type: ignore[arg-type]
+    made = Executor(plan, Miscalibrating(hopper, plan.calibration.finish, scale, 2.0**power))  # type: ignore[arg-type]
     try:
         y = made.run(BATCH, x).outputs[0]
         assert made.second_passes == BATCH
@@ -266,7 +266,7 @@ class Miscalibrating:
 
 
 @contextmanager
-def mixed_run(device: CudaDevice) -> Iterator[tuple[ResidentPlan, Array, Array]]:
+def mixed_run(device: CudaDevice) -> Iterator[tuple[Executor, Array, Array]]:
     """A plan, images of which two are strange, and what is right."""
     x = pictures(BATCH)
     x[1], x[2] = one_pixel(x[1]), x[2] * np.float32(1e-6)

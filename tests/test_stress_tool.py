@@ -17,7 +17,8 @@ from tests.onnx_models import torch_vgg
 from vgg16gpu.engine import Engine
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.prepare import Request, load_graph, plan_graph
+from vgg16gpu.model import Model
+from vgg16gpu.prepare import EngineOptions, compile_model
 from vgg16gpu.quantise import Scale, quantised_inputs
 from vgg16gpu.scale_file import write_scales
 
@@ -164,10 +165,10 @@ class Wrong(Plan):
 
 
 def test_wrong_scales_come_from_wrong_samples(model, monkeypatch):
-    plan = plan_graph(load_graph(Request(model)), Request(model, batch=stress_scores.BATCH), HOPPER)
+    plan = compile_model(Model(model), EngineOptions(batch=stress_scores.BATCH), HOPPER)
     right = plan.calibration.samples
     engine = SimpleNamespace(plan=plan, program=plan.programs[-1], resident=Plan(), device="its own")
-    monkeypatch.setattr(stress_scores, "ResidentPlan", Wrong)
+    monkeypatch.setattr(stress_scores, "Executor", Wrong)
     monkeypatch.setattr(Wrong, "made", ())
     rows = list(stress_scores.measure(engine, exact, exact))
     low, high = Wrong.made
@@ -185,7 +186,7 @@ def test_torch_computes_the_network(model):
     torch = pytest.importorskip("torch")
     from torch_layers import apply, network
 
-    graph = load_graph(Request(model))
+    graph = Model(model).graph()
     x = np.random.default_rng(0).standard_normal((3, 3, SIDE, SIDE), np.float32)
     values = reference.evaluate(graph, x)
     expected = values[graph.outputs[0]]
@@ -328,7 +329,7 @@ class Card:
         return 8 * 10**9 - self.taken
 
     def open(self, name):
-        return Opened(self), name
+        return Model(self), name
 
 
 class Opened:
@@ -437,7 +438,7 @@ def test_record_and_tables(model, photographs, tmp_path, capsys):
 
 
 def test_int8_where_there_are_scales(model, tmp_path):
-    graph = load_graph(Request(model))
+    graph = Model(model).graph()
     scales = {name: Scale(0.1, signed) for name, signed in quantised_inputs(graph).items()}
     path = write_scales(model, graph, scales, method="a test's", images=0, images_digest="")
     try:

@@ -13,7 +13,7 @@ from onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
 from vgg16gpu.accuracy import score_error
 from vgg16gpu.graph import Concat, Elementwise, Gather, Graph, GraphInput, Identity, Slice, Transpose
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.simplify import PASSES
 from vgg16gpu.transpose_first import gather_slices, transpose_first
 
@@ -89,7 +89,7 @@ def test_pictures_fit_and_scores_are_onnxruntimes(tmp_path, form):
 
 def test_what_lies_between_is_no_value_of_the_file(tmp_path):
     """Its channels are first here and last there: nobody may take one for the other."""
-    graph = load_graph(Request(saved(tmp_path, normalization)))
+    graph = OnnxModel(saved(tmp_path, normalization)).graph()
     centred, normal, *_ = graph.ops
     assert (centred.y, centred.names) == ("centred.channels_first", ("centred.channels_first",))
     assert (normal.y, normal.names) == ("nchw", ("normal", "nchw"))

@@ -20,10 +20,10 @@ from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
 from vgg16gpu.errors import KernelError, ModelError
 from vgg16gpu.graph import Conv, Gemm
+from vgg16gpu.model import Model
 from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
 from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
 from vgg16gpu.ops.wgmma import block_nbytes
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.program import Element
 from vgg16gpu.shapes import output_shape
 from vgg16gpu.tune import cases, search
@@ -84,7 +84,7 @@ def test_vgg16_has_so_many_problems():
 def test_the_net_in_memory_is_the_one_that_model_make_writes(tmp_path):
     net = Vgg(size=64, width=4, hidden=8, classes=3)
     make_vgg(tmp_path / "net.onnx", size=64, width=4, hidden=8, classes=3)
-    made, written = vgg_graph(net), load_graph(Request(tmp_path / "net.onnx"))
+    made, written = vgg_graph(net), Model(tmp_path / "net.onnx").graph()
 
     def description(graph):
         convs = [
@@ -410,7 +410,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     assert {problem["key"]: problem["timings"][0]["entry"] for problem in problems} == table
     assert len(table) == 7 + 3  # of 8 convolutions the first one has a pool, so that its kernel has no tiles
     facts = replace(H200, tuned=table)
-    for task in distinct(tasks(load_graph(Request(net)), facts, ("fp16",), [(2, 3, 32, 32)])):
+    for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 32, 32)])):
         choice = task.kernels.choose(task.problem, facts)
         assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.early).entry
     made = json.loads(tuned.own_path(H200.name, tmp_path / "cache").read_text())["made"]

@@ -128,7 +128,7 @@ def test_beside_an_output_with_rows(tmp_path: Path) -> None:
 def test_the_second_pass_replaces_all_of_it(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = random_input(SHAPE)
     with opened(saved(segmented, tmp_path), device, precision="fp16", kernels="mma") as engine:
-        expected, make_pass = engine.run(x), engine.resident._pass
+        expected, make_pass = engine.run(x), engine.executor._pass
         assert isinstance(expected, np.ndarray)
 
         def spoilt(*arguments: Any) -> Any:
@@ -139,7 +139,7 @@ def test_the_second_pass_replaces_all_of_it(device: Device, tmp_path: Path, monk
             return results
 
         assert engine.second_passes == 1
-        monkeypatch.setattr(engine.resident, "_pass", spoilt)
+        monkeypatch.setattr(engine.executor, "_pass", spoilt)
         assert_same_bits(engine.run(x), expected)
         assert engine.second_passes == 2
         found = engine.run(Placed(engine.device, x))

@@ -9,10 +9,10 @@ import onnx
 import pytest
 from PIL import Image
 
+from vgg16gpu.model import Model
 from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.shipped import digits_model
 from vgg16gpu.zoo.digits import DIGITS_LABELS, DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digit_sample, enlarge, heldout
-from vgg16gpu.zoo.metadata import model_metadata
 
 
 def scores(x):
@@ -48,7 +48,7 @@ def test_the_file_is_small_valid_and_takes_any_batch():
 
 
 def test_the_file_says_how_to_feed_it():
-    metadata = model_metadata(digits_model())
+    metadata = Model(digits_model()).metadata
     assert tuple(json.loads(metadata["vgg16gpu.mean"])) == DIGITS_MEAN
     assert tuple(json.loads(metadata["vgg16gpu.std"])) == DIGITS_STD
     assert tuple(json.loads(metadata["vgg16gpu.labels"])) == DIGITS_LABELS

@@ -10,10 +10,11 @@ from onnx_models import torch_vgg
 from zoo_server import CONTENT, EXPECTED, serve
 
 from vgg16gpu.errors import ModelError
+from vgg16gpu.model import Model
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import fetch
 from vgg16gpu.zoo.fetch import VGG16_METADATA, VGG16_SHA256, VGG16_SIZE, VGG16_URLS, fetch_vgg16
-from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded, model_metadata
+from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_metadata_is_added_behind_the_verified_bytes(server, tagged, tmp_path):
     fetch_vgg16(path, [server.url("/model")], **expected)
     assert path.read_bytes() == content + encoded(VGG16_METADATA)
     assert names(tmp_path) == ["v.onnx"]
-    assert model_metadata(path) == {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
+    assert Model(path).metadata == {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
     assert onnx.load(path).graph == onnx.load_from_string(content).graph
     assert fetch_vgg16(path, [server.url("/model")], **expected) is None
     assert len(server.requests) == 1

@@ -15,13 +15,14 @@ from onnx import helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
 from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.model import Model
 from vgg16gpu.normalise import normalise
 from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.zoo import calibrate
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE, model_metadata
+from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.zoo.samples import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
@@ -248,7 +249,7 @@ def test_a_full_disk_is_one_line():
 def test_the_file_says_that_its_weights_are_random_and_how_it_is_fed(tmp_path):
     make_vgg(tmp_path / "net.onnx", size=32, **NARROW)
     preprocess = Preprocess.named("torchvision").to_json()
-    assert model_metadata(tmp_path / "net.onnx") == {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: preprocess}
+    assert Model(tmp_path / "net.onnx").metadata == {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: preprocess}
 
 
 @pytest.mark.parametrize(

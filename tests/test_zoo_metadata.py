@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.zoo.metadata import encoded, model_metadata
+from vgg16gpu.model import Model
+from vgg16gpu.zoo.metadata import encoded
 
 
 def save(path, metadata, values=1):
@@ -25,14 +26,14 @@ def save(path, metadata, values=1):
 @pytest.mark.parametrize("metadata", [{}, {"vgg16gpu.note": "Grüße"}, {"a": "", "b": "[1, 2]"}])
 def test_reads_all_entries(metadata, tmp_path):
     save(tmp_path / "m.onnx", metadata)
-    assert model_metadata(tmp_path / "m.onnx") == metadata
+    assert Model(tmp_path / "m.onnx").metadata == metadata
 
 
 def test_does_not_read_the_weights(tmp_path):
     save(tmp_path / "m.onnx", {"a": "b"}, values=10_000_000)
     tracemalloc.start()
     try:
-        assert model_metadata(tmp_path / "m.onnx") == {"a": "b"}
+        assert Model(tmp_path / "m.onnx").metadata == {"a": "b"}
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -43,7 +44,7 @@ def test_metadata_behind_a_whole_file_is_added_to_it(tmp_path):
     save(path, {"a": "1"})
     with path.open("ab") as file:
         file.write(encoded({"b": "Grüße", "c": ""}))
-    assert model_metadata(path) == {"a": "1", "b": "Grüße", "c": ""}
+    assert Model(path).metadata == {"a": "1", "b": "Grüße", "c": ""}
     onnx.checker.check_model(path)
     assert encoded({}) == b""
 
@@ -51,4 +52,4 @@ def test_metadata_behind_a_whole_file_is_added_to_it(tmp_path):
 def test_not_a_model(tmp_path):
     (tmp_path / "m.onnx").write_text("hello")
     with pytest.raises(ModelError):
-        model_metadata(tmp_path / "m.onnx")
+        Model(tmp_path / "m.onnx")

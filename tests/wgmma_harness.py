@@ -33,9 +33,9 @@ from vgg16gpu.ops.preprocess import Normalisation
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Element, Kernel, Plan, Program, Step, TensorMap, Value
 from vgg16gpu.quantise import Scale, Scales, quantise, quantised_inputs
-from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.resident import Executor
 from vgg16gpu.results import LARGEST_FLOAT16
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 Images: TypeAlias = npt.NDArray[Any]  # float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)
 Array64: TypeAlias = npt.NDArray[np.float64]
@@ -106,10 +106,10 @@ class Trial:
         }
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> PlanOptions:
         quantised = quantise(self.graph, self.scales) if self.precision == "int8" else None
         samples = np.ascontiguousarray(self.floats[..., ::-1]) if self.samples is None else self.samples
-        return Wish(
+        return PlanOptions(
             self.precision, self.kernels, normalisation=self.normalisation, samples=lambda: samples, quantised=quantised
         )
 
@@ -170,11 +170,11 @@ def has_tile(step: Step, tile: Tile | None) -> bool:
 
 
 @contextmanager
-def resident(device: Device, trial: Trial, *batches: int, keep_values: bool = False) -> Iterator[ResidentPlan]:
+def resident(device: Device, trial: Trial, *batches: int, keep_values: bool = False) -> Iterator[Executor]:
     """The trial's plan on the device, as an engine holds it."""
     plan = trial.plan(device.facts, *batches, keep_values=keep_values)
     device.build(plan.kernels)
-    made = ResidentPlan(plan, device)
+    made = Executor(plan, device)
     try:
         yield made
     finally:
@@ -500,7 +500,7 @@ def check_fault(device: Device, trial: Trial, kernel: str, operator: int, y: str
     good, bad = len(trial.x), len(trial.x) - 1
     plan = trial.plan(device.facts, bad, good)
     device.build(plan.kernels)
-    resident = ResidentPlan(with_smaller_box(plan, kernel, bad), device)
+    resident = Executor(with_smaller_box(plan, kernel, bad), device)
     try:
         expected = resident.run(good, trial.x).outputs[0]
         with pytest.raises(KernelError, match=f"operator {operator} '{y}'.*waited in vain"):

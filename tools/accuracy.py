@@ -41,7 +41,7 @@ def every(bench: Bench, limit: int) -> Bench:
 def run_engine(bench: Bench, pixels: Any, precision: str, options: argparse.Namespace) -> tuple[Array, dict[str, Any]]:
     """Scores of all images, run in batches, and where that was."""
     with Engine(
-        bench.path,
+        bench.model,
         device=options.device,
         precision=precision,
         kernels=options.kernels,

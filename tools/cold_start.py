@@ -22,7 +22,7 @@ from vgg16gpu.cli.show import add_row, console, table
 from vgg16gpu.devices import open_device
 from vgg16gpu.files import atomic_writer
 from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=9, help="processes; one more before them is not counted")
     parser.add_argument("--output", type=Path, help="write what was measured as JSON")
     options = parser.parse_args(arguments)
-    graph = load_graph(Request(options.model))
+    graph = Model(options.model).graph()
     x = sample_inputs(resolve_input_shape(graph, 1, None)[1:])[0]
     found = measure_cold_start(
         options.model,

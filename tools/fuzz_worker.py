@@ -24,12 +24,13 @@ from onnx import numpy_helper
 
 from tests.fuzz_models import Case, case
 from tests.fuzz_seeds import furnish
+from vgg16gpu.declared import Declared
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
 from vgg16gpu.loader import load
 from vgg16gpu.onnx_memory import BASE_MEMORY
 from vgg16gpu.onnxruntime_session import import_onnxruntime, open_session
-from vgg16gpu.session import Declared, Session
+from vgg16gpu.session import Session
 from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.simplify import simplify
 

@@ -76,7 +76,7 @@ def _batch_1(engine: Engine) -> dict[str, float]:
     for element_type in engine.program.input.entries:
         x = _image(engine, element_type, 1)
         engine.run(x)
-        launch = engine.resident.launcher(1, element_type)
+        launch = engine.executor.launcher(1, element_type)
         engine.device.measure(launch, RUNS // 6)
         found[f"device_{element_type}_s"] = statistics.median(engine.device.measure(launch, RUNS))
         own = engine.input(element_type)[:1]
@@ -101,7 +101,7 @@ def _median(work: Callable[[], object]) -> float:
 
 def _launch_seconds(engine: Engine, launches: int = 10) -> float:
     """Host time of a launch, from bursts so short that the queue never fills."""
-    launch, seconds = engine.resident.launcher(1), []
+    launch, seconds = engine.executor.launcher(1), []
     for _ in range(RUNS // launches):
         started = time.perf_counter()
         for _ in range(launches):
@@ -114,7 +114,7 @@ def _launch_seconds(engine: Engine, launches: int = 10) -> float:
 def _stream(engine: Engine, batch: int) -> dict[str, float]:
     x = _image(engine, "uint8", batch)
     engine.run(x)
-    launch = engine.resident.launcher(batch, "uint8")
+    launch = engine.executor.launcher(batch, "uint8")
     for _ in engine.stream([x] * 5):
         pass
     before = engine.device.measure_back_to_back(launch, BATCHES)

@@ -31,7 +31,7 @@ from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Kernel
 from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.tuned import TABLES, table
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 Defines: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -146,7 +146,7 @@ def _fully_connected() -> Iterator[Op]:
         x, length = y, outputs
 
 
-def _wish(precision: str) -> Wish:
+def _wish(precision: str) -> PlanOptions:
     graph = vgg16()
     scales = {name: Scale(1.0, signed) for name, signed in quantised_inputs(graph).items()}
     stored = stored_scales(graph, scales)
@@ -155,7 +155,7 @@ def _wish(precision: str) -> Wish:
         for op in graph.ops
         if isinstance(op, Conv | Gemm)
     }
-    return Wish(
+    return PlanOptions(
         precision,
         normalisation=Normalisation((0.5,) * 3, (0.25,) * 3),
         samples=lambda: _zeros(1, 3, 224, 224),

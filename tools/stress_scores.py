@@ -19,7 +19,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.graph import Array
 from vgg16gpu.normalise import default_mean, default_std
 from vgg16gpu.program import Plan
-from vgg16gpu.resident import ResidentPlan
+from vgg16gpu.resident import Executor
 from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
 
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
@@ -74,7 +74,7 @@ def measure(engine: Engine, exact: Reference, library: Reference) -> Iterator[St
     *ordinary, other = typical_inputs(BATCH + 1, (channels, height, width), mean, std, TESTBENCH_SEED)
     x = np.stack(ordinary)
     for name, image in strange_images(other).items():
-        yield stress(engine.resident, name, x, image, exact, library)
+        yield stress(engine.executor, name, x, image, exact, library)
     for power in SCALES_OFF if engine.plan.calibration else ():
         with resident(calibrated_on(engine.plan, 2.0**power), engine) as wrong:
             name = f"ordinary, scales from samples times 2^{power}"
@@ -106,18 +106,16 @@ def calibrated_on(plan: Plan, factor: float) -> Plan:
 
 
 @contextmanager
-def resident(plan: Plan, engine: Engine) -> Iterator[ResidentPlan]:
+def resident(plan: Plan, engine: Engine) -> Iterator[Executor]:
     """A variant of the engine's plan, of the same kernels, beside it on its device."""
-    made = ResidentPlan(plan, engine.device)
+    made = Executor(plan, engine.device)
     try:
         yield made
     finally:
         made.close()
 
 
-def stress(
-    plan: ResidentPlan, name: str, ordinary: Array, image: Array, exact: Reference, library: Reference
-) -> Stressed:
+def stress(plan: Executor, name: str, ordinary: Array, image: Array, exact: Reference, library: Reference) -> Stressed:
     """What becomes of BATCH ordinary images when `image` takes the place of one."""
     mixed = ordinary.copy()
     mixed[PLACE] = image
@@ -143,7 +141,7 @@ def errors(x: Array, y: Scores, expected: Scores) -> tuple[float, ...]:
     return tuple(np.where(x.reshape(len(x), -1).any(axis=1), relative, absolute).tolist())
 
 
-def _run(plan: ResidentPlan, x: Array) -> tuple[Scores, int]:
+def _run(plan: Executor, x: Array) -> tuple[Scores, int]:
     """Scores, and how many images were run again."""
     before = plan.second_passes
     scores = plan.run(BATCH, x).outputs[0]

@@ -56,7 +56,7 @@ def time_layers(engine: Engine, tile: ConvTile, splits: int, batch: int) -> Iter
         if step.kernel.source == conv_igemm.SOURCE:
             by_value.setdefault(step.names[-1], []).append(step)
     for value, steps in by_value.items():
-        run = engine.resident.bind(steps * LAUNCHES)
+        run = engine.executor.bind(steps * LAUNCHES)
         run()
         us = 1e6 * median(engine.device.measure(run, REPEATS)) / LAUNCHES
         yield {

@@ -15,18 +15,42 @@ from typing import TYPE_CHECKING
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError, ModelError
 
 if TYPE_CHECKING:
+    from vgg16gpu.calibration import calibrate
     from vgg16gpu.engine import Engine
+    from vgg16gpu.interop import DeviceArray
+    from vgg16gpu.model import Model
+    from vgg16gpu.session import Session
 
     __version__: str
 
-__all__ = ["DeviceError", "Engine", "Error", "InputError", "KernelError", "ModelError", "__version__"]
+__all__ = [
+    "DeviceArray",
+    "DeviceError",
+    "Engine",
+    "Error",
+    "InputError",
+    "KernelError",
+    "Model",
+    "ModelError",
+    "Session",
+    "__version__",
+    "calibrate",
+]
+
+_MODULES = {  # of what costs numpy, so that only who needs it pays
+    "DeviceArray": "interop",
+    "Engine": "engine",
+    "Model": "model",
+    "Session": "session",
+    "calibrate": "calibration",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "Engine":
-        from vgg16gpu.engine import Engine  # noqa: PLC0415 - costs numpy, so only who needs it pays
+    if name in _MODULES:
+        from importlib import import_module  # noqa: PLC0415
 
-        return Engine
+        return getattr(import_module(f"vgg16gpu.{_MODULES[name]}"), name)
     if name == "__version__":
         return _version()
     raise AttributeError(f"module 'vgg16gpu' has no attribute {name!r}")

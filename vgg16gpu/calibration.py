@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
 from vgg16gpu.histogram import Histogram
 from vgg16gpu.inputs import NamedInput, batched
+from vgg16gpu.model import ModelSource
 from vgg16gpu.quantise import Scale, quantised_inputs
 
 
@@ -43,7 +43,7 @@ class Calibration:
         return {name: value.scale for name, value in self.values.items()}
 
 
-def calibration_engine(model: str | Path, **options: Any) -> Engine:
+def calibration_engine(model: ModelSource, **options: Any) -> Engine:
     """An engine for `calibrate`, with further options of `Engine`.
 
     On FFMA kernels: others may read the input where the host left it, so that nobody stores it.

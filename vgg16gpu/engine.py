@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, overload
 
@@ -19,15 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu import interop
+from vgg16gpu.batches import costs, cover
+from vgg16gpu.declared import Declared
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array, Shape
+from vgg16gpu.model import Model, ModelSource
 from vgg16gpu.pipeline import Pipeline, Sent
-from vgg16gpu.prepare import Request, load_graph, plan_graph
+from vgg16gpu.prepare import EngineOptions, compile_model
 from vgg16gpu.program import Program
 from vgg16gpu.quantise import Scales
-from vgg16gpu.resident import ResidentPlan, check_memory, image_shape
+from vgg16gpu.resident import Executor, image_shape
 from vgg16gpu.results import Results
 from vgg16gpu.shown import printable, shown
 from vgg16gpu.stages import stage
@@ -58,11 +60,12 @@ class Engine:
     three at once. Use as a context manager, or call `close`. Several threads may share an engine; their batches take
     turns. After a fork build a new one.
 
-    model: the ONNX file, or "digits" for the small net in the package.
+    model: the ONNX file, "digits" for the small net in the package, the bytes of a file, what `onnx.load` returns, or a
+        `Model`, which several engines and sessions can share.
     device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N".
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
-    batch: one size or several; a run of any number of images is made of them.
+    batch: one size or several; a run of any number of images is made of those that should take the least time.
     size: image size (side, or height and width) for a model that leaves it open.
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
@@ -73,12 +76,15 @@ class Engine:
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
 
+    Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
+    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took).
+
     Raises ModelError, InputError, DeviceError, KernelError.
     """
 
     def __init__(
         self,
-        model: str | Path,
+        model: ModelSource,
         *,
         device: str = "auto",
         precision: str = "fp32",
@@ -92,12 +98,14 @@ class Engine:
         kernels: str = "auto",
         scales: Scales | None = None,
     ) -> None:
-        request = Request(model, batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
         started = time.perf_counter()
+        options = EngineOptions(batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
         with stage("model"):
-            self.graph = load_graph(request)
+            self.model = Model.of(model)
+            self.graph = options.graph(self.model)
+        self.precision = precision
         self.device, self.device_choice = open_device(device)
-        self._resident: ResidentPlan | None = None
+        self._executor: Executor | None = None
         self._lock = threading.Lock()
         self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
         self._allow_nonfinite = allow_nonfinite
@@ -105,24 +113,42 @@ class Engine:
         self._last_batch: int | None = None
         try:
             with stage("plan"):
-                self.plan = plan_graph(self.graph, request, self.device.facts)
-            check_memory(self.plan, self.device)
+                self.plan = compile_model(self.model, options, self.device.facts)
             self._sizes = tuple(program.batch for program in self.plan.programs)
+            self._costs = costs(self.plan, precision)
+            self._covers: dict[int, tuple[int, ...]] = {}  # by the number of images
             # By the number of the output; only at batch 1, as larger batches of such a model are refused.
             self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
             self._accepted = {np.dtype(name): self._given_shape(name)[1:] for name in self.program.input.entries}
             planned = time.perf_counter()
-            with stage("kernels"):
-                self.device.build(self.plan.kernels)
-            compiled = time.perf_counter()
-            self._resident = ResidentPlan(self.plan, self.device)
+            self._executor = Executor.load(self.plan, self.device)
         except BaseException:
             self.close()
             raise
-        self.timings = Timings(planned - started, compiled - planned, time.perf_counter() - compiled)
+        self.timings = Timings(planned - started, self._executor.compile_seconds, self._executor.upload_seconds)
         took = time.perf_counter() - started
-        _log.info("%s: batch %s, %s, built in %.3g s on %s", model, batch, precision, took, self.device_choice)
+        asked = f"{self.model.name}: batch {batch}, {precision}"
+        _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
         self._at_build = Counters(**vars(self.device.counters))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, self._sizes))
+        takes, gives = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
+        closed = "" if self._executor else ", closed"
+        what = f"{self.model.name} on {self.device.facts.name}, {self.precision}, batch {sizes}{closed}"
+        return f"Engine({what}; {takes} -> {gives})"
+
+    @property
+    def inputs(self) -> tuple[Declared, ...]:
+        """The input, as `run` takes it: float32 in the file's own shape, N images."""
+        value = self.program.input
+        return (Declared(value.name, np.dtype(np.float32), (None, *self._given_shape("float32")[1:])),)
+
+    @property
+    def outputs(self) -> tuple[Declared, ...]:
+        """The outputs, as `run` returns them: float32, a row for each image where the model has one."""
+        rows = ((self._whole.get(i), value) for i, value in enumerate(self.program.outputs))
+        return tuple(Declared(y.name, np.dtype(np.float32), whole or (None, *y.shape[1:])) for whole, y in rows)
 
     @property
     def program(self) -> Program:
@@ -137,10 +163,10 @@ class Engine:
     @property
     def second_passes(self) -> int:
         """How many images were computed again on exact kernels: values had left the range of pairs of float16."""
-        return self.resident.second_passes
+        return self.executor.second_passes
 
     @property
-    def resident(self) -> ResidentPlan:
+    def executor(self) -> Executor:
         """The plan on the device, for measurements. Raises InputError once the engine is closed."""
         return self._require_open()
 
@@ -172,16 +198,20 @@ class Engine:
         images = self._checked(x)
         parts = []
         with self._lock:
-            resident = self._require_open()
+            executor = self._require_open()
             for first, batch in self._batches(len(images)):
                 self._last_batch = batch
-                parts.append(resident.run(batch, images[first : first + batch]))
+                parts.append(executor.run(batch, images[first : first + batch]))
         return self._joined(parts)
+
+    def __call__(self, x: Any, *, stream: interop.Stream = None) -> Any:
+        """The same as `run`."""
+        return self.run(x) if stream is None else self.run(x, stream=stream)
 
     def _run_on_device(self, x: object, stream: interop.Stream) -> DeviceOutputs:
         parts = []
         with self._lock:
-            resident = self._require_open()
+            executor = self._require_open()
             foreign = self.device.foreign
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
@@ -198,7 +228,7 @@ class Engine:
             for first, batch in self._batches(count):
                 self._last_batch = batch
                 targets = [output.row_address(first) for output in outputs]
-                parts.append(resident.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
+                parts.append(executor.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
         self._check_flags(parts)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -237,10 +267,10 @@ class Engine:
         other thread runs the engine. Raises InputError for a type that the model does not take, and once closed.
         """
         with self._lock:
-            resident, accepted = self._require_open(), self.program.input.entries
+            executor, accepted = self._require_open(), self.program.input.entries
             if element_type not in accepted:
                 raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
-            images = resident.input(element_type)
+            images = executor.input(element_type)
             return self.graph.input.to_file(images) if element_type == "float32" else images
 
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
@@ -260,17 +290,17 @@ class Engine:
         names = {op.y: op.names for op in self.graph.ops}
         for value in program.values:
             with self._lock:
-                array = self.resident.read(value)
+                array = self.executor.read(value)
             yield names.get(value.name, (value.name,)), array
 
     def close(self) -> None:
         """Free everything on the device. Safe to call twice."""
         with self._lock:
-            resident, self._resident = self._resident, None
+            executor, self._executor = self._executor, None
             self._pipelines.clear()
             try:
-                if resident:
-                    resident.close()
+                if executor:
+                    executor.close()
             finally:
                 self.device.close()
 
@@ -282,10 +312,10 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _require_open(self) -> ResidentPlan:
-        if self._resident is None:
+    def _require_open(self) -> Executor:
+        if self._executor is None:
             raise InputError("the engine is closed; build a new one")
-        return self._resident
+        return self._executor
 
     def _stream(self, source: Source, size: int) -> Iterator[Outputs]:
         for element_type, items in itertools.groupby(source, key=lambda item: item.images.dtype.name):
@@ -300,13 +330,13 @@ class Engine:
 
     def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
         with self._lock:
-            resident = self._require_open()
+            executor = self._require_open()
             if idle := self._pipelines.get((element_type, size)):
                 return idle.pop()
-            return resident.pipeline(element_type, size)
+            return executor.pipeline(element_type, size)
 
     def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
-        _, batch = next(self._batches(sum(map(len, rows))))
+        batch = self._sizes[bisect_left(self._sizes, sum(map(len, rows)))]
         with self._lock:
             self._require_open()
             self._last_batch = batch
@@ -314,8 +344,8 @@ class Engine:
 
     def _receive(self, pipeline: Pipeline, sent: Sent) -> Results:
         with self._lock:
-            resident = self._require_open()
-            return resident.finished(*pipeline.receive(sent))
+            executor = self._require_open()
+            return executor.finished(*pipeline.receive(sent))
 
     def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
@@ -346,11 +376,11 @@ class Engine:
             )
 
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
-        """(first image, batch size): the largest size while it fits, then the smallest that holds the rest."""
-        sizes = self._sizes
+        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
+        if count not in self._covers:
+            self._covers[count] = cover(count, self._costs)
         first = 0
-        while first < count:
-            batch = sizes[min(bisect_left(sizes, count - first), len(sizes) - 1)]
+        for batch in self._covers[count]:
             yield first, batch
             first += batch
 

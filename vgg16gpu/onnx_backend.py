@@ -32,7 +32,8 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
 from vgg16gpu.loader import IR_VERSIONS, OPSETS
-from vgg16gpu.session import AnyArray, Model, Session
+from vgg16gpu.model import ModelSource
+from vgg16gpu.session import AnyArray, Session
 from vgg16gpu.shown import shown
 
 Inputs: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
@@ -48,7 +49,7 @@ class RefusedError(ModelError, unittest.SkipTest):
 class VggBackendRep(BackendRep):
     """A model ready to run. What it has on the device goes with it."""
 
-    def __init__(self, model: Model, device: Device) -> None:
+    def __init__(self, model: ModelSource, device: Device) -> None:
         """Raises RefusedError."""
         with _refusing():
             self.session = Session(model, device)
@@ -82,7 +83,7 @@ class VggBackend(Backend):
     """What this module offers, as a class."""
 
     @classmethod
-    def is_compatible(cls, model: Model, device: str = "CPU", **kwargs: Any) -> bool:
+    def is_compatible(cls, model: ModelSource, device: str = "CPU", **kwargs: Any) -> bool:
         """Whether the model would run, as far as it says itself which shapes its inputs have."""
         try:
             cls.prepare(model, device, **kwargs)
@@ -91,7 +92,7 @@ class VggBackend(Backend):
         return True
 
     @classmethod
-    def prepare(cls, model: Model, device: str = "CPU", **kwargs: Any) -> VggBackendRep:
+    def prepare(cls, model: ModelSource, device: str = "CPU", **kwargs: Any) -> VggBackendRep:
         """A model to be run again and again. Further keywords are ignored.
 
         Raises RefusedError for a model that is not supported, DeviceError for a device that is not there.
@@ -101,7 +102,7 @@ class VggBackend(Backend):
             return VggBackendRep(model, _device(device))
 
     @classmethod
-    def run_model(cls, model: Model, inputs: Inputs, device: str = "CPU", **kwargs: Any) -> tuple[AnyArray, ...]:
+    def run_model(cls, model: ModelSource, inputs: Inputs, device: str = "CPU", **kwargs: Any) -> tuple[AnyArray, ...]:
         """The outputs of a model that is run once. Raises what `prepare` and `VggBackendRep.run` raise."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 

@@ -80,6 +80,11 @@ class OnnxFile:
     _data: memoryview
     _external: dict[str, memoryview] = field(default_factory=dict)
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether `path` is that of a file."""
+        return self.path is not _IN_MEMORY
+
     def error(self, message: str) -> ModelError:
         """A ModelError that names this file."""
         return ModelError(f"{printable(str(self.path))}: {message}")

@@ -15,7 +15,7 @@ from vgg16gpu.ops.base import Layer, Lowering, Scaling
 from vgg16gpu.quantise import QuantisedOp
 from vgg16gpu.shapes import output_shape
 from vgg16gpu.shown import shown
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,22 +111,22 @@ class Path:
         return path if isinstance(first.op, ConvChain) and is_whole and _found(first, families) else self
 
 
-def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], wish: Wish) -> Path:
+def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions) -> Path:
     """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
-    families = tuple(dict.fromkeys((wish.kernels, "ffma")))
-    if wish.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
-        families = FAMILIES if facts.kind == "cuda" or wish.precision == "int8" else ("ffma",)
-    path = Path(graph, facts, shapes, wish.precision, {}, quantised=wish.quantised or {})
-    if not wish.keep_values:
+    families = tuple(dict.fromkeys((options.kernels, "ffma")))
+    if options.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
+        families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
+    path = Path(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
+    if not options.keep_values:
         path = path.chained(families)
     path = path.choosing(families)
-    if wish.precision == "int8" and {*path.families.values()} <= {"ffma"}:
+    if options.precision == "int8" and {*path.families.values()} <= {"ffma"}:
         raise ModelError(
             f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"
         )
-    if wish.kernels not in ("auto", *path.families.values()):
+    if options.kernels not in ("auto", *path.families.values()):
         raise ModelError(
-            f"kernels {shown(wish.kernels)}: none of them computes an op of this model in {wish.precision} on "
+            f"kernels {shown(options.kernels)}: none of them computes an op of this model in {options.precision} on "
             f"{facts.name}; accepted: auto, {', '.join(FAMILIES)}"
         )
     return path

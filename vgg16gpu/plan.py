@@ -14,27 +14,30 @@ from vgg16gpu.path import Path, choose_path
 from vgg16gpu.program import Calibration, Plan, Pointer, WeightPlan
 from vgg16gpu.schedule import Scheduler
 from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 
 
 def make_plan(
-    graph: Graph, facts: DeviceFacts, input_shapes: Sequence[Shape] | Mapping[str, Shape], wish: Wish | None = None
+    graph: Graph,
+    facts: DeviceFacts,
+    input_shapes: Sequence[Shape] | Mapping[str, Shape],
+    options: PlanOptions | None = None,
 ) -> Plan:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
     A mapping has the shape of each input, for one program. Raises ModelError when the graph does not fit an input
     shape, and when the precision cannot be had.
     """
-    wish = wish or Wish()
+    options = options or PlanOptions()
     if isinstance(input_shapes, Mapping):
-        return _float32_plan(_with_stored_inputs(graph), facts, [input_shapes], replace(wish, kernels="ffma"))
+        return _float32_plan(_with_stored_inputs(graph), facts, [input_shapes], replace(options, kernels="ffma"))
     shapes = sorted(input_shapes, key=lambda shape: shape[0])
-    path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), wish)
+    path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), options)
     if path.splits_float32 and _runs_alone(graph, shapes[0]):
-        return _split_plan(path, shapes, wish)
+        return _split_plan(path, shapes, options)
     if path.splits_float32:
-        return _float32_plan(graph, facts, shapes, replace(wish, kernels="ffma"))
-    return _plain_plan(path, shapes, wish)
+        return _float32_plan(graph, facts, shapes, replace(options, kernels="ffma"))
+    return _plain_plan(path, shapes, options)
 
 
 def _with_stored_inputs(graph: Graph) -> Graph:
@@ -53,14 +56,16 @@ def _with_stored_inputs(graph: Graph) -> Graph:
     return replace(graph, ops=(*copies.values(), *ops))
 
 
-def _float32_plan(graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], wish: Wish) -> Plan:
-    return _plain_plan(choose_path(graph, facts, infer_shapes(graph, shapes[0]), wish), shapes, wish)
+def _float32_plan(
+    graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
+) -> Plan:
+    return _plain_plan(choose_path(graph, facts, infer_shapes(graph, shapes[0]), options), shapes, options)
 
 
-def _plain_plan(path: Path, shapes: Sequence[Shape | Mapping[str, Shape]], wish: Wish) -> Plan:
+def _plain_plan(path: Path, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions) -> Plan:
     arena = WeightArena()
-    normalise = preprocess.weights(wish.normalisation, arena) if wish.normalisation else None
-    scheduler = Scheduler(path, _constants(path, arena), _held(path.graph, arena), normalise, wish.keep_values)
+    normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
+    scheduler = Scheduler(path, _constants(path, arena), _held(path.graph, arena), normalise, options.keep_values)
     programs = tuple(scheduler.program(shape) for shape in shapes)
     return Plan(_weight_plan(arena), programs, families=path.families)
 
@@ -74,25 +79,25 @@ def _runs_alone(graph: Graph, shape: Shape) -> bool:
     return True
 
 
-def _split_plan(path: Path, shapes: Sequence[Shape], wish: Wish) -> Plan:
+def _split_plan(path: Path, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
     """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
     arena = WeightArena()
-    normalise = preprocess.weights(wish.normalisation, arena) if wish.normalisation else None
+    normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
     held = _held(path.graph, arena)
     path = path.with_scalings(_scalings(path, arena))
     constants = _constants(path, arena)
     exact = path.on_ffma()
-    scheduler = Scheduler(path, constants, held, normalise, wish.keep_values)
+    scheduler = Scheduler(path, constants, held, normalise, options.keep_values)
     programs = tuple(scheduler.program(shape) for shape in shapes)
-    kept = max(program.activations_nbytes for program in programs) if wish.keep_values else 0
+    kept = max(program.activations_nbytes for program in programs) if options.keep_values else 0
     exact_scheduler = Scheduler(exact, _constants(exact, arena), held, normalise, keep_values=False, reserved=kept)
     single = 1, *shapes[0][1:]
     observing = exact_scheduler.program(single, observed=path.scalings)
-    if wish.samples is None:
+    if options.samples is None:
         raise ModelError(
             "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
         )
-    calibration = Calibration(observing, wish.samples(), tuple(arena.finish))
+    calibration = Calibration(observing, options.samples(), tuple(arena.finish))
     return Plan(_weight_plan(arena), programs, calibration, exact_scheduler.program(single), path.families)
 
 

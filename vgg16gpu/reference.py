@@ -22,11 +22,18 @@ class Oracle:
 
     With `values` the model runs with these inner ONNX values as further outputs (which keeps onnxruntime from fusing
     across them). `operators`: what its QuantizeLinear and DequantizeLinear are instead, by the values they compute.
+    `file`: the model, where it is open already.
     Raises Error when onnxruntime is missing and ModelError when it refuses the model.
     """
 
-    def __init__(self, model: Path, values: Sequence[str] = (), operators: Mapping[str, str] | None = None) -> None:
-        changed = _changed(open_onnx(model), values, operators or {}) if values or operators else None
+    def __init__(
+        self,
+        model: Path,
+        values: Sequence[str] = (),
+        operators: Mapping[str, str] | None = None,
+        file: OnnxFile | None = None,
+    ) -> None:
+        changed = _changed(file or open_onnx(model), values, operators or {}) if values or operators else None
         try:
             self._session = open_session(changed or model, weights_folder=model.resolve().parent if changed else None)
         except ModelError as error:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,11 +52,24 @@ class _Direct:
 _Single: TypeAlias = tuple[dict[str, Array], Bytes, Callable[[], None], ResultBlock]
 
 
-class ResidentPlan:
-    """Owns the device memory of a plan. Kernels must have been built."""
+class Executor:
+    """A plan on a device: owns the device memory of it, and runs it."""
+
+    @classmethod
+    def load(cls, plan: Plan, device: Device) -> Self:
+        """Compile the kernels and bring everything to the device. Raises DeviceError and KernelError."""
+        check_memory(plan, device)
+        started = time.perf_counter()
+        with stage("kernels"):
+            device.build(plan.kernels)
+        compiled = time.perf_counter()
+        loaded = cls(plan, device)
+        loaded.compile_seconds, loaded.upload_seconds = compiled - started, time.perf_counter() - compiled
+        return loaded
 
     def __init__(self, plan: Plan, device: Device) -> None:
-        """Allocate, upload, calibrate, bind. Raises DeviceError when memory runs out."""
+        """Allocate, upload, calibrate, bind; kernels must have been built. Raises DeviceError when memory runs out."""
+        self.compile_seconds = self.upload_seconds = 0.0  # of `load`
         self.plan = plan
         self.device = device
         self.second_passes = 0  # images that were run again

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -20,21 +19,21 @@ import onnx
 import onnx.helper
 from onnx import TensorProto
 
+from vgg16gpu.declared import Declared
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.loader import Loaded, load_model
-from vgg16gpu.onnx_file import OnnxFile, element_type, open_onnx, parse_onnx
+from vgg16gpu.model import Model, ModelSource
+from vgg16gpu.onnx_file import OnnxFile, element_type
 from vgg16gpu.plan import make_plan
-from vgg16gpu.prepare import model_path
-from vgg16gpu.resident import ResidentPlan, check_memory
+from vgg16gpu.resident import Executor
 from vgg16gpu.shapes import infer_shapes
 from vgg16gpu.shown import printable
 from vgg16gpu.simplify import simplify
 
 AnyArray: TypeAlias = npt.NDArray[Any]
-Model: TypeAlias = str | Path | bytes | onnx.ModelProto
 
 CAPACITY: Final = 8  # plans that a session keeps on the device
 _DTYPES: Final[Mapping[int, np.dtype[Any] | None]] = {
@@ -44,30 +43,6 @@ _DTYPES: Final[Mapping[int, np.dtype[Any] | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Declared:
-    """An input or output as the model declares it. None: a dimension, or a whole shape, that it leaves open.
-
-    `dtype` is None for an output of which the model does not say the element type.
-    """
-
-    name: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[int | None, ...] | None
-
-    @property
-    def is_float(self) -> bool:
-        """Whether kernels can compute it, or with it."""
-        return self.dtype is None or self.dtype.kind == "f"
-
-    def fits(self, shape: Shape) -> bool:
-        """Whether an array of this shape is meant."""
-        declared = self.shape
-        return declared is None or (
-            len(declared) == len(shape) and all(want in (None, dim) for want, dim in zip(declared, shape, strict=True))
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class _Prepared:
     """A model made ready for inputs of one form: outputs that the kernels compute, and those that are known."""
@@ -75,33 +50,33 @@ class _Prepared:
     known: Mapping[str, AnyArray]
     computed: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    resident: ResidentPlan | None = None
+    executor: Executor | None = None
 
     def run(self, floats: Mapping[str, Array]) -> dict[str, AnyArray]:
         """Every output by name."""
         outputs = dict(self.known)
-        if self.resident:
-            arrays = self.resident.run_once({name: floats[name] for name in self.inputs})
+        if self.executor:
+            arrays = self.executor.run_once({name: floats[name] for name in self.inputs})
             outputs.update(zip(self.computed, arrays, strict=True))
         return outputs
 
     def close(self) -> None:
-        if self.resident:
-            self.resident.close()
+        if self.executor:
+            self.executor.close()
 
 
 class Session:
     """A model and a device. Use as a context manager, or call `close`. Threads take turns.
 
-    model: the ONNX file ("digits": the small net in the package), its bytes, or the message that onnx.load returns.
+    model: the ONNX file ("digits": the small net in the package), its bytes, what onnx.load returns, or a Model.
     device: "auto", "cpu", "cuda" or "cuda:N"; or a device that is open, and stays so.
 
     Raises ModelError for what is no model, or has inputs or outputs other than tensors of float32, float16, whole
     numbers and bool; DeviceError. What the operators need is looked at once shapes are known, by `check` and `run`.
     """
 
-    def __init__(self, model: Model, device: str | Device = "auto") -> None:
-        self._file = _opened(model)
+    def __init__(self, model: ModelSource, device: str | Device = "auto") -> None:
+        self._file = Model.of(model).file
         self.inputs, self.outputs = _declared_inputs(self._file), _declared_outputs(self._file)
         # Numbers that launches take by value: like whole numbers, they are known when a plan is made.
         self._fixed = {node.input[2] for node in self._file.model.graph.node if _has_pad_value(node)}
@@ -198,9 +173,7 @@ class Session:
         graph = simplify(graph)
         used = tuple(value.name for value in graph.inputs)
         plan = make_plan(graph, self.device.facts, {name: shapes[name] for name in used})
-        check_memory(plan, self.device)
-        self.device.build(plan.kernels)
-        return _Prepared(known, graph.outputs, used, ResidentPlan(plan, self.device))
+        return _Prepared(known, graph.outputs, used, Executor.load(plan, self.device))
 
 
 def without_empty(graph: Graph, sizes: Mapping[str, Shape]) -> Graph | None:
@@ -222,12 +195,6 @@ def without_empty(graph: Graph, sizes: Mapping[str, Shape]) -> Graph | None:
         return None
     constants = {name: array for name, array in graph.constants.items() if name in needed}
     return Graph(inputs[0], tuple(reversed(ops)), outputs, tuple(inputs[1:]), constants)
-
-
-def _opened(model: Model) -> OnnxFile:
-    if isinstance(model, bytes | onnx.ModelProto):
-        return parse_onnx(model if isinstance(model, bytes) else model.SerializeToString())
-    return open_onnx(model_path(model))
 
 
 def _has_pad_value(node: onnx.NodeProto) -> bool:

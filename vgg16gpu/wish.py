@@ -11,7 +11,7 @@ from vgg16gpu.quantise import QuantisedOp
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanOptions:
     """What a plan is made for, beside the graph and the device.
 
     precision: "fp32", "fp16", "bf16" or "int8". kernels: "auto", or the only family that may be used beside "ffma".

@@ -27,9 +27,9 @@ from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s3
 from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.variants import variants
+from vgg16gpu.model import Model
 from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.zoo.digits import heldout
-from vgg16gpu.zoo.metadata import model_metadata
 
 IMAGE = 16  # pixels a side: a third of the work of 28
 STEPS = 120  # of training, where any net will do that tells digits apart
@@ -194,7 +194,7 @@ def test_the_file_has_the_whole_net(net, model, data):
     again = read_lenet(model)
     assert (again.shape, again.mean, again.std) == (net.shape, data.mean, data.std)
     assert all(np.array_equal(again.parameters[name], value) for name, value in net.parameters.items())
-    metadata = model_metadata(model)
+    metadata = Model(model).metadata
     assert json.loads(metadata["vgg16gpu.labels"]) == list("0123456789")
     assert json.loads(metadata["vgg16gpu.mean"]) == [data.mean]
 

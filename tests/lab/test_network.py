@@ -22,7 +22,7 @@ from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.variants import variants
 from vgg16gpu.ladder import kernels
 from vgg16gpu.ladder.rung import Setting
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 from vgg16gpu.zoo.generate import make_vgg
 
 IMAGES = 4
@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def graph(model):
-    return load_graph(Request(model))
+    return Model(model).graph()
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def setting_of(made, device):
     """A setting of 61 pixels a side."""
     with TemporaryDirectory() as folder:
         model = made(Path(folder), 61)
-    return Setting(model.path, model.graph, model.shape, device, device.facts.kind)
+    return Setting(model.model, model.graph, model.shape, device, device.facts.kind)
 
 
 def test_layers_of_another_answer_have_no_time(device, monkeypatch):
@@ -256,7 +256,7 @@ def test_layers_of_another_answer_have_no_time(device, monkeypatch):
 
 
 def test_what_does_not_fit_into_the_published_array_is_said(device, monkeypatch, graph):
-    setting = Setting(Path(), graph, (1, 3, 37, 37), device, device.facts.kind)
+    setting = Setting(None, graph, (1, 3, 37, 37), device, device.facts.kind)
     assert network_causes.unlike_published(setting) == ""
     monkeypatch.setattr(kernels, "THREADS", 16)
     said = network_causes.unlike_published(setting)

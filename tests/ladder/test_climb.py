@@ -27,7 +27,7 @@ from vgg16gpu.ladder.planned import _OneByOne
 from vgg16gpu.ladder.report import BOUNDS, PRECISIONS
 from vgg16gpu.ladder.rung import Setting
 from vgg16gpu.ladder.rungs import LETTERS, RUNGS
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.shipped import digits_model
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -49,8 +49,9 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def setting(path: Path, device: Device) -> Setting:
-    graph = load_graph(Request(path))
-    return Setting(path, graph, resolve_input_shape(graph, 1), device, device.facts.kind)
+    model = OnnxModel(path)
+    graph = model.graph()
+    return Setting(model, graph, resolve_input_shape(graph, 1), device, device.facts.kind)
 
 
 def climbed(path: Path, device: Device, letters: str = "".join(LETTERS)) -> dict[str, Outcome]:
@@ -93,7 +94,8 @@ def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> Non
     model = Model(("n", 2, 7, 9))
     pooled = model.node("MaxPool", [model.conv("input", "a", 2, 3)], "b", kernel_shape=[2, 2], strides=[2, 2])
     model.gemm(model.node("Flatten", [pooled], "f"), "scores", 3 * 3 * 4, 4)
-    where = Setting(tmp_path, load_graph(Request(written(model, tmp_path))), (1, 2, 7, 9), device, "")
+    opened = OnnxModel(written(model, tmp_path))
+    where = Setting(opened, opened.graph(), (1, 2, 7, 9), device, "")
     x = np.random.default_rng(0).standard_normal((1, 2, 7, 9)).astype(np.float32)
     scores = []
     for rung in RUNGS[: len(SIMPLE)]:
@@ -175,7 +177,7 @@ def outcome_of(running: Fixed | Exception) -> Outcome:
         return running
 
     rung = replace(RUNGS[0], open=opened)
-    where = Setting(Path(), None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
+    where = Setting(None, None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
     return climb(where, [rung], REFERENCE, REFERENCE, lambda _: None)[0]
 
 
@@ -202,7 +204,7 @@ def test_every_image_is_checked_and_the_first_timed(
 
     x = np.arange(3, dtype=np.float32).reshape(3, 1)
     rung = replace(RUNGS[0], open=lambda _: Each(reference))
-    where = Setting(Path(), None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
+    where = Setting(None, None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
     (outcome,) = climb(where, [rung], x, reference, lambda _: None)
     assert (outcome.status, seen[:3]) == (status, [0, 1, 2])
     assert {*seen[3:]} == ({0} if status == "measured" else set())
@@ -325,7 +327,7 @@ def test_what_is_several_things_or_a_switch_says_so() -> None:
 
 
 def test_fused_operators_come_apart(narrow: Path) -> None:
-    graph = load_graph(Request(narrow))
+    graph = OnnxModel(narrow).graph()
     apart = unfused(graph, relu=True)
     assert not any(op.pool for op in apart.ops if isinstance(op, Conv))
     assert sum(isinstance(op, Pool) for op in apart.ops) == 5

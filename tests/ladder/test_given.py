@@ -13,8 +13,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.images import load_image
 from vgg16gpu.ladder.given import MOST, given_inputs
+from vgg16gpu.model import Model as OnnxModel
 from vgg16gpu.normalise import normalise
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.shipped import digits_model
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample, heldout
 
@@ -23,11 +23,11 @@ SHAPE = (1, 1, 32, 32)
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return load_graph(Request(digits_model()))
+    return OnnxModel(digits_model()).graph()
 
 
 def given(where: Path, graph: Graph) -> Array:
-    return given_inputs(where, digits_model(), graph, SHAPE)
+    return given_inputs(where, OnnxModel(digits_model()), graph, SHAPE)
 
 
 def samples(count: int) -> Any:
@@ -76,9 +76,10 @@ def test_a_file_with_channels_last_is_turned(tmp_path: Path) -> None:
     model.gemm(model.node("Flatten", [x], "f"), "y", 96, 5)
     path, x = model.save(tmp_path / "keras.onnx"), np.random.default_rng(0).standard_normal((2, 6, 4, 3))
     np.save(tmp_path / "x.npy", x.astype(np.float32))
-    turned = load_graph(Request(path))
+    opened = OnnxModel(path)
+    turned = opened.graph()
     shape: Shape = (1, 3, 6, 4)
-    found = given_inputs(tmp_path / "x.npy", path, turned, shape)
+    found = given_inputs(tmp_path / "x.npy", opened, turned, shape)
     np.testing.assert_array_equal(found, np.moveaxis(x.astype(np.float32), -1, 1))
 
 
@@ -87,7 +88,8 @@ def test_rows(tmp_path: Path) -> None:
     model.gemm("input", "y", 6, 5)
     path, x = model.save(tmp_path / "m.onnx"), np.arange(12, dtype=np.float32).reshape(2, 6)
     np.save(tmp_path / "x.npy", x)
-    np.testing.assert_array_equal(given_inputs(tmp_path / "x.npy", path, load_graph(Request(path)), (1, 6)), x)
+    opened = OnnxModel(path)
+    np.testing.assert_array_equal(given_inputs(tmp_path / "x.npy", opened, opened.graph(), (1, 6)), x)
 
 
 def test_what_is_refused(graph: Graph, tmp_path: Path) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from vgg16gpu.bench.ceilings import Ceilings
 from vgg16gpu.bench.layers import LayerTime
 from vgg16gpu.bench.readings import GpuState
 from vgg16gpu.bench.timing import Method, Regime, Summary
+from vgg16gpu.model import Model
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What to measure. None stands for the default of the kind of device."""
 
-    path: Path
+    model: Model
     device: str = "auto"
     precisions: tuple[str, ...] = ("fp32",)
     kernels: str = "auto"

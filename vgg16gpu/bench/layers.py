@@ -83,4 +83,4 @@ def _measure(engine: Engine, step: Step, floor: float, effort: LayerEffort) -> L
 
 def _seconds(engine: Engine, step: Step, launches: int, samples: int) -> list[float]:
     """Of each of `samples` rows of launches; the first one warms up."""
-    return engine.device.measure(engine.resident.bind((step,) * launches), samples)
+    return engine.device.measure(engine.executor.bind((step,) * launches), samples)

@@ -25,7 +25,7 @@ class EngineContender:
         self.variant = f"{engine.device.facts.kind}, {precision}"
         self._engine = engine
         self._x = x
-        self._launch = engine.resident.launcher(len(x))
+        self._launch = engine.executor.launcher(len(x))
 
     def scores(self) -> Array:
         """The first output."""
@@ -37,7 +37,7 @@ class EngineContender:
         for _ in range(2):
             self._launch()
         program = next(program for program in self._engine.plan.programs if program.batch == len(self._x))
-        return np.array_equal(self._engine.resident.read(program.outputs[0]), scores)
+        return np.array_equal(self._engine.executor.read(program.outputs[0]), scores)
 
     def measure(self, method: Method, runs: int) -> list[float]:
         """Seconds of each run; the device-resident methods use the input that the last `run` left on the device."""

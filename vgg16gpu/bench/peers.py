@@ -13,7 +13,7 @@ from typing import Protocol
 from vgg16gpu.bench.timing import Contender
 from vgg16gpu.errors import Error
 from vgg16gpu.graph import Array, Graph
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 
 # The precisions in which each peer runs the whole model on a GPU.
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -115,4 +115,4 @@ def opener(name: str, target: str) -> Callable[[Setting], Peer]:
 
 @lru_cache(maxsize=1)
 def _graph(path: Path) -> Graph:
-    return load_graph(Request(path))
+    return Model(path).graph()

@@ -37,7 +37,6 @@ from vgg16gpu.errors import Error
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph
 from vgg16gpu.normalise import default_mean, default_std
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reference import Oracle
 from vgg16gpu.testbench import STANDARD_INPUTS, standard_inputs
 
@@ -68,7 +67,7 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
 
 def _run(wanted: Wanted, fleet: Fleet, remarks: Remarks, say: Say, before_timing: Callable[[Engine], None]) -> Findings:
     """The benchmark, beside peers whose frameworks are being imported."""
-    graph = load_graph(Request(wanted.path))
+    graph = wanted.model.graph()
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
     shape = resolve_input_shape(graph, wanted.batches[0], wanted.size)
     inputs = np.ascontiguousarray(graph.input.to_file(sample_inputs(shape[1:])))
@@ -85,7 +84,7 @@ def _run(wanted: Wanted, fleet: Fleet, remarks: Remarks, say: Say, before_timing
             "kernels": wanted.kernels,
         }
         try:
-            with Engine(wanted.path, precision=precision, **options) as engine:
+            with Engine(wanted.model, precision=precision, **options) as engine:
                 if findings is None:
                     before_timing(engine)
                     say("waiting for the peers' frameworks")
@@ -123,7 +122,7 @@ def _references(wanted: Wanted, inputs: Array, say: Say) -> Array | None:
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     say("references from onnxruntime")
-    return Oracle(wanted.path).scores(inputs)
+    return Oracle(wanted.model.path).scores(inputs)
 
 
 def _begin(wanted: Wanted, model: _Model, engine: Engine, remarks: Remarks, say: Say) -> Findings:
@@ -170,7 +169,7 @@ def _setting(wanted: Wanted, model: _Model, precision: str, engine: Engine) -> S
     ordinal = int(wanted.device.partition(":")[2] or 0)
     threads = worker_threads(engine.device) if kind == "cpu" else 0
     tf32 = has_tf32(kind, engine.device.facts.compute_capability, precision)
-    return Setting(wanted.path, model.shape[1:], kind, ordinal, threads, precision, wanted.compiled, tf32)
+    return Setting(wanted.model.path, model.shape[1:], kind, ordinal, threads, precision, wanted.compiled, tf32)
 
 
 def _effort(wanted: Wanted, kind: str) -> Effort:

@@ -38,7 +38,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import GraphInput
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 from vgg16gpu.scores import finite_or_none
 
 _PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"
@@ -125,7 +125,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     old = read(options.compare) if options.compare else None
     wanted = _wanted(options)
     given, shape = _sample(wanted)
-    identity = model_identity(wanted.path, shape)
+    identity = model_identity(wanted.model.path, shape)
     say = _progress(options)
 
     def check(engine: Engine) -> None:
@@ -180,9 +180,8 @@ def _check_files(options: Options) -> None:
 
 
 def _wanted(options: Options) -> Wanted:
-    path = find_model(options.model)
     return Wanted(
-        path,
+        Model(find_model(options.model)),
         options.device,
         options.precision,
         options.kernels,
@@ -199,7 +198,7 @@ def _wanted(options: Options) -> Wanted:
 
 def _sample(wanted: Wanted) -> tuple[GraphInput, tuple[int, ...]]:
     """The model's input, and the shape of one. Raises ModelError for a file, a batch or a size that will not do."""
-    graph = load_graph(Request(wanted.path))
+    graph = wanted.model.graph()
     batches = wanted.batches or (graph.input.shape[0] or 1,)
     shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]
     return graph.input, shapes[0][1:]
@@ -212,7 +211,7 @@ def _cold_start(
         return None
     say("cold starts")
     x = sample_inputs(shape)[0]
-    return measure_cold_start(wanted.path, wanted.device, x, channels_last=given.channels_last)
+    return measure_cold_start(wanted.model.path, wanted.device, x, channels_last=given.channels_last)
 
 
 def _progress(options: Options) -> Callable[[str], None]:

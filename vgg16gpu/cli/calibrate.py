@@ -23,7 +23,7 @@ from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.histogram import METHOD
 from vgg16gpu.images import IMAGE_SUFFIXES
 from vgg16gpu.inputs import expand_paths, read_inputs, spec_of
-from vgg16gpu.prepare import Request, has_scales, load_graph
+from vgg16gpu.model import Model
 from vgg16gpu.scale_file import scales_path, write_scales
 
 _LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
@@ -58,16 +58,16 @@ def calibrate_command(**values: Any) -> None:
     written beside the scales. Each value gets the step that rounds it with the least mean squared error.
     """
     options = Options(**values)
-    path = find_model(options.model)
-    graph = load_graph(Request(path))
-    if has_scales(path):
+    model = Model(find_model(options.model))
+    path, graph = model.path, model.graph()
+    if model.has_scales:
         raise ModelError(
             f"{path}: has scales of its own (QuantizeLinear), which int8 takes, and no others; run it with "
             "--precision int8, or calibrate the float32 model"
         )
     check_writable(scales_path(path), "the file of scales")
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
-    notes = model_notes(path, graph, shape, options.pixels, None)
+    notes = model_notes(model, graph, shape, options.pixels, None)
     files = _spread(expand_paths([options.images]), options.limit)
     inputs = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))
     first = next(inputs)  # read before the engine is built, so that a wrong folder costs no compilation
@@ -75,7 +75,7 @@ def calibrate_command(**values: Any) -> None:
     inputs = itertools.islice(itertools.chain([first], inputs), options.limit)
     with (
         calibration_engine(
-            path,
+            model,
             device=options.device,
             batch=shape[0],
             size=options.size,

@@ -27,8 +27,8 @@ from vgg16gpu.files import check_writable
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape, Softmax
 from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
+from vgg16gpu.model import Model
 from vgg16gpu.platforms import usable_cores
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.reader import Reader, useful_processes
 from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
 from vgg16gpu.shown import printable
@@ -82,20 +82,21 @@ def infer(options: Options) -> int:
     files = expand_paths(options.images)
     path = find_model(options.model)
     with stage("model"):
-        graph = load_graph(Request(path, precision=options.precision))
+        model = Model(path)
+        graph = model.graph(options.precision)
         batch = options.batch or graph.input.shape[0] or 1
         shape = resolve_input_shape(graph, batch, options.size)
-        notes = model_notes(path, graph, shape, options.pixels, options.labels)
+        notes = model_notes(model, graph, shape, options.pixels, options.labels)
     has_scales_beside = options.precision == "int8" and not graph.integers
-    warnings = [contradiction(path, graph, notes, shape)]
-    warnings += [calibrated_otherwise(path, notes, shape)] if has_scales_beside else []
+    warnings = [contradiction(model, graph, notes, shape)]
+    warnings += [calibrated_otherwise(model, notes, shape)] if has_scales_beside else []
     reader = _reader(files, graph, shape, notes, options)
     with closing(reader.inputs()) as inputs:
         batches = batched(inputs, batch)
         # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
         with stage("first input"):
             batches = itertools.chain([_first(batches, reader)], batches)
-        with _engine(path, batch, notes, options) as engine:
+        with _engine(model, batch, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
                 report = _report(engine, results, reader, notes, options.top)
@@ -136,9 +137,9 @@ def _first(batches: Iterator[list[NamedInput]], reader: Reader) -> list[NamedInp
     raise InputError(first.problem + f" ({len(others)} other images cannot be read either)" * bool(others))
 
 
-def _engine(path: Path, batch: int, notes: ModelNotes, options: Options) -> Engine:
+def _engine(model: Model, batch: int, notes: ModelNotes, options: Options) -> Engine:
     return Engine(
-        path,
+        model,
         device=options.device,
         precision=options.precision,
         kernels=options.kernels,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,9 +24,9 @@ from vgg16gpu.errors import DeviceError, ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
-from vgg16gpu.loader import load
+from vgg16gpu.model import Model
 from vgg16gpu.platforms import machine_memory, usable_cores
-from vgg16gpu.prepare import Request, load_graph, plan_graph
+from vgg16gpu.prepare import EngineOptions, compile_model
 from vgg16gpu.program import Plan, Step, Value
 from vgg16gpu.shapes import infer_shapes, matmul_operands
 from vgg16gpu.tuned import table as table_of_tiles
@@ -101,40 +100,41 @@ def info_command(
         described = describe_nodes(path)
         print_json(described) if as_json else print_nodes(described)
         return
+    opened = Model(path)
     try:
-        graph = load(path)
+        graph = opened.loaded()
     except ModelError as error:
         if nodes := refused_nodes(error, path):
             refusal = describe_refusal(error, path, nodes)
             print_json(refusal) if as_json else print_refusal(refusal)
             ctx.exit(EXIT_CHECK_FAILED)
         raise
-    request = Request(path, size=size, precision=precision, kernels=kernels)
-    fused = load_graph(request)
+    options = EngineOptions(size=size, precision=precision, kernels=kernels)
+    fused = options.graph(opened)
     batch = batch or fused.input.shape[0] or 1
-    request = replace(request, batch=batch)
+    options = replace(options, batch=batch)
     given = resolve_input_shape(fused, batch, size)
     shape = fused.input.in_file(given)
-    summary = _summary(path, graph, shape, fused, given)
+    summary = _summary(opened, graph, shape, fused, given)
     if shows_graph:
         steps = summary | {"passes": stages(graph, shape)}
         print_json(steps) if as_json else _print_graph(steps)
         return
     facts = device_facts(device)
-    plan = plan_graph(fused, request, facts)
-    report = summary | describe(request, layers(graph, shape), plan, facts)
+    plan = compile_model(opened, options, facts)
+    report = summary | describe(options, layers(graph, shape), plan, facts)
     print_json(report) if as_json else _print(report)
 
 
-def describe(request: Request, rows: Sequence[Layer], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+def describe(options: EngineOptions, rows: Sequence[Layer], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
     """What a run of the batch costs, as plain data: bytes and FLOP."""
     program = plan.programs[-1]
     return {
         "flop": sum(row.flop for row in rows),
         "layers": [vars(row) for row in rows],
         "device": facts.name,
-        "precision": request.precision,
-        "kernels": request.kernels,
+        "precision": options.precision,
+        "kernels": options.kernels,
         "steps": [_step(step) for step in program.all_steps()],
         "values": [_value(value, plan.families.get(value.name, "")) for value in program.values],
         "memory": {
@@ -147,14 +147,14 @@ def describe(request: Request, rows: Sequence[Layer], plan: Plan, facts: DeviceF
     }
 
 
-def _summary(path: Path, graph: Graph, shape: Shape, fused: Graph, given: Shape) -> dict[str, Any]:
+def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shape) -> dict[str, Any]:
     """What the file says; `refused` is for whoever reads the JSON of any model. `fused`, `given`: simplified."""
     shapes = infer_shapes(graph, shape)
     layout = ("NHWC" if fused.input.channels_last else "NCHW") if len(shape) == 4 else "NF"
-    notes = model_notes(path, fused, given, PixelOptions(), None)
+    notes = model_notes(model, fused, given, PixelOptions(), None)
     return {
-        "model": str(path),
-        "file_nbytes": path.stat().st_size,
+        "model": str(model.path),
+        "file_nbytes": model.path.stat().st_size,
         "refused": [],
         "note": notes.note,
         "preprocess": notes.preprocess and notes.preprocess.report(*given[2:], pictures=given[1] in (1, 3)),

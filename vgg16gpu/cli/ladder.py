@@ -26,7 +26,7 @@ from vgg16gpu.ladder.plot import digits, write_plot
 from vgg16gpu.ladder.report import Content, content
 from vgg16gpu.ladder.rung import Setting
 from vgg16gpu.ladder.rungs import LETTERS, RUNGS
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 from vgg16gpu.scores import finite_or_none
 
 _INPUTS_HELP = (
@@ -68,14 +68,14 @@ def ladder_command(
     check_outputs({"--output": output, "--plot": plot})
     if plot:
         check_plot(plot)
-    path = find_model(model)
-    graph = load_graph(Request(path))
+    opened_model = Model(find_model(model))
+    graph = opened_model.graph()
     shape = resolve_input_shape(graph, 1, size)
-    given = given_inputs(inputs, path, graph, shape) if inputs else None
+    given = given_inputs(inputs, opened_model, graph, shape) if inputs else None
     opened, choice = open_device(device)
     try:
         say = _progress(wanted=not as_json and (output is not None or console(stderr=True).is_terminal))
-        result = _climbed(Setting(path, graph, shape, opened, device, given), choice, rungs or LETTERS, say)
+        result = _climbed(Setting(opened_model, graph, shape, opened, device, given), choice, rungs or LETTERS, say)
     finally:
         opened.close()
     if output:

@@ -17,10 +17,11 @@ from vgg16gpu.cli.options import TRAINED_NAME, json_option, new_model
 from vgg16gpu.cli.show import megabytes, print_json, seconds
 from vgg16gpu.errors import ModelError
 from vgg16gpu.files import Progress, check_outputs, check_writable
+from vgg16gpu.model import Model
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE, model_metadata
+from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE
 from vgg16gpu.zoo.samples import write_sample_text
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -120,7 +121,7 @@ def _spare_other_models(path: Path) -> None:
     if not path.is_file():
         return
     try:
-        generated = model_metadata(path).get(NOTE_KEY) == RANDOM_NOTE
+        generated = Model(path).metadata.get(NOTE_KEY) == RANDOM_NOTE
     except ModelError:
         generated = False
     if not generated:

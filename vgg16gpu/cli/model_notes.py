@@ -10,10 +10,11 @@ from vgg16gpu.cli.preprocess_options import PixelOptions, chosen
 from vgg16gpu.errors import InputError
 from vgg16gpu.first_layers import first_layers
 from vgg16gpu.graph import Graph, Shape
+from vgg16gpu.model import Model
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.scale_file import read_preprocess, scales_path
 from vgg16gpu.zoo.labels import load as load_labels
-from vgg16gpu.zoo.metadata import LABELS_KEY, NOTE_KEY, metadata_list, model_metadata, model_preprocess
+from vgg16gpu.zoo.metadata import LABELS_KEY, NOTE_KEY, metadata_list
 
 
 @dataclass(frozen=True)
@@ -42,30 +43,30 @@ class ModelNotes:
         return load_labels(self.labels, classes)
 
 
-def model_notes(model: Path, graph: Graph, shape: Shape, pixels: PixelOptions, labels: Path | None) -> ModelNotes:
+def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, labels: Path | None) -> ModelNotes:
     """The user's words first, then the metadata of the model file, then what its graph lets assume.
 
     `graph` is the simplified one, `shape` that of its inputs. Raises InputError and ModelError.
     """
-    metadata = model_metadata(model)
+    metadata = model.metadata
     preprocess = None
     if len(shape) == 4:
-        preprocess = chosen(pixels, shape[1], lambda: model_preprocess(model, metadata, graph, shape))
+        preprocess = chosen(pixels, shape[1], lambda: model.preprocess(graph, shape))
     elif pixels.given:
-        raise InputError(f"{model}: takes rows of {shape[1]} numbers, no pictures; leave {pixels.given[0]} out")
+        raise InputError(f"{model.name}: takes rows of {shape[1]} numbers, no pictures; leave {pixels.given[0]} out")
     return ModelNotes(
         preprocess=preprocess,
         labels=labels,
-        own_labels=tuple(str(label) for label in metadata_list(metadata, LABELS_KEY, model)),
+        own_labels=tuple(str(label) for label in metadata_list(metadata, LABELS_KEY, model.name)),
         note=metadata.get(NOTE_KEY, ""),
     )
 
 
-def contradiction(model: Path, graph: Graph, notes: ModelNotes, shape: Shape) -> str | None:
+def contradiction(model: Model, graph: Graph, notes: ModelNotes, shape: Shape) -> str | None:
     """A warning when the user's words are not what the file itself says of its pictures. Raises ModelError."""
     if notes.preprocess is None or not notes.preprocess.origin.options:
         return None
-    own = model_preprocess(model, model_metadata(model), graph, shape)
+    own = model.preprocess(graph, shape)
     if own.origin.kind != "file":
         if first_layers(graph, shape[1]) is None:
             return None
@@ -78,10 +79,10 @@ def contradiction(model: Path, graph: Graph, notes: ModelNotes, shape: Shape) ->
     return f"the model asks for other {steps}; {own.origin}; without {given} that is done"
 
 
-def calibrated_otherwise(model: Path, notes: ModelNotes, shape: Shape) -> str | None:
+def calibrated_otherwise(model: Model, notes: ModelNotes, shape: Shape) -> str | None:
     """A warning when the scales of int8 come from pictures to which something else was done. Raises ModelError."""
-    before = read_preprocess(model)
+    before = read_preprocess(model.path)
     if before is None or before == notes.preprocess:
         return None
     steps, _, _ = before.line(shape[2], shape[3]).partition(";")
-    return f"{scales_path(model)} was calibrated on other {steps}; run `calibrate` again with what is done now"
+    return f"{scales_path(model.path)} was calibrated on other {steps}; run `calibrate` again with what is done now"

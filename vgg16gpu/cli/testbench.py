@@ -31,7 +31,6 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
 from vgg16gpu.files import atomic_writer, check_writable
 from vgg16gpu.graph import Array
-from vgg16gpu.onnx_file import open_onnx
 from vgg16gpu.reference import Oracle
 from vgg16gpu.scores import finite_or_none, write_text
 from vgg16gpu.testbench import StepVerdict, judge_steps, mean_times, worst_steps
@@ -120,7 +119,7 @@ def _run(bench: Bench, options: Options) -> Outcome:
 
 def _engine(bench: Bench, options: Options) -> Engine:
     return Engine(
-        bench.path,
+        bench.model,
         device=options.device,
         precision=options.precision,
         kernels=options.kernels,
@@ -133,9 +132,9 @@ def _engine(bench: Bench, options: Options) -> Engine:
 
 
 def _steps(engine: Engine, bench: Bench, tolerance: float) -> tuple[StepVerdict, ...]:
-    known = {name for node in open_onnx(bench.path).model.graph.node for name in node.output}
+    known = {name for node in bench.model.file.model.graph.node for name in node.output}
     names = [op.y for op in engine.graph.ops if op.y in known]  # the ONNX values that steps store
-    oracle = Oracle(bench.path, names, bench.unrounded)
+    oracle = Oracle(bench.model.path, names, bench.unrounded, bench.model.file)
     runs = []
     for item in itertools.islice(iter(bench.inputs), _LAYER_INPUTS):
         engine.run(item.array[None])

@@ -21,9 +21,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph
 from vgg16gpu.inputs import NamedInput, read_inputs, spec_of
-from vgg16gpu.loader import load
+from vgg16gpu.model import Model
 from vgg16gpu.normalise import normalise
-from vgg16gpu.prepare import Request, has_scales, load_graph
 from vgg16gpu.preprocessing import Preprocess
 from vgg16gpu.quantised_reference import QuantisedOracle
 from vgg16gpu.reference import Oracle
@@ -80,7 +79,7 @@ class Options:
 class Bench:
     """A model and what it is asked."""
 
-    path: Path
+    model: Model
     graph: Graph
     shape: tuple[int, ...]  # of one sample
     notes: ModelNotes
@@ -112,7 +111,7 @@ class Bench:
     @cached_property
     def unrounded(self) -> Mapping[str, str]:
         """Of a file that rounds values to integers by itself: what its nodes are without that."""
-        return plain_operators(load(self.path))
+        return plain_operators(self.model.loaded())
 
     def numbers(self, item: NamedInput) -> Array:
         """One input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
@@ -124,7 +123,7 @@ class Bench:
 
     def exact(self, inputs: Iterable[NamedInput]) -> Array:
         """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
-        oracle = Oracle(self.path, operators=self.unrounded)
+        oracle = Oracle(self.model.path, operators=self.unrounded, file=self.model.file)
         return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
 
     def quantised(self, inputs: Iterable[NamedInput]) -> Array:
@@ -132,10 +131,10 @@ class Bench:
 
         A file with scales of its own is that form.
         """
-        if has_scales(self.path):
-            oracle = Oracle(self.path)
+        if self.model.has_scales:
+            oracle = Oracle(self.model.path)
             return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
-        form = QuantisedOracle(self.graph, read_scales(self.path, self.graph))
+        form = QuantisedOracle(self.graph, read_scales(self.model.path, self.graph))
         return np.concatenate([form.scores(self.graph.input.from_file(self.numbers(item))) for item in inputs])
 
 
@@ -155,10 +154,10 @@ class Outcome:
 
 def prepare(options: Options) -> Bench:
     """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
-    path = _find(options.model)
-    graph = load_graph(Request(path))
+    model = Model(_find(options.model))
+    graph = model.graph()
     shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
-    notes = model_notes(path, graph, shape, options.pixels, options.labels)
+    notes = model_notes(model, graph, shape, options.pixels, options.labels)
     classes = _classes(graph, shape)
     names = notes.names(classes)  # complains of --labels even where no name is shown
     sample = shape[1:]
@@ -166,21 +165,21 @@ def prepare(options: Options) -> Bench:
         files = labelled_images(options.images, names)
         inputs: Sequence[NamedInput] = LabelledImages(files, sample, notes.preprocess)
         labels = [label for _, label in files]
-        return Bench(path, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
+        return Bench(model, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
     if options.inputs:
         inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample, notes.preprocess)))
         references = _references(options.references, len(inputs), classes)
-        return Bench(path, graph, sample, notes, inputs, references=references)
+        return Bench(model, graph, sample, notes, inputs, references=references)
     if is_digits(options.model):
         pixels, _, targets = heldout()
         inputs = [NamedInput(f"digit {i}", x) for i, x in enumerate(pixels)]
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
-        return Bench(path, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
+        return Bench(model, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
     inputs = [
         replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
         for item in standard_inputs(sample, notes.mean or (), notes.std or ())
     ]
-    return Bench(path, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+    return Bench(model, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
 
 
 def first_output(outputs: Outputs) -> Array:

@@ -18,7 +18,7 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
     return {
         "passed": report.passed,
         "failures": list(report.failures),
-        "model": bench.path.name,
+        "model": bench.model.path.name,
         "note": bench.notes.note,
         "preprocess": bench.preprocess,
         "precision": outcome.precision,
@@ -51,7 +51,7 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
     """Tables and verdict on stdout."""
     screen = console()
     judged = f"tolerance {report.tolerance:g}" if math.isfinite(report.tolerance) else "judged by their mean"
-    heading(screen, f"{bench.path}, {outcome.precision}: errors are max|y - r| / max|r|, {judged}")
+    heading(screen, f"{bench.model.path}, {outcome.precision}: errors are max|y - r| / max|r|, {judged}")
     screen.print(_input_table(report))
     if report.steps:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")

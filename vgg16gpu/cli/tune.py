@@ -26,8 +26,8 @@ from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.files import atomic_writer, check_outputs
 from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Graph
+from vgg16gpu.model import Model
 from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.prepare import Request, load_graph
 from vgg16gpu.program import Kernel
 from vgg16gpu.tune.search import Finding, search, tiles
 from vgg16gpu.tune.tasks import Task, distinct, tasks, vgg_graph
@@ -161,7 +161,7 @@ def _graphs(options: Options) -> Iterator[tuple[Graph, tuple[int, int] | None]]:
                 raise ModelError(f"--size {height}x{width}: VGG16 without a model file is square; name a model")
             yield vgg_graph(Vgg(size=height)), (height, width)
     for model in options.models:
-        graph = load_graph(Request(model))
+        graph = Model(model).graph()
         for size in options.sizes or (None,):
             yield graph, size
 

@@ -91,8 +91,8 @@ class NetworkRows:
         tell(len(versions), len(versions), "done")
 
     def _prepared(self, model: PlainModel) -> Prepared:
-        expected = OnnxruntimeNet(model.path, model.graph.input).run(model.x)
-        setting = Setting(model.path, model.graph, model.shape, self._stand.device, self._device_name)
+        expected = OnnxruntimeNet(model.model.path, model.graph.input).run(model.x)
+        setting = Setting(model.model, model.graph, model.shape, self._stand.device, self._device_name)
         return Prepared(setting, model.x, expected)
 
     def _measured(self, version: Version) -> Sequence[Rounds]:

@@ -13,15 +13,14 @@ from vgg16gpu.fit import resolve_input_shape
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.ladder.given import given_inputs
 from vgg16gpu.ladder.layers import sites
-from vgg16gpu.prepare import Request, load_graph
-from vgg16gpu.shown import printable
+from vgg16gpu.model import Model
 
 
 @dataclass(frozen=True, eq=False)
 class PlainModel:
     """A chain of convolutions, max-pools and fully connected layers, and its inputs."""
 
-    path: Path
+    model: Model
     graph: Graph  # simplified
     shape: Shape  # of the input: (1, C, H, W)
     x: Array  # (N, C, H, W)
@@ -32,14 +31,14 @@ def plain_model(path: Path, inputs: Path | None = None, size: int | None = None)
 
     Raises ModelError for a model that a version of S5 cannot run, and InputError for inputs that do not fit it.
     """
-    graph = load_graph(Request(path))
+    model = Model(path)
+    graph = model.graph()
     shape = resolve_input_shape(graph, 1, None if size is None else (size, size))
-    named = printable(str(path))
     if len(shape) != 4:
-        raise ModelError(f"{named}: input '{graph.input.name}' has shape {shape}; S5 takes images, (N, C, H, W)")
+        raise ModelError(f"{model.name}: input '{graph.input.name}' has shape {shape}; S5 takes images, (N, C, H, W)")
     try:
         sites(graph, shape)
     except ModelError as error:
-        raise ModelError(f"{named}: S5 takes plain VGGs: {error}") from error
-    x = given_inputs(inputs, path, graph, shape) if inputs else np.ascontiguousarray(sample_inputs(shape[1:]))
-    return PlainModel(path, graph, shape, x)
+        raise ModelError(f"{model.name}: S5 takes plain VGGs: {error}") from error
+    x = given_inputs(inputs, model, graph, shape) if inputs else np.ascontiguousarray(sample_inputs(shape[1:]))
+    return PlainModel(model, graph, shape, x)

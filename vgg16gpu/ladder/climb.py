@@ -61,7 +61,8 @@ def onnxruntime_scores(setting: Setting, x: Array) -> tuple[Array, Summary]:
     """
     device = setting.device
     threads = worker_threads(device) if device.facts.kind == "cpu" else 0
-    with closing(open_peer("onnxruntime", PeerSetting(setting.path, setting.shape[1:], "cpu", 0, threads))) as peer:
+    model = setting.model.path
+    with closing(open_peer("onnxruntime", PeerSetting(model, setting.shape[1:], "cpu", 0, threads))) as peer:
         ways = [peer.ways(np.ascontiguousarray(setting.graph.input.to_file(image)))[0] for image in _images(x)]
         cpu, *others = [way.make() for way in ways]
         start = time.perf_counter()

@@ -12,22 +12,22 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.images import IMAGE_SUFFIXES
 from vgg16gpu.inputs import NamedInput, read_inputs, spec_of
+from vgg16gpu.model import Model
 from vgg16gpu.normalise import normalise
 from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.zoo.metadata import model_metadata, model_preprocess
 
 MOST: Final = 100  # inputs; every network of a table is checked on all of them
 NUMBERS: Final = (".txt", ".npy", ".npz")
 
 
-def given_inputs(where: Path, model: Path, graph: Graph, shape: Shape) -> Array:
+def given_inputs(where: Path, model: Model, graph: Graph, shape: Shape) -> Array:
     """The inputs in a file (.txt, .npy, .npz, a picture) or a folder of such files, as float32 (N, C, H, W) or (N, F).
 
     A folder with pictures is read for these alone. `graph` is the simplified one, `shape` that of its input with one
     image. Pictures are prepared as the model's metadata says, or as its graph lets assume. Raises InputError, also for
     more than MOST inputs, and ModelError for metadata that is wrong.
     """
-    preprocess = model_preprocess(model, model_metadata(model), graph, shape) if len(shape) == 4 else None
+    preprocess = model.preprocess(graph, shape) if len(shape) == 4 else None
     items = read_inputs(_files(where), spec_of(graph.input, shape[1:], preprocess))
     found = [_numbers(item, graph, preprocess) for item in islice(items, MOST + 1)]
     if len(found) > MOST:

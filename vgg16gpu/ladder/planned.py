@@ -14,8 +14,8 @@ from vgg16gpu.graph import Array, Graph, Shape
 from vgg16gpu.ladder.layers import unfused
 from vgg16gpu.plan import make_plan
 from vgg16gpu.program import Arena, Step
-from vgg16gpu.resident import ResidentPlan, check_memory
-from vgg16gpu.wish import Wish
+from vgg16gpu.resident import Executor
+from vgg16gpu.wish import PlanOptions
 
 
 class PlannedNet:
@@ -28,23 +28,21 @@ class PlannedNet:
         self, graph: Graph, shape: Shape, device: Device, *, fused: bool = True, split: bool = True, whole: bool = True
     ) -> None:
         facts = replace(device.facts, shares_sums=split)
-        plan = make_plan(graph if fused else unfused(graph, relu=True), facts, [shape], Wish(kernels="ffma"))
-        check_memory(plan, device)
-        device.build(plan.kernels)
+        plan = make_plan(graph if fused else unfused(graph, relu=True), facts, [shape], PlanOptions(kernels="ffma"))
         self._device = device
-        self._resident = ResidentPlan(plan, device if whole else cast(Device, _OneByOne(device)))
+        self._executor = Executor.load(plan, device if whole else cast(Device, _OneByOne(device)))
 
     def run(self, x: Array) -> Array:
         """The scores (1, classes) of one image (1, C, H, W)."""
-        return self._resident.run(1, np.ascontiguousarray(x)).outputs[0].copy()
+        return self._executor.run(1, np.ascontiguousarray(x)).outputs[0].copy()
 
     def device_seconds(self, repeats: int) -> list[float] | None:
         """Seconds on the device of so many runs, input and output there."""
-        return self._device.measure(self._resident.launcher(1), repeats)
+        return self._device.measure(self._executor.launcher(1), repeats)
 
     def close(self) -> None:
         """Give everything back."""
-        self._resident.close()
+        self._executor.close()
 
 
 class EngineNet:
@@ -60,7 +58,7 @@ class EngineNet:
 
     def device_seconds(self, repeats: int) -> list[float] | None:
         """Seconds on the device of so many runs, input and output there."""
-        return self._engine.device.measure(self._engine.resident.launcher(1), repeats)
+        return self._engine.device.measure(self._engine.executor.launcher(1), repeats)
 
     def close(self) -> None:
         """Give everything back."""

@@ -38,7 +38,7 @@ def content(setting: Setting, device_choice: str, outcomes: Sequence[Outcome], r
     facts = setting.device.facts
     return {
         "schema": SCHEMA,
-        "model": model_identity(setting.path, setting.shape),
+        "model": model_identity(setting.model.path, setting.shape),
         "device": {"kind": facts.kind, "name": facts.name},
         "device_choice": device_choice,
         "environment": environment(setting.device),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from vgg16gpu.devices.base import Device
 from vgg16gpu.graph import Array, Graph, Shape
+from vgg16gpu.model import Model
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
     """What every rung runs: a model (its simplified graph) on one image, on a device that is open."""
 
-    path: Path
+    model: Model
     graph: Graph
     shape: Shape  # of the input: (1, C, H, W)
     device: Device

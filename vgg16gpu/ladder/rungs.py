@@ -22,7 +22,6 @@ from vgg16gpu.ladder.kernels import Technique, partial_sums
 from vgg16gpu.ladder.net import DeviceNet, HostNet
 from vgg16gpu.ladder.planned import EngineNet, PlannedNet
 from vgg16gpu.ladder.rung import Rung, Running, Setting
-from vgg16gpu.prepare import has_scales
 
 PARTIALS = Technique(kernels.conv_partials, kernels.gemm_partials, kernels.pool_columns, partial_sums)
 SERIAL = Technique(kernels.conv_serial, kernels.gemm_serial, kernels.pool_columns)
@@ -52,16 +51,16 @@ def _planned(setting: Setting, **taken_away: bool) -> Running:
 
 
 def _engine(setting: Setting, **options: Any) -> Running:
-    return EngineNet(Engine(setting.path, device=setting.device_name, size=setting.size, **options))
+    return EngineNet(Engine(setting.model, device=setting.device_name, size=setting.size, **options))
 
 
 def _int8(setting: Setting) -> Running:
     """With the file's own scales, else with such as suit the pictures that are asked about."""
-    if has_scales(setting.path):
+    if setting.model.has_scales:
         return _engine(setting, precision="int8")
     others = sample_inputs(setting.shape[1:])[1:] if setting.inputs is None else setting.inputs
     given = [NamedInput(f"sample {i}", setting.graph.input.to_file(x[np.newaxis])[0]) for i, x in enumerate(others, 1)]
-    with calibration_engine(setting.path, device=setting.device_name, size=setting.size) as engine:
+    with calibration_engine(setting.model, device=setting.device_name, size=setting.size) as engine:
         scales = calibrate(engine, given).scales
     return _engine(setting, precision="int8", scales=scales)
 

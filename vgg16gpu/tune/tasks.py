@@ -34,7 +34,7 @@ from vgg16gpu.program import Arena, Control, Layout, Pointer, Step, Value
 from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.shapes import infer_shapes, output_shape
 from vgg16gpu.simplify import simplify
-from vgg16gpu.wish import Wish
+from vgg16gpu.wish import PlanOptions
 from vgg16gpu.zoo.architecture import Vgg
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
@@ -105,7 +105,9 @@ def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: S
     for precision in precisions:
         quantised = _quantised(graph) if precision == "int8" else None
         try:
-            path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), Wish(precision, quantised=quantised))
+            path = choose_path(
+                graph, facts, infer_shapes(graph, shapes[0]), PlanOptions(precision, quantised=quantised)
+            )
         except ModelError as error:
             raise ModelError(f"{facts.name} has nothing to tune in {precision}: {error}") from error
         runs = [list(path.layers(infer_shapes(graph, shape))) for shape in shapes]

@@ -23,7 +23,7 @@ from onnx import ModelProto, StringStringEntryProto
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.first_layers import assumed
 from vgg16gpu.graph import Graph, Shape
-from vgg16gpu.onnx_file import open_onnx
+from vgg16gpu.onnx_file import OnnxFile
 from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
 from vgg16gpu.shown import shown
 
@@ -36,9 +36,9 @@ NOTE_KEY: Final = "vgg16gpu.note"
 RANDOM_NOTE: Final = "random weights: the names mean nothing"
 
 
-def model_metadata(path: str | Path) -> Mapping[str, str]:
-    """The metadata of an ONNX file. Reads its structure only, not its weights. Raises ModelError if it is no model."""
-    return {entry.key: entry.value for entry in open_onnx(path).model.metadata_props}
+def metadata_of(file: OnnxFile) -> Mapping[str, str]:
+    """The metadata of an ONNX file."""
+    return {entry.key: entry.value for entry in file.model.metadata_props}
 
 
 def encoded(metadata: Mapping[str, str]) -> bytes:

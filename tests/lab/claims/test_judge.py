@@ -35,7 +35,7 @@ from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.seeds import s1, s2, s3, s4, s5
 from vgg16gpu.ladder.layers import sites
-from vgg16gpu.prepare import Request, load_graph
+from vgg16gpu.model import Model
 from vgg16gpu.zoo.generate import make_vgg
 
 # ---- What every claim has
@@ -67,7 +67,7 @@ def narrow_vgg():
     with TemporaryDirectory() as folder:
         path = Path(folder) / "vgg.onnx"
         make_vgg(path, width=1, hidden=2, size=244, classes=2)
-        return sites(load_graph(Request(path)), (1, 3, 244, 244))
+        return sites(Model(path).graph(), (1, 3, 244, 244))
 
 
 def cases():

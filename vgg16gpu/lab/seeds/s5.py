@@ -52,11 +52,11 @@ def _sequential(setting: Setting) -> Net:
 
 
 def _onnxruntime(setting: Setting) -> Net:
-    return OnnxruntimeNet(setting.path, setting.graph.input)
+    return OnnxruntimeNet(setting.model.path, setting.graph.input)
 
 
 def _engine(setting: Setting) -> Net:
-    return EngineNet(Engine(setting.path, device=setting.device_name, size=setting.size))
+    return EngineNet(Engine(setting.model, device=setting.device_name, size=setting.size))
 
 
 CPU_NOTE: Final = "im2col and product in numpy, one thread of the host"
