@@ -15,8 +15,8 @@ from vgg16gpu.accuracy import (
     score_error,
     tolerance,
 )
+from vgg16gpu.choices import PRECISIONS
 from vgg16gpu.errors import InputError
-from vgg16gpu.prepare import PRECISIONS
 
 
 def test_score_error_is_per_row_and_norm_wise():

@@ -14,7 +14,6 @@ from vgg16gpu.cli import cli, testbench_case
 from vgg16gpu.cli import testbench as command
 from vgg16gpu.engine import Engine
 from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.model import Model
 from vgg16gpu.normalise import normalise
 from vgg16gpu.scale_file import read_scales
 from vgg16gpu.testbench import standard_inputs
@@ -229,8 +228,8 @@ class Integers(Engine):
     def __init__(self, model, *, precision, **options):
         assert precision == "int8"
         super().__init__(model, **options)
-        self.integers = Model(model).graph()
-        self.scales = read_scales(model, self.integers)
+        self.integers = self.model.graph()
+        self.scales = read_scales(self.model.path, self.integers)
 
     def run(self, x):
         normalised = normalise(x, DIGITS_MEAN, DIGITS_STD)

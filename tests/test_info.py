@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 from onnx_models import torch_vgg
 
+from vgg16gpu.choices import PRECISIONS
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.info import H200, device_facts, layers
 from vgg16gpu.devices.cache import cache_dir
@@ -20,7 +21,7 @@ from vgg16gpu.engine import Engine
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.graph import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
 from vgg16gpu.loader import load
-from vgg16gpu.prepare import PRECISIONS, SAMPLES
+from vgg16gpu.prepare import SAMPLES
 from vgg16gpu.shipped import digits_model
 from vgg16gpu.simplify import IMAGE_PASSES, simplify
 from vgg16gpu.tuned import table

@@ -167,7 +167,7 @@ class Wrong(Plan):
 def test_wrong_scales_come_from_wrong_samples(model, monkeypatch):
     plan = compile_model(Model(model), EngineOptions(batch=stress_scores.BATCH), HOPPER)
     right = plan.calibration.samples
-    engine = SimpleNamespace(plan=plan, program=plan.programs[-1], resident=Plan(), device="its own")
+    engine = SimpleNamespace(plan=plan, program=plan.programs[-1], executor=Plan(), device="its own")
     monkeypatch.setattr(stress_scores, "Executor", Wrong)
     monkeypatch.setattr(Wrong, "made", ())
     rows = list(stress_scores.measure(engine, exact, exact))
@@ -329,7 +329,7 @@ class Card:
         return 8 * 10**9 - self.taken
 
     def open(self, name):
-        return Model(self), name
+        return Opened(self), name
 
 
 class Opened:

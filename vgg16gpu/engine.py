@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import threading
 import time
 from bisect import bisect_left
@@ -23,22 +22,20 @@ from vgg16gpu.declared import Declared
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array, Shape
+from vgg16gpu.forms import Images, Input, InputForm
+from vgg16gpu.graph import Array
 from vgg16gpu.model import Model, ModelSource
 from vgg16gpu.pipeline import Pipeline, Sent
 from vgg16gpu.prepare import EngineOptions, compile_model
 from vgg16gpu.program import Program
 from vgg16gpu.quantise import Scales
-from vgg16gpu.resident import Executor, image_shape
+from vgg16gpu.resident import Executor
 from vgg16gpu.results import Results
-from vgg16gpu.shown import printable, shown
 from vgg16gpu.stages import stage
 from vgg16gpu.stream import Source, cut, flow, item_name
 
 _log = logging.getLogger(__name__)
 
-Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
-Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 Outputs: TypeAlias = Array | tuple[Array, ...]
 DeviceInput: TypeAlias = interop.SupportsCudaArray | Mapping[str, interop.SupportsCudaArray]
 DeviceOutputs: TypeAlias = interop.DeviceArray | tuple[interop.DeviceArray, ...]
@@ -119,7 +116,7 @@ class Engine:
             self._covers: dict[int, tuple[int, ...]] = {}  # by the number of images
             # By the number of the output; only at batch 1, as larger batches of such a model are refused.
             self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
-            self._accepted = {np.dtype(name): self._given_shape(name)[1:] for name in self.program.input.entries}
+            self._form = InputForm.of(self.graph.input, self.program)
             planned = time.perf_counter()
             self._executor = Executor.load(self.plan, self.device)
         except BaseException:
@@ -142,7 +139,7 @@ class Engine:
     def inputs(self) -> tuple[Declared, ...]:
         """The input, as `run` takes it: float32 in the file's own shape, N images."""
         value = self.program.input
-        return (Declared(value.name, np.dtype(np.float32), (None, *self._given_shape("float32")[1:])),)
+        return (Declared(value.name, np.dtype(np.float32), (None, *self._form.accepted[np.dtype(np.float32)])),)
 
     @property
     def outputs(self) -> tuple[Declared, ...]:
@@ -191,11 +188,11 @@ class Engine:
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave the range of float16 inside the network.
         """
-        if interop.is_on_device(array := self._only_input(x)):
+        if interop.is_on_device(array := self._form.only(x)):
             return self._run_on_device(array, stream)
         if stream is not None:
             raise InputError("stream is for arrays on the GPU, and this input is on the host; leave it out")
-        images = self._checked(x)
+        images = self._form.checked(x)
         parts = []
         with self._lock:
             executor = self._require_open()
@@ -216,7 +213,7 @@ class Engine:
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
             view = interop.view_of(x, foreign, stream)
-            self._check_form(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
+            self._form.check(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
             if self.graph.input.channels_last and view.dtype == np.float32:
                 raise InputError(
                     f"input '{self.program.input.name}' has its channels last in the model's file, and the host turns "
@@ -257,7 +254,7 @@ class Engine:
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self._checked_on_host), batch or sizes[-1])
+        return self._stream(Source(items, self._form.checked_on_host), batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
         """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
@@ -384,63 +381,9 @@ class Engine:
             yield first, batch
             first += batch
 
-    def _only_input(self, x: Any) -> Any:
-        if isinstance(x, Mapping):
-            name = self.program.input.name
-            if set(x) != {name}:
-                raise InputError(f"inputs {shown(sorted(map(str, x)))}: this model has one input, '{name}'")
-            return x[name]
-        return x
-
-    def _checked_on_host(self, x: Input) -> Images:
-        if interop.is_on_device(self._only_input(x)):
-            raise InputError(
-                "the input lies on a GPU, and a stream takes arrays on the host; give it to run, which takes it where "
-                "it is, or copy it (x.cpu() in torch, x.get() in CuPy)"
-            )
-        return self._checked(x)
-
-    def _checked(self, x: Input) -> Images:
-        images = _as_array(self._only_input(x))
-        if images.dtype == np.float16:
-            images = images.astype(np.float32)  # exact
-        self._check_form(images.dtype, images.shape, "x.astype(np.float32)")
-        return self.graph.input.from_file(images) if images.dtype == np.float32 else images
-
-    def _given_shape(self, element_type: str) -> Shape:
-        """The shape of the largest batch as a user gives it."""
-        shape = self.program.input.shape
-        return self.graph.input.in_file(shape) if element_type == "float32" else image_shape(shape, element_type)
-
-    def _check_form(self, dtype: np.dtype[Any], shape: Shape, conversion: str) -> None:
-        expected = self._accepted
-        if shape[1:] != expected.get(dtype) or not shape or shape[0] == 0:
-            accepted = " or ".join(f"{name} (N, {', '.join(map(str, dims))})" for name, dims in expected.items())
-            remedy = "" if dtype in expected else f"; convert it with {conversion}"
-            name = self.program.input.name
-            raise InputError(f"input '{name}' is {dtype} {shape}; this model takes {accepted}, N >= 1{remedy}")
-        if self._whole and shape[0] != 1:
-            i, whole = next(iter(self._whole.items()))
-            raise InputError(
-                f"input '{self.program.input.name}' is {dtype} {shape}; output '{self.graph.outputs[i]}' has shape "
-                f"{whole}, without a row for each image, so they come one by one: N = 1"
-            )
-
 
 def _named(chosen: npt.NDArray[np.bool_]) -> str:
     """How messages call the inputs that are marked, the first ones at least."""
     found = np.flatnonzero(chosen)
     which = ", ".join(map(str, found[:8])) + " ..." * (len(found) > 8)
     return f"input {which} of {len(chosen)} (counted from 0)"
-
-
-def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:
-    """`x` as an array in this machine's byte order. Raises InputError for what is none, or hides some of its values."""
-    masked = sys.modules.get("numpy.ma")  # importing it takes time, and who has a masked array has done so
-    if masked and isinstance(x, masked.MaskedArray):
-        raise InputError("the input is a masked array; say what stands in the masked places: x.filled(value)")
-    try:
-        array = np.asarray(x)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"the input is not an array: {printable(str(error))}") from error
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
