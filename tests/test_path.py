@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.random_graphs import HALF, SAME, zeros
+from vgg16gpu import ops
 from vgg16gpu.errors import ModelError
 from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, Softmax, Window
@@ -207,3 +208,10 @@ def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:
     }
     path = path_of(NET, options=PlanOptions("int8", quantised=quantised))
     assert [path.steps.get(name, 1.0) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]
+
+
+def test_the_planner_never_chooses_between_equals():
+    """Of the ways that one family has for an op each has a priority of its own."""
+    for op_type, several in ops._lowerings().items():
+        ranks = [(lowering.family, lowering.priority) for lowering in several]
+        assert len(set(ranks)) == len(ranks), op_type

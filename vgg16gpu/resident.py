@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self, TypeAlias
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,8 +48,14 @@ class _Direct:
     block: ResultBlock  # of control words alone
 
 
-# For `run_once`: the place of each input in the host's buffer, that buffer, the run, what comes back.
-_Single: TypeAlias = tuple[dict[str, Array], Bytes, Callable[[], None], ResultBlock]
+@dataclass(frozen=True, eq=False)
+class _Single:
+    """A program for `run_once`: arrays of exactly the planned shapes."""
+
+    places: Mapping[str, Array]  # of each input in the host's buffer, by name
+    source: Bytes  # that buffer
+    round_trip: Callable[[], None]
+    block: ResultBlock
 
 
 class Executor:
@@ -78,7 +84,7 @@ class Executor:
         self._pinned: list[Bytes] = []
         self._launches: list[Callable[[], None]] = []  # all that is bound
         self._single: _Single | None = None
-        self._direct: dict[tuple[int, str], _Direct] = {}  # by the program's identity and element type
+        self._direct: dict[tuple[bool, int, str], _Direct] = {}  # of the second pass or not, by batch and element type
         try:
             with stage("memory"):
                 self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
@@ -143,7 +149,7 @@ class Executor:
         return direct.block.read(count)
 
     def _directly(self, program: Program, element_type: str) -> _Direct:
-        key = id(program), element_type
+        key = program is self.plan.second_pass, program.batch, element_type
         if key not in self._direct:
             self._direct[key] = self._bind_direct(program, element_type)
         return self._direct[key]
@@ -174,12 +180,11 @@ class Executor:
         program = self.plan.programs[0]
         if self._single is None:
             self._single = self._bind_single(program)
-        places, source, round_trip, block = self._single
-        source.fill(0)
-        for name, place in places.items():
+        self._single.source.fill(0)
+        for name, place in self._single.places.items():
             place[...] = inputs[name]
-        round_trip()
-        return block.whole()
+        self._single.round_trip()
+        return self._single.block.whole()
 
     def _bind_single(self, program: Program) -> _Single:
         start = program.block.offset
@@ -195,7 +200,7 @@ class Executor:
         upload = Transfer(source, self._address(error.arena, start))
         download = Transfer(target, self._address(error.arena, error.offset))
         round_trip = self._kept(self.device.round_trip(upload, self.bind(program.all_steps()), download))
-        return places, source, round_trip, ResultBlock(program, target)
+        return _Single(places, source, round_trip, ResultBlock(program, target))
 
     def finished(self, images: Rows, results: Results) -> Results:
         """The results of these images once the second pass has been made where it is needed.

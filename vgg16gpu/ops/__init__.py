@@ -22,17 +22,16 @@ def _lowerings() -> dict[type[Op], tuple[Lowering, ...]]:
         one: tuple[Lowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
         for lowering in (*one, *getattr(module, "LOWERINGS", ())):
             found[lowering.op_type] = (*found.get(lowering.op_type, ()), lowering)
-    return found
+    return {op: tuple(sorted(several, key=lambda one: -one.priority)) for op, several in found.items()}
 
 
 def modules() -> list[str]:
-    """The names of all modules below, by their last part: the folders that they lie in are no matter."""
-    found = [info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg]
-    return sorted(found, key=lambda name: name.rpartition(".")[2])
+    """The names of all modules below."""
+    return sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg)
 
 
 def lowerings(op: Op) -> tuple[Lowering, ...]:
-    """The ways in which ops of this type become steps, by module name. Raises ModelError where there is none."""
+    """How ops of this type become steps, higher priorities first. Raises ModelError where no kernel does."""
     found = _lowerings().get(type(op), ())
     if not found:
         raise ModelError(f"{type(op).__name__} '{op.y}': there is no kernel for this operator")

@@ -119,6 +119,7 @@ class Lowering:
     weights(layer, arena): puts the constants of the op into the weight arena; must not depend on the batch.
     workspace_nbytes(layer): scratch memory that these steps use. counters(layer): words of it that are zero at first.
     family: "ffma", "mma" (tensor cores of any card) or "wgmma" (of Hopper).
+    priority: of two of a family that support an op the one with the higher is taken; no two of an op type are equal.
     supports(layer): whether it can compute this op; must not depend on the batch.
     takes(layer): elements of x that the steps can read, the best first.
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
@@ -134,6 +135,7 @@ class Lowering:
     workspace_nbytes: Callable[[Layer], int] = lambda *_: 0
     counters: Callable[[Layer], int] = lambda *_: 0
     family: str = "ffma"
+    priority: int = 0
     supports: Callable[[Layer], bool] = lambda *_: True
     takes: Callable[[Layer], tuple[Element, ...]] = lambda *_: FLOAT
     gives: Callable[[Layer, tuple[Element, ...]], Element] = lambda *_: Element.F32

@@ -208,6 +208,7 @@ LOWERING = Lowering(
     steps,
     weights,
     family="wgmma",
+    priority=1,  # before conv_wgmma, which can compute a first layer, too
     supports=supports,
     gives=lambda layer, _: y_element(layer),
     reads_input=True,
