@@ -17,7 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vgg16gpu.cuda_probe import (
+from vgg16gpu.compiler.lowering.conv.conv_mma import FIRST_WITH_MMA
+from vgg16gpu.compiler.lowering.general.elementwise import relu_step
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+from vgg16gpu.devices import open_device
+from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cache import KernelCache, cache_dir, refusal
+from vgg16gpu.devices.cpu.compiler import cpu_name, find_compiler
+from vgg16gpu.devices.cuda.probe import (
     Bindings,
     Driver,
     Gpu,
@@ -31,16 +38,9 @@ from vgg16gpu.cuda_probe import (
     probe_driver,
     run_quietly,
 )
-from vgg16gpu.devices import open_device
-from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cache import KernelCache, cache_dir, refusal
-from vgg16gpu.devices.cpu_compiler import cpu_name, find_compiler
 from vgg16gpu.errors import Error
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.ops.conv_mma import FIRST_WITH_MMA
-from vgg16gpu.ops.elementwise import relu_step
-from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.program import Arena, Layout, Pointer, Value
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 
 GIB = 1 << 30
 ENOUGH_MEMORY = 5 * GIB // 2  # what VGG16 takes at its peak on the cpu device
@@ -179,7 +179,7 @@ def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_dev
 
 def try_device_apart(name: str, run: Runner = run_quietly) -> Trial:
     """`try_device` in a process of its own: a broken driver or build may end the process, and must not end this one."""
-    result = run([sys.executable, "-m", "vgg16gpu.doctor", name])
+    result = run([sys.executable, "-m", "vgg16gpu.checks.doctor", name])
     try:
         return Trial(**json.loads(result.stdout))
     except (ValueError, TypeError):

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from vgg16gpu.checks.onnxruntime_session import first_line, open_session
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx
+from vgg16gpu.compiler.onnx.wire import CODED, INSIDE
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Array
-from vgg16gpu.onnx_file import OnnxFile, open_onnx
-from vgg16gpu.onnx_wire import CODED, INSIDE
-from vgg16gpu.onnxruntime_session import first_line, open_session
 
 
 class Oracle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgg16gpu.accuracy import SCORE_TOLERANCE
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE
 
 # Largest `score_error` of ours against onnxruntime's float32. torch's own comes to 5.3e-3 in fp16 and 3.6e-2 in bf16 on
 # VGG16 with random weights, whose scores are small sums of large terms, and to 1.2e-2 and 7.7e-2 on one of an eighth of

@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     Array,
     BatchNorm,
@@ -34,9 +34,9 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.quantise import QuantisedOp, Scale, Scales, quantise, stored_scales
-from vgg16gpu.simplify import value_ranks
+from vgg16gpu.compiler.graph.passes import value_ranks
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, Scales, quantise, stored_scales
+from vgg16gpu.errors import ModelError
 
 _OPSET: Final = 17
 _IR_VERSION: Final = 10

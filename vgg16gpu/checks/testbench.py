@@ -19,15 +19,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from vgg16gpu.accuracy import INT8_RATIO, SCORE_TOLERANCE, layer_error, score_error
+from vgg16gpu.checks.accuracy import INT8_RATIO, SCORE_TOLERANCE, layer_error, score_error
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array
-from vgg16gpu.images import load_image
-from vgg16gpu.inputs import NamedInput, Sample, expand_paths
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.scores import top_classes
-from vgg16gpu.textfile import parse_numbers
-from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.scores import top_classes
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.io.text import parse_numbers
+from vgg16gpu.pictures.images import load_image
+from vgg16gpu.pictures.inputs import NamedInput, Sample, expand_paths
 
 Run: TypeAlias = Callable[[Sample], object]
 

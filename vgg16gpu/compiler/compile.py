@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.choices import KERNELS
+from vgg16gpu.compiler.choices import KERNELS
+from vgg16gpu.compiler.graph.batch_independence import mixing_op
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.model import SESSION, Model
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.model import SESSION, Model
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Plan
-from vgg16gpu.quantise import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
-from vgg16gpu.rows import mixing_op
-from vgg16gpu.scale_file import read_scales
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.shown import shown
-from vgg16gpu.wish import PlanOptions
-from vgg16gpu.zoo.samples import SCALES_SEED, typical_inputs
+from vgg16gpu.io.shown import shown
+from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Plan
 
 _log = logging.getLogger(__name__)
 

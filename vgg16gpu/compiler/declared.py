@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.graph import Shape
+from vgg16gpu.compiler.graph.ops import Shape
 
 
 @dataclass(frozen=True)

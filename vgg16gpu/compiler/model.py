@@ -9,17 +9,17 @@ from typing import Any, Self, TypeAlias, Union, cast
 
 import onnx
 
-from vgg16gpu.choices import PRECISIONS
-from vgg16gpu.dequantise import dequantised, lifted
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
+from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
+from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.compiler.onnx.metadata import metadata_of, model_preprocess
+from vgg16gpu.compiler.quantization.qdq import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.graph import Graph, Shape
-from vgg16gpu.loader import load
-from vgg16gpu.onnx_file import OnnxFile, open_onnx, parse_onnx
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.shipped import digits_model, is_digits
-from vgg16gpu.shown import printable, shown
-from vgg16gpu.simplify import IMAGE_PASSES, simplify
-from vgg16gpu.zoo.metadata import metadata_of, model_preprocess
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shipped import digits_model, is_digits
+from vgg16gpu.io.shown import printable, shown
 
 ModelSource: TypeAlias = Union[str, Path, bytes, onnx.ModelProto, "Model"]
 
@@ -68,7 +68,7 @@ class Model:
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
-        """What the file says of itself, by key: see `zoo.metadata`."""
+        """What the file says of itself, by key: see `metadata.py`."""
         return metadata_of(self.file)
 
     @cached_property

@@ -1,10 +1,11 @@
-"""Copies by a kernel: the Python side of kernels/transfer.cu. Devices launch it, and the benchmark."""
+"""Copies by a kernel: the Python side of kernels/layout/transfer.cu. Devices launch it, and the benchmark."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer
 
 SOURCE = "transfer.cu"
 THREADS: Final = 256

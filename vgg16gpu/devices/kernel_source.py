@@ -13,6 +13,7 @@ from vgg16gpu.errors import KernelError
 SUFFIXES = (".cu", ".cuh", ".h")
 
 _HEADER_SUFFIXES = (".cuh", ".h")
+_HEADERS = "include"  # the folder of most headers
 _NAMED = ("cpu", "lab", "ladder")  # folders that are part of the names of what lies in them
 
 
@@ -21,10 +22,10 @@ def kernel_dir() -> Path:
 
     Raises KernelError if neither holds the sources.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     candidates = (package / "kernels", package.parent / "kernels")
     for folder in candidates:
-        if (folder / "common.cuh").is_file():
+        if (folder / _HEADERS / "common.cuh").is_file():
             return folder
     looked = " or ".join(str(folder) for folder in candidates)
     raise KernelError(f"no kernel sources (common.cuh) in {looked}: the installation is incomplete, install it again")
@@ -65,8 +66,9 @@ def source_name(path: Path) -> str:
 
 
 def files(*suffixes: str) -> tuple[Path, ...]:
-    """Every file of `kernel_dir()` that ends in one of `suffixes`, sorted."""
-    return tuple(sorted(path for path in kernel_dir().rglob("*") if path.suffix in suffixes and path.is_file()))
+    """Every file of `kernel_dir()` that ends in one of `suffixes`, sorted by name, whatever its folder."""
+    found = (path for path in kernel_dir().rglob("*") if path.suffix in suffixes and path.is_file())
+    return tuple(sorted(found, key=lambda path: Path(source_name(path))))
 
 
 def own_sources() -> tuple[Path, ...]:
@@ -81,4 +83,4 @@ def headers() -> tuple[Path, ...]:
 
 def include_dirs() -> tuple[Path, ...]:
     """Where a compiler looks for headers."""
-    return (kernel_dir(),)
+    return kernel_dir() / _HEADERS, kernel_dir()

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.facts import Tiles
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.program.device_properties import Tiles
 
-TABLES: Final = Path(__file__).parent / "data" / "tuned"
+TABLES: Final = Path(__file__).parents[1] / "data" / "tuned"
 FOLDER: Final = "tuned"  # in the cache folder
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 A decoded picture is RGB (or grey) bytes. It is fitted to the network's size, its channels are put in the network's
 order, and a byte x becomes (x * pixel_range / 255 - mean) / std. The engine does the last step on the device, as
-(x / 255 - unit_mean) / unit_std; `images.py` does the others.
+(x / 255 - unit_mean) / unit_std; `pictures/images.py` does the others.
 
 The presets, by their names in the field:
 
@@ -27,8 +27,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.shown import shown
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.shown import shown
 
 _RESIZE_RATIO: Final = 256 / 224  # the shorter side before the crop, to the network's
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.io.files import atomic_writer
 
 Scores: TypeAlias = npt.NDArray[np.float32]
 

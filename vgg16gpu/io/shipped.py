@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = "digits"
-DATA: Final = Path(__file__).resolve().parent / "data"
+DATA: Final = Path(__file__).resolve().parents[1] / "data"
 
 
 def digits_model() -> Path:

@@ -13,9 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import Pixels, normalise
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import Pixels, normalise
 
 Plane: TypeAlias = npt.NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vgg16gpu.errors import Error, InputError
-from vgg16gpu.images import IMAGE_SUFFIXES
-from vgg16gpu.inputs import InputSpec, NamedInput, read_inputs
+from vgg16gpu.pictures.images import IMAGE_SUFFIXES
+from vgg16gpu.pictures.inputs import InputSpec, NamedInput, read_inputs
 
 HANDFUL = 8  # images; so many are decoded sooner than a process is started
 MAX_PROCESSES = 16

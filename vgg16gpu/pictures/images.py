@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.normalise import Pixels
-from vgg16gpu.preprocessing import Preprocess, default_preprocess, resize_target
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resize_target
 
 if TYPE_CHECKING:
     from PIL import Image

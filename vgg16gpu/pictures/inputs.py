@@ -20,12 +20,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import GraphInput
-from vgg16gpu.images import IMAGE_SUFFIXES, in_channel_order, load_image
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.shown import printable
-from vgg16gpu.textfile import parse_numbers, shape_samples
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shown import printable
+from vgg16gpu.io.text import parse_numbers, shape_samples
+from vgg16gpu.pictures.images import IMAGE_SUFFIXES, in_channel_order, load_image
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 AnyArray: TypeAlias = npt.NDArray[Any]

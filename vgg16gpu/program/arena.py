@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vgg16gpu.program import ALIGNMENT
+from vgg16gpu.program.values import ALIGNMENT
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from vgg16gpu.devices.staging import Rows
 from vgg16gpu.errors import InputError
-from vgg16gpu.pipeline import DEPTH
-from vgg16gpu.results import Results
-from vgg16gpu.staging import Rows
+from vgg16gpu.runtime.double_buffer import DEPTH
+from vgg16gpu.runtime.outputs import Results
 
 Ticket = TypeVar("Ticket")  # what `send` gives for a batch
 

@@ -1,6 +1,6 @@
 """int8 scales from images: an fp32 engine runs them, and what its values were like decides the steps.
 
-(`zoo/calibrate.py` is something else: it centres the scores of generated models.)
+(`zoo/center_scores.py` is something else: it centres the scores of generated models.)
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.engine import Engine
+from vgg16gpu.compiler.model import ModelSource
+from vgg16gpu.compiler.quantization.histogram import Histogram
+from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
 from vgg16gpu.errors import InputError
-from vgg16gpu.histogram import Histogram
-from vgg16gpu.inputs import NamedInput, batched
-from vgg16gpu.model import ModelSource
-from vgg16gpu.quantise import Scale, quantised_inputs
+from vgg16gpu.pictures.inputs import NamedInput, batched
+from vgg16gpu.runtime.engine import Engine
 
 
 @dataclass(frozen=True)

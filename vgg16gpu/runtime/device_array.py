@@ -15,12 +15,12 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices import dlpack
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.devices.base import Foreign, Memory
+from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array, Shape
-from vgg16gpu.pipeline import Span
-from vgg16gpu.shown import shown
+from vgg16gpu.io.shown import shown
+from vgg16gpu.runtime.double_buffer import Span
 
 Stream: TypeAlias = Any  # a handle, or an object that has one: of torch, CuPy, cuda.core
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vgg16gpu.devices.base import Bytes, Device, Event, Lane
-from vgg16gpu.results import Results
-from vgg16gpu.staging import Rows, Stager
+from vgg16gpu.devices.staging import Rows, Stager
+from vgg16gpu.runtime.outputs import Results
 
 DEPTH = 2  # batches under way: one is computed, the next is there when it ends
 

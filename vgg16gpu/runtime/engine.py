@@ -16,29 +16,29 @@ from typing import Any, Self, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu import interop
-from vgg16gpu.batches import costs, cover
-from vgg16gpu.declared import Declared
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.declared import Declared
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.compiler.quantization.scheme import Scales
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
-from vgg16gpu.forms import Images, Input, InputForm
-from vgg16gpu.graph import Array
-from vgg16gpu.model import Model, ModelSource
-from vgg16gpu.pipeline import Pipeline, Sent
-from vgg16gpu.prepare import EngineOptions, compile_model
-from vgg16gpu.program import Program
-from vgg16gpu.quantise import Scales
-from vgg16gpu.resident import Executor
-from vgg16gpu.results import Results
-from vgg16gpu.stages import stage
-from vgg16gpu.stream import Source, cut, flow, item_name
+from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime import device_array
+from vgg16gpu.runtime.batcher import Source, cut, flow, item_name
+from vgg16gpu.runtime.batches import costs, cover
+from vgg16gpu.runtime.double_buffer import Pipeline, Sent
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.forms import Images, Input, InputForm
+from vgg16gpu.runtime.outputs import Results
 
 _log = logging.getLogger(__name__)
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
-DeviceInput: TypeAlias = interop.SupportsCudaArray | Mapping[str, interop.SupportsCudaArray]
-DeviceOutputs: TypeAlias = interop.DeviceArray | tuple[interop.DeviceArray, ...]
+DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_array.SupportsCudaArray]
+DeviceOutputs: TypeAlias = device_array.DeviceArray | tuple[device_array.DeviceArray, ...]
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ class Engine:
         return self._require_open()
 
     @overload
-    def run(self, x: DeviceInput, *, stream: interop.Stream = None) -> DeviceOutputs: ...
+    def run(self, x: DeviceInput, *, stream: device_array.Stream = None) -> DeviceOutputs: ...
 
     @overload
     def run(self, x: Input) -> Outputs: ...
 
-    def run(self, x: Any, *, stream: interop.Stream = None) -> Outputs | DeviceOutputs:
+    def run(self, x: Any, *, stream: device_array.Stream = None) -> Outputs | DeviceOutputs:
         """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
         float16 on the host becomes float32. `x` may be a dict from the input's name. Returns one array, or a tuple for
@@ -182,13 +182,13 @@ class Engine:
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
         An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
-        there, `interop.DeviceArray`, ready for any stream, and nothing is copied from or to the host. What is enqueued
+        there, `DeviceArray`, ready for any stream, and nothing is copied from or to the host. What is enqueued
         on `stream` now (a handle, or a stream of torch, CuPy or cuda.core) is waited for; without it, what the library
         of `x` is at: see `interop.view_of`.
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave the range of float16 inside the network.
         """
-        if interop.is_on_device(array := self._form.only(x)):
+        if device_array.is_on_device(array := self._form.only(x)):
             return self._run_on_device(array, stream)
         if stream is not None:
             raise InputError("stream is for arrays on the GPU, and this input is on the host; leave it out")
@@ -201,18 +201,18 @@ class Engine:
                 parts.append(executor.run(batch, images[first : first + batch]))
         return self._joined(parts)
 
-    def __call__(self, x: Any, *, stream: interop.Stream = None) -> Any:
+    def __call__(self, x: Any, *, stream: device_array.Stream = None) -> Any:
         """The same as `run`."""
         return self.run(x) if stream is None else self.run(x, stream=stream)
 
-    def _run_on_device(self, x: object, stream: interop.Stream) -> DeviceOutputs:
+    def _run_on_device(self, x: object, stream: device_array.Stream) -> DeviceOutputs:
         parts = []
         with self._lock:
             executor = self._require_open()
             foreign = self.device.foreign
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
-            view = interop.view_of(x, foreign, stream)
+            view = device_array.view_of(x, foreign, stream)
             self._form.check(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
             if self.graph.input.channels_last and view.dtype == np.float32:
                 raise InputError(
@@ -221,7 +221,7 @@ class Engine:
                 )
             count = view.shape[0]
             shapes = [self._whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
-            outputs = tuple(interop.DeviceArray(foreign, shape) for shape in shapes)
+            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in shapes)
             for first, batch in self._batches(count):
                 self._last_batch = batch
                 targets = [output.row_address(first) for output in outputs]

@@ -13,15 +13,17 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.devices.base import Bytes, Device, Transfer
+from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.devices.staging import Rows, Stager
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.graph import Array, Shape
-from vgg16gpu.pipeline import Pipeline, Port, Span
-from vgg16gpu.program import Arena, Calibration, Element, Layout, Plan, Pointer, Program, Step, Value
-from vgg16gpu.results import ResultBlock, Results, read_results
-from vgg16gpu.stages import stage
-from vgg16gpu.staging import Rows, Stager
-from vgg16gpu.transfer import BUS_GROUPS, transfer_step
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Calibration, Plan, Program
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.runtime.double_buffer import Pipeline, Port, Span
+from vgg16gpu.runtime.outputs import ResultBlock, Results, read_results
 
 _log = logging.getLogger(__name__)
 

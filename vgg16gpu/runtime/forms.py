@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu import interop
+from vgg16gpu.compiler.graph.ops import GraphInput, Shape
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import GraphInput, Shape
-from vgg16gpu.program import Program
-from vgg16gpu.resident import image_shape
-from vgg16gpu.shown import printable, shown
+from vgg16gpu.io.shown import printable, shown
+from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime import device_array
+from vgg16gpu.runtime.executor import image_shape
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -58,7 +58,7 @@ class InputForm:
 
     def checked_on_host(self, x: Input) -> Images:
         """The same, of an item of a stream."""
-        if interop.is_on_device(self.only(x)):
+        if device_array.is_on_device(self.only(x)):
             raise InputError(
                 "the input lies on a GPU, and a stream takes arrays on the host; give it to run, which takes it where "
                 "it is, or copy it (x.cpu() in torch, x.get() in CuPy)"

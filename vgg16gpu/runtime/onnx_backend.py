@@ -28,13 +28,13 @@ import onnx.helper
 import onnx.shape_inference
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from vgg16gpu.compiler.model import ModelSource
+from vgg16gpu.compiler.onnx.load import IR_VERSIONS, OPSETS
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
-from vgg16gpu.loader import IR_VERSIONS, OPSETS
-from vgg16gpu.model import ModelSource
-from vgg16gpu.session import AnyArray, Session
-from vgg16gpu.shown import shown
+from vgg16gpu.io.shown import shown
+from vgg16gpu.runtime.session import AnyArray, Session
 
 Inputs: TypeAlias = npt.ArrayLike | Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import KernelError
-from vgg16gpu.graph import Array
-from vgg16gpu.program import Control, Program
+from vgg16gpu.program.plans import Control, Program
 
 LARGEST_FLOAT16 = 65504.0
 

@@ -19,19 +19,19 @@ import onnx
 import onnx.helper
 from onnx import TensorProto
 
-from vgg16gpu.declared import Declared
+from vgg16gpu.compiler.declared import Declared
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.compiler.onnx.file import OnnxFile, element_type
+from vgg16gpu.compiler.onnx.load import Loaded, load_model
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.loader import Loaded, load_model
-from vgg16gpu.model import Model, ModelSource
-from vgg16gpu.onnx_file import OnnxFile, element_type
-from vgg16gpu.plan import make_plan
-from vgg16gpu.resident import Executor
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.shown import printable
-from vgg16gpu.simplify import simplify
+from vgg16gpu.io.shown import printable
+from vgg16gpu.runtime.executor import Executor
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 

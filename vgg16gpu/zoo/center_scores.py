@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.normalise import Floats
+from vgg16gpu.io.normalize import Floats
 from vgg16gpu.zoo.weights import Integers
 
 Doubles: TypeAlias = npt.NDArray[np.float64]

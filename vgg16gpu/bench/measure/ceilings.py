@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from vgg16gpu.compiler.lowering.general.ceiling import ffma_step
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.copy_kernel import transfer_step
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.ops.ceiling import ffma_step
-from vgg16gpu.program import Arena, Pointer, Step
-from vgg16gpu.transfer import transfer_step
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Pointer
 
 DESCRIPTION = (
-    "kernels/transfer.cu: a 16-byte streaming copy of a buffer several times the last-level cache (bytes read plus "
-    "bytes written); kernels/ceiling.cu: independent chains of fmaf; median of {samples}; tensor cores: the data "
+    "transfer.cu: a 16-byte streaming copy of a buffer several times the last-level cache (bytes read plus "
+    "bytes written); ceiling.cu: independent chains of fmaf; median of {samples}; tensor cores: the data "
     "sheet's dense rate by multiprocessors x clock; fp32 there is three fp16 products"
 )
 

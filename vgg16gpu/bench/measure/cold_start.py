@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.devices.stages import BESIDE, read_stages
 from vgg16gpu.errors import Error
-from vgg16gpu.graph import Array
-from vgg16gpu.stages import BESIDE, read_stages
 
 DESCRIPTION = (
     "python -m vgg16gpu infer in a process of its own: from its start to the first byte that it prints, and to its "
@@ -28,7 +28,7 @@ DESCRIPTION = (
 RUNS = 3
 REST = "rest"
 
-_PACKAGES = str(Path(__file__).resolve().parents[2])  # so that it is this very package, wherever the command runs
+_PACKAGES = str(Path(__file__).resolve().parents[3])  # so that it is this very package, wherever the command runs
 
 
 @dataclass(frozen=True)

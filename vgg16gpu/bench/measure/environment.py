@@ -15,7 +15,7 @@ from typing import Any
 
 from vgg16gpu import __version__
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu_compiler import cpu_name
+from vgg16gpu.devices.cpu.compiler import cpu_name
 
 _PACKAGES = (
     "numpy",
@@ -45,7 +45,7 @@ def environment(device: Device) -> dict[str, Any]:
         "device": {name: value for name, value in vars(device.facts).items() if name not in ("shares_sums", "tuned")},
         "cuda": _cuda_versions(device),
         "versions": {"vgg16gpu": __version__, "python": platform.python_version(), **package_versions()},
-        "commit": commit(Path(__file__).resolve().parents[2]),
+        "commit": commit(Path(__file__).resolve().parents[3]),
     }
 
 

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.engine import Engine
-from vgg16gpu.program import Program, Step
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime.engine import Engine
 
 _WARM = "isolated, with warm caches: what fits into them is not read from memory again; median"
 _DESCRIPTIONS = {

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vgg16gpu.bench.timing import Method, wall
-from vgg16gpu.engine import Engine
-from vgg16gpu.graph import Array
+from vgg16gpu.bench.measure.timing import Method, wall
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.runtime.engine import Engine
 
 NAME = "vgg16gpu"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from vgg16gpu.bench.environment import gpu_readings
+from vgg16gpu.bench.measure.environment import gpu_readings
 
 _POLL_SECONDS = 0.05  # between two questions; an answer takes about as long
 _JOIN_SECONDS = 30.0

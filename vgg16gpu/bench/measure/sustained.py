@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from vgg16gpu.bench.readings import GpuState, Watch
-from vgg16gpu.bench.timing import Contender, LostError, Method, Summary, one_run, summarise
+from vgg16gpu.bench.measure.readings import GpuState, Watch
+from vgg16gpu.bench.measure.timing import Contender, LostError, Method, Summary, one_run, summarise
 
 FROM_BATCH = 32  # smaller batches do not fill the device, and nobody who wants throughput runs them
 DESCRIPTION = (

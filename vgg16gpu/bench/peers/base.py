@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from vgg16gpu.bench.timing import Contender
+from vgg16gpu.bench.measure.timing import Contender
+from vgg16gpu.compiler.graph.ops import Array, Graph
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import Error
-from vgg16gpu.graph import Array, Graph
-from vgg16gpu.model import Model
 
 # The precisions in which each peer runs the whole model on a GPU.
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
@@ -26,10 +26,10 @@ PEERS = tuple(PRECISIONS)
 
 # "module:class" of each. Imported by whoever asks for them alone: none of them is installed everywhere.
 OPENERS: Mapping[str, str] = {
-    "onnxruntime": "vgg16gpu.bench.peer_onnxruntime:OnnxruntimePeer",
-    "torch": "vgg16gpu.bench.peer_torch:TorchPeer",
-    "jax": "vgg16gpu.bench.peer_jax:JaxPeer",
-    "tensorrt": "vgg16gpu.bench.peer_tensorrt:TensorrtPeer",
+    "onnxruntime": "vgg16gpu.bench.peers.onnxruntime:OnnxruntimePeer",
+    "torch": "vgg16gpu.bench.peers.torch:TorchPeer",
+    "jax": "vgg16gpu.bench.peers.jax:JaxPeer",
+    "tensorrt": "vgg16gpu.bench.peers.tensorrt:TensorrtPeer",
 }
 
 _TF32_FROM = (8, 0)  # compute capability of the first cards whose tensor cores take float32, cut to TF32

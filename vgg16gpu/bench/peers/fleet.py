@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from vgg16gpu.bench.findings import Absent, Remarks
-from vgg16gpu.bench.peer_remote import RemotePeer
-from vgg16gpu.bench.peers import PRECISIONS, PeerError, Setting, check_installed
-from vgg16gpu.bench.timing import LostError
+from vgg16gpu.bench.measure.timing import LostError
+from vgg16gpu.bench.peers.base import PRECISIONS, PeerError, Setting, check_installed
+from vgg16gpu.bench.peers.remote import RemotePeer
+from vgg16gpu.bench.records.findings import Absent, Remarks
 
 
 class Fleet:

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from vgg16gpu.bench import jax_int8, jax_net
-from vgg16gpu.bench.peers import PeerError, Setting, Way
-from vgg16gpu.bench.timing import Method, wall
-from vgg16gpu.graph import Array
+from vgg16gpu.bench.measure.timing import Method, wall
+from vgg16gpu.bench.peers import jax_int8, jax_net
+from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.compiler.graph.ops import Array
 
 _WARM_UP = 3  # runs after the one that compiles
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from vgg16gpu.bench.jax_net import MAPS, JaxArray, Network, Parameters, max_pool, padding, to_onnx
-from vgg16gpu.bench.peers import PeerError
-from vgg16gpu.graph import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
+from vgg16gpu.bench.peers.base import PeerError
+from vgg16gpu.bench.peers.jax_net import MAPS, JaxArray, Network, Parameters, max_pool, padding, to_onnx
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.int8]]
 

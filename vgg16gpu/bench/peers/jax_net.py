@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from vgg16gpu.bench.peers import PeerError
-from vgg16gpu.graph import (
+from vgg16gpu.bench.peers.base import PeerError
+from vgg16gpu.compiler.graph.ops import (
     Array,
     BatchNorm,
     Conv,
@@ -28,7 +28,7 @@ from vgg16gpu.graph import (
     Softmax,
     Window,
 )
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 
 JaxArray: TypeAlias = Any
 Parameters: TypeAlias = Mapping[str, tuple[JaxArray, ...]]  # by the name of the op's output

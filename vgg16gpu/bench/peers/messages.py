@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from vgg16gpu.bench.peers import Setting
-from vgg16gpu.bench.timing import Method
-from vgg16gpu.graph import Array
+from vgg16gpu.bench.measure.timing import Method
+from vgg16gpu.bench.peers.base import Setting
+from vgg16gpu.compiler.graph.ops import Array
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from vgg16gpu.bench.peers import PeerError, Setting, Way
-from vgg16gpu.bench.timing import Method, wall
+from vgg16gpu.bench.measure.timing import Method, wall
+from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Array
-from vgg16gpu.onnxruntime_session import open_session
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _GRAPH_KEY, _NO_GRAPH = "gpu_graph_id", "-1"  # of a run: which captured graph is replayed

@@ -13,14 +13,14 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import IO, Any
 
-from vgg16gpu.bench.peer_messages import Answer, Refusal, Reply, Request
-from vgg16gpu.bench.peers import PeerError
+from vgg16gpu.bench.peers.base import PeerError
+from vgg16gpu.bench.peers.messages import Answer, Refusal, Reply, Request
 from vgg16gpu.errors import Error
 
 START_SECONDS = 300.0  # to import a framework, from a disk that has never read it
 _END_SECONDS = 30.0  # for the system to end a process that was killed
 _TAIL_NBYTES, _TAIL_LINES, _TAIL_COLUMNS = 16384, 30, 300
-_PACKAGES = str(Path(__file__).resolve().parents[2])  # so that it is this very package, wherever the command runs
+_PACKAGES = str(Path(__file__).resolve().parents[3])  # so that it is this very package, wherever the command runs
 
 
 class PeerFailureError(Error):
@@ -52,7 +52,7 @@ class PeerProcess:
         ours, theirs = Pipe()
         self._output = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed by `stop`; appended to: no offset is shared
         options = ["-P", "-u", "-X", "faulthandler", "-X", "no_debug_ranges"]
-        command = [sys.executable, *options, "-m", "vgg16gpu.bench.peer_worker"]
+        command = [sys.executable, *options, "-m", "vgg16gpu.bench.peers.worker"]
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), self._name, self._target],

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from vgg16gpu.bench.peer_messages import Built, Contend, Measure, Open, Release, Request, Scores, guilty_last
-from vgg16gpu.bench.peer_process import PeerFailureError, PeerProcess
-from vgg16gpu.bench.peers import OPENERS, PeerError, Setting
-from vgg16gpu.bench.timing import Contender, LostError, Method
-from vgg16gpu.graph import Array
+from vgg16gpu.bench.measure.timing import Contender, LostError, Method
+from vgg16gpu.bench.peers.base import OPENERS, PeerError, Setting
+from vgg16gpu.bench.peers.messages import Built, Contend, Measure, Open, Release, Request, Scores, guilty_last
+from vgg16gpu.bench.peers.process import PeerFailureError, PeerProcess
+from vgg16gpu.compiler.graph.ops import Array
 
 # Seconds to wait for one answer, the longest of which builds all ways: XLA compiles and tries, cuDNN tries.
 PATIENCE = {"cuda": 150.0, "cpu": 900.0}

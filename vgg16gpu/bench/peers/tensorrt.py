@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorrt
 
-from vgg16gpu.bench.peers import PeerError, Setting, Way
-from vgg16gpu.bench.timing import Contender
-from vgg16gpu.graph import Array
+from vgg16gpu.bench.measure.timing import Contender
+from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.compiler.graph.ops import Array
 
 _FLAGS = {"fp16": "FP16", "bf16": "BF16"}
 
@@ -52,7 +52,7 @@ class TensorrtPeer:
     def _contender(self, x: Array, variant: str, tf32: bool) -> Contender:
         import torch  # noqa: PLC0415 - not installed everywhere
 
-        from vgg16gpu.bench.peer_torch import TensorContender, captured, torch_device  # noqa: PLC0415 - imports torch
+        from vgg16gpu.bench.peers.torch import TensorContender, captured, torch_device  # noqa: PLC0415 - imports torch
 
         device = torch_device(self._setting)
         with torch.cuda.device(device):

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from vgg16gpu.bench.peers import PeerError, Setting, Way
-from vgg16gpu.bench.timing import Contender, Method, wall
-from vgg16gpu.bench.torch_net import module, tensor
-from vgg16gpu.graph import Array
+from vgg16gpu.bench.measure.timing import Contender, Method, wall
+from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.bench.peers.torch_net import module, tensor
+from vgg16gpu.compiler.graph.ops import Array
 
 Tensor: TypeAlias = Any
 Net: TypeAlias = Callable[[Tensor], Tensor]

@@ -13,8 +13,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from vgg16gpu.bench.peers import PeerError
-from vgg16gpu.graph import Array, BatchNorm, Conv, Flatten, Gemm, Graph, Identity, Op, Pool, Relu, Softmax, Window
+from vgg16gpu.bench.peers.base import PeerError
+from vgg16gpu.compiler.graph.ops import (
+    Array,
+    BatchNorm,
+    Conv,
+    Flatten,
+    Gemm,
+    Graph,
+    Identity,
+    Op,
+    Pool,
+    Relu,
+    Softmax,
+    Window,
+)
 
 Tensor: TypeAlias = Any
 Module: TypeAlias = Any

@@ -1,6 +1,6 @@
 """The process of one peer: imports the framework, then does what it is asked, one thing at a time, and else sleeps.
 
-`python -m vgg16gpu.bench.peer_worker DESCRIPTOR NAME MODULE:CLASS`, started by peer_process.py; it ends when the other
+`python -m vgg16gpu.bench.peers.worker DESCRIPTOR NAME MODULE:CLASS`, started by process.py; it ends when the other
 end of the connection is closed.
 """
 
@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.bench.peer_messages import (
+from vgg16gpu.bench.measure.timing import Contender
+from vgg16gpu.bench.peers.base import Peer, PeerError, Setting, Way, opener
+from vgg16gpu.bench.peers.messages import (
     READY,
     Answer,
     Built,
@@ -31,9 +33,7 @@ from vgg16gpu.bench.peer_messages import (
     Request,
     Scores,
 )
-from vgg16gpu.bench.peers import Peer, PeerError, Setting, Way, opener
-from vgg16gpu.bench.timing import Contender
-from vgg16gpu.graph import Array
+from vgg16gpu.compiler.graph.ops import Array
 
 
 class Worker:

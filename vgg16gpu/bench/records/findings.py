@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.layers import LayerTime
-from vgg16gpu.bench.readings import GpuState
-from vgg16gpu.bench.timing import Method, Regime, Summary
-from vgg16gpu.model import Model
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.layers import LayerTime
+from vgg16gpu.bench.measure.readings import GpuState
+from vgg16gpu.bench.measure.timing import Method, Regime, Summary
+from vgg16gpu.compiler.model import Model
 
 
 @dataclass(frozen=True)

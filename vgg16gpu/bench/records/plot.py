@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.record import Content, batches, ceilings_text, fastest, headline, names, peers, precisions
-from vgg16gpu.bench.timing import Method, Regime
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.records.record import Content, batches, ceilings_text, fastest, headline, names, peers, precisions
 from vgg16gpu.errors import InputError
-from vgg16gpu.figure_file import save_figure
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.io.figure import save_figure
+from vgg16gpu.io.files import atomic_writer
 
 SUFFIXES = (".png", ".svg", ".pdf")
 

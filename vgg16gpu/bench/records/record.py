@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.timing import Method, Regime
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.errors import InputError
 
 SCHEMA = 3  # of the JSON file; changed when a reader of older files would go wrong

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from vgg16gpu.bench import layers, sustained
-from vgg16gpu.bench.cold_start import DESCRIPTION as COLD_START
-from vgg16gpu.bench.cold_start import ColdStart
-from vgg16gpu.bench.findings import BatchResult, Findings
-from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES, TF32_TOLERANCE
-from vgg16gpu.bench.record import SCHEMA, Content
-from vgg16gpu.bench.timing import CPU_EFFORT, DESCRIPTIONS, GPU_EFFORT, Regime
+from vgg16gpu.bench.measure import layers, sustained
+from vgg16gpu.bench.measure.cold_start import DESCRIPTION as COLD_START
+from vgg16gpu.bench.measure.cold_start import ColdStart
+from vgg16gpu.bench.measure.timing import CPU_EFFORT, DESCRIPTIONS, GPU_EFFORT, Regime
+from vgg16gpu.bench.records.findings import BatchResult, Findings
+from vgg16gpu.bench.records.record import SCHEMA, Content
+from vgg16gpu.checks.promises import PEER_TOLERANCES, SCORE_TOLERANCES, TF32_TOLERANCE
 
 
 def content(findings: Findings, model: Content, cold_start: ColdStart | None) -> Content:

@@ -13,15 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from vgg16gpu.bench.tune.cases import Case
+from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.compiler.lowering.base import Places
+from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.memory import aligned
-from vgg16gpu.ops.base import Places
-from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.program import Arena, Control, Pointer, Step
-from vgg16gpu.resident import decoded
-from vgg16gpu.tune.cases import Case
-from vgg16gpu.tune.tasks import Task
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.runtime.executor import decoded
 
 MAX_LAUNCHES: Final = 20  # of a graph
 COLD_NBYTES: Final = 120 << 20  # of weights: more than a cache holds

@@ -13,12 +13,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.graph import Array
-from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
-from vgg16gpu.ops.base import Layer
-from vgg16gpu.ops.wgmma import block_nbytes, x_element
-from vgg16gpu.program import Element, Value
-from vgg16gpu.tune.tasks import Task
+from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
+from vgg16gpu.program.values import Element, Value
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Stored: TypeAlias = npt.NDArray[Any]  # planes first, in the element's own type

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from vgg16gpu.bench.tune.bench import MAX_LAUNCHES, Stand, WrongResultError
+from vgg16gpu.bench.tune.cases import case
+from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.compiler.lowering.conv import conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.facts import Entry, Tiles
-from vgg16gpu.ops import conv_wgmma
-from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
-from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.program import Kernel
-from vgg16gpu.tune.bench import MAX_LAUNCHES, Stand, WrongResultError
-from vgg16gpu.tune.cases import case
-from vgg16gpu.tune.tasks import Task
+from vgg16gpu.program.device_properties import Entry, Tiles
+from vgg16gpu.program.launches import Kernel
 
 REPEATS: Final = 3
 GRAPH_SECONDS: Final = 1e-3  # about; of the launches that are timed together

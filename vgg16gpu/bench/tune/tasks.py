@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     Conv,
     Flatten,
@@ -25,16 +23,21 @@ from vgg16gpu.graph import (
     Shape,
     Window,
 )
-from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
-from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Source
-from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.ops.wgmma import y_element
-from vgg16gpu.path import choose_path
-from vgg16gpu.program import Arena, Control, Layout, Pointer, Step, Value
-from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
-from vgg16gpu.shapes import infer_shapes, output_shape
-from vgg16gpu.simplify import simplify
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Source
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.wgmma import y_element
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.selection import choose_path
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 from vgg16gpu.zoo.architecture import Vgg
 
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates

@@ -11,19 +11,18 @@ from typing import Any
 
 import click
 
-from vgg16gpu.bench.cold_start import ColdStart, measure_cold_start
-from vgg16gpu.bench.compare import Ratio, check_comparable, compare
-from vgg16gpu.bench.findings import Wanted
-from vgg16gpu.bench.peers import PEERS
-from vgg16gpu.bench.plot import check_plot, write_plot
-from vgg16gpu.bench.record import Content, read
-from vgg16gpu.bench.report import content, model_identity
+from vgg16gpu.bench.measure.cold_start import ColdStart, measure_cold_start
+from vgg16gpu.bench.measure.sustained import FROM_BATCH
+from vgg16gpu.bench.peers.base import PEERS
+from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
+from vgg16gpu.bench.records.findings import Wanted
+from vgg16gpu.bench.records.plot import check_plot, write_plot
+from vgg16gpu.bench.records.record import Content, read
+from vgg16gpu.bench.records.report import content, model_identity
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
-from vgg16gpu.bench.sustained import FROM_BATCH
-from vgg16gpu.choices import PRECISIONS
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.bench_report import print_comparison, print_result
-from vgg16gpu.cli.options import (
+from vgg16gpu.cli.bench.report import print_comparison, print_result
+from vgg16gpu.cli.common.options import (
     device_option,
     find_model,
     json_option,
@@ -32,14 +31,15 @@ from vgg16gpu.cli.options import (
     parse_counts,
     size_option,
 )
-from vgg16gpu.cli.show import console, print_json
-from vgg16gpu.cli.tell import tell
-from vgg16gpu.engine import Engine
-from vgg16gpu.files import atomic_writer, check_outputs
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import GraphInput
-from vgg16gpu.model import Model
-from vgg16gpu.scores import finite_or_none
+from vgg16gpu.cli.common.show import console, print_json
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import GraphInput
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.io.files import atomic_writer, check_outputs
+from vgg16gpu.io.scores import finite_or_none
+from vgg16gpu.runtime.engine import Engine
 
 _PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"
 _AGAINST_HELP = f"Also measure, in turns with ours, each in its own process: {', '.join(PEERS)}, with commas."

@@ -8,9 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.bench.compare import Ratio
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.record import (
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.records.compare import Ratio
+from vgg16gpu.bench.records.record import (
     Content,
     absent,
     ceilings_text,
@@ -22,10 +23,9 @@ from vgg16gpu.bench.record import (
     precisions,
     select,
 )
-from vgg16gpu.bench.timing import Method, Regime
-from vgg16gpu.cli.columns import fitting
-from vgg16gpu.cli.show import add_row, console, heading, seconds, table
-from vgg16gpu.cli.tell import device_words
+from vgg16gpu.cli.common.columns import fitting
+from vgg16gpu.cli.common.show import add_row, console, heading, seconds, table
+from vgg16gpu.cli.common.tell import device_words
 
 _TIMES_OPTIONAL = ("W", "MHz", "p95", "variant", "images/s", "error")  # the first goes first
 _LAYERS_OPTIONAL = ("least us", "GB/s", "kernel")

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vgg16gpu.cli.preprocess_options import PixelOptions, chosen
+from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
+from vgg16gpu.compiler.graph.first_layers import first_layers
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, NOTE_KEY, metadata_list
+from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path
 from vgg16gpu.errors import InputError
-from vgg16gpu.first_layers import first_layers
-from vgg16gpu.graph import Graph, Shape
-from vgg16gpu.model import Model
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.scale_file import read_preprocess, scales_path
+from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.zoo.labels import load as load_labels
-from vgg16gpu.zoo.metadata import LABELS_KEY, NOTE_KEY, metadata_list
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from vgg16gpu.choices import KERNELS, PRECISIONS
-from vgg16gpu.cli.tell import tell
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
 from vgg16gpu.errors import ModelError
-from vgg16gpu.shipped import NAME, digits_model, is_digits
+from vgg16gpu.io.shipped import NAME, digits_model, is_digits
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from vgg16gpu.scores import finite_or_none
-from vgg16gpu.shown import printable, printable_lines
+from vgg16gpu.io.scores import finite_or_none
+from vgg16gpu.io.shown import printable, printable_lines
 
 _PIPE_WIDTH = 160  # columns when stdout is no terminal: rich would assume 80 and cut names
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import click
 
-from vgg16gpu.shown import printable_lines
+from vgg16gpu.io.shown import printable_lines
 
 _log = logging.getLogger("vgg16gpu")
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # by the number of -v

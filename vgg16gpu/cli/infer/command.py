@@ -1,4 +1,4 @@
-"""The command `infer`. What computes (`infer.py`) is imported once its options are read; the GPU starts beside that."""
+"""The command `infer`. What computes (`run.py`) is imported once its options are read; the GPU starts beside that."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from vgg16gpu.cli.infer_options import MANY, Options
-from vgg16gpu.cli.options import (
+from vgg16gpu.cli.common.options import (
     device_option,
     json_option,
     kernels_option,
@@ -17,9 +16,10 @@ from vgg16gpu.cli.options import (
     precision_option,
     size_option,
 )
-from vgg16gpu.cli.preprocess_options import preprocess_options
+from vgg16gpu.cli.common.preprocess_options import preprocess_options
+from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.devices import opening_ahead
-from vgg16gpu.stages import stage, tell_stage
+from vgg16gpu.devices.stages import stage, tell_stage
 
 _MODEL_HELP = (
     "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
@@ -61,6 +61,6 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
     with opening_ahead(options.device):
         with stage("imports"):
-            from vgg16gpu.cli.infer import infer  # noqa: PLC0415 - the GPU starts meanwhile
+            from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415 - the GPU starts meanwhile
 
         ctx.exit(infer(options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgg16gpu.cli.preprocess_options import PixelOptions
+from vgg16gpu.cli.common.preprocess_options import PixelOptions
 
 MANY = 20  # inputs; more are summed up unless every one is asked for
 

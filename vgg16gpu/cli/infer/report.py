@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.cli.infer_options import MANY
-from vgg16gpu.cli.infer_summary import print_summary
-from vgg16gpu.cli.show import add_row, console, from_here, heading, seconds, sentence, table
-from vgg16gpu.cli.tell import device_words
-from vgg16gpu.scores import holds_all_outputs
-from vgg16gpu.shown import printable
+from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, table
+from vgg16gpu.cli.common.tell import device_words
+from vgg16gpu.cli.infer.options import MANY
+from vgg16gpu.cli.infer.summary import print_summary
+from vgg16gpu.io.scores import holds_all_outputs
+from vgg16gpu.io.shown import printable
 
 
 def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:

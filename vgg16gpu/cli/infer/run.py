@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
-from vgg16gpu.cli.infer_options import MANY, Options
-from vgg16gpu.cli.infer_report import print_report
-from vgg16gpu.cli.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
-from vgg16gpu.cli.options import find_model
-from vgg16gpu.cli.show import print_json, progress
-from vgg16gpu.cli.tell import tell
-from vgg16gpu.engine import Engine, Outputs
+from vgg16gpu.cli.common.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
+from vgg16gpu.cli.common.options import find_model
+from vgg16gpu.cli.common.show import print_json, progress
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.infer.options import MANY, Options
+from vgg16gpu.cli.infer.report import print_report
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape, Softmax
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.platforms import usable_cores
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import check_writable
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, Shape, Softmax
-from vgg16gpu.inputs import NamedInput, batched, expand_paths, spec_of
-from vgg16gpu.model import Model
-from vgg16gpu.platforms import usable_cores
-from vgg16gpu.reader import Reader, useful_processes
-from vgg16gpu.scores import Rank, check_score_suffix, rank, score_problem, write_scores
-from vgg16gpu.shown import printable
-from vgg16gpu.stages import stage
+from vgg16gpu.io.files import check_writable
+from vgg16gpu.io.scores import Rank, check_score_suffix, rank, score_problem, write_scores
+from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.decode_pool import Reader, useful_processes
+from vgg16gpu.pictures.inputs import NamedInput, batched, expand_paths, spec_of
+from vgg16gpu.runtime.engine import Engine, Outputs
 
 _STEADY_RUNS = 3  # further runs of the first batch, for a steady time
 _STEADY_BUDGET = 1.0  # seconds that they may take together

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from vgg16gpu.cli.show import add_row, table
-from vgg16gpu.shown import printable
+from vgg16gpu.cli.common.show import add_row, table
+from vgg16gpu.io.shown import printable
 
 CLASSES = 10  # the most frequent ones are shown
 REASONS = 5

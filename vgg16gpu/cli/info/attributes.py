@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from vgg16gpu.cli.columns import fitting
-from vgg16gpu.cli.show import add_row, console, heading, megabytes, table
-from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.onnx_nodes import ListedNode, Operand, TensorType, list_nodes
-from vgg16gpu.shown import printable
+from vgg16gpu.cli.common.columns import fitting
+from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, table
+from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, TensorType, list_nodes
+from vgg16gpu.io.shown import printable
 
 _COLUMNS: Final = ("#", "what", "name", "value")
 _MOST_SHOWN: Final = 32  # items of a list; the JSON form has all

@@ -12,24 +12,33 @@ from rich.console import Console
 from rich.table import Table
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.info_attributes import describe_nodes, print_nodes
-from vgg16gpu.cli.info_graph import print_stages, stages
-from vgg16gpu.cli.info_refused import describe_refusal, print_refusal, refused_nodes
-from vgg16gpu.cli.model_notes import model_notes
-from vgg16gpu.cli.options import find_model, json_option, kernels_option, model_argument, parse_size, precision_option
-from vgg16gpu.cli.preprocess_options import PixelOptions
-from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, sentence, table
+from vgg16gpu.cli.common.model_notes import model_notes
+from vgg16gpu.cli.common.options import (
+    find_model,
+    json_option,
+    kernels_option,
+    model_argument,
+    parse_size,
+    precision_option,
+)
+from vgg16gpu.cli.common.preprocess_options import PixelOptions
+from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, sentence, table
+from vgg16gpu.cli.info.attributes import describe_nodes, print_nodes
+from vgg16gpu.cli.info.graph import print_stages, stages
+from vgg16gpu.cli.info.refused import describe_refusal, print_refusal, refused_nodes
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
+from vgg16gpu.compiler.graph.shapes import infer_shapes, matmul_operands
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.devices.platforms import machine_memory, usable_cores
+from vgg16gpu.devices.tile_tables import table as table_of_tiles
 from vgg16gpu.errors import DeviceError, ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
-from vgg16gpu.model import Model
-from vgg16gpu.platforms import machine_memory, usable_cores
-from vgg16gpu.prepare import EngineOptions, compile_model
-from vgg16gpu.program import Plan, Step, Value
-from vgg16gpu.shapes import infer_shapes, matmul_operands
-from vgg16gpu.tuned import table as table_of_tiles
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Value
 
 # NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -183,7 +192,7 @@ def device_facts(name: str) -> DeviceFacts:
         except DeviceError:
             if name == "cuda":
                 return replace(H200, tuned=table_of_tiles("NVIDIA H200", cache_dir()))
-    from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES  # noqa: PLC0415
+    from vgg16gpu.devices.cpu.library import MAX_SHARED_NBYTES  # noqa: PLC0415
 
     cores = usable_cores()
     return DeviceFacts(
@@ -192,7 +201,7 @@ def device_facts(name: str) -> DeviceFacts:
 
 
 def _gpu_facts() -> DeviceFacts:
-    from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415 - PyCUDA is for who has it
+    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - PyCUDA is for who has it
 
     device = CudaDevice()
     try:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.cli.show import add_row, console, heading, megabytes, table
+from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, table
 from vgg16gpu.errors import ModelError
-from vgg16gpu.shown import printable
+from vgg16gpu.io.shown import printable
 
 _NODE: Final = re.compile(r"(\S+) '(.*)' \(opset (\w+)\): (.*); (.*)", re.DOTALL)
 _SUPPORTED: Final = "; supported operators: "

@@ -9,12 +9,12 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from vgg16gpu.cli.options import json_option
-from vgg16gpu.cli.show import console, heading, print_json, table
-from vgg16gpu.cli.tell import tell
-from vgg16gpu.lab.claims import content, notes, share_text, write_claims
-from vgg16gpu.lab.claims_judge import Verdict
-from vgg16gpu.lab.claims_records import newest, read_records
+from vgg16gpu.cli.common.options import json_option
+from vgg16gpu.cli.common.show import console, heading, print_json, table
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.lab.claims.judge import Verdict
+from vgg16gpu.lab.claims.records import newest, read_records
+from vgg16gpu.lab.claims.table import content, notes, share_text, write_claims
 
 RESULTS: Final = Path("lab-results")  # where `lab run` writes to
 FOLDERS: Final = (RESULTS, Path("testbench") / "results" / "lab")

@@ -13,31 +13,31 @@ from typing import Any
 import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.lab_claims import RESULTS, claims_command
-from vgg16gpu.cli.lab_learn import exercise_command, list_kernels
-from vgg16gpu.cli.lab_profile import profile_command
-from vgg16gpu.cli.lab_report import print_list, print_rows
-from vgg16gpu.cli.options import find_model, json_option, parse_counts
-from vgg16gpu.cli.show import console, print_json, progress
-from vgg16gpu.cli.tell import device_words, tell
+from vgg16gpu.cli.common.options import find_model, json_option, parse_counts
+from vgg16gpu.cli.common.show import console, print_json, progress
+from vgg16gpu.cli.common.tell import device_words, tell
+from vgg16gpu.cli.lab.claims import RESULTS, claims_command
+from vgg16gpu.cli.lab.learn import exercise_command, list_kernels
+from vgg16gpu.cli.lab.profile import profile_command
+from vgg16gpu.cli.lab.report import print_list, print_rows
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.comparison import Shape, comparison
 from vgg16gpu.lab.experiment import Choice, Experiment, Tell, experiments
-from vgg16gpu.lab.figures import draw
-from vgg16gpu.lab.folder import own_variants
-from vgg16gpu.lab.lenet_data import IMAGE
-from vgg16gpu.lab.measure import choose_effort
-from vgg16gpu.lab.plain_model import plain_model
-from vgg16gpu.lab.record import check_folder, content, write
-from vgg16gpu.lab.rehearsal import rehearse
-from vgg16gpu.lab.seeds.s3 import LeNetExperiment
-from vgg16gpu.lab.seeds.s5 import SEED as S5
-from vgg16gpu.lab.stand import BrokenDeviceError, Rehearsal, Stand
-from vgg16gpu.lab.template import write_template
+from vgg16gpu.lab.experiments.comparison import Shape, comparison
+from vgg16gpu.lab.experiments.record import check_folder, content, write
+from vgg16gpu.lab.experiments.s3 import LeNetExperiment
+from vgg16gpu.lab.experiments.s5 import SEED as S5
+from vgg16gpu.lab.figures.write import draw
+from vgg16gpu.lab.ladder.given import MOST
+from vgg16gpu.lab.lenet.data import IMAGE
+from vgg16gpu.lab.measure.measure import choose_effort
+from vgg16gpu.lab.measure.rehearsal.rehearsal import rehearse
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Rehearsal, Stand
+from vgg16gpu.lab.network.plain_model import plain_model
+from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.template import write_template
 from vgg16gpu.lab.variant import Variant
 from vgg16gpu.lab.variants import variants
-from vgg16gpu.ladder.given import MOST
 
 ALL = "all"
 OWN = Path("lab")

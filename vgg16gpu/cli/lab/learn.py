@@ -10,12 +10,12 @@ from typing import Any, Final
 import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.options import device_option, json_option
-from vgg16gpu.cli.show import add_row, console, heading, print_json, table
+from vgg16gpu.cli.common.options import device_option, json_option
+from vgg16gpu.cli.common.show import add_row, console, heading, print_json, table
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.exercises.exercise import NAMES, Exercise, Finding, exercise, exercises
 from vgg16gpu.lab.exercises.judge import Verdict, check
-from vgg16gpu.lab.usage import USAGE_NOTE, usages
+from vgg16gpu.lab.measure.usage import USAGE_NOTE, usages
 from vgg16gpu.lab.variant import Variant
 
 FOLDER: Final = Path("exercises")

@@ -8,13 +8,13 @@ from typing import Final
 
 import click
 
-from vgg16gpu.cli.options import json_option
-from vgg16gpu.cli.show import console, heading, print_json
+from vgg16gpu.cli.common.options import json_option
+from vgg16gpu.cli.common.show import console, heading, print_json
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import atomic_writer, check_outputs
-from vgg16gpu.lab.folder import own_variants
+from vgg16gpu.io.files import atomic_writer, check_outputs
+from vgg16gpu.lab.measure.profile import METHOD, Job, Profile, content, profile, told
+from vgg16gpu.lab.own.folder import own_variants
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.profile import METHOD, Job, Profile, content, profile, told
 from vgg16gpu.lab.variants import variants
 
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)

@@ -9,14 +9,14 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from vgg16gpu.cli.columns import fitting
-from vgg16gpu.cli.show import add_row, console, heading, table
+from vgg16gpu.cli.common.columns import fitting
+from vgg16gpu.cli.common.show import add_row, console, heading, table
+from vgg16gpu.io.shown import printable_lines
 from vgg16gpu.lab.experiment import Experiment, Row
-from vgg16gpu.lab.measure import NOTES, Status
+from vgg16gpu.lab.measure.measure import NOTES, Status
+from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.published import CARDS
-from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.variant import Variant
-from vgg16gpu.shown import printable_lines
 
 _LEAST_NEEDED: Final = ("theirs %", "samples", "cold ms", "ours %", "convert ms", "error", "parameter")  # first to go
 _TEXTS: Final = ("size", "method", "parameter", "remark")  # the other columns are numbers

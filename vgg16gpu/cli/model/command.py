@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from vgg16gpu.cli.model_weights import weights_command
-from vgg16gpu.cli.options import TRAINED_NAME, json_option, new_model
-from vgg16gpu.cli.show import megabytes, print_json, seconds
+from vgg16gpu.cli.common.options import TRAINED_NAME, json_option, new_model
+from vgg16gpu.cli.common.show import megabytes, print_json, seconds
+from vgg16gpu.cli.model.weights import weights_command
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, RANDOM_NOTE
 from vgg16gpu.errors import ModelError
-from vgg16gpu.files import Progress, check_outputs, check_writable
-from vgg16gpu.model import Model
+from vgg16gpu.io.files import Progress, check_outputs, check_writable
+from vgg16gpu.io.synthetic import write_sample_text
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.metadata import NOTE_KEY, RANDOM_NOTE
-from vgg16gpu.zoo.samples import write_sample_text
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIZE = click.IntRange(SMALLEST_SIZE, LARGEST_SIZE)

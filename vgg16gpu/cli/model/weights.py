@@ -10,12 +10,12 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from vgg16gpu.cli.columns import fitting
-from vgg16gpu.cli.options import find_model, json_option, model_argument
-from vgg16gpu.cli.show import add_row, console, heading, megabytes, print_json, progress, table
-from vgg16gpu.files import check_new_folder
-from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.shown import printable
+from vgg16gpu.cli.common.columns import fitting
+from vgg16gpu.cli.common.options import find_model, json_option, model_argument
+from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, progress, table
+from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.io.files import check_new_folder
+from vgg16gpu.io.shown import printable
 from vgg16gpu.zoo.weight_files import FORMATS, TABLE, weights_of, write_weights
 
 _OUTPUT_HELP: Final = "A new folder for the files; it is made whole or not at all."

@@ -11,25 +11,10 @@ from typing import Any
 import click
 import numpy as np
 
-from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
-from vgg16gpu.cli.model_notes import ModelNotes, model_notes
-from vgg16gpu.cli.options import DEFAULT_MODELS, find_model
-from vgg16gpu.cli.preprocess_options import PixelOptions
-from vgg16gpu.dequantise import plain_operators
-from vgg16gpu.engine import Outputs
-from vgg16gpu.errors import InputError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph
-from vgg16gpu.inputs import NamedInput, read_inputs, spec_of
-from vgg16gpu.model import Model
-from vgg16gpu.normalise import normalise
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.quantised_reference import QuantisedOracle
-from vgg16gpu.reference import Oracle
-from vgg16gpu.scale_file import read_scales
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.shipped import is_digits
-from vgg16gpu.testbench import (
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.qdq_oracle import QuantisedOracle
+from vgg16gpu.checks.testbench import (
     MIN_DISTINCT,
     Quantised,
     Report,
@@ -40,6 +25,21 @@ from vgg16gpu.testbench import (
     read_references,
     standard_inputs,
 )
+from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
+from vgg16gpu.cli.common.options import DEFAULT_MODELS, find_model
+from vgg16gpu.cli.common.preprocess_options import PixelOptions
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.qdq import plain_operators
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shipped import is_digits
+from vgg16gpu.pictures.inputs import NamedInput, read_inputs, spec_of
+from vgg16gpu.runtime.engine import Outputs
 from vgg16gpu.zoo.digits import heldout
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")

@@ -11,11 +11,12 @@ from typing import Any
 import click
 import numpy as np
 
-from vgg16gpu.accuracy import SCORE_TOLERANCES
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.choices import KERNELS, PRECISIONS
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.testbench import StepVerdict, judge_steps, mean_times, worst_steps
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.options import (
+from vgg16gpu.cli.common.options import (
     device_option,
     json_option,
     labels_option,
@@ -23,17 +24,16 @@ from vgg16gpu.cli.options import (
     parse_counts,
     size_option,
 )
-from vgg16gpu.cli.preprocess_options import preprocess_options
-from vgg16gpu.cli.show import print_json, progress
-from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, first_output, judged, prepare
-from vgg16gpu.cli.testbench_report import content_of, print_report
-from vgg16gpu.engine import Engine
+from vgg16gpu.cli.common.preprocess_options import preprocess_options
+from vgg16gpu.cli.common.show import print_json, progress
+from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
+from vgg16gpu.cli.testbench.report import content_of, print_report
+from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import atomic_writer, check_writable
-from vgg16gpu.graph import Array
-from vgg16gpu.reference import Oracle
-from vgg16gpu.scores import finite_or_none, write_text
-from vgg16gpu.testbench import StepVerdict, judge_steps, mean_times, worst_steps
+from vgg16gpu.io.files import atomic_writer, check_writable
+from vgg16gpu.io.scores import finite_or_none, write_text
+from vgg16gpu.runtime.engine import Engine
 
 _TOLERANCE_HELP = "Largest error to pass. Default: " + ", ".join(
     f"{bound:g} in {precision}" for precision, bound in SCORE_TOLERANCES.items() if math.isfinite(bound)

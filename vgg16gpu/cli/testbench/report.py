@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vgg16gpu.cli.show import add_row, console, heading, seconds, sentence, table
-from vgg16gpu.cli.tell import device_words
-from vgg16gpu.cli.testbench_case import Bench, Outcome
-from vgg16gpu.testbench import Report
+from vgg16gpu.checks.testbench import Report
+from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
+from vgg16gpu.cli.common.tell import device_words
+from vgg16gpu.cli.testbench.case import Bench, Outcome
 
 _SHOWN = 20  # rows of the table of inputs; failing ones are always shown
 

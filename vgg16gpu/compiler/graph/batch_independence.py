@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
     Concat,
     Elementwise,

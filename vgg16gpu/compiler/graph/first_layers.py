@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Elementwise,
     Gather,
@@ -27,9 +27,9 @@ from vgg16gpu.graph import (
     Slice,
     readers_of_values,
 )
-from vgg16gpu.imagenet import IMAGENET_MEAN
-from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.io.imagenet import IMAGENET_MEAN
+from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 

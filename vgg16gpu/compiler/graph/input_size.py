@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
-from vgg16gpu.shapes import infer_shapes
 
 USUAL_SIZE = 224  # pixels; what every published VGG was trained on
 SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     BatchNorm,
     Conv,
@@ -36,7 +36,7 @@ from vgg16gpu.graph import (
     Window,
     with_operands,
 )
-from vgg16gpu.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
+from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
 
 Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
 Fusion: TypeAlias = Callable[[Op, Op], Op | None]

@@ -8,8 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     AxisSoftmax,
     BatchNorm,
@@ -35,6 +34,7 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
+from vgg16gpu.errors import ModelError
 
 
 def infer_shapes(graph: Graph, input_shape: Shape | Mapping[str, Shape]) -> Mapping[str, Shape]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     Array,
     Concat,
     Elementwise,

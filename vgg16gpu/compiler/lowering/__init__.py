@@ -9,9 +9,9 @@ import importlib
 import pkgutil
 from functools import cache
 
+from vgg16gpu.compiler.graph.ops import Op
+from vgg16gpu.compiler.lowering.base import Lowering
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Op
-from vgg16gpu.ops.base import Lowering
 
 
 @cache

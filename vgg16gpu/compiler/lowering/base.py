@@ -9,11 +9,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Op, Shape
-from vgg16gpu.memory import aligned
-from vgg16gpu.program import Arena, Control, Dim3, Element, Pointer, Scalar, Step, Upload, Value
-from vgg16gpu.quantise import QuantisedOp
+from vgg16gpu.compiler.graph.ops import Op, Shape
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Scalar, Step
+from vgg16gpu.program.plans import Control, Upload
+from vgg16gpu.program.values import Arena, Element, Pointer, Value
 
 BLOCK = 256  # threads of the simple kernels, as in their sources
 

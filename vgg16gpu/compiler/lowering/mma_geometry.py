@@ -1,12 +1,13 @@
-"""Tiles and launch geometry of the mma.sync kernels, kernels/conv_mma.cu and kernels/gemm_mma.cu."""
+"""Tiles and launch geometry of the mma.sync kernels, kernels/conv/conv_mma.cu and kernels/gemm/gemm_mma.cu."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.program import Dim3, Element, Kernel
+from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.program.launches import Dim3, Kernel
+from vgg16gpu.program.values import Element
 
 CONV_SOURCE = "conv_mma.cu"
 GEMM_SOURCE = "gemm_mma.cu"
@@ -47,12 +48,12 @@ class MmaTile:
         return self.stages * (self.out + self.px) * self.k_nbytes
 
     def conv_kernel(self, element: Element, out_element: Element, pool: bool) -> Kernel:
-        """kernels/conv_mma.cu compiled with these macros."""
+        """kernels/conv/conv_mma.cu compiled with these macros."""
         defines = self._defines("OC", "PX", element, out_element)
         return Kernel(CONV_SOURCE, "conv_mma", (*defines, ("POOL", int(pool))))
 
     def gemm_kernels(self, element: Element, out_element: Element) -> tuple[Kernel, Kernel]:
-        """The kernels of kernels/gemm_mma.cu, compiled together: the parts of the sums, and the finish."""
+        """The kernels of kernels/gemm/gemm_mma.cu, compiled together: the parts of the sums, and the finish."""
         defines = self._defines("OUT", "N", element, out_element)
         return Kernel(GEMM_SOURCE, "gemm_mma", defines), Kernel(GEMM_SOURCE, "gemm_mma_finish", defines)
 

@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vgg16gpu.graph import Shape
-from vgg16gpu.program import Layout, Pointer, Value, Walk
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.program.launches import Walk
+from vgg16gpu.program.values import Layout, Pointer, Value
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from vgg16gpu.facts import DeviceFacts, Entry
-from vgg16gpu.program import Element
+from vgg16gpu.program.device_properties import DeviceFacts, Entry
+from vgg16gpu.program.values import Element
 
 Tile = TypeVar("Tile")
 

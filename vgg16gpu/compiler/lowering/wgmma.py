@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Gemm
-from vgg16gpu.ops.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
-from vgg16gpu.ops.pack import STAGING
-from vgg16gpu.program import Element, Kernel, Pointer, Step, TensorMap, Value
-from vgg16gpu.quantise import QuantisedOp
+from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.compiler.lowering.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.layout.pack import STAGING
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel, Step, TensorMap
+from vgg16gpu.program.values import Element, Pointer, Value
 
 PACK_SOURCE = "pack_blocks.cu"
 TILE_CHANNELS = 64  # output channels of a warpgroup

@@ -1,12 +1,12 @@
 """An ONNX file, opened without copying its weights.
 
-VGG16 is 553 MB of weights and a few kB of structure. The file is mapped, its wire format walked once (`onnx_wire`), and
+VGG16 is 553 MB of weights and a few kB of structure. The file is mapped, its wire format walked once (`wire.py`), and
 a small message without the large tensor bodies parsed by `onnx`. Large tensors are handed out as read-only views of the
 mapping, wherever they lie: in the file, in a Constant node, or in external data. So loading takes almost no memory.
 
 Nothing in a file is believed before it is checked: sizes against what is there before anything is allocated, external
 data against the model's folder. Opening a file allocates at most 20 bytes for each byte of its structure, which is all
-but the large tensor bodies, 256 for each field, and 1 MiB; structure is limited too (`onnx_wire`).
+but the large tensor bodies, 256 for each field, and 1 MiB; structure is limited too (`wire.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.onnx_wire import (
+from vgg16gpu.compiler.onnx.wire import (
     BODIES,
     CODED,
     INSIDE,
@@ -38,7 +37,8 @@ from vgg16gpu.onnx_wire import (
     decode_varints,
     strip_model,
 )
-from vgg16gpu.shown import printable
+from vgg16gpu.errors import ModelError
+from vgg16gpu.io.shown import printable
 
 Constant: TypeAlias = npt.NDArray[Any]
 

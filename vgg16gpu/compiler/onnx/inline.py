@@ -10,7 +10,7 @@ import onnx
 import onnx.inliner
 from onnx import FunctionProto, NodeProto
 
-from vgg16gpu.onnx_file import OnnxFile
+from vgg16gpu.compiler.onnx.file import OnnxFile
 
 MAX_DEPTH: Final = 32  # functions called inside each other
 MAX_NODES: Final = 20_000  # when all are written out

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 from onnx import GraphProto, NodeProto
 
-from vgg16gpu.shown import printable
+from vgg16gpu.io.shown import printable
 
 Lookup: TypeAlias = Callable[[str], list[str]]
 

@@ -13,9 +13,9 @@ import numpy as np
 import onnx.defs
 from onnx import AttributeProto, NodeProto, TensorProto
 
-from vgg16gpu.onnx_file import OnnxFile, element_type
-from vgg16gpu.onnx_inline import inline_functions
-from vgg16gpu.onnx_translate import DEFAULT_DOMAINS, label
+from vgg16gpu.compiler.onnx.file import OnnxFile, element_type
+from vgg16gpu.compiler.onnx.inline import inline_functions
+from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, label
 
 _USUAL_NAMES: Final = {"float": "float32", "double": "float64"}
 

@@ -13,17 +13,17 @@ from typing import Final
 
 from onnx import TensorProto, ValueInfoProto
 
-from vgg16gpu.fit import SEARCHED_SIZES, fits
-from vgg16gpu.graph import Graph, GraphInput, Op, Shape
-from vgg16gpu.onnx_file import Constant, OnnxFile, element_type, open_onnx
-from vgg16gpu.onnx_fold import FOLDS, OpenShape, has_marks
-from vgg16gpu.onnx_inline import inline_functions
-from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError, RefusalError
-from vgg16gpu.onnx_rules import RULES
-from vgg16gpu.onnx_shapes import MAX_RANK
-from vgg16gpu.onnx_translate import DEFAULT_DOMAINS, Translation, label
-from vgg16gpu.simplify import channels_first_input
-from vgg16gpu.taps import TapError, resolve
+from vgg16gpu.compiler.graph.input_size import SEARCHED_SIZES, fits
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op, Shape
+from vgg16gpu.compiler.graph.passes import channels_first_input
+from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
+from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
+from vgg16gpu.compiler.onnx.inline import inline_functions
+from vgg16gpu.compiler.onnx.layer_names import TapError, resolve
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
+from vgg16gpu.compiler.onnx.open_shapes import MAX_RANK
+from vgg16gpu.compiler.onnx.rules.table import RULES
+from vgg16gpu.compiler.onnx.translate import DEFAULT_DOMAINS, Translation, label
 
 OPSETS: Final = range(7, 26)
 IR_VERSIONS: Final = range(3, 15)
@@ -71,8 +71,8 @@ def load_model(
 ) -> Loaded:
     """Read an ONNX model.
 
-    `outputs` names the values to compute, inner ones too, by value, node or layer (taps.py); by default those that the
-    model declares. Nodes that none of
+    `outputs` names the values to compute, inner ones too, by value, node or layer (layer_names.py); by default those
+    that the model declares. Nodes that none of
     them needs are left out. Large weights stay views of the mapped file. `bound` has run-time inputs that are constants
     now: lists of whole numbers, say. `shapes` has shapes of run-time inputs, in place of those that the model declares.
     Without it a model may have one run-time input, (N, C, H, W) or (N, F), or several of fixed shapes.

@@ -2,7 +2,7 @@
 
 | key                       | value                                                                               |
 |---------------------------|-------------------------------------------------------------------------------------|
-| `vgg16gpu.preprocess`     | what is done to pictures: JSON object, the fields of `preprocessing.Preprocess`     |
+| `vgg16gpu.preprocess`     | what is done to pictures: JSON object, the fields of `Preprocess`     |
 | `vgg16gpu.mean`, `...std` | the short form: JSON lists, one number a channel, input = (pixel / 255 - mean) / std |
 | `vgg16gpu.labels`         | JSON list of class names, one per score                                             |
 | `vgg16gpu.note`           | one line for people, printed beside the answer                                      |
@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from onnx import ModelProto, StringStringEntryProto
 
+from vgg16gpu.compiler.graph.first_layers import assumed
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.first_layers import assumed
-from vgg16gpu.graph import Graph, Shape
-from vgg16gpu.onnx_file import OnnxFile
-from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
-from vgg16gpu.shown import shown
+from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
+from vgg16gpu.io.shown import shown
 
 PREPROCESS_KEY: Final = "vgg16gpu.preprocess"
 MEAN_KEY: Final = "vgg16gpu.mean"

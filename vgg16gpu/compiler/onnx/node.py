@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from vgg16gpu.graph import Array, Op, Shape
-from vgg16gpu.onnx_file import Constant
-from vgg16gpu.onnx_fold import OpenShape, has_marks
-from vgg16gpu.onnx_memory import Memory
+from vgg16gpu.compiler.graph.ops import Array, Op, Shape
+from vgg16gpu.compiler.onnx.file import Constant
+from vgg16gpu.compiler.onnx.folding.budget import Memory
+from vgg16gpu.compiler.onnx.folding.fold import OpenShape, has_marks
 
 FLOAT32_REMEDY: Final = "export the model in float32"
 EXPORT_AGAIN: Final = "the file is broken, export the model again"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Concat,
     Conv,
@@ -25,9 +24,10 @@ from vgg16gpu.graph import (
     Shape,
     Softmax,
 )
-from vgg16gpu.onnx_fold import OpenShape
-from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError, RefusalError
-from vgg16gpu.shapes import output_shape
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.onnx.folding.fold import OpenShape
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
+from vgg16gpu.errors import ModelError
 
 MAX_RANK: Final = 8  # of a value on a device
 

@@ -11,12 +11,12 @@ import onnx.checker
 import onnx.helper
 from onnx import AttributeProto, NodeProto, TensorProto
 
-from vgg16gpu.graph import Op
-from vgg16gpu.onnx_file import Constant, OnnxFile, element_type, is_known_type
-from vgg16gpu.onnx_fold import FOLDS, OpenShape, fold, has_marks, shape_of
-from vgg16gpu.onnx_integers import weight_steps
-from vgg16gpu.onnx_memory import FoldError
-from vgg16gpu.onnx_node import (
+from vgg16gpu.compiler.graph.ops import Op
+from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, is_known_type
+from vgg16gpu.compiler.onnx.folding.budget import FoldError
+from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, fold, has_marks, shape_of
+from vgg16gpu.compiler.onnx.folding.qdq import weight_steps
+from vgg16gpu.compiler.onnx.node import (
     EXPORT_AGAIN,
     FLOAT32_REMEDY,
     MisfitError,
@@ -27,9 +27,9 @@ from vgg16gpu.onnx_node import (
     UnknownShapeError,
     Value,
 )
-from vgg16gpu.onnx_rules import RULES
-from vgg16gpu.onnx_rules_integers import CARRIERS, ON_INTEGERS, QDQ_REMEDY
-from vgg16gpu.onnx_shapes import open_shape
+from vgg16gpu.compiler.onnx.open_shapes import open_shape
+from vgg16gpu.compiler.onnx.rules.integers import CARRIERS, ON_INTEGERS, QDQ_REMEDY
+from vgg16gpu.compiler.onnx.rules.table import RULES
 
 DEFAULT_DOMAINS: Final = ("", "ai.onnx")
 _CONTROL_FLOW: Final = ("If", "Loop", "Scan")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from vgg16gpu.shown import printable
+from vgg16gpu.io.shown import printable
 
 LARGE: Final = 256  # bytes; tensor bodies above stay in the file
 LARGE_CODED: Final = 1 << 20  # the same for bodies of varints, which must be decoded when they are asked for

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vgg16gpu.graph import Array
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.quantise import QuantisedOp
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from vgg16gpu.compiler.graph.ops import Gemm, Graph, Op, Shape, Transpose, with_operands
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering import lowerings
+from vgg16gpu.compiler.lowering.base import Constants, Scaling, WeightArena
+from vgg16gpu.compiler.lowering.layout import preprocess, scales
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.compiler.planner.selection import Path, choose_path
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Gemm, Graph, Op, Shape, Transpose, with_operands
-from vgg16gpu.ops import lowerings, preprocess, scales
-from vgg16gpu.ops.base import Constants, Scaling, WeightArena
-from vgg16gpu.path import Path, choose_path
-from vgg16gpu.program import Calibration, Plan, Pointer, WeightPlan
-from vgg16gpu.schedule import Scheduler
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Calibration, Plan, WeightPlan
+from vgg16gpu.program.values import Pointer
 
 
 def make_plan(

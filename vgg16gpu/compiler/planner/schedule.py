@@ -8,25 +8,16 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, TypeAlias
 
+from vgg16gpu.compiler.graph.ops import Flatten, Gemm, MultiOp, Op, Shape, Softmax
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.layout import convert, layout, scales
+from vgg16gpu.compiler.planner.selection import Path
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Flatten, Gemm, MultiOp, Op, Shape, Softmax
-from vgg16gpu.memory import Lifetime, aligned, assign_offsets
-from vgg16gpu.ops import convert, layout, scales
-from vgg16gpu.ops.base import FLOAT, Constants, Layer, Places, Scaling, Source
-from vgg16gpu.path import Path
-from vgg16gpu.program import (
-    Arena,
-    Control,
-    Element,
-    Entry,
-    InputSlot,
-    Layout,
-    Pointer,
-    Program,
-    Step,
-    Value,
-)
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Control, Entry, InputSlot, Program
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
 
 WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt

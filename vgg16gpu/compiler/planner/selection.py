@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from vgg16gpu.choices import FAMILIES
+from vgg16gpu.compiler.choices import FAMILIES
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering import lowerings
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Scaling
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
-from vgg16gpu.ops import lowerings
-from vgg16gpu.ops.base import Layer, Lowering, Scaling
-from vgg16gpu.quantise import QuantisedOp
-from vgg16gpu.shapes import output_shape
-from vgg16gpu.shown import shown
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.io.shown import shown
+from vgg16gpu.program.device_properties import DeviceFacts
 
 
 @dataclass(frozen=True, eq=False)

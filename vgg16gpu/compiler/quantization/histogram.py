@@ -7,9 +7,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.quantization.scheme import SMALLEST_STEP, Scale
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array
-from vgg16gpu.quantise import SMALLEST_STEP, Scale
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
     Concat,
     Conv,
@@ -33,7 +33,7 @@ from vgg16gpu.graph import (
     Softmax,
     Transpose,
 )
-from vgg16gpu.simplify import value_ranks
+from vgg16gpu.compiler.graph.passes import value_ranks
 
 _SIGNED: Final[Mapping[tuple[float, float], bool]] = {(-128.0, 127.0): True, (0.0, 255.0): False}
 _KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)

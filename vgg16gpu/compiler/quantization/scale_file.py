@@ -7,7 +7,7 @@
 A value's step depends on the weights that made it. So each entry holds a digest of the weights that read it, and scales
 are refused for a model that was trained again. A model that is run for other outputs, with fewer ops, keeps its scales.
 A model file that has not been written since needs no digests: half a gigabyte of weights takes 0.3 s. `preprocess` is
-what was done to the pictures (`preprocessing.Preprocess`), null where all inputs were numbers; older files lack it.
+what was done to the pictures (`Preprocess`), null where all inputs were numbers; older files lack it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, op_arrays
+from vgg16gpu.compiler.quantization.scheme import SMALLEST_STEP, Scale, Scales, quantised_inputs
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, op_arrays
-from vgg16gpu.preprocessing import Origin, Preprocess
-from vgg16gpu.quantise import SMALLEST_STEP, Scale, Scales, quantised_inputs
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.preprocessing import Origin, Preprocess
 
 _VERSION: Final = 2  # files of version 1 that were made on a Hopper GPU hold a wrong scale of the input
 _LARGEST_STEP: Final = 2.0**120  # times 255 it is still a float32

@@ -21,8 +21,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     Array,
     Conv,
     Elementwise,
@@ -36,6 +35,7 @@ from vgg16gpu.graph import (
     Relu,
     Softmax,
 )
+from vgg16gpu.errors import ModelError
 
 Integers8: TypeAlias = npt.NDArray[np.int8]
 Run: TypeAlias = Callable[[Callable[[slice], None], Iterable[slice]], Iterable[None]]

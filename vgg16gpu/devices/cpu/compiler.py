@@ -1,4 +1,4 @@
-"""Turns a kernel source into a shared library with a C++ compiler, by way of kernels/cpu_shim.h.
+"""Turns a kernel source into a shared library with a C++ compiler, by way of kernels/include/cpu_shim.h.
 
 All kernels of one source file and one set of macros share a library.
 """
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from vgg16gpu import kernel_source
+from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.platforms import supported_machine
-from vgg16gpu.shown import shown
+from vgg16gpu.io.shown import shown
 
 _log = logging.getLogger(__name__)
 

@@ -21,15 +21,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices import cpu_compiler, cpu_memory
 from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Lane, Transfer, no_constant, step_by_step
-from vgg16gpu.devices.cpu_compiler import CHECKS, Check, Unit
-from vgg16gpu.devices.cpu_library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
+from vgg16gpu.devices.cpu import compiler as cpu_compiler
+from vgg16gpu.devices.cpu import memory as cpu_memory
+from vgg16gpu.devices.cpu.compiler import CHECKS, Check, Unit
+from vgg16gpu.devices.cpu.library import MAX_SHARED_NBYTES, BoundLaunch, Library, LoadedKernel
+from vgg16gpu.devices.platforms import machine_memory, supported_machine, usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.platforms import machine_memory, supported_machine, usable_cores
-from vgg16gpu.program import Arena, Kernel, Step
-from vgg16gpu.shown import shown
+from vgg16gpu.io.shown import shown
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.values import Arena
 
 _MAX_OS_THREADS = 1024
 _ORDERS = {"forward": 0, "reverse": 1}
@@ -43,7 +45,7 @@ class CpuDevice:
     """The Device (see devices/base.py) of this machine's processor.
 
     `sanitize` builds the kernels with checks (see cpu_compiler.Check); "address" and "thread" need the sanitizer's
-    run-time library in the process, see devices/sanitize.py.
+    run-time library in the process, see devices/cpu/sanitize.py.
     Raises DeviceError: not Linux on x86-64 or aarch64, no C++ compiler, a wrong environment variable.
     """
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Argument, Dim3, Pointer, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.launches import Argument, Dim3, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.values import Arena, Pointer
 
 MAX_BLOCK_THREADS = 1024
 MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/scheduler.h

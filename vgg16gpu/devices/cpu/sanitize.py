@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
-from vgg16gpu.devices import cpu_compiler
+from vgg16gpu.devices.cpu import compiler as cpu_compiler
 from vgg16gpu.errors import DeviceError, Error
 
 Sanitizer: TypeAlias = Literal["address", "thread"]

@@ -12,8 +12,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from vgg16gpu.cuda_probe import DRIVER_LIBRARY
-from vgg16gpu.stages import BESIDE, stage
+from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
+from vgg16gpu.devices.stages import BESIDE, stage
 
 
 class ContextAhead:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from vgg16gpu import kernel_source
-from vgg16gpu.cuda_probe import nvcc_candidates, run_quietly
+from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.cuda.probe import nvcc_candidates, run_quietly
+from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import KernelError
-from vgg16gpu.platforms import usable_cores
 
 FLAGS = (
     "-std=c++17",
@@ -111,9 +111,8 @@ class CubinCompiler:
 
     @cached_property
     def _header_parts(self) -> tuple[bytes, ...]:
-        folder = kernel_source.kernel_dir()
         files = kernel_source.headers()
-        return tuple(part for path in files for part in (str(path.relative_to(folder)).encode(), path.read_bytes()))
+        return tuple(part for path in files for part in (kernel_source.source_name(path).encode(), path.read_bytes()))
 
     def _key(self, unit: Unit) -> tuple[str | bytes, ...]:
         return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *self._header_parts)

@@ -17,16 +17,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from vgg16gpu import tuned
-from vgg16gpu.cuda_probe import DRIVER_LIBRARY
+from vgg16gpu.devices import tile_tables
 from vgg16gpu.devices.base import Bytes, Lane
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.cuda_compiler import Unit
-from vgg16gpu.devices.cuda_launch import BuiltKernel, LaunchSequence
+from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
+from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.program import Kernel
-from vgg16gpu.stages import stage
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel
 
 CHUNK_NBYTES = 16 * 1024 * 1024  # of an upload from ordinary memory
 CHUNKS = 2  # the host fills one while the other is on its way
@@ -97,7 +97,7 @@ def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
         memory_total=total,
         memory_free=free,
         tensor_maps=tensor_maps,
-        tuned=tuned.table(card.name(), cache_dir()),
+        tuned=tile_tables.table(card.name(), cache_dir()),
     )
 
 

@@ -23,8 +23,9 @@ from vgg16gpu.devices.base import (
     no_constant,
     step_by_step,
 )
-from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, find_nvcc
-from vgg16gpu.devices.cuda_context import (
+from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel, transfer_step
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit, find_nvcc
+from vgg16gpu.devices.cuda.context import (
     CHUNK_NBYTES,
     Activation,
     Held,
@@ -33,15 +34,15 @@ from vgg16gpu.devices.cuda_context import (
     pick_card,
     read_facts,
 )
-from vgg16gpu.devices.cuda_foreign import CudaForeign
-from vgg16gpu.devices.cuda_graph import kernel_signature, load_bindings
-from vgg16gpu.devices.cuda_launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
-from vgg16gpu.devices.cuda_versions import cuda_versions
+from vgg16gpu.devices.cuda.foreign import CudaForeign
+from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
+from vgg16gpu.devices.cuda.launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
+from vgg16gpu.devices.cuda.versions import cuda_versions
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.devices.staging import Stager
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.program import Arena, Kernel, Pointer, Step
-from vgg16gpu.stages import stage
-from vgg16gpu.staging import Stager
-from vgg16gpu.transfer import BUS_GROUPS, transfer_kernel, transfer_step
+from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.values import Arena, Pointer
 
 MAX_TRANSFER_NBYTES = 1 << 20  # what is larger goes by the copy engine
 _TRANSFER = transfer_kernel(BUS_GROUPS)
@@ -272,7 +273,7 @@ class CudaDevice:
         return Activation(self._held, failure)
 
     def _load(self, kernel: Kernel, unit: Unit, cubin: bytes) -> BuiltKernel:
-        from vgg16gpu.devices.cuda_module import CachedModule  # noqa: PLC0415 - needs PyCUDA to import
+        from vgg16gpu.devices.cuda.module import CachedModule  # noqa: PLC0415 - needs PyCUDA to import
 
         held = self._held
         try:

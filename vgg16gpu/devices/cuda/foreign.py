@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.cuda_probe import DRIVER_LIBRARY
 from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda_context import Activation, Held
-from vgg16gpu.devices.cuda_graph import Graph
-from vgg16gpu.devices.cuda_launch import LaunchSequence
+from vgg16gpu.devices.cuda.context import Activation, Held
+from vgg16gpu.devices.cuda.graph import Graph
+from vgg16gpu.devices.cuda.launch import LaunchSequence
+from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.errors import DeviceError, KernelError
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import KernelError
-from vgg16gpu.stages import stage
 
 Signature: TypeAlias = tuple[tuple[int, int], ...]  # (offset, bytes) of each parameter
 

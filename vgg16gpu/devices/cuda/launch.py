@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vgg16gpu.devices.base import KernelResources, Transfer
-from vgg16gpu.devices.cuda_compiler import Unit
-from vgg16gpu.devices.cuda_graph import Graph, Signature
-from vgg16gpu.devices.cuda_tensor_map import encode
+from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.graph import Graph, Signature
+from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Argument, Pointer, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.launches import Argument, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.values import Arena, Pointer
 
 MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
 MAX_BLOCK = (1024, 1024, 64)

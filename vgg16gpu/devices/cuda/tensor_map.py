@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Element, TensorMap
+from vgg16gpu.program.launches import TensorMap
+from vgg16gpu.program.values import Element
 
 _DATA_TYPES = {
     Element.F32: "FLOAT32",

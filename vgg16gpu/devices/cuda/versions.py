@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.cuda_probe import dotted, run_quietly
-from vgg16gpu.devices.cuda_compiler import find_nvcc
+from vgg16gpu.devices.cuda.compiler import find_nvcc
+from vgg16gpu.devices.cuda.probe import dotted, run_quietly
 
 
 def cuda_versions(driver: Any) -> Mapping[str, str]:

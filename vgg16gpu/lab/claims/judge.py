@@ -12,7 +12,7 @@ from enum import StrEnum
 from textwrap import shorten
 from typing import Final, Literal, TypeAlias
 
-from vgg16gpu.lab.claims_times import Entry, Quantity, Times, number
+from vgg16gpu.lab.claims.times import Entry, Quantity, Times, number
 from vgg16gpu.lab.published import Key
 
 MARGIN: Final = 0.05  # two times that differ by less are no different; nor are those whose samples overlap

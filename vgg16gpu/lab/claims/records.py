@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.claims_s5 import LADDER, ONNXRUNTIME, SEED
-from vgg16gpu.lab.claims_times import Entry, Times
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.io.shown import shown
+from vgg16gpu.lab.claims.s5 import LADDER, ONNXRUNTIME, SEED
+from vgg16gpu.lab.claims.times import Entry, Times
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.published import Key
-from vgg16gpu.shown import shown
 
 SCHEMA: Final = 1  # of all of them
 SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.lab.claims.judge import (
     LAUNCHES,
     MARGIN,
     Claim,
@@ -27,8 +27,8 @@ from vgg16gpu.lab.claims_judge import (
     reason,
     same,
 )
-from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, number, one, published_times
-from vgg16gpu.lab.seeds.s1 import LARGER, NEAR, SIZES
+from vgg16gpu.lab.claims.times import Entry, Quantity, Times, key, number, one, published_times
+from vgg16gpu.lab.experiments.s1 import LARGER, NEAR, SIZES
 
 SEED: Final = "S1"
 FILLS: Final = (255, 511)  # sizes that give a GPU something to do; larger ones count where they were run

@@ -8,8 +8,7 @@ from itertools import pairwise, product
 from statistics import mean
 from typing import Final
 
-from vgg16gpu.lab import im2col
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.lab.claims.judge import (
     Claim,
     Finding,
     Growing,
@@ -30,13 +29,14 @@ from vgg16gpu.lab.claims_judge import (
     saves,
     verdict_of,
 )
-from vgg16gpu.lab.claims_times import Quantity, Times, key, number, one, published_times
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.claims.times import Quantity, Times, key, number, one, published_times
+from vgg16gpu.lab.experiments.s2 import LAYER_SIZES, MEMORY, SIZES
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import CARDS
-from vgg16gpu.lab.seeds.s2 import LAYER_SIZES, MEMORY, SIZES
 from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants.direct_hwc import VARIANTS
+from vgg16gpu.lab.variants.direct.direct_hwc import VARIANTS
+from vgg16gpu.lab.variants.gemm import im2col
 
 SEED: Final = "S2"
 STRIDES: Final = (1, 2, 3)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.lab.claims.judge import (
     LAUNCHES,
     MARGIN,
     Claim,
@@ -22,11 +22,11 @@ from vgg16gpu.lab.claims_judge import (
     same,
     verdict_of,
 )
-from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, number
-from vgg16gpu.lab.lenet import CONVOLUTIONS
-from vgg16gpu.lab.lenet_forward import TOLERANCE
+from vgg16gpu.lab.claims.times import Entry, Quantity, Times, key, number
+from vgg16gpu.lab.experiments.s3 import BATCH
+from vgg16gpu.lab.lenet.forward import TOLERANCE
+from vgg16gpu.lab.lenet.net import CONVOLUTIONS
 from vgg16gpu.lab.published import Key, published
-from vgg16gpu.lab.seeds.s3 import BATCH
 
 SEED: Final = "S3"
 FORWARD: Final = "forward"

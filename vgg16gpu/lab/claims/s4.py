@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, NUMPY
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.lab.claims.judge import (
     ABOUT,
     Claim,
     Finding,
@@ -25,11 +24,12 @@ from vgg16gpu.lab.claims_judge import (
     no_faster,
     reason,
 )
-from vgg16gpu.lab.claims_s4_chart import OWN, SEED, WITHIN, depends, elsewhere, small_leads, time_of
-from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, number, one
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.claims.s4_chart import OWN, SEED, WITHIN, depends, elsewhere, small_leads, time_of
+from vgg16gpu.lab.claims.times import Entry, Quantity, Times, key, number, one
+from vgg16gpu.lab.experiments.s4 import POINT, WINOGRAD_METHODS
+from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32, NUMPY
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.seeds.s4 import POINT, WINOGRAD_METHODS
 
 SIZE: Final = f"{POINT.height}x{POINT.width}"
 WINOGRAD: Final = "winograd"

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from vgg16gpu.lab.baseline import CUDNN
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.lab.claims.judge import (
     Compared,
     Finding,
     Growing,
@@ -20,8 +19,9 @@ from vgg16gpu.lab.claims_judge import (
     growth,
     missing,
 )
-from vgg16gpu.lab.claims_times import Quantity, Times, number, one
-from vgg16gpu.lab.seeds.s4 import CHART_CHANNELS, CHART_SIZES, POINT
+from vgg16gpu.lab.claims.times import Quantity, Times, number, one
+from vgg16gpu.lab.experiments.s4 import CHART_CHANNELS, CHART_SIZES, POINT
+from vgg16gpu.lab.measure.baseline import CUDNN
 
 SEED: Final = "S4"
 OWN: Final = "direct"  # their loop

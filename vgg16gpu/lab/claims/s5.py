@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from statistics import median
 from typing import Final
 
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.lab.claims.judge import (
     ABOUT,
     SAME,
     Claim,
@@ -24,10 +24,10 @@ from vgg16gpu.lab.claims_judge import (
     reason,
     share,
 )
-from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, number, one
-from vgg16gpu.lab.measure import Status
-from vgg16gpu.lab.network import TOLERANCE
-from vgg16gpu.lab.seeds.s5 import TABLE, VERSIONS
+from vgg16gpu.lab.claims.times import Entry, Quantity, Times, key, number, one
+from vgg16gpu.lab.experiments.s5 import TABLE, VERSIONS
+from vgg16gpu.lab.measure.measure import Status
+from vgg16gpu.lab.network.host import TOLERANCE
 
 SEED: Final = "S5"
 LADDER: Final = "ladder"  # the table of rungs, their letters as methods

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.lab import claims_s1, claims_s2, claims_s3, claims_s4, claims_s5
-from vgg16gpu.lab.claims_judge import ABOUT, LAUNCHES, MARGIN, Claim, Finding, Verdict
-from vgg16gpu.lab.claims_records import Record, our_times
-from vgg16gpu.lab.claims_times import Times, published_times
-from vgg16gpu.lab.record import write_pair
+from vgg16gpu.lab.claims import s1 as claims_s1
+from vgg16gpu.lab.claims import s2 as claims_s2
+from vgg16gpu.lab.claims import s3 as claims_s3
+from vgg16gpu.lab.claims import s4 as claims_s4
+from vgg16gpu.lab.claims import s5 as claims_s5
+from vgg16gpu.lab.claims.judge import ABOUT, LAUNCHES, MARGIN, Claim, Finding, Verdict
+from vgg16gpu.lab.claims.records import Record, our_times
+from vgg16gpu.lab.claims.times import Times, published_times
+from vgg16gpu.lab.experiments.record import write_pair
 
 SCHEMA: Final = 1
 NAME: Final = "claims"

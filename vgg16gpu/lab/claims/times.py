@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from statistics import median
 from typing import Final, Literal, TypeAlias
 
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.published import Key, published
 
 Combine: TypeAlias = Literal["first", "median"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from vgg16gpu.lab.baseline import CUDNN
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice
+from vgg16gpu.lab.measure.baseline import CUDNN
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Variant
 

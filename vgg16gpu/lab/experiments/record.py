@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.bench.environment import environment
+from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import atomic_writer, check_writable
+from vgg16gpu.io.files import atomic_writer, check_writable
+from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.lab.experiment import Choice, Experiment, Row
-from vgg16gpu.lab.measure import Times
-from vgg16gpu.lab.stand import Stand
-from vgg16gpu.scores import finite_or_none
+from vgg16gpu.lab.measure.measure import Times
+from vgg16gpu.lab.measure.stand import Stand
 
 SCHEMA: Final = 1
 

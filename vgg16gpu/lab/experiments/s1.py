@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, Row, find_row, ratio_row
-from vgg16gpu.lab.measure import Scope
+from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
+from vgg16gpu.lab.measure.measure import Scope
 from vgg16gpu.lab.problem import Problem
 
 SIZES = (31, 63, 127, 255, 511)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice
+from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32
 from vgg16gpu.lab.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)

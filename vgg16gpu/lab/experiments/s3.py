@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.lab.experiment import Choice, Row, Tell
-from vgg16gpu.lab.lenet_data import IMAGE, digits, from_idx
-from vgg16gpu.lab.lenet_lesson import COLUMNS, SEQUENTIAL, Lesson, Method
-from vgg16gpu.lab.lenet_train import trained_model
+from vgg16gpu.lab.lenet.data import IMAGE, digits, from_idx
+from vgg16gpu.lab.lenet.lesson import COLUMNS, SEQUENTIAL, Lesson, Method
+from vgg16gpu.lab.lenet.train import trained_model
+from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.stand import Stand
 
 SEED: Final = "S3"
 BATCH: Final = 128

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, NUMPY
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, Row, find_row, ratio_row
-from vgg16gpu.lab.measure import Scope
+from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32, NUMPY
+from vgg16gpu.lab.measure.measure import Scope
 from vgg16gpu.lab.problem import Problem
 
 POINT = Problem(1, 6, 768, 512, 6, 6)

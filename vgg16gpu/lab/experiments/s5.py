@@ -17,22 +17,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.lab.experiment import Choice, Row, Tell
-from vgg16gpu.lab.network import TOLERANCE, OnnxruntimeNet, SequentialNet, work_of
-from vgg16gpu.lab.network_causes import HOST_NOTE, causes, unlike_published
-from vgg16gpu.lab.network_causes import TABLE as CAUSES
-from vgg16gpu.lab.network_layers import TABLE as LAYERS
-from vgg16gpu.lab.network_layers import layer_rows
-from vgg16gpu.lab.network_pools import TABLE as POOLS
-from vgg16gpu.lab.network_pools import pool_rows
-from vgg16gpu.lab.network_rows import MOST_SECONDS, PROBE, NetworkRows, Place, Version
-from vgg16gpu.lab.plain_model import PlainModel, plain_model
-from vgg16gpu.lab.stand import Stand
-from vgg16gpu.ladder.planned import EngineNet
-from vgg16gpu.ladder.rung import Net, Setting
-from vgg16gpu.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.lab.ladder.planned import EngineNet
+from vgg16gpu.lab.ladder.rung import Net, Setting
+from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.network.causes import HOST_NOTE, causes, unlike_published
+from vgg16gpu.lab.network.causes import TABLE as CAUSES
+from vgg16gpu.lab.network.host import TOLERANCE, OnnxruntimeNet, SequentialNet, work_of
+from vgg16gpu.lab.network.layers import TABLE as LAYERS
+from vgg16gpu.lab.network.layers import layer_rows
+from vgg16gpu.lab.network.plain_model import PlainModel, plain_model
+from vgg16gpu.lab.network.pools import TABLE as POOLS
+from vgg16gpu.lab.network.pools import pool_rows
+from vgg16gpu.lab.network.rows import MOST_SECONDS, PROBE, NetworkRows, Place, Version
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.generate import make_vgg
 
 SEED: Final = "S5"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from vgg16gpu.lab.baseline import NUMPY
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure.baseline import NUMPY
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.published import CARDS
 
 Content: TypeAlias = Mapping[str, Any]  # a record of `record.content`, or a row of one

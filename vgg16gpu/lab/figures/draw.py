@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from vgg16gpu.lab.figures_data import ESTIMATED, Cell, Chart, HeatMap, Panel, Picture, Place, Roof, Roofline, Series
+from vgg16gpu.lab.figures.data import ESTIMATED, Cell, Chart, HeatMap, Panel, Picture, Place, Roof, Roofline, Series
 
 # Okabe and Ito's colours, apart for colour-blind readers too; its yellow, which is too light on white, is grey.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")

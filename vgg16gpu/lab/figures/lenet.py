@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from vgg16gpu.lab.figures_data import (
+from vgg16gpu.lab.figures.data import (
     TIME,
     Cell,
     Chart,
@@ -21,7 +21,7 @@ from vgg16gpu.lab.figures_data import (
     series,
     table,
 )
-from vgg16gpu.lab.lenet import CONVOLUTIONS
+from vgg16gpu.lab.lenet.net import CONVOLUTIONS
 
 PASS: Final = "forward"
 NOT_POSITIVE: Final = "about 0"  # a difference of medians

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from vgg16gpu.lab.figures_draw import COLOURS
+from vgg16gpu.lab.figures.draw import COLOURS
 
 LANES: Final = 32  # of a warp, and banks of shared memory
 FLOAT: Final = 4  # bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vgg16gpu.lab.figures_data import (
+from vgg16gpu.lab.experiments.s1 import LARGER
+from vgg16gpu.lab.figures.data import (
     SIZE,
     TIME,
     Chart,
@@ -17,7 +18,6 @@ from vgg16gpu.lab.figures_data import (
     table,
     told,
 )
-from vgg16gpu.lab.seeds.s1 import LARGER
 
 
 def s1_charts(record: Content) -> Iterator[Chart]:

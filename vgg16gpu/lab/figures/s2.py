@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from vgg16gpu.lab.figures_data import (
+from vgg16gpu.lab.figures.data import (
     SIZE,
     TIME,
     Chart,

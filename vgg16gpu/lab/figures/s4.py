@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32
-from vgg16gpu.lab.figures_data import (
+from vgg16gpu.lab.figures.data import (
     TIME,
     Chart,
     Content,
@@ -24,6 +23,7 @@ from vgg16gpu.lab.figures_data import (
     table,
     told,
 )
+from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32
 
 TABLES: Final[Mapping[str, str]] = {
     "conv2d": "published point",

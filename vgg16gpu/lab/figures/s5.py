@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vgg16gpu.lab.figures_data import (
+from vgg16gpu.lab.figures.data import (
     Cell,
     Chart,
     Content,

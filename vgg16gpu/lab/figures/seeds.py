@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from vgg16gpu.lab.comparison import NAME as COMPARISON
-from vgg16gpu.lab.figures_data import (
+from vgg16gpu.lab.experiments.comparison import NAME as COMPARISON
+from vgg16gpu.lab.figures.data import (
     TIME,
     Chart,
     Content,
@@ -21,11 +21,11 @@ from vgg16gpu.lab.figures_data import (
     table,
     told,
 )
-from vgg16gpu.lab.figures_lenet import lenet_charts
-from vgg16gpu.lab.figures_s1 import s1_charts
-from vgg16gpu.lab.figures_s2 import s2_charts
-from vgg16gpu.lab.figures_s4 import s4_pictures
-from vgg16gpu.lab.figures_s5 import s5_charts
+from vgg16gpu.lab.figures.lenet import lenet_charts
+from vgg16gpu.lab.figures.s1 import s1_charts
+from vgg16gpu.lab.figures.s2 import s2_charts
+from vgg16gpu.lab.figures.s4 import s4_pictures
+from vgg16gpu.lab.figures.s5 import s5_charts
 
 
 def pictures(record: Content) -> Iterator[Picture]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vgg16gpu.figure_file import save_figure
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.lab.figures_data import Content
-from vgg16gpu.lab.figures_draw import draw_picture
-from vgg16gpu.lab.figures_seeds import pictures
+from vgg16gpu.io.figure import save_figure
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.lab.figures.data import Content
+from vgg16gpu.lab.figures.draw import draw_picture
+from vgg16gpu.lab.figures.seeds import pictures
 
 SUFFIXES: Final = ("png", "svg")
 NO_MATPLOTLIB: Final = "no figures: matplotlib is not installed: pip install 'vgg16gpu[plot]'"

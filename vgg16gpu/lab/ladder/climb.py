@@ -11,16 +11,16 @@ from typing import Final, Literal
 
 import numpy as np
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.bench.environment import worker_threads
-from vgg16gpu.bench.peers import Setting as PeerSetting
-from vgg16gpu.bench.peers import open_peer
-from vgg16gpu.bench.precision import PEER_TOLERANCES
-from vgg16gpu.bench.timing import Summary, sample_until, summarise, wall
+from vgg16gpu.bench.measure.environment import worker_threads
+from vgg16gpu.bench.measure.timing import Summary, sample_until, summarise, wall
+from vgg16gpu.bench.peers.base import Setting as PeerSetting
+from vgg16gpu.bench.peers.base import open_peer
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.promises import PEER_TOLERANCES
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
-from vgg16gpu.graph import Array
-from vgg16gpu.ladder.rung import Rung, Running, Setting
-from vgg16gpu.ladder.rungs import RUNGS
+from vgg16gpu.lab.ladder.rung import Rung, Running, Setting
+from vgg16gpu.lab.ladder.rungs import RUNGS
 
 SECONDS: Final = 0.5  # of timed runs
 WARM_UP: Final = 0.1  # seconds of runs before them: clocks rise, memory settles

@@ -8,13 +8,13 @@ from typing import Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.images import IMAGE_SUFFIXES
-from vgg16gpu.inputs import NamedInput, read_inputs, spec_of
-from vgg16gpu.model import Model
-from vgg16gpu.normalise import normalise
-from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.images import IMAGE_SUFFIXES
+from vgg16gpu.pictures.inputs import NamedInput, read_inputs, spec_of
 
 MOST: Final = 100  # inputs; every network of a table is checked on all of them
 NUMBERS: Final = (".txt", ".npy", ".npz")

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from vgg16gpu.compiler.graph.ops import NO_PADS, Array, Conv, Gemm, Window
+from vgg16gpu.compiler.lowering.base import ceil_div, linear, scalars
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import NO_PADS, Array, Conv, Gemm, Window
-from vgg16gpu.ladder.layers import Site
-from vgg16gpu.ops.base import ceil_div, linear, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.lab.ladder.layers import Site
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer
 
 PARTIALS = "ladder/channel_partials.cu"
 SERIAL = "ladder/channel_serial.cu"

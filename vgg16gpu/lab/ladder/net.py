@@ -9,13 +9,14 @@ from typing import Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, Shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.graph import Array, Conv, Graph, Shape
-from vgg16gpu.ladder.kernels import Placed, Technique, bias_relu, padded
-from vgg16gpu.ladder.layers import Site, sites
-from vgg16gpu.memory import aligned
-from vgg16gpu.program import Arena, Pointer, Step
+from vgg16gpu.lab.ladder.kernels import Placed, Technique, bias_relu, padded
+from vgg16gpu.lab.ladder.layers import Site, sites
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Pointer
 
 _FLOAT: Final = 4  # bytes
 _POISON: Final = 0xFF  # a byte; four of them are a NaN

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import Array, Conv
-from vgg16gpu.ladder.kernels import REGISTER_THREADS, Maker, Placed
-from vgg16gpu.ladder.layers import Site
-from vgg16gpu.ops.base import ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Step
+from vgg16gpu.compiler.graph.ops import Array, Conv
+from vgg16gpu.compiler.lowering.base import ceil_div, scalars
+from vgg16gpu.lab.ladder.kernels import REGISTER_THREADS, Maker, Placed
+from vgg16gpu.lab.ladder.layers import Site
+from vgg16gpu.program.launches import Dim3, Kernel, Step
 
 VECTORS = "ladder/conv_vectors.cu"
 WARPS = "ladder/conv_warps.cu"

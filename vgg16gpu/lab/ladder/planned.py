@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.engine import Engine
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.ladder.layers import unfused
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Arena, Step
-from vgg16gpu.resident import Executor
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.lab.ladder.layers import unfused
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.executor import Executor
 
 
 class PlannedNet:

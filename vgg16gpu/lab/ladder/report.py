@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.bench.report import model_identity
-from vgg16gpu.bench.timing import Summary
-from vgg16gpu.ladder.climb import PATIENCE, SECONDS, TOLERANCES, WARM_UP, Outcome, gains
-from vgg16gpu.ladder.rung import Setting
-from vgg16gpu.ladder.rungs import RUNGS
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.measure.timing import Summary
+from vgg16gpu.bench.records.report import model_identity
+from vgg16gpu.lab.ladder.climb import PATIENCE, SECONDS, TOLERANCES, WARM_UP, Outcome, gains
+from vgg16gpu.lab.ladder.rung import Setting
+from vgg16gpu.lab.ladder.rungs import RUNGS
 
 SCHEMA: Final = 1
 Content = dict[str, Any]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.model import Model
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from vgg16gpu.bench.session import sample_inputs
-from vgg16gpu.calibration import calibrate, calibration_engine
 from vgg16gpu.devices.base import Device
-from vgg16gpu.engine import Engine
-from vgg16gpu.inputs import NamedInput
-from vgg16gpu.ladder import kernels, packed
-from vgg16gpu.ladder.kernels import Technique, partial_sums
-from vgg16gpu.ladder.net import DeviceNet, HostNet
-from vgg16gpu.ladder.planned import EngineNet, PlannedNet
-from vgg16gpu.ladder.rung import Rung, Running, Setting
+from vgg16gpu.lab.ladder import kernels, packed
+from vgg16gpu.lab.ladder.kernels import Technique, partial_sums
+from vgg16gpu.lab.ladder.net import DeviceNet, HostNet
+from vgg16gpu.lab.ladder.planned import EngineNet, PlannedNet
+from vgg16gpu.lab.ladder.rung import Rung, Running, Setting
+from vgg16gpu.pictures.inputs import NamedInput
+from vgg16gpu.runtime.calibration import calibrate, calibration_engine
+from vgg16gpu.runtime.engine import Engine
 
 PARTIALS = Technique(kernels.conv_partials, kernels.gemm_partials, kernels.pool_columns, partial_sums)
 SERIAL = Technique(kernels.conv_serial, kernels.gemm_serial, kernels.pool_columns)

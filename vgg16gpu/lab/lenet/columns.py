@@ -12,14 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.bench.timing import sample_until, summarise, wall
+from vgg16gpu.bench.measure.timing import sample_until, summarise, wall
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab import im2col
-from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet
-from vgg16gpu.lab.lenet_forward import TOLERANCE, Activations, ConvolutionLayer, multiply, timed
-from vgg16gpu.lab.measure import Effort, Measurement, verdict
+from vgg16gpu.lab.lenet.forward import TOLERANCE, Activations, ConvolutionLayer, multiply, timed
+from vgg16gpu.lab.lenet.net import CONVOLUTIONS, Floats, LeNet
+from vgg16gpu.lab.measure.measure import Effort, Measurement, verdict
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.lab.variants.gemm import im2col
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:  # noqa: ARG001 - it has none

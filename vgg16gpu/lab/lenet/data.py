@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.idx import read_idx
-from vgg16gpu.normalise import Floats, Pixels, normalise
+from vgg16gpu.io.normalize import Floats, Pixels, normalise
+from vgg16gpu.lab.lenet.idx import read_idx
 from vgg16gpu.zoo.digits import DIGITS_LABELS, enlarge
 
 IMAGE: Final = 28  # pixels a side
@@ -25,7 +25,7 @@ CLASSES: Final = 10
 
 Labels: TypeAlias = npt.NDArray[np.uint8]
 
-_DATA = Path(__file__).resolve().parent.parent / "data"
+_DATA = Path(__file__).resolve().parents[2] / "data"
 _SPELLINGS: Final = ("{}-idx{}-ubyte", "{}.idx{}-ubyte")  # as published, and as some programs unpack it
 _CELLS: Final = 8  # a side, of a digit as it ships
 

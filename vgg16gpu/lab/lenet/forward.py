@@ -15,11 +15,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from vgg16gpu.bench.timing import Summary, sample_until, summarise, wall
+from vgg16gpu.bench.measure.timing import Summary, sample_until, summarise, wall
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.layout import in_layout, room
-from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, columns_of
-from vgg16gpu.lab.measure import Effort, Measurement, Status, TimedTrial, Times, measure, verdict
+from vgg16gpu.lab.lenet.net import CONVOLUTIONS, Floats, LeNet, columns_of
+from vgg16gpu.lab.measure.measure import Effort, Measurement, Status, TimedTrial, Times, measure, verdict
 from vgg16gpu.lab.problem import Array, Problem
 from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.variant import Parameters, Variant

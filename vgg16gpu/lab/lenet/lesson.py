@@ -12,15 +12,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.accuracy import layer_error
-from vgg16gpu.bench.timing import sample_until, summarise, wall
-from vgg16gpu.engine import Engine
+from vgg16gpu.bench.measure.timing import sample_until, summarise, wall
+from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.errors import Error
 from vgg16gpu.lab.experiment import Case, Choice, Row, row_of
-from vgg16gpu.lab.lenet import CONVOLUTIONS, Floats, LeNet, read_lenet
-from vgg16gpu.lab.lenet_columns import IM2COL, ColumnsOnDevice
-from vgg16gpu.lab.lenet_data import Dataset
-from vgg16gpu.lab.lenet_forward import (
+from vgg16gpu.lab.lenet.columns import IM2COL, ColumnsOnDevice
+from vgg16gpu.lab.lenet.data import Dataset
+from vgg16gpu.lab.lenet.forward import (
     TOLERANCE,
     Activations,
     ForwardTimes,
@@ -32,12 +30,14 @@ from vgg16gpu.lab.lenet_forward import (
     scores_of_all,
     timed,
 )
-from vgg16gpu.lab.measure import Effort, Measurement, Status, verdict
-from vgg16gpu.lab.outcome import outcome
+from vgg16gpu.lab.lenet.net import CONVOLUTIONS, Floats, LeNet, read_lenet
+from vgg16gpu.lab.measure.measure import Effort, Measurement, Status, verdict
+from vgg16gpu.lab.measure.outcome import outcome
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variant import Parameters
+from vgg16gpu.runtime.engine import Engine
 
 QUICK_IMAGES: Final = 512  # held-out ones that are asked about
 SEQUENTIAL: Final = "sequential-cpu"  # no variant: numpy on the host

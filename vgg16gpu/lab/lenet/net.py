@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, TensorProto, helper
 
+from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, MEAN_KEY, STD_KEY
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.problem import Array, Array64, Problem
-from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.zoo.metadata import LABELS_KEY, MEAN_KEY, STD_KEY
 from vgg16gpu.zoo.model_writer import ModelWriter
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]

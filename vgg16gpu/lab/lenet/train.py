@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vgg16gpu.devices.cache import KernelCache
-from vgg16gpu.lab.lenet import CONVOLUTIONS, FULLY_CONNECTED, Floats, LeNet, Shape, columns_of
-from vgg16gpu.lab.lenet_data import Dataset, Labels
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.lab.lenet.data import Dataset, Labels
+from vgg16gpu.lab.lenet.net import CONVOLUTIONS, FULLY_CONNECTED, Floats, LeNet, Shape, columns_of
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.normalise import Pixels
 
 Parameters: TypeAlias = dict[str, Floats]
 Progress: TypeAlias = Callable[[int, int], None]  # (steps done, of all)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeAlias
 
-from vgg16gpu.bench.timing import summarise, wall
+from vgg16gpu.bench.measure.timing import summarise, wall
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.library import measure_cudnn
-from vgg16gpu.lab.library_base import MissingLibraryError
-from vgg16gpu.lab.library_three import measure_three
-from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, Times
+from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError
+from vgg16gpu.lab.measure.cudnn.library import measure_cudnn
+from vgg16gpu.lab.measure.cudnn.three import measure_three
+from vgg16gpu.lab.measure.measure import Effort, Flush, Measurement, Status, Times
 from vgg16gpu.lab.reference import Reference
 
 CUDNN: Final = "cudnn"

@@ -13,13 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from vgg16gpu.bench.timing import Summary, sample_until, summarise
+from vgg16gpu.bench.measure.timing import Summary, sample_until, summarise
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.copy_kernel import transfer_step
+from vgg16gpu.lab.measure.trial import Trial
 from vgg16gpu.lab.problem import Array
 from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.trial import Trial
-from vgg16gpu.program import Arena, Pointer, Step
-from vgg16gpu.transfer import transfer_step
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Pointer
 
 DESCRIPTION: Final = (
     "every variant is checked against float64 (error: norm-wise) before it is timed; then samples until {seconds:g} s "

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from vgg16gpu.errors import DeviceError, Error, KernelError
-from vgg16gpu.lab.measure import Measurement, Status
-from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.trial import InvalidLaunchError, RefusedError
 
 _MEANINGS: Final[Mapping[type[Exception], Status]] = {
     RefusedError: Status.REFUSED,

@@ -142,7 +142,7 @@ def profile(job: Job) -> tuple[tuple[Profile, ...], dict[str, Any]]:
         task, environment = Path(folder, "task.json"), Path(folder, "environment.json")
         content = asdict(job) | {"folder": str(job.folder) if job.folder else None, "environment": str(environment)}
         task.write_text(json.dumps(content), encoding="utf-8")
-        done = _run([*_command(ncu), sys.executable, "-m", "vgg16gpu.lab.profile_target", str(task)])
+        done = _run([*_command(ncu), sys.executable, "-m", "vgg16gpu.lab.measure.profile_target", str(task)])
         found = read_csv(done.stdout)
         if done.returncode or not found or not environment.is_file():
             raise DeviceError(_complaint(ncu, done))

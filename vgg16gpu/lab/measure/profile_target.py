@@ -1,6 +1,6 @@
 """What Nsight Compute looks at: one run of a variant.
 
-python -m vgg16gpu.lab.profile_target TASK    TASK is a JSON file that `profile.profile` writes
+python -m vgg16gpu.lab.measure.profile_target TASK    TASK is a JSON file that `profile.profile` writes
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import json
 import sys
 from pathlib import Path
 
-from vgg16gpu.bench.environment import environment
+from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
-from vgg16gpu.lab.folder import own_variants
+from vgg16gpu.lab.measure.trial import Trial
+from vgg16gpu.lab.own.folder import own_variants
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import Trial
 from vgg16gpu.lab.variants import variants
 
 

@@ -9,18 +9,18 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings
-from vgg16gpu.bench.timing import Summary
+from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings
+from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.lab.baseline import measure_baseline
-from vgg16gpu.lab.measure import Effort, Flush, Measurement, Status, TimedTrial, measure, take_times
-from vgg16gpu.lab.outcome import outcome
+from vgg16gpu.lab.measure.baseline import measure_baseline
+from vgg16gpu.lab.measure.measure import Effort, Flush, Measurement, Status, TimedTrial, measure, take_times
+from vgg16gpu.lab.measure.outcome import outcome
+from vgg16gpu.lab.measure.trial import guarded
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.trial import guarded
 from vgg16gpu.lab.variant import Parameters, Variant
-from vgg16gpu.program import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Step
 
 Work: TypeAlias = tuple[str, tuple[tuple[str, int], ...], Problem]  # variant, parameters, problem
 

@@ -11,14 +11,15 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.accuracy import layer_error
+from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.layout import channels_first, in_layout, room
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant, gaps, places
-from vgg16gpu.program import Arena, Pointer, Step
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Pointer
 
 MAX_THREADS: Final = 1024  # of a block, on every architecture
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu import __version__
-from vgg16gpu.bench.environment import commit
-from vgg16gpu.cuda_probe import Version, dotted
+from vgg16gpu.bench.measure.environment import commit
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device, KernelResources
 from vgg16gpu.devices.cache import KernelCache
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.devices.cuda_compiler import FLAGS, Unit, architecture, compiler_identity, find_nvcc
-from vgg16gpu.devices.cuda_versions import nvcc_release
-from vgg16gpu.devices.ptxas import VERBOSE, parse
+from vgg16gpu.devices.cuda.compiler import FLAGS, Unit, architecture, compiler_identity, find_nvcc
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.devices.cuda.probe import Version, dotted
+from vgg16gpu.devices.cuda.ptxas import VERBOSE, parse
+from vgg16gpu.devices.cuda.versions import nvcc_release
+from vgg16gpu.devices.kernel_source import headers, include_dirs, read_source, source_path
+from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.kernel_source import headers, include_dirs, read_source, source_path
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Variant, places
-from vgg16gpu.platforms import usable_cores
-from vgg16gpu.program import Kernel, Step
+from vgg16gpu.program.launches import Kernel, Step
 
 SCHEMA: Final = 1
 HOPPER: Final = (9, 0)  # what is compiled for where there is no card
@@ -103,7 +103,7 @@ class Usages:
         """As JSON, for a record."""
         environment = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit(Path(__file__).resolve().parents[2]),
+            "commit": commit(Path(__file__).resolve().parents[3]),
             "versions": {"vgg16gpu": __version__},
         }
         return {"schema": SCHEMA, "note": USAGE_NOTE, "environment": environment, **asdict(self)}

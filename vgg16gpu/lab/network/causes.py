@@ -10,13 +10,13 @@ from functools import partial
 from itertools import product
 from typing import Final
 
-from vgg16gpu.graph import Conv
-from vgg16gpu.lab.network_rows import Version
-from vgg16gpu.ladder import kernels
-from vgg16gpu.ladder.kernels import Technique
-from vgg16gpu.ladder.layers import sites
-from vgg16gpu.ladder.net import DeviceNet, HostNet
-from vgg16gpu.ladder.rung import Net, Setting
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.lab.ladder import kernels
+from vgg16gpu.lab.ladder.kernels import Technique
+from vgg16gpu.lab.ladder.layers import sites
+from vgg16gpu.lab.ladder.net import DeviceNet, HostNet
+from vgg16gpu.lab.ladder.rung import Net, Setting
+from vgg16gpu.lab.network.rows import Version
 
 TABLE: Final = "causes"
 ITERATIONS: Final = 5

@@ -11,16 +11,16 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.bench.precision import PEER_TOLERANCES
-from vgg16gpu.bench.timing import sample_until, summarise, wall
+from vgg16gpu.bench.measure.timing import sample_until, summarise, wall
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.promises import PEER_TOLERANCES
+from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Pool, Shape
 from vgg16gpu.errors import DeviceError, Error, InputError, ModelError
-from vgg16gpu.graph import Array, Conv, Graph, GraphInput, Pool, Shape
-from vgg16gpu.lab.measure import Effort, Measurement, Status, Times, verdict
+from vgg16gpu.lab.ladder.layers import Site, sites
+from vgg16gpu.lab.ladder.rung import Net
+from vgg16gpu.lab.measure.measure import Effort, Measurement, Status, Times, verdict
 from vgg16gpu.lab.problem import Network
-from vgg16gpu.ladder.layers import Site, sites
-from vgg16gpu.ladder.rung import Net
-from vgg16gpu.reference import Oracle
 
 TOLERANCE: Final = PEER_TOLERANCES["fp32"]  # of scores, as the ladder's
 

@@ -8,19 +8,19 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.bench.timing import summarise
+from vgg16gpu.bench.measure.timing import summarise
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.compiler.graph.ops import Conv, Pool
 from vgg16gpu.errors import Error
-from vgg16gpu.graph import Conv, Pool
 from vgg16gpu.lab.experiment import Row
-from vgg16gpu.lab.measure import Measurement, Status, Times, verdict
-from vgg16gpu.lab.network import TOLERANCE
-from vgg16gpu.lab.network_rows import NetworkRows, Place, Prepared, scaled
-from vgg16gpu.lab.outcome import outcome
-from vgg16gpu.lab.stand import Stand
-from vgg16gpu.ladder.layers import Site, sites
-from vgg16gpu.ladder.net import HostNet
-from vgg16gpu.ladder.rungs import SERIAL
+from vgg16gpu.lab.ladder.layers import Site, sites
+from vgg16gpu.lab.ladder.net import HostNet
+from vgg16gpu.lab.ladder.rungs import SERIAL
+from vgg16gpu.lab.measure.measure import Measurement, Status, Times, verdict
+from vgg16gpu.lab.measure.outcome import outcome
+from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.network.host import TOLERANCE
+from vgg16gpu.lab.network.rows import NetworkRows, Place, Prepared, scaled
 
 TABLE: Final = "layers"
 METHOD: Final = "version_b"

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from vgg16gpu.bench.session import sample_inputs
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.ladder.given import given_inputs
-from vgg16gpu.ladder.layers import sites
-from vgg16gpu.model import Model
+from vgg16gpu.lab.ladder.given import given_inputs
+from vgg16gpu.lab.ladder.layers import sites
 
 
 @dataclass(frozen=True, eq=False)

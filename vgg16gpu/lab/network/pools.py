@@ -8,18 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.accuracy import layer_error
+from vgg16gpu.checks.accuracy import layer_error
+from vgg16gpu.compiler.graph.ops import Array, Pool
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error
-from vgg16gpu.graph import Array, Pool
 from vgg16gpu.lab.experiment import Row
-from vgg16gpu.lab.measure import Measurement, Status
-from vgg16gpu.lab.network_rows import Place, Prepared
-from vgg16gpu.lab.outcome import outcome
-from vgg16gpu.ladder.kernels import Placed, pool_from
-from vgg16gpu.ladder.layers import Site, sites
-from vgg16gpu.memory import aligned
-from vgg16gpu.program import Arena, Pointer
+from vgg16gpu.lab.ladder.kernels import Placed, pool_from
+from vgg16gpu.lab.ladder.layers import Site, sites
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.outcome import outcome
+from vgg16gpu.lab.network.rows import Place, Prepared
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.values import Arena, Pointer
 
 TABLE: Final = "pool"
 METHODS: Final = {"pool_columns": False, "start_at_zero": True}  # whether the maximum begins at 0

@@ -8,14 +8,14 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from vgg16gpu.graph import Array
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.lab.experiment import Choice, Row, Tell
-from vgg16gpu.lab.measure import Measurement, Status
-from vgg16gpu.lab.network import OnnxruntimeNet, Rounds, measure_network, work_of
-from vgg16gpu.lab.plain_model import PlainModel
+from vgg16gpu.lab.ladder.rung import Net, Setting
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.network.host import OnnxruntimeNet, Rounds, measure_network, work_of
+from vgg16gpu.lab.network.plain_model import PlainModel
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.stand import Stand
-from vgg16gpu.ladder.rung import Net, Setting
 
 PROBE: Final = 32  # VGG16's image size by which a CPU's times are estimated, where they would take too long
 MOST_SECONDS: Final = 600.0  # that the iterations of a row may take on a GPU

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import write_error
+from vgg16gpu.io.files import write_error
 from vgg16gpu.lab.variants import variants
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

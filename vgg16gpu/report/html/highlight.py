@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from vgg16gpu.report.markup import Html, element, joined
+from vgg16gpu.report.html.markup import Html, element, joined
 
 _KEYWORDS: Final = (
     "alignas|auto|bool|break|case|char|class|const|constexpr|continue|default|do|double|else|enum|extern|false|float|"

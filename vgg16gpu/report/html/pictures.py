@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.figure_file import save_figure
-from vgg16gpu.report.markup import Html, element, wide
+from vgg16gpu.io.figure import save_figure
+from vgg16gpu.report.html.markup import Html, element, wide
 
 NO_MATPLOTLIB: Final = "No picture: matplotlib is not installed (pip install 'vgg16gpu[plot]')."
 

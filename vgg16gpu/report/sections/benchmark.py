@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.plot import draw
-from vgg16gpu.bench.record import (
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.records.plot import draw
+from vgg16gpu.bench.records.record import (
     Content,
     batches,
     ceilings_text,
@@ -19,11 +20,10 @@ from vgg16gpu.bench.record import (
     precisions,
     read,
 )
-from vgg16gpu.bench.timing import Method, Regime
-from vgg16gpu.report import roofline
 from vgg16gpu.report.folder import Record, Results, each
-from vgg16gpu.report.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
-from vgg16gpu.report.pictures import files, picture
+from vgg16gpu.report.html.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
+from vgg16gpu.report.html.pictures import files, picture
+from vgg16gpu.report.sections import roofline
 
 WHAT = "a benchmark"
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab.claims import content, notes, share_text
-from vgg16gpu.lab.claims_judge import Verdict
-from vgg16gpu.lab.claims_records import Record as LabRecord
-from vgg16gpu.lab.claims_records import read_records
-from vgg16gpu.ladder.plot import PUBLISHED_SIZE
-from vgg16gpu.report import ladder
+from vgg16gpu.lab.claims.judge import Verdict
+from vgg16gpu.lab.claims.records import Record as LabRecord
+from vgg16gpu.lab.claims.records import read_records
+from vgg16gpu.lab.claims.table import content, notes, share_text
+from vgg16gpu.lab.ladder.plot import PUBLISHED_SIZE
 from vgg16gpu.report.folder import Content, Record, Results
-from vgg16gpu.report.markup import Html, element, joined, missing, paragraph, table
+from vgg16gpu.report.html.markup import Html, element, joined, missing, paragraph, table
+from vgg16gpu.report.sections import ladder
 
 _CLASSES = {Verdict.HOLDS: "good", Verdict.DOES_NOT: "bad", Verdict.CANNOT_TELL: "soft"}
 

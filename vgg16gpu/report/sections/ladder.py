@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vgg16gpu.ladder.plot import PUBLISHED_SIZE, draw
-from vgg16gpu.report.benchmark import described, origin
+from vgg16gpu.lab.ladder.plot import PUBLISHED_SIZE, draw
 from vgg16gpu.report.folder import Content, Record, Results, each
-from vgg16gpu.report.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
-from vgg16gpu.report.pictures import files, picture
+from vgg16gpu.report.html.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
+from vgg16gpu.report.html.pictures import files, picture
+from vgg16gpu.report.sections.benchmark import described, origin
 
 
 def records(results: Results) -> tuple[Record, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from vgg16gpu.lab.pictures import Lesson, lessons
-from vgg16gpu.lab.profile import Profile, told
-from vgg16gpu.report.benchmark import origin
+from vgg16gpu.lab.figures.pictures import Lesson, lessons
+from vgg16gpu.lab.measure.profile import Profile, told
 from vgg16gpu.report.folder import Content, Record, Results, each
-from vgg16gpu.report.markup import Html, element, fold, joined, missing, paragraph, table
-from vgg16gpu.report.pictures import picture
+from vgg16gpu.report.html.markup import Html, element, fold, joined, missing, paragraph, table
+from vgg16gpu.report.html.pictures import picture
+from vgg16gpu.report.sections.benchmark import origin
 
 
 def learning(results: Results) -> Html:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vgg16gpu.report.benchmark import commit_of
 from vgg16gpu.report.folder import Content, Record, Results, each
-from vgg16gpu.report.markup import NONE, Html, element, fold, joined, missing, number, table
+from vgg16gpu.report.html.markup import NONE, Html, element, fold, joined, missing, number, table
+from vgg16gpu.report.sections.benchmark import commit_of
 
 _OUTCOMES = ("passed", "refused", "failed")
 _CELLS = Callable[[Record], Sequence[object]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from vgg16gpu.report.markup import Html, element, number
+from vgg16gpu.report.html.markup import Html, element, number
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 706, 40, 372  # of the axes

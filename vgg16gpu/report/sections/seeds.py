@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from vgg16gpu.lab.claims_records import SEEDS
-from vgg16gpu.lab.figures_data import Picture
-from vgg16gpu.lab.figures_draw import draw_picture
-from vgg16gpu.lab.figures_seeds import pictures
-from vgg16gpu.lab.measure import NOTES, Status
+from vgg16gpu.lab.claims.records import SEEDS
+from vgg16gpu.lab.figures.data import Picture
+from vgg16gpu.lab.figures.draw import draw_picture
+from vgg16gpu.lab.figures.seeds import pictures
+from vgg16gpu.lab.measure.measure import NOTES, Status
 from vgg16gpu.lab.published import CARDS
-from vgg16gpu.report.benchmark import origin
 from vgg16gpu.report.folder import Content, Record, Results, each, lab_records
-from vgg16gpu.report.markup import Html, element, error, fold, joined, missing, number, paragraph, table
-from vgg16gpu.report.pictures import files, picture
+from vgg16gpu.report.html.markup import Html, element, error, fold, joined, missing, number, paragraph, table
+from vgg16gpu.report.html.pictures import files, picture
+from vgg16gpu.report.sections.benchmark import origin
 
 
 def seeds(results: Results) -> Html:

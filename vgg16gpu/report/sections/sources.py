@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vgg16gpu.kernel_source import SUFFIXES, files, read_source, source_name
+from vgg16gpu.devices.kernel_source import SUFFIXES, files, read_source, source_name
+from vgg16gpu.lab.ladder.rungs import RUNGS
 from vgg16gpu.lab.variants import variants
-from vgg16gpu.ladder.rungs import RUNGS
 from vgg16gpu.report.folder import Results
-from vgg16gpu.report.highlight import highlight
-from vgg16gpu.report.learning import learning
-from vgg16gpu.report.markup import Html, element, fold, joined
+from vgg16gpu.report.html.highlight import highlight
+from vgg16gpu.report.html.markup import Html, element, fold, joined
+from vgg16gpu.report.sections.learning import learning
 
 # As docs/kernels.md has them.
 READING: Final = (

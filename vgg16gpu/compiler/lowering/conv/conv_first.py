@@ -1,4 +1,4 @@
-"""The first convolution of a network on Hopper's tensor cores: the Python side of kernels/conv_first.cu.
+"""The first convolution of a network on Hopper's tensor cores: the Python side of kernels/conv/conv_first.cu.
 
 It reads the run-time input as the user gives it, so that the input is stored in no other form.
 """
@@ -11,15 +11,25 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv
-from vgg16gpu.ops import scales, tuning
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.conv_igemm import flop, label
-from vgg16gpu.ops.conv_wgmma import TAPS, computes_3x3
-from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.ops.wgmma import TILE_CHANNELS, Rows, aligned, feature_map, finish_bytes, pack_raw, y_element
-from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import TAPS, computes_3x3
+from vgg16gpu.compiler.lowering.layout import scales
+from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.wgmma import (
+    TILE_CHANNELS,
+    Rows,
+    aligned,
+    feature_map,
+    finish_bytes,
+    pack_raw,
+    y_element,
+)
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Element, Value
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -45,7 +55,7 @@ class Problem:
     @property
     def key(self) -> str:
         """The name of the problem in tables of measured tiles."""
-        return tuning.key("conv_first", self)
+        return tile_choice.key("conv_first", self)
 
     @property
     def max_width(self) -> int:
@@ -87,7 +97,7 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
 
 def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
-    choice = tuning.found(facts, problem.key, KINDS)
+    choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
         return Choice(_usual(problem, facts.multiprocessors), early=False)
     return choice

@@ -1,4 +1,4 @@
-"""The first two convolutions of a network and the pool behind them: the Python side of kernels/conv_first_two.cu.
+"""The first two convolutions of a network and the pool behind them: the Python side of kernels/conv/conv_first_two.cu.
 
 One launch reads the run-time input as the user gives it and stores what the pool leaves; what lies between the two
 convolutions, the largest value of the network, is stored nowhere. Weights are those of conv_first and of conv_wgmma.
@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import ConvChain
-from vgg16gpu.ops import conv_first, conv_wgmma, tuning
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.conv_igemm import flop, label
-from vgg16gpu.ops.conv_wgmma import COLUMN, MAX_SHARED, TAPS
-from vgg16gpu.ops.tuning import Choice
-from vgg16gpu.ops.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
-from vgg16gpu.program import Dim3, Element, Kernel, Step, Value
+from vgg16gpu.compiler.graph.ops import ConvChain
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import COLUMN, MAX_SHARED, TAPS
+from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Element, Value
 
 SOURCE = "conv_first_two.cu"
 THREADS = 128  # of a warpgroup
@@ -43,7 +45,7 @@ class Problem:
     @property
     def key(self) -> str:
         """The name of the problem in tables of measured tiles."""
-        return tuning.key("conv_first_two", self)
+        return tile_choice.key("conv_first_two", self)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
 
 def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the one with the least estimated time."""
-    choice = tuning.found(facts, problem.key, KINDS)
+    choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
         return candidates(problem, facts.multiprocessors)[0]
     return choice

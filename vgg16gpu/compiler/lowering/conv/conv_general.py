@@ -1,13 +1,14 @@
-"""Convolutions of any group, dilation and weights: the Python side of kernels/conv_general.cu."""
+"""Convolutions of any group, dilation and weights: the Python side of kernels/conv/conv_general.cu."""
 
 from __future__ import annotations
 
 import math
 
-from vgg16gpu.graph import GeneralConv
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, linear, scalars
-from vgg16gpu.ops.strided import view
-from vgg16gpu.program import Kernel, Layout, Step, Value, Walk
+from vgg16gpu.compiler.graph.ops import GeneralConv
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.compiler.lowering.strided import view
+from vgg16gpu.program.launches import Kernel, Step, Walk
+from vgg16gpu.program.values import Layout, Value
 
 SOURCE = "conv_general.cu"
 

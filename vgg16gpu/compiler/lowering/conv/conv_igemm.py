@@ -1,16 +1,17 @@
-"""Convolution + bias + ReLU + 2x2 max-pool as implicit GEMM: the Python side of kernels/conv_igemm.cu."""
+"""Convolution + bias + ReLU + 2x2 max-pool as implicit GEMM: the Python side of kernels/conv/conv_igemm.cu."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Shape
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import MAX_POOL_2X2, Conv, Shape
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
-from vgg16gpu.ops.pack import pack_conv
-from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value, padded_channels
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Pointer, Value, padded_channels
 
 SOURCE = "conv_igemm.cu"
 

@@ -1,17 +1,18 @@
-"""Convolution on the tensor cores of any card since Turing: the Python side of kernels/conv_mma.cu."""
+"""Convolution on the tensor cores of any card since Turing: the Python side of kernels/conv/conv_mma.cu."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
+from vgg16gpu.compiler.lowering.mma_geometry import CONV_VARIANTS, CPU_CONV_TILE, MmaTile, choose_conv_tile, conv_grid
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Conv
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.conv_igemm import flop, label
-from vgg16gpu.ops.mma_geometry import CONV_VARIANTS, CPU_CONV_TILE, MmaTile, choose_conv_tile, conv_grid
-from vgg16gpu.ops.pack import pack_gemm
-from vgg16gpu.program import Dim3 as Block
-from vgg16gpu.program import Element, Step, Value
+from vgg16gpu.program.launches import Dim3 as Block
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Element, Value
 
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 

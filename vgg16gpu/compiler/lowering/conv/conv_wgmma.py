@@ -1,4 +1,4 @@
-"""3x3 convolution on Hopper's tensor cores: the Python side of kernels/conv_wgmma.cu and conv_wgmma_small.cu.
+"""3x3 convolution on Hopper's tensor cores: the Python side of kernels/conv/conv_wgmma.cu and conv_wgmma_small.cu.
 
 The large kernel walks a list of tiles with one block on each multiprocessor; the small one has a block for each of many
 small tiles and can split the sum. Which of them, and how it is cut, is a question of time alone: the device's table of
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, TypeAlias
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Pads
-from vgg16gpu.ops import scales, tuning
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.conv_igemm import GROUP_ALIGNMENT, flop, label
-from vgg16gpu.ops.pack import pack_conv
-from vgg16gpu.ops.tuning import EARLY_BATCH, Choice
-from vgg16gpu.ops.wgmma import (
+from vgg16gpu.compiler.graph.ops import Conv, Pads
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT, flop, label
+from vgg16gpu.compiler.lowering.layout import scales
+from vgg16gpu.compiler.lowering.layout.pack import pack_conv
+from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
+from vgg16gpu.compiler.lowering.wgmma import (
     MIN_SHARED,
     TILE_CHANNELS,
     Finish,
@@ -34,7 +34,9 @@ from vgg16gpu.ops.wgmma import (
     x_element,
     y_element,
 )
-from vgg16gpu.program import Dim3, Element, Kernel, Pointer, Step, TensorMap, Value
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
+from vgg16gpu.program.values import Element, Pointer, Value
 
 TAPS: Final = 9
 COLUMN: Final = 8  # pixels that a product takes in a row
@@ -66,7 +68,7 @@ class Problem:
     @property
     def key(self) -> str:
         """The name of the problem in tables of measured tiles."""
-        return tuning.key("conv_wgmma", self)
+        return tile_choice.key("conv_wgmma", self)
 
     @property
     def block_nbytes(self) -> int:
@@ -339,7 +341,7 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
 def choose(problem: Problem, facts: DeviceFacts) -> Cut:
     """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
-    choice = tuning.found(facts, problem.key, KINDS)
+    choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem, sms):
         choice = candidates(problem, sms)[0]
     return Cut(problem, choice.tile, sms, choice.early)

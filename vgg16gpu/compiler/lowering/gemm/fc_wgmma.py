@@ -1,4 +1,4 @@
-"""Fully connected layers on Hopper: the Python side of kernels/gemv.cu (batch 1) and gemm_wgmma.cu (above).
+"""Fully connected layers on Hopper: the Python side of kernels/gemm/gemv.cu (batch 1) and gemm_wgmma.cu (above).
 
 Both read one copy of the weights, (OUT, K) row-major; for fp32 that is the float32 copy of the portable kernel.
 """
@@ -11,14 +11,16 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Gemm
-from vgg16gpu.ops import scales, tuning
-from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.pack import Weights, gemm_input, pack_gemm
-from vgg16gpu.ops.tuning import EARLY_BATCH, Choice
-from vgg16gpu.ops.wgmma import computes, finish_bytes, is_wide, x_element, y_element
-from vgg16gpu.program import Dim3, Element, Kernel, Step, TensorMap, Value
+from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.layout import scales
+from vgg16gpu.compiler.lowering.layout.pack import Weights, gemm_input, pack_gemm
+from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
+from vgg16gpu.compiler.lowering.wgmma import computes, finish_bytes, is_wide, x_element, y_element
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
+from vgg16gpu.program.values import Element, Value
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
 TILE_OUT = 128  # outputs of a block of gemm_wgmma
@@ -43,7 +45,7 @@ class Problem:
     @property
     def key(self) -> str:
         """The name of the problem in tables of measured tiles."""
-        return tuning.key("fc_wgmma", self)
+        return tile_choice.key("fc_wgmma", self)
 
     @property
     def stored(self) -> Element:
@@ -127,7 +129,7 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
 
 def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
-    choice = tuning.found(facts, problem.key, KINDS)
+    choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
         return Choice(_usual(problem, facts.multiprocessors), problem.batch <= EARLY_BATCH)
     return choice

@@ -1,13 +1,14 @@
-"""Fully connected layers on the tensor cores of any card since Turing: the Python side of kernels/gemm_mma.cu."""
+"""Fully connected layers on the tensor cores of any card since Turing: the Python side of kernels/gemm/gemm_mma.cu."""
 
 from __future__ import annotations
 
 import math
 
-from vgg16gpu.graph import Gemm
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, scalars
-from vgg16gpu.ops.conv_mma import finish_vectors, gives, supports, x_element
-from vgg16gpu.ops.mma_geometry import (
+from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, scalars
+from vgg16gpu.compiler.lowering.conv.conv_mma import finish_vectors, gives, supports, x_element
+from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
+from vgg16gpu.compiler.lowering.mma_geometry import (
     CPU_GEMM_TILE,
     FINISH_THREADS,
     GEMM_VARIANTS,
@@ -18,8 +19,8 @@ from vgg16gpu.ops.mma_geometry import (
     gemm_parts,
     gemm_workspace_nbytes,
 )
-from vgg16gpu.ops.pack import gemm_input, pack_gemm
-from vgg16gpu.program import Dim3, Element, Step, Value
+from vgg16gpu.program.launches import Dim3, Step
+from vgg16gpu.program.values import Element, Value
 
 VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 

@@ -1,11 +1,12 @@
-"""Fully connected layers: the Python side of kernels/gemm_splitk.cu."""
+"""Fully connected layers: the Python side of kernels/gemm/gemm_splitk.cu."""
 
 from __future__ import annotations
 
-from vgg16gpu.graph import Gemm
-from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.ops.pack import gemm_input, pack_gemm
-from vgg16gpu.program import Dim3, Kernel, Step, Value, padded_channels
+from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Value, padded_channels
 
 SOURCE = "gemm_splitk.cu"
 

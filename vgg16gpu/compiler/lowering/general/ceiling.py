@@ -1,9 +1,10 @@
-"""How fast a device can multiply: the Python side of kernels/ceiling.cu. Lowers no op; the benchmark launches it."""
+"""How fast a device can multiply: the Python side of ceiling.cu. Lowers no op; the benchmark launches it."""
 
 from __future__ import annotations
 
-from vgg16gpu.ops.base import BLOCK, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.compiler.lowering.base import BLOCK, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer
 
 SOURCE = "ceiling.cu"
 CHAINS = 14  # vectors of 4 chains in a thread

@@ -1,4 +1,4 @@
-"""Arithmetic of one value at a time, on operands of any layout: the Python side of kernels/elementwise.cu."""
+"""Arithmetic of one value at a time, on operands of any layout: the Python side of kernels/general/elementwise.cu."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import BatchNorm, Elementwise, Relu, Shape
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
-from vgg16gpu.ops.strided import View, room, view
-from vgg16gpu.program import Kernel, Pointer, Scalar, Step, Value
+from vgg16gpu.compiler.graph.ops import BatchNorm, Elementwise, Relu, Shape
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
+from vgg16gpu.compiler.lowering.strided import View, room, view
+from vgg16gpu.program.launches import Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer, Value
 
 SOURCE = "elementwise.cu"
 # In the order of the kernel's numbers.

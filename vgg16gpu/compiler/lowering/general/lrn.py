@@ -1,12 +1,13 @@
-"""Local response normalisation: the Python side of kernels/lrn.cu."""
+"""Local response normalisation: the Python side of kernels/general/lrn.cu."""
 
 from __future__ import annotations
 
 import math
 
-from vgg16gpu.graph import LocalResponseNorm
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, linear, scalars
-from vgg16gpu.program import Kernel, Scalar, Step, Value
+from vgg16gpu.compiler.graph.ops import LocalResponseNorm
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.program.launches import Kernel, Scalar, Step
+from vgg16gpu.program.values import Value
 
 
 def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-"""Products of matrices of any rank: the Python side of kernels/matmul.cu."""
+"""Products of matrices of any rank: the Python side of kernels/general/matmul.cu."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vgg16gpu.graph import MatMul, Shape
-from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, ceil_div, scalars
-from vgg16gpu.ops.strided import View, view
-from vgg16gpu.program import Dim3, Kernel, Layout, Scalar, Step, Value, Walk
+from vgg16gpu.compiler.graph.ops import MatMul, Shape
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, ceil_div, scalars
+from vgg16gpu.compiler.lowering.strided import View, view
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
+from vgg16gpu.program.values import Layout, Value
 
 SOURCE = "matmul.cu"
 TILE = 32  # rows and columns of a block, as in the source

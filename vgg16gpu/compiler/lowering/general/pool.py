@@ -1,12 +1,13 @@
-"""Max and average pooling, by windows or of whole maps: the Python side of kernels/pool.cu."""
+"""Max and average pooling, by windows or of whole maps: the Python side of kernels/general/pool.cu."""
 
 from __future__ import annotations
 
 import math
 
-from vgg16gpu.graph import GlobalPool, Pool
-from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, linear, scalars
-from vgg16gpu.program import Dim3, Kernel, Step, Value
+from vgg16gpu.compiler.graph.ops import GlobalPool, Pool
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Value
 
 SOURCE = "pool.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py

@@ -1,4 +1,4 @@
-"""Elements brought to other places, between values of any layout: the Python side of kernels/rearrange.cu."""
+"""Elements brought to other places, between values of any layout: the Python side of kernels/general/rearrange.cu."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.ops import Concat, Gather, Pad, Reshape, Slice, Transpose
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
+from vgg16gpu.compiler.lowering.strided import Room, View, plain_strides, room, view
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Concat, Gather, Pad, Reshape, Slice, Transpose
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
-from vgg16gpu.ops.strided import Room, View, plain_strides, room, view
-from vgg16gpu.program import Argument, Kernel, Pointer, Scalar, Step, Value, Walk
+from vgg16gpu.program.launches import Argument, Kernel, Scalar, Step, Walk
+from vgg16gpu.program.values import Pointer, Value
 
 SOURCE = "rearrange.cu"
 

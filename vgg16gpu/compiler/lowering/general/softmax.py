@@ -1,14 +1,15 @@
-"""Softmax and its logarithm over any dimensions: the Python side of kernels/softmax.cu."""
+"""Softmax and its logarithm over any dimensions: the Python side of kernels/general/softmax.cu."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container
 
-from vgg16gpu.graph import AxisSoftmax, Softmax
-from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, scalars
-from vgg16gpu.ops.strided import Room, room, view
-from vgg16gpu.program import Dim3, Kernel, Step, Value, Walk
+from vgg16gpu.compiler.graph.ops import AxisSoftmax, Softmax
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, scalars
+from vgg16gpu.compiler.lowering.strided import Room, room, view
+from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
+from vgg16gpu.program.values import Value
 
 SOURCE = "softmax.cu"
 

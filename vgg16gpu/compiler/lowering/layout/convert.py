@@ -1,4 +1,4 @@
-"""Where values of different elements meet: the Python side of kernels/convert.cu."""
+"""Where values of different elements meet: the Python side of kernels/layout/convert.cu."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-from vgg16gpu.ops.base import BLOCK, ceil_div, scalars
-from vgg16gpu.program import Dim3, Element, Kernel, Pointer, Scalar, Step, Value
+from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Element, Pointer, Value
 
 SOURCE = "convert.cu"
 MAX_CHUNKS = 1024  # blocks per image

@@ -1,13 +1,14 @@
-"""Where the graph's layout and the device's meet: the Python side of kernels/layout.cu."""
+"""Where the graph's layout and the device's meet: the Python side of kernels/layout/layout.cu."""
 
 from __future__ import annotations
 
 import math
 
-from vgg16gpu.graph import Flatten, Identity, Shape
-from vgg16gpu.ops import preprocess
-from vgg16gpu.ops.base import BLOCK, Constants, Layer, Lowering, Places, Source, ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Layout, Pointer, Step, Value
+from vgg16gpu.compiler.graph.ops import Flatten, Identity, Shape
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, Source, ceil_div, scalars
+from vgg16gpu.compiler.lowering.layout import preprocess
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Layout, Pointer, Value
 
 SOURCE = "layout.cu"
 MAX_INPUT_BLOCKS = 64  # per image

@@ -1,4 +1,4 @@
-"""Weights from the file's order into the kernels' order, on the device: the Python side of kernels/pack.cu."""
+"""Weights from the file's order into the kernels' order, on the device: the Python side of kernels/layout/pack.cu."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.graph import Array
-from vgg16gpu.ops.base import WeightArena, ceil_div, linear, scalars
-from vgg16gpu.program import Arena, Element, Kernel, Pointer, Step, padded_channels
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.base import WeightArena, ceil_div, linear, scalars
+from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.values import Arena, Element, Pointer, padded_channels
 
 Weights: TypeAlias = npt.NDArray[np.generic]  # float32, or int8 for 8-bit elements
 

@@ -1,4 +1,4 @@
-"""Bytes to normalised values: the Python side of kernels/preprocess.cu."""
+"""Bytes to normalised values: the Python side of kernels/layout/preprocess.cu."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vgg16gpu.graph import Array
-from vgg16gpu.ops.base import BLOCK, WeightArena, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Step, Value
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.base import BLOCK, WeightArena, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Pointer, Value
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-"""Powers of two that bring values and weights into float16's range: the Python side of kernels/scales.cu."""
+"""Powers of two that bring values and weights into float16's range: the Python side of kernels/layout/scales.cu."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from vgg16gpu.ops.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Scalar, Step, Value
+from vgg16gpu.compiler.lowering.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer, Value
 
 SOURCE = "scales.cu"
 CHANNELS_PER_BLOCK = 64

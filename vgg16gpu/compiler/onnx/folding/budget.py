@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.onnx_file import Constant
+from vgg16gpu.compiler.onnx.file import Constant
 
 # What folding may allocate: this many bytes, and so many for each byte of constants that it reads.
 BASE_MEMORY: Final = 128 << 20

@@ -15,10 +15,10 @@ import numpy as np
 import onnx.helper
 from onnx import TensorProto
 
-from vgg16gpu import onnx_integers
-from vgg16gpu.onnx_file import Constant, element_type
-from vgg16gpu.onnx_integers import Attributes
-from vgg16gpu.onnx_memory import FoldError, Memory
+from vgg16gpu.compiler.onnx.file import Constant, element_type
+from vgg16gpu.compiler.onnx.folding import qdq as onnx_integers
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.qdq import Attributes
 
 OpenShape: TypeAlias = tuple[int | None, ...]  # None: known only when a run size is chosen
 

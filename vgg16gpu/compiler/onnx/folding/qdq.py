@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from onnx import TensorProto
 
-from vgg16gpu.onnx_file import Constant, element_type
-from vgg16gpu.onnx_memory import FoldError, Memory
+from vgg16gpu.compiler.onnx.file import Constant, element_type
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
 
 Attributes: TypeAlias = Mapping[str, Any]
 

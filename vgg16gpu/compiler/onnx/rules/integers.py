@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import Elementwise, Identity, Op
-from vgg16gpu.onnx_file import Constant
-from vgg16gpu.onnx_integers import BYTES, check_attributes, zero_point
-from vgg16gpu.onnx_memory import FoldError
-from vgg16gpu.onnx_node import EXPORT_AGAIN, Integers, Node, RefusalError, UnknownShapeError
+from vgg16gpu.compiler.graph.ops import Elementwise, Identity, Op
+from vgg16gpu.compiler.onnx.file import Constant
+from vgg16gpu.compiler.onnx.folding.budget import FoldError
+from vgg16gpu.compiler.onnx.folding.qdq import BYTES, check_attributes, zero_point
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Integers, Node, RefusalError, UnknownShapeError
 
 QDQ_REMEDY: Final = "export the QuantizeLinear/DequantizeLinear (QDQ) form of the model, or the float32 model"
 ON_INTEGERS: Final = frozenset(  # operators whose operands are integers

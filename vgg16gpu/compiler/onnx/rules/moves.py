@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import Concat, Flatten, Gather, Identity, Op, Pad, Reshape, Slice, Transpose
-from vgg16gpu.onnx_fold import OPEN_BATCH, OPEN_SIZE, OpenShape
-from vgg16gpu.onnx_node import EXPORT_AGAIN, MisfitError, Node, RefusalError, positive_axis
+from vgg16gpu.compiler.graph.ops import Concat, Flatten, Gather, Identity, Op, Pad, Reshape, Slice, Transpose
+from vgg16gpu.compiler.onnx.folding.fold import OPEN_BATCH, OPEN_SIZE, OpenShape
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, Node, RefusalError, positive_axis
 
 _FIXED_SIZES: Final = "export with the batch and the image size fixed"
 _FLAT_RANKS: Final = (2, 4)  # of what Flatten takes: matrices and feature maps

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.graph import Array, Gemm, MatMul, Op
-from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError
+from vgg16gpu.compiler.graph.ops import Array, Gemm, MatMul, Op
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Node, RefusalError
 
 _LEAST: Final = 1e-6
 _MOST: Final = 1e6

@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from vgg16gpu import onnx_rules_integers as integers
-from vgg16gpu import onnx_rules_moves as moves
-from vgg16gpu import onnx_rules_products as products
-from vgg16gpu import onnx_rules_values as values
-from vgg16gpu import onnx_rules_windows as windows
-from vgg16gpu.graph import Op
-from vgg16gpu.onnx_node import Node
+from vgg16gpu.compiler.graph.ops import Op
+from vgg16gpu.compiler.onnx.node import Node
+from vgg16gpu.compiler.onnx.rules import integers, moves, products, values, windows
 
 Rule: TypeAlias = Callable[[Node], Op | tuple[Op, ...]]
 

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from onnx import TensorProto
 
-from vgg16gpu.graph import AxisSoftmax, Elementwise, Identity, Op, Relu, Softmax
-from vgg16gpu.onnx_file import element_type
-from vgg16gpu.onnx_node import FLOAT32_REMEDY, Node, RefusalError
+from vgg16gpu.compiler.graph.ops import AxisSoftmax, Elementwise, Identity, Op, Relu, Softmax
+from vgg16gpu.compiler.onnx.file import element_type
+from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, Node, RefusalError
 
 MAX_OPERANDS = 5  # of one Elementwise
 

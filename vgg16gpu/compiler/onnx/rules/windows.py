@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Conv,
     Elementwise,
@@ -21,8 +21,8 @@ from vgg16gpu.graph import (
     Pool,
     Window,
 )
-from vgg16gpu.onnx_fold import OpenShape
-from vgg16gpu.onnx_node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError, positive_axis
+from vgg16gpu.compiler.onnx.folding.fold import OpenShape
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError, positive_axis
 
 _LARGEST: Final = 1 << 20  # elements of a window, a stride or padding; so kernels can count in 32 bits
 _PARAMETERS: Final = ("scale", "shift", "mean", "variance")

@@ -1,4 +1,6 @@
-"""Makes a wheel of PyCUDA's unpacked source on all cores: `python -m vgg16gpu.pycuda_compile SOURCE FOLDER JOBS`.
+"""Makes a wheel of PyCUDA's unpacked source on all cores.
+
+    python -m vgg16gpu.devices.cuda.install.build SOURCE FOLDER JOBS
 
 Runs where setuptools and numpy can be imported. setuptools compiles the files of an extension one after the other; here
 its public method `CCompiler.compile` is called once for each file, in threads, and the rest of the build is setuptools'

@@ -1,7 +1,7 @@
 """Installs PyCUDA and cuda-bindings to fit a machine's driver: `python -m vgg16gpu.cuda_setup`.
 
 Standard library only, so that it runs in an environment that has nothing yet. PyCUDA is compiled against a CUDA toolkit
-(`pycuda_wheel`), and a build against a newer CUDA than the driver's does not load. So the driver is asked first, and
+(`wheel.py`), and a build against a newer CUDA than the driver's does not load. So the driver is asked first, and
 every package is held at its version or below. The toolkit is one that the machine has, else the packages on the Python
 index.
 """
@@ -16,7 +16,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vgg16gpu.cuda_probe import (
+from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.devices.cuda.install.wheel import CACHE_KIND, Pip, PycudaWheels
+from vgg16gpu.devices.cuda.probe import (
     DRIVER_LIBRARY,
     Bindings,
     Driver,
@@ -31,9 +33,7 @@ from vgg16gpu.cuda_probe import (
     probe_bindings,
     probe_driver,
 )
-from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.errors import DeviceError, Error
-from vgg16gpu.pycuda_wheel import CACHE_KIND, Pip, PycudaWheels
 
 PACKAGED_SINCE = 13  # CUDA major version; the index's packages for CUDA 12 have ptxas but no nvcc
 

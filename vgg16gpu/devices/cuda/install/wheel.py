@@ -22,10 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
-from vgg16gpu.cuda_probe import Driver, Runner, Toolkit, dotted
 from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.cuda.probe import Driver, Runner, Toolkit, dotted
+from vgg16gpu.devices.platforms import machine_memory, usable_cores
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.platforms import machine_memory, usable_cores
 
 PYCUDA = "2026.1"
 FLAGS = ("-O1", "-g0", "-w")  # calls are as fast as with -O3, with -O0 three times slower; compiling takes two thirds
@@ -35,7 +35,7 @@ CACHE_KIND = "pycuda"
 _JOB_NBYTES = 600 << 20  # of memory, for one compiler; the largest file takes 1 GB, most take 300 MB
 _LOG_LINES = 15  # of a failed command, shown
 _SUFFIX = ".whl"
-_PACKAGES = Path(__file__).resolve().parents[1]
+_PACKAGES = Path(__file__).resolve().parents[4]
 
 # To name what it downloads, pip asks the build backend of a source archive. PyCUDA's own then waits ten seconds for
 # somebody to read that it is not configured, in an environment made for it. Its PKG-INFO holds the same answer.
@@ -196,7 +196,7 @@ class PycudaWheels:
         return source
 
     def _compile(self, source: Path, made: Path, tools: Path, jobs: int) -> None:
-        command = [self._python, "-m", "vgg16gpu.pycuda_compile", str(source), str(made), str(jobs)]
+        command = [self._python, "-m", "vgg16gpu.devices.cuda.install.build", str(source), str(made), str(jobs)]
         result = self._run_told([*_finding(tools, _PACKAGES), *command], self._say)
         require(result, command)
 

@@ -18,7 +18,7 @@ import numpy as np
 from vgg16gpu.devices.base import Captured, Device, Foreign
 from vgg16gpu.errors import Error
 from vgg16gpu.lab.layout import channels_first, in_layout, room
-from vgg16gpu.lab.library_base import (
+from vgg16gpu.lab.measure.cudnn.base import (
     LAYOUTS,
     Candidate,
     Inputs,

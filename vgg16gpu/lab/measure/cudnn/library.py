@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from vgg16gpu.devices.base import Device, Foreign
 from vgg16gpu.errors import Error
-from vgg16gpu.lab.library_base import ORDERS, Candidate, MissingLibraryError, Order, Request, Session, Way, told
-from vgg16gpu.lab.library_frontend import Frontend
-from vgg16gpu.lab.library_torch import Torch
-from vgg16gpu.lab.measure import Effort, Flush, Times, take_times, verdict
+from vgg16gpu.lab.measure.cudnn.base import ORDERS, Candidate, MissingLibraryError, Order, Request, Session, Way, told
+from vgg16gpu.lab.measure.cudnn.frontend import Frontend
+from vgg16gpu.lab.measure.cudnn.torch import Torch
+from vgg16gpu.lab.measure.measure import Effort, Flush, Times, take_times, verdict
 from vgg16gpu.lab.reference import Reference
 
 WORKSPACE_NBYTES: Final = 500_000_000  # as in S2

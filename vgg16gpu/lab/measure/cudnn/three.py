@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final, Self
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.library import TOLERANCE, WORKSPACE_NBYTES, LibraryResult, Trier, open_way
-from vgg16gpu.lab.library_base import Candidate, Order, Request, Session
-from vgg16gpu.lab.measure import Effort, Flush
+from vgg16gpu.lab.measure.cudnn.base import Candidate, Order, Request, Session
+from vgg16gpu.lab.measure.cudnn.library import TOLERANCE, WORKSPACE_NBYTES, LibraryResult, Trier, open_way
+from vgg16gpu.lab.measure.measure import Effort, Flush
 from vgg16gpu.lab.problem import Array
 from vgg16gpu.lab.reference import Reference
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from vgg16gpu.devices.base import Device, Foreign
-from vgg16gpu.lab.library_base import Candidate, Inputs, MissingLibraryError, Order, Request, told, too_large
+from vgg16gpu.lab.measure.cudnn.base import Candidate, Inputs, MissingLibraryError, Order, Request, told, too_large
 from vgg16gpu.lab.problem import Array, Problem
 
 _FIRST: Final = Problem(1, 1, 8, 8, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.lab.measure.trial import InvalidLaunchError, RefusedError, guarded
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError, guarded
 from vgg16gpu.lab.variant import Parameters, Variant
+from vgg16gpu.program.device_properties import DeviceFacts
 
 _ODD: Final = (37, 43)  # rows and columns of an output: primes, so that threads of every block stand over the edge
 _FOURS: Final = (20, 44)  # of an image: rows of 16 bytes by 16 bytes, but of no larger power of two

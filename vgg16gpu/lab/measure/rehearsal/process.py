@@ -1,6 +1,6 @@
 """The process in which somebody's own variant is rehearsed: one that crashes or hangs takes that alone.
 
-python -m vgg16gpu.lab.rehearsal_process    reads a `Task` from standard input, as JSON
+python -m vgg16gpu.lab.measure.rehearsal.process    reads a `Task` from standard input, as JSON
 
 Each case is run twice. First there are NaNs beside the arrays, in the workspace and in y: what is read there shows in
 the answer, what is written there shows in the NaNs. Then it is 3.4e38, as fmaxf swallows a NaN, and a CPU runs the
@@ -22,15 +22,16 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from vgg16gpu.devices import open_device, sanitize
+from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.errors import Error
-from vgg16gpu.lab.folder import own_variants
-from vgg16gpu.lab.measure import Measurement, Status, verdict
-from vgg16gpu.lab.outcome import outcome
+from vgg16gpu.lab.measure.measure import Measurement, Status, verdict
+from vgg16gpu.lab.measure.outcome import outcome
+from vgg16gpu.lab.measure.rehearsal.problems import rehearsed
+from vgg16gpu.lab.measure.trial import Trial
+from vgg16gpu.lab.own.folder import own_variants
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.rehearsal_problems import rehearsed
-from vgg16gpu.lab.trial import Trial
 from vgg16gpu.lab.variant import Parameters, Variant
 
 

@@ -1,6 +1,6 @@
 """Somebody's own variant, tried on small images of odd sizes in other processes, before it is run in this one.
 
-What is run there, and what shows: rehearsal_process.py. Here the processes are started, and what ends them is told.
+What is run there, and what shows: process.py. Here the processes are started, and what ends them is told.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from vgg16gpu.devices import sanitize
+from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.measure import Measurement, Status
-from vgg16gpu.lab.rehearsal_process import Task
-from vgg16gpu.lab.stand import Case
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.rehearsal.process import Task
+from vgg16gpu.lab.measure.stand import Case
 from vgg16gpu.lab.variant import Variant
 
 SECONDS: Final = 30.0  # for a run, without compiling
 
 _log = logging.getLogger(__name__)
-_COMMAND: Final = (sys.executable, "-m", "vgg16gpu.lab.rehearsal_process")
+_COMMAND: Final = (sys.executable, "-m", "vgg16gpu.lab.measure.rehearsal.process")
 _ACCESS: Final = re.compile(r"^(READ|WRITE) of size (\d+)", re.MULTILINE)
 _UNDEFINED: Final = re.compile(r"runtime error: (.+)")
 _PLACE: Final = re.compile(r"([^/\s:]+\.cuh?):(\d+)")

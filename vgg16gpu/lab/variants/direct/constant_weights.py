@@ -1,13 +1,13 @@
-"""Direct convolution with the weights in constant memory: the Python side of kernels/lab/constant_weights.cu."""
+"""Direct convolution with the weights in constant memory: the Python side of kernels/lab/direct/constant_weights.cu."""
 
 import math
 from dataclasses import replace
 from typing import Final
 
-from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import bias_macro, cover, launch
+from vgg16gpu.program.launches import Dim3
 
 CAPACITY: Final = 64 << 10  # bytes of constant memory, on every architecture
 

@@ -1,9 +1,9 @@
-"""Direct convolution of images in CHW, one thread per output: the Python side of kernels/lab/direct_chw.cu."""
+"""Direct convolution of images in CHW, one thread per output: the Python side of kernels/lab/direct/direct_chw.cu."""
 
-from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import bias_macro, cover, launch
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

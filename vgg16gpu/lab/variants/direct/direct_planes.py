@@ -1,11 +1,11 @@
-"""Direct convolution that stores its running sums: the Python side of kernels/lab/direct_planes.cu."""
+"""Direct convolution that stores its running sums: the Python side of kernels/lab/direct/direct_planes.cu."""
 
 import math
 
-from vgg16gpu.lab.direct import cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import cover, launch
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

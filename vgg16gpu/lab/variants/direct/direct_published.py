@@ -1,11 +1,11 @@
-"""Direct convolution with two published faults at once: the Python side of kernels/lab/direct_published.cu."""
+"""Direct convolution with two published faults at once: the Python side of kernels/lab/direct/direct_published.cu."""
 
 import math
 
-from vgg16gpu.lab.direct import cover, launch_at_run_time
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import cover, launch_at_run_time
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

@@ -1,9 +1,9 @@
-"""Direct convolution whose neighbouring threads read far apart: the Python side of kernels/lab/direct_rows.cu."""
+"""Direct convolution whose neighbouring threads read far apart: the Python side of direct_rows.cu."""
 
-from vgg16gpu.lab.direct import cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import cover, launch
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from vgg16gpu.compiler.lowering.base import ceil_div, scalars
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches
-from vgg16gpu.ops.base import ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Pointer, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Pointer
 
 BLOCK = Dim3(16, 16)  # where it is not what the variant is about
 

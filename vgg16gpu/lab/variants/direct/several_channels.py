@@ -1,9 +1,9 @@
-"""Direct convolution, several output channels per thread: the Python side of kernels/lab/several_channels.cu."""
+"""Direct convolution, several output channels per thread: the Python side of kernels/lab/direct/several_channels.cu."""
 
-from vgg16gpu.lab.direct import BLOCK, cover, launch
+from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div
+from vgg16gpu.lab.variants.direct.launches import BLOCK, cover, launch
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

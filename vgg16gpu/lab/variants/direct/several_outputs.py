@@ -1,8 +1,8 @@
-"""Direct convolution, several outputs of a row per thread: the Python side of kernels/lab/several_outputs.cu."""
+"""Direct convolution, several outputs of a row per thread: the Python side of kernels/lab/direct/several_outputs.cu."""
 
-from vgg16gpu.lab.direct import BLOCK, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.lab.variants.direct.launches import BLOCK, cover, launch
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

@@ -1,8 +1,8 @@
-"""The first kernel that one writes, in blocks of 16x16: the Python side of kernels/lab/simple_16x16.cu."""
+"""The first kernel that one writes, in blocks of 16x16: the Python side of kernels/lab/direct/simple_16x16.cu."""
 
-from vgg16gpu.lab.direct import BLOCK, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
+from vgg16gpu.lab.variants.direct.launches import BLOCK, cover, launch
 
 
 def _launches(problem: Problem, _: Parameters, places: Places) -> Launches:

@@ -1,12 +1,12 @@
-"""A tile in shared memory and the weights in constant memory: the Python side of kernels/lab/tiled_constant.cu."""
+"""A tile in shared memory and the weights in constant memory: the Python side of tiled_constant.cu."""
 
 from dataclasses import replace
 
-from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.lab.variants import constant_weights, tiled_shared
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct import constant_weights, tiled_shared
+from vgg16gpu.lab.variants.direct.launches import bias_macro, cover, launch
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

@@ -1,9 +1,9 @@
-"""Direct convolution out of a tile in shared memory: the Python side of kernels/lab/tiled_shared.cu."""
+"""Direct convolution out of a tile in shared memory: the Python side of kernels/lab/direct/tiled_shared.cu."""
 
-from vgg16gpu.lab.direct import bias_macro, cover, launch
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import bias_macro, cover, launch
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

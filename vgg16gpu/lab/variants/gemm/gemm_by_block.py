@@ -1,11 +1,11 @@
-"""im2col, then a product with a thread for each element, in square blocks: the kernel of kernels/lab/gemm_basic.cu."""
+"""im2col, then a product with a thread for each element, in square blocks: the kernel of gemm_basic.cu."""
 
 from __future__ import annotations
 
-from vgg16gpu.lab import im2col
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Kernel
+from vgg16gpu.lab.variants.gemm import im2col
+from vgg16gpu.program.launches import Kernel
 
 SOURCE = "lab/gemm_basic.cu"  # a partition by blocks is what that one does already
 

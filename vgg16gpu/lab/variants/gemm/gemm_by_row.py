@@ -1,12 +1,12 @@
-"""im2col, then a product with a thread for each row of the result: kernels/lab/gemm_by_row.cu."""
+"""im2col, then a product with a thread for each row of the result: kernels/lab/gemm/gemm_by_row.cu."""
 
 from __future__ import annotations
 
-from vgg16gpu.lab import im2col
+from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.program import Dim3, Kernel
+from vgg16gpu.lab.variants.gemm import im2col
+from vgg16gpu.program.launches import Dim3, Kernel
 
 SOURCE = "lab/gemm_by_row.cu"
 

@@ -1,13 +1,13 @@
-"""im2col, then a product with a tile of sums in the registers of each thread: kernels/lab/gemm_register.cu."""
+"""im2col, then a product with a tile of sums in the registers of each thread: kernels/lab/gemm/gemm_register.cu."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from vgg16gpu.lab import im2col
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Kernel
+from vgg16gpu.lab.variants.gemm import im2col
+from vgg16gpu.program.launches import Kernel
 
 SOURCE = "lab/gemm_register.cu"
 REGISTERS: Final = 65536  # of a multiprocessor

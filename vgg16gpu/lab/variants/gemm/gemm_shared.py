@@ -1,11 +1,11 @@
-"""im2col, then a product with tiles in shared memory: kernels/lab/gemm_shared.cu."""
+"""im2col, then a product with tiles in shared memory: kernels/lab/gemm/gemm_shared.cu."""
 
 from __future__ import annotations
 
-from vgg16gpu.lab import im2col
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Kernel
+from vgg16gpu.lab.variants.gemm import im2col
+from vgg16gpu.program.launches import Kernel
 
 SOURCE = "lab/gemm_shared.cu"
 

@@ -1,4 +1,4 @@
-"""What variants share that write the windows of an image as a matrix first and multiply then: kernels/lab/im2col.cu.
+"""What variants share that write the windows of an image as a matrix first and multiply then: im2col.cu.
 
 Every kernel that multiplies takes the same arguments.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from vgg16gpu.compiler.lowering.base import ceil_div, scalars
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places
-from vgg16gpu.ops.base import ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Step
 
 SOURCE: Final = "lab/im2col.cu"
 COPY_BLOCK: Final = Dim3(16, 16)  # of im2col_taps and im2col_rows

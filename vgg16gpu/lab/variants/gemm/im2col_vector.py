@@ -1,12 +1,12 @@
-"""im2col with a row for each thread, then the product with the filter as a vector: kernels/lab/im2col_vector.cu."""
+"""im2col with a row for each thread, then the product with the filter as a vector: im2col_vector.cu."""
 
 from __future__ import annotations
 
-from vgg16gpu.lab import im2col
+from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.program import Dim3, Kernel
+from vgg16gpu.lab.variants.gemm import im2col
+from vgg16gpu.program.launches import Dim3, Kernel
 
 SOURCE = "lab/im2col_vector.cu"
 

@@ -1,6 +1,6 @@
-"""Direct convolution with a tile whose halo the edge threads fetch: the Python side of kernels/lab/halo_edge.cu."""
+"""Direct convolution with a tile whose halo the edge threads fetch: the Python side of halo_edge.cu."""
 
-from vgg16gpu.lab.halo import step
+from vgg16gpu.lab.variants.halo.launches import step
 
 VARIANTS = (
     step(

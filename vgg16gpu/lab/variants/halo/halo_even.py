@@ -1,6 +1,6 @@
-"""Direct convolution whose threads fetch tile and halo evenly: the Python side of kernels/lab/halo_even.cu."""
+"""Direct convolution whose threads fetch tile and halo evenly: the Python side of kernels/lab/halo/halo_even.cu."""
 
-from vgg16gpu.lab.halo import step
+from vgg16gpu.lab.variants.halo.launches import step
 
 VARIANTS = (
     step(

@@ -1,6 +1,6 @@
-"""Even shares of tile and halo by 16 bytes: the Python side of kernels/lab/halo_float4.cu."""
+"""Even shares of tile and halo by 16 bytes: the Python side of kernels/lab/halo/halo_float4.cu."""
 
-from vgg16gpu.lab.halo import step
+from vgg16gpu.lab.variants.halo.launches import step
 
 VARIANTS = (
     step(

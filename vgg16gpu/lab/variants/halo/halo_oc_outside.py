@@ -1,10 +1,10 @@
-"""halo_shared with the loop over output channels outside: the Python side of kernels/lab/halo_oc_outside.cu."""
+"""halo_shared with the loop over output channels outside: the Python side of kernels/lab/halo/halo_oc_outside.cu."""
 
-from vgg16gpu.lab.direct import cover, launch
-from vgg16gpu.lab.halo import STEP_PARAMETERS, refuses
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import cover, launch
+from vgg16gpu.lab.variants.halo.launches import STEP_PARAMETERS, refuses
+from vgg16gpu.program.launches import Dim3
 
 
 def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launches:

@@ -1,7 +1,7 @@
-"""halo_shared with the next channel on its way while one is used: the Python side of kernels/lab/halo_prefetch.cu."""
+"""halo_shared with the next channel on its way while one is used: the Python side of halo_prefetch.cu."""
 
-from vgg16gpu.lab.halo import PARAMETERS, launches, refuses
 from vgg16gpu.lab.variant import Variant
+from vgg16gpu.lab.variants.halo.launches import PARAMETERS, launches, refuses
 
 VARIANTS = (
     Variant(

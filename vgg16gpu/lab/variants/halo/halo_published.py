@@ -1,12 +1,12 @@
-"""The published loop, every tile again for each output channel: the Python side of kernels/lab/halo_published.cu."""
+"""The published loop, every tile again for each output channel: the Python side of halo_published.cu."""
 
 from typing import Final
 
-from vgg16gpu.lab.direct import launch
+from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import launch
+from vgg16gpu.program.launches import Dim3
 
 BLOCK: Final = Dim3(4, 8)  # columns x rows, as published
 

@@ -1,7 +1,7 @@
-"""Direct convolution whose threads fetch a tile and its halo evenly: the Python side of kernels/lab/halo_shared.cu."""
+"""Direct convolution whose threads fetch a tile and its halo evenly: the Python side of halo_shared.cu."""
 
-from vgg16gpu.lab.halo import PARAMETERS, launches, refuses
 from vgg16gpu.lab.variant import Variant
+from vgg16gpu.lab.variants.halo.launches import PARAMETERS, launches, refuses
 
 VARIANTS = (
     Variant(

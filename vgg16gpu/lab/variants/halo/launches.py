@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from vgg16gpu.lab.direct import cover, launch
+from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import MAX_STATIC_NBYTES, Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.program import Dim3
+from vgg16gpu.lab.variants.direct.launches import cover, launch
+from vgg16gpu.program.launches import Dim3
 
 PARAMETERS: Final[Mapping[str, Sequence[int]]] = {
     "block_x": (8, 16, 32),
