@@ -17,18 +17,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from vgg16gpu.bench import cold_start, environment, session
-from vgg16gpu.bench.ceilings import Ceilings, measure_ceilings, tensor_flops
-from vgg16gpu.bench.findings import Wanted
-from vgg16gpu.bench.layers import LayerEffort, LayerTime, floors, measure_layers
-from vgg16gpu.bench.ours import NAME, EngineContender
-from vgg16gpu.bench.record import SCHEMA, read, select
-from vgg16gpu.bench.timing import Method, Regime, Summary, summarise
+from vgg16gpu.bench import session
+from vgg16gpu.bench.measure import cold_start, environment
+from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings, tensor_flops
+from vgg16gpu.bench.measure.layers import LayerEffort, LayerTime, floors, measure_layers
+from vgg16gpu.bench.measure.ours import NAME, EngineContender
+from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
+from vgg16gpu.bench.records.findings import Wanted
+from vgg16gpu.bench.records.record import SCHEMA, read, select
 from vgg16gpu.cli import cli
-from vgg16gpu.engine import Engine
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.model import Model
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.generate import make_vgg
 
 # One test measures the ceilings, the others take what was measured once.

@@ -14,20 +14,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.bench import peers, session
+from vgg16gpu.bench import session
 from vgg16gpu.bench.admission import admit
-from vgg16gpu.bench.findings import Absent, Remarks
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.peer_fleet import Fleet
-from vgg16gpu.bench.peer_messages import Built
-from vgg16gpu.bench.peers import PEERS, PeerError, Setting, has_tf32, open_peer
-from vgg16gpu.bench.precision import PEER_TOLERANCES, SCORE_TOLERANCES
-from vgg16gpu.bench.record import absent, names
-from vgg16gpu.bench.timing import LostError, Method
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import LostError, Method
+from vgg16gpu.bench.peers import base as peers
+from vgg16gpu.bench.peers.base import PEERS, PeerError, Setting, has_tf32, open_peer
+from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.messages import Built
+from vgg16gpu.bench.records.findings import Absent, Remarks
+from vgg16gpu.bench.records.record import absent, names
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.checks.promises import PEER_TOLERANCES, SCORE_TOLERANCES
 from vgg16gpu.cli import cli
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 
 pytestmark = pytest.mark.usefixtures("measured_ceilings")
@@ -278,7 +279,7 @@ def test_jax_in_int8_is_timed_on_random_data(model: Path) -> None:
 
 def test_onnxruntime_takes_the_model_in_float16(model: Path) -> None:
     pytest.importorskip("onnxruntime")
-    from vgg16gpu.bench.peer_onnxruntime import half_model
+    from vgg16gpu.bench.peers.onnxruntime import half_model
 
     x = session.sample_inputs((3, 32, 32))[:1]
     found = open_session(half_model(model))

@@ -9,25 +9,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fake_peers
 import pytest
 from click.testing import CliRunner
 
-from vgg16gpu.bench import peer_remote, peers, session
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.findings import Remarks
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.peer_fleet import Fleet
-from vgg16gpu.bench.peer_messages import Built, guilty_last
-from vgg16gpu.bench.peer_process import PeerFailureError, PeerProcess
-from vgg16gpu.bench.peer_remote import RemotePeer
-from vgg16gpu.bench.peers import PeerError, Setting
-from vgg16gpu.bench.record import kinds, select
-from vgg16gpu.bench.timing import LostError, Method
+from tests.support import fake_peers
+from vgg16gpu.bench import session
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import LostError, Method
+from vgg16gpu.bench.peers import base as peers
+from vgg16gpu.bench.peers import remote as peer_remote
+from vgg16gpu.bench.peers.base import PeerError, Setting
+from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.messages import Built, guilty_last
+from vgg16gpu.bench.peers.process import PeerFailureError, PeerProcess
+from vgg16gpu.bench.peers.remote import RemotePeer
+from vgg16gpu.bench.records.findings import Remarks
+from vgg16gpu.bench.records.record import kinds, select
 from vgg16gpu.cli import cli
 from vgg16gpu.zoo.generate import make_vgg
 
-FAKE = "fake_peers:Peer"
+FAKE = "tests.support.fake_peers:Peer"
 X = session.sample_inputs((3, 32, 32))[:2]
 
 Plan = Callable[[str], None]
@@ -54,7 +56,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(peers, "OPENERS", {**peers.OPENERS, "torch": FAKE})
     monkeypatch.setattr(peer_remote, "OPENERS", {**peers.OPENERS, "torch": FAKE})
     monkeypatch.setattr(peer_remote, "PATIENCE", {"cpu": 3.0})
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     return lambda text: monkeypatch.setenv("FAKE_PEER", text)
 
 

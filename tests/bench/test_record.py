@@ -8,14 +8,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import bench_findings
 import pytest
 from rich.console import Console
 
-from vgg16gpu.bench import plot
-from vgg16gpu.bench.compare import check_comparable, compare
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.record import (
+from tests.support import bench_findings
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.records import plot
+from vgg16gpu.bench.records.compare import check_comparable, compare
+from vgg16gpu.bench.records.record import (
     SCHEMA,
     absent,
     batches,
@@ -32,12 +33,11 @@ from vgg16gpu.bench.record import (
     select,
     version,
 )
-from vgg16gpu.bench.timing import Method, Regime
-from vgg16gpu.cli import bench_report
-from vgg16gpu.cli.bench_report import print_result
+from vgg16gpu.cli.bench import report as bench_report
+from vgg16gpu.cli.bench.report import print_result
 from vgg16gpu.errors import InputError
 
-OLD = Path(__file__).resolve().parents[1] / "testbench" / "results" / "bench-h200.json"
+OLD = Path(__file__).resolve().parents[2] / "testbench" / "results" / "bench-h200.json"
 OLD_RESULT = {
     "schema": 1,
     "model": {"path": "m.onnx", "sha256": "0" * 64, "input_shape": [3, 32, 32], "precision": "fp32"},

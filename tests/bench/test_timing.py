@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from vgg16gpu.bench import readings, sustained, timing
-from vgg16gpu.bench.environment import gpu_readings
-from vgg16gpu.bench.readings import Watch
-from vgg16gpu.bench.sustained import measure_sustained
-from vgg16gpu.bench.timing import (
+from vgg16gpu.bench.measure import readings, sustained, timing
+from vgg16gpu.bench.measure.environment import gpu_readings
+from vgg16gpu.bench.measure.readings import Watch
+from vgg16gpu.bench.measure.sustained import measure_sustained
+from vgg16gpu.bench.measure.timing import (
     CPU_EFFORT,
     GPU_EFFORT,
     MIN_REPEATS,

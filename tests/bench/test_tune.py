@@ -11,23 +11,24 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests import reference
-from tests.test_pack_blocks import in_blocks
-from tests.tune_device import H200, TuneDevice
-from tests.wgmma_harness import rounded
-from vgg16gpu import tuned
+from tests.kernels.layout.test_pack_blocks import in_blocks
+from tests.support import reference
+from tests.support.tune_device import H200, TuneDevice
+from tests.support.wgmma_harness import rounded
+from vgg16gpu.bench.tune import cases, search
+from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
 from vgg16gpu.cli import cli
 from vgg16gpu.cli import tune as command
+from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.wgmma import block_nbytes
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices import tile_tables
 from vgg16gpu.errors import KernelError, ModelError
-from vgg16gpu.graph import Conv, Gemm
-from vgg16gpu.model import Model
-from vgg16gpu.ops import conv_first, conv_first_two, conv_wgmma, fc_wgmma
-from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
-from vgg16gpu.ops.wgmma import block_nbytes
-from vgg16gpu.program import Element
-from vgg16gpu.shapes import output_shape
-from vgg16gpu.tune import cases, search
-from vgg16gpu.tune.tasks import Task, distinct, tasks, vgg_graph
+from vgg16gpu.program.values import Element
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -345,7 +346,7 @@ def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch
     result = invoke(net, "--precision", "fp16", "--batch", "1")
     assert result.exit_code == 2
     assert "it broke" in result.stderr
-    assert tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
+    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
 
 
 def test_the_shortlist_has_different_tiles_and_their_kin():
@@ -405,7 +406,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     result = invoke(net, "--precision", "fp16", "--batch", "2", "--top", "2", "--output", report)
     assert result.exit_code == 0, result.output
     assert fake.closed
-    table = tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package")
+    table = tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package")
     problems = json.loads(report.read_text())["problems"]
     assert {problem["key"]: problem["timings"][0]["entry"] for problem in problems} == table
     assert len(table) == 7 + 3  # of 8 convolutions the first one has a pool, so that its kernel has no tiles
@@ -413,7 +414,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 32, 32)])):
         choice = task.kernels.choose(task.problem, facts)
         assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.early).entry
-    made = json.loads(tuned.own_path(H200.name, tmp_path / "cache").read_text())["made"]
+    made = json.loads(tile_tables.own_path(H200.name, tmp_path / "cache").read_text())["made"]
     assert made["device"]["name"] == H200.name
     assert "tuned" not in made["device"]
     assert "tiles: " in result.stdout
@@ -436,7 +437,7 @@ def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monke
     result = invoke(net, "--precision", "fp16", "--batch", "1")
     assert result.exit_code == 1
     assert "WRONG, not used: conv_wgmma" in result.stderr
-    assert tuned.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
+    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
     monkeypatch.setattr(command, "search", lambda *_, **__: iter(()))
     assert "time ran out: 0 of 10 layers" in invoke(net, "--precision", "fp16", "--batch", "1").stderr
 

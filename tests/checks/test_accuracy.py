@@ -1,11 +1,11 @@
-"""accuracy.py: the error definitions on numbers that a person can check, and that NaN never passes."""
+"""checks/accuracy.py: the error definitions on numbers that a person can check, and that NaN never passes."""
 
 import math
 
 import numpy as np
 import pytest
 
-from vgg16gpu.accuracy import (
+from vgg16gpu.checks.accuracy import (
     SCORE_TOLERANCE,
     SCORE_TOLERANCES,
     assert_close,
@@ -15,7 +15,7 @@ from vgg16gpu.accuracy import (
     score_error,
     tolerance,
 )
-from vgg16gpu.choices import PRECISIONS
+from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.errors import InputError
 
 

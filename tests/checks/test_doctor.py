@@ -1,4 +1,4 @@
-"""doctor.py: every verdict, on machines described here; and the commands `doctor` and `cache` on this one."""
+"""checks/doctor.py: every verdict, on machines described here; and the commands `doctor` and `cache` on this one."""
 
 import dataclasses
 import json
@@ -8,12 +8,12 @@ from pathlib import Path
 import click.testing
 import pytest
 
-from vgg16gpu import doctor
+from vgg16gpu.checks import doctor
+from vgg16gpu.checks.doctor import Machine, State, Trial
 from vgg16gpu.cli.cache import cache_command
 from vgg16gpu.cli.doctor import doctor_command
-from vgg16gpu.cuda_probe import Bindings, Driver, Gpu, Toolkit
 from vgg16gpu.devices import open_device
-from vgg16gpu.doctor import Machine, State, Trial
+from vgg16gpu.devices.cuda.probe import Bindings, Driver, Gpu, Toolkit
 from vgg16gpu.errors import DeviceError
 
 H200 = Gpu("NVIDIA H200", (9, 0), 139 << 30)

@@ -1,4 +1,4 @@
-"""reference.py: the oracle gives the same scores with and without inner values, whatever the batch, and no copies."""
+"""onnxruntime_oracle.py: the same scores with and without inner values, whatever the batch, and no copies."""
 
 import sys
 
@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.errors import Error, ModelError
-from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 
 RNG = np.random.default_rng(6)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from vgg16gpu.checks.onnxruntime_session import EXACT_INTEGERS, open_session
 from vgg16gpu.errors import Error, ModelError
-from vgg16gpu.onnxruntime_session import EXACT_INTEGERS, open_session
 
-ROOT = Path(__file__).resolve().parent.parent
-THE_PLACE = Path("vgg16gpu/onnxruntime_session.py")
+ROOT = Path(__file__).resolve().parents[2]
+THE_PLACE = Path("vgg16gpu/checks/onnxruntime_session.py")
 OPENERS = {"InferenceSession", "SessionOptions"}
 
 
@@ -98,7 +98,7 @@ def lines_that_open(tree: ast.AST) -> list[int]:
 
 def test_every_session_is_opened_in_one_place():
     assert (ROOT / THE_PLACE).is_file()
-    assert not openings(ROOT), "call vgg16gpu.onnxruntime_session.open_session there"
+    assert not openings(ROOT), "call vgg16gpu.checks.onnxruntime_session.open_session there"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_every_session_is_opened_in_one_place():
     ],
 )
 def test_another_place_is_found(tmp_path, violation):
-    for name in ("tools/deep/er.py", "vgg16gpu/onnxruntime_session.py", "vgg16gpu/clean.py"):
+    for name in ("tools/deep/er.py", "vgg16gpu/checks/onnxruntime_session.py", "vgg16gpu/clean.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(violation if "clean" not in name else "import onnxruntime\n")
     assert [place.partition(":")[0] for place in openings(tmp_path)] == ["tools/deep/er.py"]

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import reference
-from tests.graph_reference import compute
-from tests.quantised_reference import evaluate, fmaf, integers, sums
-from tests.random_graphs import SAME, graphs
-from tests.selection import examples
-from vgg16gpu.accuracy import layer_error, score_error
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from tests.support import reference
+from tests.support.graph_reference import compute
+from tests.support.quantised_reference import evaluate, fmaf, integers, sums
+from tests.support.random_graphs import SAME, graphs
+from tests.support.selection import examples
+from vgg16gpu.checks.accuracy import layer_error, score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.checks.qdq_oracle import QuantisedOracle, qdq_model
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     Conv,
     Flatten,
@@ -30,13 +32,11 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
-from vgg16gpu.model import Model
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.quantise import Scale, quantise, quantise_op, quantised_inputs
-from vgg16gpu.quantised_reference import QuantisedOracle, qdq_model
-from vgg16gpu.reference import Oracle
-from vgg16gpu.scale_file import read_scales
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantise_op, quantised_inputs
+from vgg16gpu.errors import ModelError
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import heldout
 
 

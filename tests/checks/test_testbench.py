@@ -1,4 +1,4 @@
-"""testbench.py: what passes, what must not, and how the reasons read."""
+"""checks/testbench.py: what passes, what must not, and how the reasons read."""
 
 import math
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vgg16gpu.errors import InputError
-from vgg16gpu.testbench import (
+from vgg16gpu.checks.testbench import (
     MIN_DISTINCT,
     Quantised,
     Report,
@@ -19,6 +18,7 @@ from vgg16gpu.testbench import (
     standard_inputs,
     worst_steps,
 )
+from vgg16gpu.errors import InputError
 
 RNG = np.random.default_rng(7)
 REFERENCES = RNG.standard_normal((10, 50)).astype(np.float32)

@@ -7,22 +7,22 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from onnx_models import Model
 from PIL import Image
 
-from tests import reference
-from vgg16gpu.calibration import calibrate
+from tests.support import reference
+from tests.support.onnx_models import Model
 from vgg16gpu.cli import cli
-from vgg16gpu.engine import Engine
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.compiler.quantization.scale_file import read_scales, scales_path
+from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.errors import InputError
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.normalise import normalise
-from vgg16gpu.quantise import quantised_inputs
-from vgg16gpu.scale_file import read_scales, scales_path
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.io.synthetic import structured_images
+from vgg16gpu.runtime.calibration import calibrate
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.samples import structured_images
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_bad_input_is_refused_and_leaves_no_file(model, images, tmp_path):
 def test_scales_do_not_depend_on_batches(model):
     pixels, x, _ = heldout()
     assert np.array_equal(normalise(pixels[:5], DIGITS_MEAN, DIGITS_STD), x[:5])
-    from vgg16gpu.inputs import NamedInput
+    from vgg16gpu.pictures.inputs import NamedInput
 
     inputs = [NamedInput(str(i), image) for i, image in enumerate(x[:5])]
     found = []
@@ -166,7 +166,7 @@ def test_scales_do_not_depend_on_batches(model):
 
 
 def test_no_images_and_values_that_overflow(model):
-    from vgg16gpu.inputs import NamedInput
+    from vgg16gpu.pictures.inputs import NamedInput
 
     with Engine(model, device="cpu", keep_values=True) as engine:
         with pytest.raises(InputError, match="no images"):
@@ -178,7 +178,7 @@ def test_no_images_and_values_that_overflow(model):
 
 def test_an_engine_that_does_not_store_what_is_read_is_refused(model, monkeypatch):
     """As kernels do that take the input from where the host left it."""
-    from vgg16gpu.inputs import NamedInput
+    from vgg16gpu.pictures.inputs import NamedInput
 
     with Engine(model, device="cpu", keep_values=True) as engine:
         kept = engine.read_values
@@ -205,7 +205,7 @@ def test_scales_do_not_depend_on_the_device(device, tmp_path):
 
 
 def test_scales_may_be_given_to_the_engine(model, images):
-    from vgg16gpu.inputs import NamedInput
+    from vgg16gpu.pictures.inputs import NamedInput
 
     _, x, _ = heldout()
     with Engine(model, device="cpu", keep_values=True) as engine:

@@ -19,13 +19,13 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import vgg16gpu
-from tests.onnx_single import single
+from tests.support.onnx_single import single
 from vgg16gpu.cli import COMMANDS, cli
-from vgg16gpu.cli.options import parse_counts, parse_floats, parse_size
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.cli.common.options import parse_counts, parse_floats, parse_size
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import digit_sample
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def invoke(*args):
@@ -74,7 +74,7 @@ def test_the_package_and_the_command_line_cost_no_heavy_import():
 
 
 def test_lazy_attributes():
-    from vgg16gpu.engine import Engine
+    from vgg16gpu.runtime.engine import Engine
 
     assert vgg16gpu.Engine is Engine
     assert set(vgg16gpu.__all__) <= set(dir(vgg16gpu))
@@ -320,8 +320,8 @@ def test_ctrl_c_is_one_line_and_130(tmp_path):
 
 def test_sigterm_is_one_line_and_143_and_leaves_no_file(tmp_path):
     code = (
-        "import os, signal, sys; from pathlib import Path; from vgg16gpu import cli, files\n"
-        "from vgg16gpu.cli import model\n"
+        "import os, signal, sys; from pathlib import Path; from vgg16gpu import cli; from vgg16gpu.io import files\n"
+        "from vgg16gpu.cli.model import command as model\n"
         "def make(path, **_):\n"
         "    with files.atomic_writer(path) as stream:\n"
         "        stream.write(b'half')\n"

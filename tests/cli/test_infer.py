@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 from PIL import Image
 
-from vgg16gpu.accuracy import score_error
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.cli import cli
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import normalise
-from vgg16gpu.reference import Oracle
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
 from vgg16gpu.zoo.digits import digit_sample, heldout
 from vgg16gpu.zoo.generate import make_vgg
 

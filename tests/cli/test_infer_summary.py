@@ -1,4 +1,4 @@
-"""cli/infer_summary.py: what many inputs gave, on a screen's worth of lines."""
+"""cli/infer/summary.py: what many inputs gave, on a screen's worth of lines."""
 
 import json
 
@@ -8,9 +8,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from vgg16gpu.cli import cli
-from vgg16gpu.cli.infer_options import MANY
-from vgg16gpu.cli.infer_summary import CLASSES, REASONS, print_summary
-from vgg16gpu.cli.show import console
+from vgg16gpu.cli.common.show import console
+from vgg16gpu.cli.infer.options import MANY
+from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
 from vgg16gpu.zoo.digits import heldout
 
 

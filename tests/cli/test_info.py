@@ -11,20 +11,20 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
-from onnx_models import torch_vgg
 
-from vgg16gpu.choices import PRECISIONS
+from tests.support.onnx_models import torch_vgg
 from vgg16gpu.cli import cli
-from vgg16gpu.cli.info import H200, device_facts, layers
+from vgg16gpu.cli.info.command import H200, device_facts, layers
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.compile import SAMPLES
+from vgg16gpu.compiler.graph.ops import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
+from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.engine import Engine
+from vgg16gpu.devices.tile_tables import table
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.graph import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
-from vgg16gpu.loader import load
-from vgg16gpu.prepare import SAMPLES
-from vgg16gpu.shipped import digits_model
-from vgg16gpu.simplify import IMAGE_PASSES, simplify
-from vgg16gpu.tuned import table
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.architecture import Vgg
 
 
@@ -35,7 +35,7 @@ def h200(monkeypatch):
     def nothing():
         raise DeviceError("no GPU")
 
-    monkeypatch.setattr("vgg16gpu.cli.info._gpu_facts", nothing)
+    monkeypatch.setattr("vgg16gpu.cli.info.command._gpu_facts", nothing)
 
 
 def hollow(path, **options):
@@ -331,7 +331,7 @@ def test_graph_shows_ops_that_appear_and_disappear(tmp_path, monkeypatch):
         made = Relu(graph.ops[-1].x, "made", ("made",))
         return replace(graph, ops=(*graph.ops[:-1], made), outputs=("made",))
 
-    monkeypatch.setattr("vgg16gpu.cli.info_graph.IMAGE_PASSES", (swap_the_last,))
+    monkeypatch.setattr("vgg16gpu.cli.info.graph.IMAGE_PASSES", (swap_the_last,))
     path = torch_vgg((4, "M")).save(tmp_path / "m.onnx")
     _, found = passes(path)
     stage = found["swap_the_last"]

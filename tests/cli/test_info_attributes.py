@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from onnx_models import Model
 from rich.console import Console
 
-from vgg16gpu.cli import cli, info_attributes
-from vgg16gpu.shipped import digits_model
+from tests.support.onnx_models import Model
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.info import attributes as info_attributes
+from vgg16gpu.io.shipped import digits_model
 
 
 def run(*arguments: object) -> Result:

@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from zoo_server import CONTENT, EXPECTED, serve
 
+from tests.support.zoo_server import CONTENT, EXPECTED, serve
 from vgg16gpu.cli import cli
-from vgg16gpu.cli import model as model_module
-from vgg16gpu.cli.options import find_model
+from vgg16gpu.cli.common.options import find_model
+from vgg16gpu.cli.model import command as model_module
 from vgg16gpu.zoo.fetch import fetch_vgg16
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -10,18 +10,18 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import helper
-from onnx_models import Model
 from PIL import Image
 
+from tests.support.onnx_models import Model
 from vgg16gpu import Engine
 from vgg16gpu.cli import cli
-from vgg16gpu.cli.preprocess_options import PixelOptions, chosen
+from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
+from vgg16gpu.compiler.onnx.metadata import MEAN_KEY, PREPROCESS_KEY, STD_KEY
+from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path
 from vgg16gpu.errors import InputError
-from vgg16gpu.preprocessing import Origin, Preprocess, default_preprocess
-from vgg16gpu.scale_file import read_preprocess, scales_path
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import digit_sample, heldout
-from vgg16gpu.zoo.metadata import MEAN_KEY, PREPROCESS_KEY, STD_KEY
 
 SIZE = 14  # 16 before the crop
 LEFT, RIGHT = np.array([10.0, 100.0, 200.0]), np.array([250.0, 30.0, 60.0])

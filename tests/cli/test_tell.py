@@ -1,4 +1,4 @@
-"""cli/tell.py: what the package logs, on the screen."""
+"""cli/common/tell.py: what the package logs, on the screen."""
 
 import logging
 import re
@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from vgg16gpu import cuda_probe, devices
+from vgg16gpu import devices
 from vgg16gpu.cli import cli
+from vgg16gpu.devices.cuda import probe as cuda_probe
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.zoo.digits import digit_sample
 

@@ -8,15 +8,16 @@ from click.testing import CliRunner
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from PIL import Image
 
-from tests.quantised_reference import evaluate
-from vgg16gpu.accuracy import SCORE_TOLERANCES
-from vgg16gpu.cli import cli, testbench_case
-from vgg16gpu.cli import testbench as command
-from vgg16gpu.engine import Engine
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import normalise
-from vgg16gpu.scale_file import read_scales
-from vgg16gpu.testbench import standard_inputs
+from tests.support.quantised_reference import evaluate
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.checks.testbench import standard_inputs
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.testbench import case as testbench_case
+from vgg16gpu.cli.testbench import command
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 from vgg16gpu.zoo.generate import make_vgg
 

@@ -7,16 +7,16 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
-from onnx_models import Model
 
+from tests.support.onnx_models import Model
 from vgg16gpu.cli import cli
-from vgg16gpu.engine import Engine
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Transpose
+from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.errors import Error, InputError, ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Graph, GraphInput, Transpose
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.prepare import EngineOptions, compile_model
-from vgg16gpu.session import Session
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.session import Session
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 1 << 34, 1 << 33)
 

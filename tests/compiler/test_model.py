@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 import vgg16gpu
-from vgg16gpu import model as model_module
-from vgg16gpu import onnx_file
 from vgg16gpu.cli import cli
-from vgg16gpu.engine import Engine
+from vgg16gpu.compiler import model as model_module
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx import file as onnx_file
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.model import Model
-from vgg16gpu.session import Session
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.session import Session
 from vgg16gpu.zoo.digits import heldout
 
 X = heldout()[1][:3]

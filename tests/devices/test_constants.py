@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu import CpuDevice
+from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Arena, Pointer
 
-SOURCE = str(Path(__file__).parent / "fixtures" / "constants.cu")
+SOURCE = str(Path(__file__).parents[1] / "fixtures" / "constants.cu")
 KERNEL = Kernel(SOURCE, "scale_and_shift")
 LONGER = Kernel(SOURCE, "scale_and_shift", (("LENGTH", 6),))
 COPY = Kernel(SOURCE, "copy_factors")

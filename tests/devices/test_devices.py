@@ -9,10 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from vgg16gpu import cuda_probe
-from vgg16gpu.devices import cpu, cuda, cuda_compiler, open_device
+from vgg16gpu.devices import open_device
 from vgg16gpu.devices.cache import KernelCache
-from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
+from vgg16gpu.devices.cpu import device as cpu
+from vgg16gpu.devices.cuda import compiler as cuda_compiler
+from vgg16gpu.devices.cuda import device as cuda
+from vgg16gpu.devices.cuda import probe as cuda_probe
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
 from vgg16gpu.errors import DeviceError, KernelError
 
 
@@ -130,7 +133,7 @@ def test_a_machine_without_a_gpu_gets_no_warning(monkeypatch, caplog, name):
 
 def test_a_program_that_configures_no_logging_sees_the_warning():
     code = (
-        "from vgg16gpu import cuda_probe, devices\n"
+        "from vgg16gpu.devices.cuda import probe as cuda_probe; from vgg16gpu import devices\n"
         "cuda_probe.probe_driver = lambda: cuda_probe.Driver((13, 0), 'libcuda.so.1', ('a card',))\n"
         "devices._log_fallback('PyCUDA is not installed')\n"
     )
@@ -217,7 +220,7 @@ def test_importing_the_package_imports_no_device():
     code = (
         "import sys, vgg16gpu.devices\n"
         "loaded = {name.partition('.')[0] for name in sys.modules} & {'pycuda', 'cuda', 'ctypes', 'numpy'}\n"
-        "print(sorted(loaded), 'vgg16gpu.devices.cuda' in sys.modules, 'vgg16gpu.devices.cpu' in sys.modules)"
+        "print(sorted(loaded), *(f'vgg16gpu.devices.{kind}.device' in sys.modules for kind in ('cuda', 'cpu')))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[] False False"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu import kernel_source
+from vgg16gpu.devices import kernel_source
 from vgg16gpu.errors import KernelError
 
 
@@ -15,13 +15,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package folder without kernels, in which the module believes to lie."""
     package = tmp_path / "site" / "vgg16gpu"
     package.mkdir(parents=True)
-    monkeypatch.setattr(kernel_source, "__file__", str(package / "kernel_source.py"))
+    monkeypatch.setattr(kernel_source, "__file__", str(package / "devices" / "kernel_source.py"))
     return package
 
 
 def put_kernels(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "common.cuh").write_text("// common\n")
+    (folder / "include").mkdir(parents=True)
+    (folder / "include" / "common.cuh").write_text("// common\n")
     (folder / "scale.cu").write_text("// scale\n")
     return folder
 
@@ -30,9 +30,16 @@ def test_the_checkout_has_sources_and_headers() -> None:
     folder = kernel_source.kernel_dir()
     assert folder.name == "kernels"
     names = {str(path.relative_to(folder)) for path in kernel_source.headers()}
-    assert names >= {"common.cuh", "cpu_shim.h", "cpu/scheduler.h", "cpu/intrinsics.h", "cpu/stack_switch.h"}
-    assert list(kernel_source.headers()) == sorted(kernel_source.headers())
-    assert kernel_source.read_source("common.cuh") == (folder / "common.cuh").read_text()
+    assert names >= {
+        "include/common.cuh",
+        "include/cpu_shim.h",
+        "cpu/scheduler.h",
+        "cpu/intrinsics.h",
+        "cpu/stack_switch.h",
+    }
+    ordered = [kernel_source.source_name(path) for path in kernel_source.headers()]
+    assert ordered == sorted(ordered, key=Path)
+    assert kernel_source.read_source("common.cuh") == (folder / "include" / "common.cuh").read_text()
 
 
 def test_sources_beside_the_package(installed: Path) -> None:
@@ -59,7 +66,7 @@ def test_folders_sort_sources_and_names_stay(installed: Path) -> None:
     for name in ("conv/conv.cu", "cpu/half.h", "include/conv.cuh", "lab/direct/conv.cu", "lab/plain.cu"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"// {name}\n")
-    names = ["common.cuh", "conv.cu", "cpu/half.h", "conv.cuh", "lab/conv.cu", "lab/plain.cu", "scale.cu"]
+    names = ["common.cuh", "conv.cu", "conv.cuh", "cpu/half.h", "lab/conv.cu", "lab/plain.cu", "scale.cu"]
     assert [kernel_source.source_name(path) for path in kernel_source.files(*kernel_source.SUFFIXES)] == names
     assert [kernel_source.source_name(kernel_source.source_path(name)) for name in names] == names
     assert kernel_source.own_sources() == (folder / "conv" / "conv.cu", folder / "scale.cu")

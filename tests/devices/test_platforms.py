@@ -2,8 +2,8 @@ import platform
 
 import pytest
 
+from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.platforms import supported_machine
 
 
 @pytest.mark.parametrize(("machine", "name"), [("x86_64", "x86_64"), ("AMD64", "x86_64"), ("aarch64", "aarch64")])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from vgg16gpu.stages import BESIDE, read_stages, stage, tell_stage
+from vgg16gpu.devices.stages import BESIDE, read_stages, stage, tell_stage
 
 
 def test_stages_are_told_and_read_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -40,8 +40,8 @@ def test_other_lines_are_no_stages() -> None:
 
 
 def test_infer_reads_its_options_before_it_imports_what_computes() -> None:
-    heavy = {"numpy", "onnx", "google", "PIL", "rich", "ctypes", "pycuda", "vgg16gpu.engine"}
-    code = f"import sys, vgg16gpu.cli.infer_command; print(sorted({heavy} & set(sys.modules)))"
+    heavy = {"numpy", "onnx", "google", "PIL", "rich", "ctypes", "pycuda", "vgg16gpu.runtime.engine"}
+    code = f"import sys, vgg16gpu.cli.infer.command; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
 
@@ -50,7 +50,7 @@ def test_infer_reads_its_options_before_it_imports_what_computes() -> None:
 def test_nothing_of_cuda_is_touched_unless_a_gpu_is_meant(arguments: tuple[str, ...]) -> None:
     code = (
         "import atexit, sys; from vgg16gpu.cli import main;"
-        "atexit.register(lambda: print(sorted({'pycuda', 'cuda', 'vgg16gpu.devices.cuda_ahead'} & set(sys.modules))));"
+        "atexit.register(lambda: print(sorted({'pycuda', 'cuda', 'vgg16gpu.devices.cuda.ahead'} & set(sys.modules))));"
         f"sys.argv[1:] = {list(arguments)}; main()"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,11 +1,11 @@
-"""files.py: a file, a folder is whole or not there, links stay links, and nothing but regular files is replaced."""
+"""io/files.py: a file, a folder is whole or not there, links stay links, and nothing but regular files is replaced."""
 
 import os
 
 import pytest
 
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.files import atomic_writer, check_outputs, check_writable, folder_writer, target_of
+from vgg16gpu.io.files import atomic_writer, check_outputs, check_writable, folder_writer, target_of
 
 
 def write(path, content=b"new"):

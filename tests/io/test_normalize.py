@@ -1,9 +1,9 @@
-"""normalise.py: the constants, their order, and the formula."""
+"""io/normalize.py: the constants, their order, and the formula."""
 
 import numpy as np
 
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import default_mean, default_std, normalise
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import default_mean, default_std, normalise
 
 
 def test_constants_are_imagenets_in_rgb_order():

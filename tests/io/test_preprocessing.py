@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.errors import InputError
-from vgg16gpu.normalise import default_mean, default_std, normalise
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.preprocessing import PRESETS, Origin, Preprocess, default_preprocess, resize_target
+from vgg16gpu.io.normalize import default_mean, default_std, normalise
+from vgg16gpu.io.preprocessing import PRESETS, Origin, Preprocess, default_preprocess, resize_target
 
 BYTES = np.arange(256)
 
@@ -45,7 +45,7 @@ def test_every_preset_has_a_formula():
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_what_the_device_computes_is_the_published_formula(name):
-    """byte * scale + shift in one rounding, as kernels/preprocess.cu does, for every byte in every channel."""
+    """byte * scale + shift in one rounding, as kernels/layout/preprocess.cu does, for every byte in every channel."""
     preset = Preprocess.named(name)
     x = np.stack([BYTES, BYTES[::-1], np.roll(BYTES, 7)], axis=-1).astype(np.float64)[None]  # (1, 256, 3)
     exact = FORMULAS[name](x)

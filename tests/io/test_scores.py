@@ -1,4 +1,4 @@
-"""scores.py: ranks, and score files that read back to the same bits or do not appear at all."""
+"""io/scores.py: ranks, and score files that read back to the same bits or do not appear at all."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.scores import finite_or_none, rank, score_problem, softmax, top_classes, write_scores
+from vgg16gpu.io.scores import finite_or_none, rank, score_problem, softmax, top_classes, write_scores
 
 NAMES = ["a.png", 'b "quoted", c.png']
 SCORES = np.random.default_rng(4).standard_normal((2, 7)).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from vgg16gpu.shown import LONGEST, printable, printable_lines, shown
+from vgg16gpu.io.shown import LONGEST, printable, printable_lines, shown
 
 SHOWN = "caf\u00e9 \U0001f600 \U0001f469\u200d\U0001f680 \u732b\u202f.png"
 

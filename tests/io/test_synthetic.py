@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vgg16gpu.errors import ModelError
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import normalise
-from vgg16gpu.zoo.samples import CALIBRATION_SEED, TESTBENCH_SEED, structured_images, write_sample_text
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images, write_sample_text
 
 
 @pytest.mark.parametrize(

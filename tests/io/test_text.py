@@ -1,4 +1,4 @@
-"""textfile.py: numbers in text, and messages that say where and what would fit."""
+"""io/text.py: numbers in text, and messages that say where and what would fit."""
 
 import time
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.textfile import fitting_sizes, parse_numbers, shape_samples
+from vgg16gpu.io.text import fitting_sizes, parse_numbers, shape_samples
 
 
 def test_numbers_in_every_spelling():

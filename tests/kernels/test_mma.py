@@ -10,17 +10,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cpu_kernels import Array, fixture_kernel, launch
 
-from tests.kernel_harness import seeded
-from tests.reference import apply
-from vgg16gpu.accuracy import FLOAT32_EPSILON
-from vgg16gpu.devices.cpu import CpuDevice
+from tests.support.cpu_kernels import Array, fixture_kernel, launch
+from tests.support.kernel_harness import seeded
+from tests.support.reference import apply
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON
+from vgg16gpu.compiler.graph.ops import Conv, Pads, Window
+from vgg16gpu.compiler.lowering import mma_geometry
+from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, GEMM_TILES, LARGE_48K, OPERANDS, MmaTile
+from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.errors import KernelError
-from vgg16gpu.graph import Conv, Pads, Window
-from vgg16gpu.ops import mma_geometry
-from vgg16gpu.ops.mma_geometry import CONV_TILES, GEMM_TILES, LARGE_48K, OPERANDS, MmaTile
-from vgg16gpu.program import Element
+from vgg16gpu.program.values import Element
 
 POISON = 0xA5
 GUARD = 256  # outputs
@@ -227,7 +227,7 @@ def make(case: Case) -> Problem:
 
 
 def reference(case: Case, x: Array, weight: Array, dequant: Array, bias: Array, out_scale: Array) -> Float:
-    """The convolution of tests/reference.py on the stored numbers, finished in float64."""
+    """The convolution of tests/support/reference.py on the stored numbers, finished in float64."""
     channels = slice(case.filters)
     w64 = values(weight, weight_element(case.element)).transpose(0, 3, 1, 2)
     if case.element.nbytes == 1:

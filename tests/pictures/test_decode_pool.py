@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vgg16gpu import reader
 from vgg16gpu.errors import Error, InputError
-from vgg16gpu.inputs import InputSpec, read_inputs
-from vgg16gpu.reader import AHEAD, CHUNK, HANDFUL, MAX_PROCESSES, Reader, Unreadable, decode_apart, useful_processes
+from vgg16gpu.pictures import decode_pool
+from vgg16gpu.pictures.decode_pool import (
+    AHEAD,
+    CHUNK,
+    HANDFUL,
+    MAX_PROCESSES,
+    Reader,
+    Unreadable,
+    decode_apart,
+    useful_processes,
+)
+from vgg16gpu.pictures.inputs import InputSpec, read_inputs
 
 SPEC = InputSpec((3, 8, 8))
 
@@ -109,7 +118,7 @@ def test_few_chunks_are_on_their_way(files: list[str], monkeypatch: pytest.Monke
 
 
 def test_a_process_that_dies_is_told_of(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "decode", _die)
+    monkeypatch.setattr(decode_pool, "decode", _die)
     with pytest.raises(Error, match=r"a process that decodes images has ended before its time .* --workers 1"):
         list(decode_apart(files, SPEC, 1))
 

@@ -1,4 +1,4 @@
-"""images.py: the documented preprocessing, and what Pillow leaves to the caller."""
+"""pictures/images.py: the documented preprocessing, and what Pillow leaves to the caller."""
 
 import io
 import warnings
@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.images import load_image, resized_shape
-from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.images import load_image, resized_shape
 
 
 def picture(height, width, seed=0):

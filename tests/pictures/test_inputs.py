@@ -1,4 +1,4 @@
-"""inputs.py: every accepted form, and one line for everything else."""
+"""pictures/inputs.py: every accepted form, and one line for everything else."""
 
 import io
 import sys
@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.inputs import InputSpec, batched, expand_paths, read_inputs
-from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.inputs import InputSpec, batched, expand_paths, read_inputs
 
 SHAPE = (3, 4, 5)
 SPEC = InputSpec(SHAPE, open_size=True, nonfinite_advice="give --some-option")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vgg16gpu.memory import Lifetime, aligned, assign_offsets
-from vgg16gpu.program import ALIGNMENT
+from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
+from vgg16gpu.program.values import ALIGNMENT
 
 STEPS = 12
 

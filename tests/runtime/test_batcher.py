@@ -14,20 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits
-from tests.test_interop import ByDlpack, ByInterface
+from tests.runtime.test_device_array import ByDlpack, ByInterface
+from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import SCORE_TOLERANCE, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.devices.base import Counters, Device, Lane
+from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, Stager
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import normalise
-from vgg16gpu.pipeline import DEPTH, Pipeline, Port, Span
-from vgg16gpu.results import Results
-from vgg16gpu.staging import MIN_NBYTES, THREADS, Stager
-from vgg16gpu.stream import Item, cut, flow
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.synthetic import structured_images
+from vgg16gpu.runtime.batcher import Item, cut, flow
+from vgg16gpu.runtime.double_buffer import DEPTH, Pipeline, Port, Span
+from vgg16gpu.runtime.outputs import Results
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.samples import structured_images
 
 SIZE = 32
 PARTS = (3, 1, 7, 1, 1, 4, 2)  # rows of the items of a stream

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from vgg16gpu.batches import RUN, costs, cover
-from vgg16gpu.engine import Engine
+from vgg16gpu.runtime.batches import RUN, costs, cover
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import heldout
 
 

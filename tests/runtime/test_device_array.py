@@ -13,19 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits
-from tests.onnx_models import torch_vgg
-from tests.torch_here import torch_module, torch_with_cuda
-from vgg16gpu import Engine, interop
-from vgg16gpu.devices import cuda_foreign, dlpack
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.onnx_models import torch_vgg
+from tests.support.torch_here import torch_module, torch_with_cuda
+from vgg16gpu import Engine
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices.base import Counters, Device
-from vgg16gpu.devices.cuda_foreign import CudaForeign, CudaMemory
+from vgg16gpu.devices.cuda import dlpack
+from vgg16gpu.devices.cuda import foreign as cuda_foreign
+from vgg16gpu.devices.cuda.foreign import CudaForeign, CudaMemory
 from vgg16gpu.errors import DeviceError, InputError, KernelError
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.interop import DeviceArray, is_on_device, stream_handle, view_of
-from vgg16gpu.normalise import normalise
-from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.zoo.samples import structured_images
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.synthetic import structured_images
+from vgg16gpu.runtime import device_array
+from vgg16gpu.runtime.device_array import DeviceArray, is_on_device, stream_handle, view_of
 
 SIZE = 16
 LANE = 0x7700
@@ -182,8 +184,8 @@ def test_elements_that_numpy_does_not_know() -> None:
         ({"stream": None}, []),
         ({"stream": 1}, [1]),
         ({"stream": 0x55}, [0x55]),
-        ({"version": 2}, [interop.LEGACY_STREAM]),
-        ({"version": 2, "stream": 0x55}, [interop.LEGACY_STREAM]),
+        ({"version": 2}, [device_array.LEGACY_STREAM]),
+        ({"version": 2, "stream": 0x55}, [device_array.LEGACY_STREAM]),
     ],
 )
 def test_the_interface_names_the_stream(changes: Any, followed: list[int]) -> None:
@@ -769,7 +771,7 @@ def test_a_second_pass_of_pairs(torch: Any, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_int8(torch: Any) -> None:
-    from vgg16gpu.shipped import digits_model
+    from vgg16gpu.io.shipped import digits_model
     from vgg16gpu.zoo.digits import heldout
 
     digits = heldout()[1][:5]

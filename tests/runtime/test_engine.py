@@ -13,17 +13,17 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.kernel_harness import assert_same_bits, bounds
-from tests.reference import apply, evaluate
+from tests.support.kernel_harness import assert_same_bits, bounds
+from tests.support.reference import apply, evaluate
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, assert_close, layer_error, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, SCORE_TOLERANCES, assert_close, layer_error, score_error
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import DeviceError, InputError, ModelError
-from vgg16gpu.graph import Array
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import normalise
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.samples import structured_images
 
 SIZES = {"vgg16-48": 48, "vgg16_bn-48": 48, "vgg11-61": 61}  # 61: odd maps all the way
 SCORES = 10
@@ -264,8 +264,9 @@ class DriverCalls:
         patch.setattr(owner, name, counting)
 
     def watch_cpu(self, patch: pytest.MonkeyPatch) -> None:
-        from vgg16gpu.devices import cpu_library, cpu_memory
-        from vgg16gpu.devices.cpu import CpuDevice
+        from vgg16gpu.devices.cpu import library as cpu_library
+        from vgg16gpu.devices.cpu import memory as cpu_memory
+        from vgg16gpu.devices.cpu.device import CpuDevice
 
         original, heaps = cpu_memory.copy, []
         remember = cpu_memory.Heap.__init__

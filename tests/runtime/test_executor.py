@@ -12,28 +12,23 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.kernel_harness import assert_same_bits, normal, seeded
-from tests.reference import evaluate
-from vgg16gpu import ops, path
-from vgg16gpu.accuracy import assert_close
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.reference import evaluate
+from vgg16gpu.checks.accuracy import assert_close
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Identity, Op, Pads, Window
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places
+from vgg16gpu.compiler.lowering.layout import convert
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner import selection
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Identity, Op, Pads, Window
-from vgg16gpu.ops import convert
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import (
-    Arena,
-    Element,
-    Layout,
-    Plan,
-    Pointer,
-    Step,
-    Value,
-)
-from vgg16gpu.resident import Executor, check_memory, decoded
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.runtime.executor import Executor, check_memory, decoded
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
@@ -218,7 +213,7 @@ def resident_through(
     conv, gemm = graph().ops
     net = Graph(graph().input, (conv, Identity("a", "b", ("b",)), replace(gemm, x="b")), ("scores",))
     shape = [(batch, 3, 6, 6)]
-    with mock.patch.object(path, "lowerings", through_float16(element)):
+    with mock.patch.object(selection, "lowerings", through_float16(element)):
         made = make_plan(net, device.facts, shape, PlanOptions(precision, kernels="mma", samples=lambda: samples))
     exact = make_plan(net, device.facts, shape, PlanOptions(kernels="ffma"))
     device.build(made.kernels | exact.kernels)

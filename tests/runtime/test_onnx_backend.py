@@ -10,12 +10,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from onnx import TensorProto, helper, numpy_helper
 
-from vgg16gpu import onnx_backend as backend
-from vgg16gpu import session as session_module
+from vgg16gpu.compiler.graph.ops import Concat, Elementwise, Graph, GraphInput, Slice
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import DeviceError, InputError, ModelError
-from vgg16gpu.graph import Concat, Elementwise, Graph, GraphInput, Slice
-from vgg16gpu.session import CAPACITY, Session, without_empty
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.runtime import onnx_backend as backend
+from vgg16gpu.runtime import session as session_module
+from vgg16gpu.runtime.session import CAPACITY, Session, without_empty
 
 FLOAT, HALF, INT64, BOOL = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
 RNG = np.random.default_rng(4)

@@ -10,13 +10,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Pads, Window
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Pads, Window
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Program
-from vgg16gpu.results import LARGEST_FLOAT16, ResultBlock, Results
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime.outputs import LARGEST_FLOAT16, ResultBlock, Results
 
 CPU = DeviceFacts("cpu", "cpu", 1, (0, 0), 48 * 1024, 1 << 30, 1 << 30)
 BATCH = 3

@@ -15,16 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests import reference
-from tests.kernel_harness import assert_same_bits, normal, seeded
-from tests.wgmma_harness import Array64, Trial, convolution, fully, resident, value_of
-from vgg16gpu.accuracy import layer_error
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.graph import Array, Graph, GraphInput, Op
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.program import Arena, Pointer, Scalar, Step
-from vgg16gpu.resident import Executor
-from vgg16gpu.zoo.samples import SCALES_SEED, TESTBENCH_SEED, typical_inputs
+from tests.support import reference
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.wgmma_harness import Array64, Trial, convolution, fully, resident, value_of
+from vgg16gpu.checks.accuracy import layer_error
+from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.synthetic import SCALES_SEED, TESTBENCH_SEED, typical_inputs
+from vgg16gpu.program.launches import Scalar, Step
+from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.runtime.executor import Executor
 
 pytestmark = pytest.mark.gpu
 

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks
-from vgg16gpu.bench.layers import LayerTime
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.readings import GpuState
-from vgg16gpu.bench.report import content
-from vgg16gpu.bench.timing import Method, Regime, Summary
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.layers import LayerTime
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.readings import GpuState
+from vgg16gpu.bench.measure.timing import Method, Regime, Summary
+from vgg16gpu.bench.records.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks
+from vgg16gpu.bench.records.report import content
 
 MODEL = {"path": "models/vgg16.onnx", "sha256": "0" * 64, "input_shape": [3, 224, 224]}
 LOADED = GpuState(sm_mhz=1725.0, memory_mhz=3201.0, power_w=690.0, temperature_c=60.0, readings=4)

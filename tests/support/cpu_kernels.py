@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.cpu import CpuDevice
-from vgg16gpu.program import Arena, Argument, Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Arena, Pointer
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vgg16gpu.bench.peers import PeerError, Setting, Way
-from vgg16gpu.bench.timing import Method
-from vgg16gpu.reference import Oracle
+from vgg16gpu.bench.measure.timing import Method
+from vgg16gpu.bench.peers.base import PeerError, Setting, Way
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
 
 SECONDS = 1e-3  # that every run takes, it says
 

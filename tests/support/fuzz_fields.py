@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import onnx
 
-from vgg16gpu.onnx_wire import encode_varint
+from vgg16gpu.compiler.onnx.wire import encode_varint
 
 HUGE: Final = (-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 3, 7, 64, 65536, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1)
 

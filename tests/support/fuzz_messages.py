@@ -13,8 +13,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from tests.fuzz_fields import HUGE
-from tests.fuzz_seeds import PATHS, send_out
+from tests.support.fuzz_fields import HUGE
+from tests.support.fuzz_seeds import PATHS, send_out
 
 
 class _UnfitError(Exception):

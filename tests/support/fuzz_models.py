@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from tests.fuzz_fields import change_bytes, change_field
-from tests.fuzz_messages import change_message
-from tests.fuzz_seeds import Seed, seeds
+from tests.support.fuzz_fields import change_bytes, change_field
+from tests.support.fuzz_messages import change_message
+from tests.support.fuzz_seeds import Seed, seeds
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.onnx_models import Model, dynamo_vgg, torch_vgg, vgg_features, view_vgg, zoo_vgg
+from tests.support.onnx_models import Model, dynamo_vgg, torch_vgg, vgg_features, view_vgg, zoo_vgg
 
 Inputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
 

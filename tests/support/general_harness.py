@@ -11,14 +11,15 @@ from itertools import product
 
 import numpy as np
 
-from tests.kernel_harness import Bench, stored
-from tests.kernel_signatures import arguments
-from vgg16gpu import ops
+from tests.support.kernel_harness import Bench, stored
+from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer, Places, WeightArena
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, MultiOp, Op, Shape
-from vgg16gpu.ops.base import Layer, Places, WeightArena
-from vgg16gpu.program import Arena, Control, Layout, Pointer, Value
-from vgg16gpu.shapes import output_shape
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 
 NOWHERE = Pointer(Arena.ACTIVATIONS, 0)
 NO_PLACES = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import reference
 
-from vgg16gpu.graph import (
+from tests.support import reference
+from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
     Concat,
     Elementwise,
@@ -28,7 +28,7 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
-from vgg16gpu.shapes import output_shape
+from vgg16gpu.compiler.graph.shapes import output_shape
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 

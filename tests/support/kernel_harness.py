@@ -19,18 +19,35 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference import apply
-from vgg16gpu import memory, schedule
-from vgg16gpu.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
+from tests.support.reference import apply
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
+from vgg16gpu.compiler.graph.ops import (
+    Array,
+    BatchNorm,
+    Conv,
+    Gemm,
+    Graph,
+    GraphInput,
+    Identity,
+    Op,
+    Pool,
+    Shape,
+    Softmax,
+)
+from vgg16gpu.compiler.lowering import base
+from vgg16gpu.compiler.lowering.conv import conv_igemm
+from vgg16gpu.compiler.lowering.conv.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
+from vgg16gpu.compiler.lowering.gemm import gemm_splitk
+from vgg16gpu.compiler.planner import schedule
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, BatchNorm, Conv, Gemm, Graph, GraphInput, Identity, Op, Pool, Shape, Softmax
-from vgg16gpu.memory import Lifetime
-from vgg16gpu.ops import base, conv_igemm, gemm_splitk
-from vgg16gpu.ops.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Arena, Element, Layout, Plan, Pointer, Program, Step
-from vgg16gpu.resident import Executor, decoded
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program import arena as memory
+from vgg16gpu.program.arena import Lifetime
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer
+from vgg16gpu.runtime.executor import Executor, decoded
 
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from vgg16gpu.kernel_source import read_source
-from vgg16gpu.program import Argument, Pointer, Scalar, Step, TensorMap, Walk
+from vgg16gpu.devices.kernel_source import read_source
+from vgg16gpu.program.launches import Argument, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.values import Pointer
 
 
 @cache

@@ -9,14 +9,16 @@ from unittest import mock
 
 import pytest
 
-from tests import parallel
-from tests.kernel_harness import Result
-from tests.wgmma_harness import FullyCase, Trial, build_together
+from tests.support import parallel
+from tests.support.kernel_harness import Result
+from tests.support.wgmma_harness import FullyCase, Trial, build_together
+from vgg16gpu.compiler.lowering.conv import conv_mma
+from vgg16gpu.compiler.lowering.gemm import gemm_mma
+from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
 from vgg16gpu.devices.base import Device
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.ops import conv_mma, gemm_mma
-from vgg16gpu.ops.mma_geometry import MmaTile
-from vgg16gpu.program import Element, Plan
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Element
 
 STORED = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}  # behind a ReLU
 PRECISIONS = tuple(STORED)

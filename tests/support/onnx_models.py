@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from vgg16gpu.onnxruntime_session import open_session
+from vgg16gpu.checks.onnxruntime_session import open_session
 
 DEFAULT_OPSET = 17
 IR_VERSION = 10  # the newest that all supported onnxruntime releases read

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graph_reference import compute
 from onnx import helper
-from onnx_models import Model, random_input
 
+from tests.support.graph_reference import compute
+from tests.support.onnx_models import Model, random_input
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Graph, Op
+from vgg16gpu.compiler.onnx.file import parse_onnx
+from vgg16gpu.compiler.onnx.load import Loaded, load, load_model
 from vgg16gpu.errors import ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Graph, Op
-from vgg16gpu.loader import Loaded, load, load_model
-from vgg16gpu.onnx_file import parse_onnx
-from vgg16gpu.onnxruntime_session import open_session
 
 MAP = ("n", 4, 9, 7)
 FIXED = (2, 4, 9, 7)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from vgg16gpu.devices.cpu import usable_cores
+from vgg16gpu.devices.cpu.device import usable_cores
 
 MOST_WORKERS: Final = 8  # each has memory of its own, on the GPU too
 _LOCKS: Final = "VGG16GPU_TEST_LOCKS"  # from the process that starts the workers to them

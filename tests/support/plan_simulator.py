@@ -15,15 +15,18 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu import ops, path
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Graph, Op, Shape
-from vgg16gpu.ops import convert, layout, scales
-from vgg16gpu.ops.base import Constants, Layer, Lowering, Places, Scaling, Source
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Arena, Plan, Pointer, Program, Step, Value
-from vgg16gpu.schedule import Scheduler
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.layout import convert, layout, scales
+from vgg16gpu.compiler.planner import selection
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Arena, Pointer, Value
 
 CONTROL = "control words"
 
@@ -97,7 +100,7 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
             (layout, "take_in", take_in),
             (layout, "from_nhwc", from_nhwc),
             (scales, "observe", observe),
-            (path, "lowerings", lowerings),
+            (selection, "lowerings", lowerings),
         ):
             stack.enter_context(mock.patch.object(place, name, fake))
         yield

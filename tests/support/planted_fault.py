@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
-from cpu_kernels import Array, fixture_kernel, launch
 
-from vgg16gpu.devices.cpu import CpuDevice
+from tests.support.cpu_kernels import Array, fixture_kernel, launch
+from vgg16gpu.devices.cpu.device import CpuDevice
 
 ARGUMENTS: dict[str, Callable[[Array, Array], list[Array | int | float]]] = {
     "missing_barrier": lambda y, x: [y, x[:64]],

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tests import reference
-from vgg16gpu.graph import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Pads, Pool, Window
-from vgg16gpu.quantise import QuantisedOp, Scale, Scales, quantise, stored_scales
+from tests.support import reference
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Flatten, Gemm, Graph, Identity, Pads, Pool, Window
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, Scales, quantise, stored_scales
 
 Stored: TypeAlias = npt.NDArray[Any]  # uint8, int8 or float32
 

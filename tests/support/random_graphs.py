@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     Array,
     BatchNorm,
     Conv,
@@ -26,7 +26,7 @@ from vgg16gpu.graph import (
     Softmax,
     Window,
 )
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 
 Maker: TypeAlias = Callable[..., Array]  # of an array of the given shape
 

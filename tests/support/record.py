@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.bench.environment import environment
+from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.devices import open_device
 
 SLOWEST = 5

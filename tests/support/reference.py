@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     BatchNorm,
     Conv,

@@ -1,7 +1,7 @@
 """Hopper's kernels under test: a graph goes the production way, and every op is judged on what its kernel has read.
 
 Floating point: float64 numpy on the inputs and weights as the element of the precision holds them. int8: the bits of
-tests/quantised_reference.py.
+tests/support/quantised_reference.py.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests import quantised_reference, reference
-from tests.kernel_harness import Result, assert_same_bits, normal, run_graph, seeded
-from vgg16gpu.accuracy import assert_close, layer_error, rms
+from tests.support import quantised_reference, reference
+from tests.support.kernel_harness import Result, assert_same_bits, normal, run_graph, seeded
+from vgg16gpu.checks.accuracy import assert_close, layer_error, rms
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.gemm.fc_wgmma import GemmTile, GemvTile
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scheme import Scale, Scales, quantise, quantised_inputs
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu import usable_cores
+from vgg16gpu.devices.cpu.device import usable_cores
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
-from vgg16gpu.ops import conv_first, conv_first_two, tuning
-from vgg16gpu.ops.conv_wgmma import LargeTile, SmallTile
-from vgg16gpu.ops.fc_wgmma import GemmTile, GemvTile
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Element, Kernel, Plan, Program, Step, TensorMap, Value
-from vgg16gpu.quantise import Scale, Scales, quantise, quantised_inputs
-from vgg16gpu.resident import Executor
-from vgg16gpu.results import LARGEST_FLOAT16
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel, Step, TensorMap
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Element, Value
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 Images: TypeAlias = npt.NDArray[Any]  # float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)
 Array64: TypeAlias = npt.NDArray[np.float64]
@@ -138,12 +141,12 @@ class Trial:
 @contextmanager
 def forced(tile: Tile | None) -> Iterator[None]:
     """The tables of measured tiles name this one, whatever the problem."""
-    found = tuning.found
+    found = tile_choice.found
 
     def always(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Any]]) -> Any:
-        return tuning.Choice(tile, early=True) if type(tile) in kinds.values() else found(facts, name, kinds)
+        return tile_choice.Choice(tile, early=True) if type(tile) in kinds.values() else found(facts, name, kinds)
 
-    with mock.patch.object(tuning, "found", always):
+    with mock.patch.object(tile_choice, "found", always):
         yield
 
 

@@ -1,8 +1,8 @@
 """Recorded bits: SHA-256 of generated weights and of the scores that they give, the same on every device and machine.
 
-`python -m tests.test_bits` records them anew in testbench/bits.json, which is right only when an order of summation,
-or what a model is made of, has been changed on purpose. They are the bits of float32 arithmetic: where tensor cores
-would compute fp32, the kernels are asked for by name.
+`python -m tests.system.test_bits` records them anew in testbench/bits.json, which is right only when an order of
+summation, or what a model is made of, has been changed on purpose. They are the bits of float32 arithmetic: where
+tensor cores would compute fp32, the kernels are asked for by name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 
 from vgg16gpu import Engine
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import normalise
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.samples import TESTBENCH_SEED, structured_images
 
-RECORDS = Path(__file__).resolve().parent.parent / "testbench" / "bits.json"
+RECORDS = Path(__file__).resolve().parents[2] / "testbench" / "bits.json"
 
 
 class Net(NamedTuple):

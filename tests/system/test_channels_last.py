@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from onnx_models import Model, onnxruntime_values, random_input
 from PIL import Image
-from test_interop import ByInterface, FakeForeign
 
+from tests.runtime.test_device_array import ByInterface, FakeForeign
+from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
-from vgg16gpu.bench import cold_start
+from vgg16gpu.bench.measure import cold_start
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
 from vgg16gpu.cli import cli
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Identity, Reshape, Transpose
+from vgg16gpu.compiler.graph.passes import channels_first_input, simplify
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Identity, Reshape, Transpose
-from vgg16gpu.inputs import InputSpec, read_inputs
-from vgg16gpu.loader import load
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.session import Session
-from vgg16gpu.simplify import channels_first_input, simplify
+from vgg16gpu.pictures.inputs import InputSpec, read_inputs
+from vgg16gpu.runtime.session import Session
 
 HEIGHT, WIDTH, CLASSES = 32, 24, 12
 MAPS = Transpose("x", "t", ("t",), (0, 3, 1, 2))

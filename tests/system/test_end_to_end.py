@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pytest
 
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import SCORE_TOLERANCE, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array
-from vgg16gpu.reference import Oracle
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 
 LEAST_ACCURACY = 0.98

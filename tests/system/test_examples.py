@@ -9,7 +9,7 @@ from pathlib import Path
 from vgg16gpu.zoo.digits import digit_sample
 from vgg16gpu.zoo.generate import make_vgg
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 

@@ -12,17 +12,17 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, helper
-from onnx_models import random_input
-from replicas import Array, answers, dynamo, equal_biases, in_float32, retyped, torch_legacy
 
+from tests.support.onnx_models import random_input
+from tests.support.replicas import Array, answers, dynamo, equal_biases, in_float32, retyped, torch_legacy
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import SCORE_TOLERANCE, score_error
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
 from vgg16gpu.errors import ModelError
 
 with warnings.catch_warnings():  # of its own age, of what else is not installed
     warnings.simplefilter("ignore")
     torch = pytest.importorskip("torch", exc_type=ImportError)
-    from export_forms import DYNAMO_FORMS, LEGACY_FORMS, NETWORKS, TRAINING_FORMS, VGG, Form, network
+    from tests.support.export_forms import DYNAMO_FORMS, LEGACY_FORMS, NETWORKS, TRAINING_FORMS, VGG, Form, network
 
 pytestmark = pytest.mark.export
 

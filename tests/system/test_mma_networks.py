@@ -11,21 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits, normal, seeded
-from tests.kernel_signatures import arguments
-from tests.mma_harness import PRECISIONS, STORED, MmaTrial
-from tests.random_graphs import HALF
-from tests.test_conv_wgmma_plan import vgg16, wish_of
-from tests.wgmma_harness import check, convolution, fully, value_of
-from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
+from tests.compiler.planner.test_conv_wgmma_plan import vgg16, wish_of
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.kernel_signatures import arguments
+from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial
+from tests.support.random_graphs import HALF
+from tests.support.wgmma_harness import check, convolution, fully, value_of
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Graph, GraphInput, Op, Pool, Relu
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Array, BatchNorm, Graph, GraphInput, Op, Pool, Relu
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Element, Program, Step
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Program
+from vgg16gpu.program.values import Element
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.digits import heldout
 
 KERNELS = {"conv_mma.cu", "gemm_mma.cu"}

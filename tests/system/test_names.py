@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.devices.cpu_compiler import Unit, compile_units
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.devices.cpu.compiler import Unit, compile_units
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import digit_sample
 
 NAMES = sorted([b"bad\xff.png", "\U0001f600.png".encode(), b"new\nline\r.png", b"quo\"te,'.png", b"\x1b[31mred.png"])
@@ -76,7 +76,7 @@ def test_screens_show_every_name_on_a_line_of_its_own(folder, tmp_path, environm
     shutil.copytree(folder, tmp_path / "names")
     Path(os.fsdecode(os.fsencode(tmp_path / "names") + b"/" + BROKEN)).write_text("no image")
     command = ["infer", "names", "--model", "digits", "--device", "cpu", "--top", "1"]
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **environment}
     done = subprocess.run(
         [sys.executable, "-m", "vgg16gpu", *command], cwd=tmp_path, env=environment, capture_output=True, check=False

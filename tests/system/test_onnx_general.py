@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
-from onnx_models import Model, random_input
-from onnx_single import (
+
+from tests.support.onnx_models import Model, random_input
+from tests.support.onnx_single import (
     FIXED,
     MAP,
     MATRIX,
@@ -25,9 +26,7 @@ from onnx_single import (
     single,
     weights,
 )
-
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
     BatchNorm,
     Concat,
@@ -50,7 +49,8 @@ from vgg16gpu.graph import (
     Softmax,
     Transpose,
 )
-from vgg16gpu.loader import load, load_model
+from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.errors import ModelError
 
 FLOAT32 = np.float32
 

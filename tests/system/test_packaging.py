@@ -14,7 +14,7 @@ import pytest
 
 import vgg16gpu
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.partial"
 )
@@ -85,7 +85,7 @@ def in_wheel(wheel):
 def test_wheel_is_the_package_and_the_kernels_and_nothing_else(wheel):
     expected = files_below(ROOT / "vgg16gpu", "vgg16gpu") | files_below(ROOT / "kernels", "vgg16gpu/kernels")
     assert {name for name in in_wheel(wheel) if ".dist-info/" not in name} == expected
-    assert {"vgg16gpu/py.typed", "vgg16gpu/kernels/common.cuh", "vgg16gpu/data/digits.onnx"} <= expected
+    assert {"vgg16gpu/py.typed", "vgg16gpu/kernels/include/common.cuh", "vgg16gpu/data/digits.onnx"} <= expected
 
 
 def test_wheel_runs_everywhere_and_names_its_license(wheel):
@@ -110,7 +110,14 @@ def test_source_archive_holds_what_tests_and_builds_need(sdist, wheel):
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (root,) = folder.iterdir()
-    for name in ("Makefile", "LICENSE", "tools/bootstrap.py", "tests/test_packaging.py", ".ci/run", "CONTRIBUTING.md"):
+    for name in (
+        "Makefile",
+        "LICENSE",
+        "tools/bootstrap.py",
+        "tests/system/test_packaging.py",
+        ".ci/run",
+        "CONTRIBUTING.md",
+    ):
         assert (root / name).is_file(), name
     assert files_below(root / "examples", "") == files_below(ROOT / "examples", "")
     again = build("wheel", root, sdist.parent / "wheel")
@@ -130,7 +137,7 @@ def run_installed(installed, *command, **environ):
 
 
 def test_installed_copy_uses_its_own_kernels(installed):
-    script = "from vgg16gpu.kernel_source import kernel_dir; print(kernel_dir())"
+    script = "from vgg16gpu.devices.kernel_source import kernel_dir; print(kernel_dir())"
     done = run_installed(installed, "-c", script)
     assert Path(done.stdout.strip()) == installed / "vgg16gpu" / "kernels", done.stderr
 
@@ -186,14 +193,16 @@ def test_the_rooms_are_apart():
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        ("graph.py", "import vgg16gpu.devices.base", "From the model file to the plan"),
-        ("plan.py", "import vgg16gpu.engine", "From the model file to the plan"),
-        ("loader.py", "import PIL.Image", "From the model file to the plan"),
-        ("ops/pool.py", "import rich", "From the model file to the plan"),
-        ("engine.py", "import pycuda.driver", "Only devices"),
-        ("accuracy.py", "import ctypes", "Only devices"),
-        ("devices/cpu.py", "import vgg16gpu.plan", "Devices do not know models"),
-        ("engine.py", "import vgg16gpu.cli", "Nothing but the entry point"),
+        ("compiler/graph/ops.py", "import vgg16gpu.devices.base", "Imports run one way"),
+        ("compiler/planner/plan.py", "import vgg16gpu.runtime.engine", "Imports run one way"),
+        ("compiler/onnx/load.py", "import PIL.Image", "The compiler reads no pictures"),
+        ("compiler/lowering/general/pool.py", "import rich", "The compiler reads no pictures"),
+        ("runtime/engine.py", "import pycuda.driver", "Only devices"),
+        ("checks/accuracy.py", "import ctypes", "Only devices"),
+        ("devices/cpu/device.py", "import vgg16gpu.compiler.planner.plan", "Imports run one way"),
+        ("devices/cuda/device.py", "import onnx", "Devices do not know models"),
+        ("compiler/graph/shapes.py", "import vgg16gpu.compiler.planner.plan", "No circles"),
+        ("runtime/engine.py", "import vgg16gpu.cli", "Nothing but the entry point"),
     ],
 )
 def test_a_planted_import_breaks_its_contract(tmp_path, module, line, contract):

@@ -1,4 +1,4 @@
-"""parallel.py: workers by pytest-xdist, and tests that run alone."""
+"""tests/support/parallel.py: workers by pytest-xdist, and tests that run alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import parallel
-from vgg16gpu.devices.cpu import usable_cores
+from tests.support import parallel
+from vgg16gpu.devices.cpu.device import usable_cores
 
 
 def config(workers: str, **others: object) -> SimpleNamespace:
-    """What parallel.py looks at in a pytest.Config that has pytest-xdist."""
+    """What tests/support/parallel.py looks at in a pytest.Config that has pytest-xdist."""
     option = SimpleNamespace(workers=workers, collectonly=False, numprocesses=None, dist="no")
     plugins = SimpleNamespace(hasplugin=lambda name: name == "xdist")
     made = SimpleNamespace(option=option, pluginmanager=plugins, cleanups=[])

@@ -6,16 +6,26 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
-from tests.kernel_harness import CONV_TILES, FFMA, assert_same_bits, bounds, conv_as, largest, normal, run_graph, seeded
-from tests.random_graphs import graphs
-from tests.reference import apply
-from tests.selection import examples
-from vgg16gpu.accuracy import assert_close
+from tests.support.kernel_harness import (
+    CONV_TILES,
+    FFMA,
+    assert_same_bits,
+    bounds,
+    conv_as,
+    largest,
+    normal,
+    run_graph,
+    seeded,
+)
+from tests.support.random_graphs import graphs
+from tests.support.reference import apply
+from tests.support.selection import examples
+from vgg16gpu.checks.accuracy import assert_close
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, Shape
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, Shape
-from vgg16gpu.plan import make_plan
-from vgg16gpu.resident import Executor
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.runtime.executor import Executor
 
 
 def weights(*shape: int) -> Array:

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto
-from replicas import BROKEN, ITEMS, REFUSED, ROWS, Array, Broken, Refused, Replica, answers
 
+from tests.support.replicas import BROKEN, ITEMS, REFUSED, ROWS, Array, Broken, Refused, Replica, answers
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import INT8_RATIO, SCORE_TOLERANCE, score_error
+from vgg16gpu.checks.accuracy import INT8_RATIO, SCORE_TOLERANCE, score_error
+from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.session import Session
+from vgg16gpu.runtime.session import Session
 
 ACCEPTED = {**ROWS, **ITEMS}
 QUANTISED = [name for name in ROWS if "qdq" in name]

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from tests import selection
-from tests.selection import ALL, MOST_VALUES, OTHERS, REPRESENTATIVE, covering, representatives, select, spread
+from tests.support import selection
+from tests.support.selection import ALL, MOST_VALUES, OTHERS, REPRESENTATIVE, covering, representatives, select, spread
 
 
 class Case:
-    """What selection.py looks at in a pytest.Item."""
+    """What tests/support/selection.py looks at in a pytest.Item."""
 
     def __init__(self, name: str, *marks: pytest.MarkDecorator, **indices: int) -> None:
         self.nodeid = f"tests/test_x.py::{name}{list(indices.values()) if indices else ''}"

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vgg16gpu.engine import Engine
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.images import load_image
-from vgg16gpu.normalise import normalise
-from vgg16gpu.testbench import labelled_images
+from vgg16gpu.checks.testbench import labelled_images
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.pictures.images import load_image
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.digits import enlarge, heldout
 
@@ -22,7 +22,7 @@ TINY = ("--size", str(SIZE), "--width", "4", "--hidden", "16", "--steps", "2", "
 def trainer(monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "models"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "models"))
     import train_vgg16
 
     return train_vgg16

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernel_harness import seeded
-from vgg16gpu.graph import Array
-from vgg16gpu.ops.conv_wgmma import TAPS, TRUNCATION, promote_taps
+from tests.support.kernel_harness import seeded
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import TAPS, TRUNCATION, promote_taps
 
 PIXELS, OUTPUTS, BLOCK, STEP = 64, 64, 64, 16
 CUT_BITS = np.uint64(53 - 24)  # of float64

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import normal, seeded
-from tests.test_conv_wgmma_plan import vgg16
-from tests.wgmma_harness import Trial, check
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, Op, Shape
+from tests.compiler.planner.test_conv_wgmma_plan import vgg16
+from tests.support.kernel_harness import normal, seeded
+from tests.support.wgmma_harness import Trial, check
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, Op, Shape
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from onnx_models import Model, random_input
 
-from tests.kernel_harness import assert_same_bits
-from tests.test_interop import Placed, opened
+from tests.runtime.test_device_array import Placed, opened
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.onnx_models import Model, random_input
 from vgg16gpu import Engine
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.interop import DeviceArray
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.reference import Oracle
+from vgg16gpu.runtime.device_array import DeviceArray
 
 SHAPE = (1, 4, 13, 11)
 

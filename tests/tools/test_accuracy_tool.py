@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.reference import Oracle
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import heldout
 
 IMAGES = 30

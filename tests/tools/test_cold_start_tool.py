@@ -8,7 +8,7 @@ from pathlib import Path
 import cold_start
 import pytest
 
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.shipped import digits_model
 
 
 def test_a_start_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from compiled_table import Figures, Key, Row, Table
 from kernel_compile import Compiled, Task
 from sass import Code, Loop
 
-from vgg16gpu.devices.ptxas import Usage
-from vgg16gpu.kernel_source import kernel_dir, source_path
+from vgg16gpu.devices.cuda.ptxas import Usage
+from vgg16gpu.devices.kernel_source import kernel_dir, source_path
 
 POOL = Key("pool.cu", "pool_f32", "AVERAGE=1", "sm_80")
 GEMV = Key("gemv.cu", "gemv", "default", "sm_90a")

@@ -7,7 +7,7 @@ from compiled_guard import ARCHS, setting
 from compiled_table import Figures, Key, Row, Table, compare, renewed
 from kernel_compile import Task, architectures
 
-from vgg16gpu.kernel_source import own_sources
+from vgg16gpu.devices.kernel_source import own_sources
 
 POOL = Key("pool.cu", "pool_f32", "AVERAGE=1", "sm_80")
 GEMV = Key("gemv.cu", "gemv", "WEIGHT=0,ROWS=2", "sm_90a")

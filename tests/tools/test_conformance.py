@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
-from vgg16gpu import onnx_backend
+from vgg16gpu.runtime import onnx_backend
 
 MUST = conformance.must_list(conformance.MUST)
 KNOWN = ("Shape", "Constant", "ConstantOfShape")  # their outputs follow from shapes and constants: nothing to compute

@@ -3,7 +3,7 @@
 import disassembler
 import pytest
 
-from vgg16gpu.cuda_probe import Toolkit
+from vgg16gpu.devices.cuda.probe import Toolkit
 
 
 def program(path, text="#!/bin/sh\nexit 0\n"):

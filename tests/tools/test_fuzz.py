@@ -19,10 +19,10 @@ import pytest
 from fuzz_worker import AGREES, CRASH, HANG, OUTSIDE, REFUSED, WRONG, Examiner, Outcome, difference
 from onnx import ModelProto, TensorProto, helper
 
-from tests.fuzz_models import case
-from tests.fuzz_seeds import SECRET, furnish, seeds, send_out
+from tests.support.fuzz_models import case
+from tests.support.fuzz_seeds import SECRET, furnish, seeds, send_out
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
-from vgg16gpu.loader import load
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import host_path
 import pytest
 
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.shipped import digits_model
 
 GOOD = {
     "precision": "fp32",

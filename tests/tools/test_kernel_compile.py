@@ -3,7 +3,7 @@
 import kernel_compile
 import pytest
 
-from vgg16gpu.kernel_source import source_path
+from vgg16gpu.devices.kernel_source import source_path
 
 
 @pytest.mark.parametrize(

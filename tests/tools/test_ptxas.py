@@ -9,10 +9,10 @@ import ptxas
 import pytest
 from kernel_compile import Usage
 
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.kernel_source import own_sources, source_path
-from vgg16gpu.ops import conv_wgmma
-from vgg16gpu.program import Element
+from vgg16gpu.compiler.lowering.conv import conv_wgmma
+from vgg16gpu.devices.kernel_source import own_sources, source_path
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Element
 
 
 def test_report(capsys):

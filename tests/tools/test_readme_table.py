@@ -4,12 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
-import bench_findings
 import pytest
 import readme_table
 import result_tables
 
-from vgg16gpu.bench.record import select
+from tests.support import bench_findings
+from vgg16gpu.bench.records.record import select
 
 
 def test_the_pages_are_up_to_date():

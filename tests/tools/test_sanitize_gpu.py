@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sanitize_gpu
 
-from vgg16gpu.cuda_probe import Driver
+from vgg16gpu.devices.cuda.probe import Driver
 
 DRIVER = Driver((13, 0), Path("/lib/libcuda.so.1"), ())
 

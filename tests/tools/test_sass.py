@@ -13,7 +13,7 @@ import sass
 #     for (int k = 0; k < m; ++k) sum = fmaf(s[k], s[k+1], sum);
 #     b[i] = sum;
 #   }
-NEST = Path(__file__).with_name("fixtures") / "nest.sass"
+NEST = Path(__file__).parents[1] / "fixtures" / "nest.sass"
 
 
 def code(*lines):

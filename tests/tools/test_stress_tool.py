@@ -12,15 +12,15 @@ import stress_photos
 import stress_scores
 from PIL import Image
 
-from tests import reference
-from tests.onnx_models import torch_vgg
-from vgg16gpu.engine import Engine
+from tests.support import reference
+from tests.support.onnx_models import torch_vgg
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.scale_file import write_scales
+from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
 from vgg16gpu.errors import DeviceError, InputError, KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.model import Model
-from vgg16gpu.prepare import EngineOptions, compile_model
-from vgg16gpu.quantise import Scale, quantised_inputs
-from vgg16gpu.scale_file import write_scales
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.runtime.engine import Engine
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 SIDE = 16

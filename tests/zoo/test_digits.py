@@ -9,9 +9,9 @@ import onnx
 import pytest
 from PIL import Image
 
-from vgg16gpu.model import Model
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import DIGITS_LABELS, DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, digit_sample, enlarge, heldout
 
 

@@ -6,15 +6,15 @@ import hashlib
 
 import onnx
 import pytest
-from onnx_models import torch_vgg
-from zoo_server import CONTENT, EXPECTED, serve
 
+from tests.support.onnx_models import torch_vgg
+from tests.support.zoo_server import CONTENT, EXPECTED, serve
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.metadata import PREPROCESS_KEY, encoded
 from vgg16gpu.errors import ModelError
-from vgg16gpu.model import Model
-from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.zoo import fetch
 from vgg16gpu.zoo.fetch import VGG16_METADATA, VGG16_SHA256, VGG16_SIZE, VGG16_URLS, fetch_vgg16
-from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded
 
 
 @pytest.fixture

@@ -13,21 +13,21 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.errors import ModelError
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.model import Model
-from vgg16gpu.normalise import normalise
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.zoo import calibrate
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
+from vgg16gpu.zoo import center_scores
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
 from vgg16gpu.zoo.generate import make_vgg
-from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
-from vgg16gpu.zoo.samples import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
-ROOT = Path(__file__).parent.parent
-TORCH = json.loads((Path(__file__).parent / "zoo_torch_exports.json").read_text())
+ROOT = Path(__file__).parents[2]
+TORCH = json.loads((Path(__file__).parents[1] / "zoo_torch_exports.json").read_text())
 RECORDED = json.loads((ROOT / "testbench" / "models.json").read_text())
 NARROW = {"width": 8, "hidden": 128, "classes": 50}
 
@@ -239,7 +239,7 @@ def test_where_it_cannot_be_written(tmp_path):
 def test_a_full_disk_is_one_line():
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    from vgg16gpu.files import write_error
+    from vgg16gpu.io.files import write_error
 
     with pytest.raises(OSError, match="No space") as caught:
         Path("/dev/full").write_bytes(b"x")
@@ -301,7 +301,7 @@ def test_exact_convolution(shape):
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     expected = np.einsum("ockl,chwkl->ohw", weight * float(scale), windows) + bias[:, None, None]
-    got = calibrate.convolution(x, weight, scale, bias)
+    got = center_scores.convolution(x, weight, scale, bias)
     assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
@@ -309,21 +309,21 @@ def test_exact_products_stay_below_the_limit_of_doubles():
     """Largest inputs, weights and sum that the generator admits: every bit of the result is right."""
     count = 2**20
     weight = np.full((1, count), LIMIT, np.int32)
-    column = calibrate.quantise(np.linspace(0.5, 1.0, count))
+    column = center_scores.quantise(np.linspace(0.5, 1.0, count))
     assert column.integers.max() <= 2**16
     exact = sum(LIMIT * int(value) for value in column.integers)
     assert exact < 2**53
-    assert calibrate.fully_connected([column], weight, np.float32(1))[0, 0] == exact * column.unit
+    assert center_scores.fully_connected([column], weight, np.float32(1))[0, 0] == exact * column.unit
 
 
 def test_pools_of_the_calibration():
     x = np.arange(2 * 5 * 4, dtype=np.float64).reshape(2, 5, 4)
-    assert calibrate.max_pool(x).tolist() == [[[5, 7], [13, 15]], [[25, 27], [33, 35]]]
+    assert center_scores.max_pool(x).tolist() == [[[5, 7], [13, 15]], [[25, 27], [33, 35]]]
     even = x[:, :4]
     averages = even.reshape(2, 2, 2, 2, 2).mean(axis=(2, 4))
-    assert np.abs(calibrate.average_pool(even, 2) - averages).max() < 1e-3
+    assert np.abs(center_scores.average_pool(even, 2) - averages).max() < 1e-3
 
 
 def test_quantising_nothing_but_zeros():
-    fixed = calibrate.quantise(np.zeros(4))
+    fixed = center_scores.quantise(np.zeros(4))
     assert fixed.integers.tolist() == [0, 0, 0, 0]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import Model, torch_vgg
 from rich.console import Console
 
-from vgg16gpu.cli import cli, model_weights
-from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.shipped import digits_model
+from tests.support.onnx_models import Model, torch_vgg
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.model import weights as model_weights
+from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.weight_files import weights_of
 
 

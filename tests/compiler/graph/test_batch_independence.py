@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vgg16gpu.graph import (
+from vgg16gpu.compiler.graph.batch_independence import mixing_op
+from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
     Concat,
     Elementwise,
@@ -22,8 +23,7 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
-from vgg16gpu.rows import mixing_op
-from vgg16gpu.shapes import infer_shapes
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 
 
 def zeros(*shape: int) -> np.ndarray:

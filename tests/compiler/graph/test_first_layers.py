@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import Model
 
-from vgg16gpu.first_layers import assumed
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.preprocessing import Preprocess
+from tests.support.onnx_models import Model
+from vgg16gpu.compiler.graph.first_layers import assumed
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.io.preprocessing import Preprocess
 
 CAFFE = [103.939, 116.779, 123.68]  # B, G, R
 IMAGENET = [0.485, 0.456, 0.406]

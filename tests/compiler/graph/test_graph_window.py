@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.kernel_harness import seeded
-from tests.onnx_models import Model, onnxruntime_values
-from vgg16gpu.graph import MAX_POOL_2X2, NO_PADS, Pads, Window
+from tests.support.kernel_harness import seeded
+from tests.support.onnx_models import Model, onnxruntime_values
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, NO_PADS, Pads, Window
 
 Case: TypeAlias = tuple[Window, tuple[int, int]]  # and a map
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from onnx_models import Model, torch_vgg
 
+from tests.support.onnx_models import Model, torch_vgg
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Graph
-from vgg16gpu.loader import load
 
 
 def vgg(path: Path, shape: tuple[int | str | None, ...], size: int) -> Graph:

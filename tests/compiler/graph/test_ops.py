@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import Array64, evaluate
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from tests.support.reference import Array64, evaluate
+from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Conv,
     Flatten,
@@ -24,7 +23,8 @@ from vgg16gpu.graph import (
     Window,
     op_arrays,
 )
-from vgg16gpu.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.errors import ModelError
 
 XY = ("x", "y", ("y",))
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx_models import Model, inner_values, onnxruntime_values, random_input
-from reference import evaluate
 
-from tests.selection import examples
-from vgg16gpu.graph import (
+from tests.support.onnx_models import Model, inner_values, onnxruntime_values, random_input
+from tests.support.reference import evaluate
+from tests.support.selection import examples
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     Array,
     BatchNorm,
@@ -32,9 +32,7 @@ from vgg16gpu.graph import (
     Softmax,
     Window,
 )
-from vgg16gpu.loader import load
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.simplify import (
+from vgg16gpu.compiler.graph.passes import (
     drop_identity,
     fold_batch_norm,
     fold_flatten,
@@ -44,6 +42,8 @@ from vgg16gpu.simplify import (
     simplify,
     value_ranks,
 )
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.onnx.load import load
 
 SHAPE = (2, 3, 6, 6)
 WINDOW = Window((3, 3), pads=Pads(1, 1, 1, 1))

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import Model, onnxruntime_values, random_input
 
+from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.graph import Concat, Elementwise, Gather, Graph, GraphInput, Identity, Slice, Transpose
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.simplify import PASSES
-from vgg16gpu.transpose_first import gather_slices, transpose_first
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.compiler.graph.ops import Concat, Elementwise, Gather, Graph, GraphInput, Identity, Slice, Transpose
+from vgg16gpu.compiler.graph.passes import PASSES
+from vgg16gpu.compiler.graph.transpose_first import gather_slices, transpose_first
+from vgg16gpu.compiler.model import Model as OnnxModel
 
 PERMUTATION = (0, 3, 1, 2)
 HEIGHT, WIDTH = 6, 5

@@ -8,17 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import CONV_TILES, GEMM_TILES
-from vgg16gpu import ops
+from tests.support.kernel_harness import CONV_TILES, GEMM_TILES
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, MultiOp, Op, Pads, Shape, Window
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
+from vgg16gpu.compiler.lowering.conv import conv_igemm
+from vgg16gpu.compiler.lowering.gemm import gemm_splitk
+from vgg16gpu.compiler.planner.selection import FAMILIES
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, ConvChain, Gemm, MultiOp, Op, Pads, Shape, Window
-from vgg16gpu.memory import aligned
-from vgg16gpu.ops import conv_igemm, gemm_splitk
-from vgg16gpu.ops.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
-from vgg16gpu.path import FAMILIES
-from vgg16gpu.program import Arena, Control, Element, Layout, Pointer, Scalar, Step, Value
-from vgg16gpu.shapes import output_shape
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Scalar, Step
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
 
 MB = 2**20
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)

@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import Model, torch_vgg
-from onnx_models import random_input as numbers
 
-from vgg16gpu.errors import ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.loader import load
-from vgg16gpu.onnx_file import OnnxFile, open_onnx, parse_onnx
-from vgg16gpu.onnx_wire import (
+from tests.support.onnx_models import Model, torch_vgg
+from tests.support.onnx_models import random_input as numbers
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
+from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.compiler.onnx.wire import (
     BYTES_PER_BYTE,
     BYTES_PER_FIELD,
     LARGE,
@@ -30,7 +30,7 @@ from vgg16gpu.onnx_wire import (
     MAX_STRUCTURE,
     encode_varint,
 )
-from vgg16gpu.simplify import simplify
+from vgg16gpu.errors import ModelError
 
 LARGE_COUNT = LARGE // 4 + 1  # floats in the smallest tensor that stays in the mapping
 
@@ -391,7 +391,7 @@ def test_bodies_that_are_given_twice() -> None:
 CHILD = """
 import os, resource, sys
 from vgg16gpu.errors import ModelError
-from vgg16gpu.onnx_file import open_onnx
+from vgg16gpu.compiler.onnx.file import open_onnx
 path, bound = sys.argv[1], int(sys.argv[2])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + os.stat(path).st_size + bound,) * 2)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto
-from onnx_models import random_input
-from onnx_single import run_onnxruntime, run_time
 
+from tests.support.onnx_models import random_input
+from tests.support.onnx_single import run_onnxruntime, run_time
+from vgg16gpu.compiler.onnx.file import parse_onnx
+from vgg16gpu.compiler.onnx.folding.budget import BASE_MEMORY, SPREAD, FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.fold import OPEN_BATCH, OPEN_SIZE, fold, has_marks, shape_of
+from vgg16gpu.compiler.onnx.load import load_model
 from vgg16gpu.errors import ModelError
-from vgg16gpu.loader import load_model
-from vgg16gpu.onnx_file import parse_onnx
-from vgg16gpu.onnx_fold import OPEN_BATCH, OPEN_SIZE, fold, has_marks, shape_of
-from vgg16gpu.onnx_memory import BASE_MEMORY, SPREAD, FoldError, Memory
 
 
 def ints(*numbers: int) -> Any:

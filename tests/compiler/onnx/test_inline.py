@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graph_reference import compute
 from onnx import FunctionProto, NodeProto, TensorProto, helper
-from onnx_models import onnxruntime_values, random_input
 
+from tests.support.graph_reference import compute
+from tests.support.onnx_models import onnxruntime_values, random_input
+from vgg16gpu.compiler.graph.ops import Conv, Relu
+from vgg16gpu.compiler.onnx.file import parse_onnx
+from vgg16gpu.compiler.onnx.inline import MAX_BYTES, MAX_DEPTH, inline_functions
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Conv, Relu
-from vgg16gpu.loader import load
-from vgg16gpu.onnx_file import parse_onnx
-from vgg16gpu.onnx_inline import MAX_BYTES, MAX_DEPTH, inline_functions
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 

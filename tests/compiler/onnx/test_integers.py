@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph_reference import compute
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import Model, random_input
-from onnx_single import MAP, MATRIX, compare, refuse, run_onnxruntime
 
+from tests.support.graph_reference import compute
+from tests.support.onnx_models import Model, random_input
+from tests.support.onnx_single import MAP, MATRIX, compare, refuse, run_onnxruntime
+from vgg16gpu.compiler.graph.ops import Conv, Elementwise, Gemm, Graph, Identity, MatMul
+from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
+from vgg16gpu.compiler.onnx.folding.qdq import dequantise, quantise, weight_steps
+from vgg16gpu.compiler.onnx.load import load, load_model
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Conv, Elementwise, Gemm, Graph, Identity, MatMul
-from vgg16gpu.loader import load, load_model
-from vgg16gpu.onnx_integers import dequantise, quantise, weight_steps
-from vgg16gpu.onnx_memory import FoldError, Memory
-from vgg16gpu.session import Session
+from vgg16gpu.runtime.session import Session
 
 SCALE, ZERO = np.float32(0.03), np.uint8(120)
 ONE: Any = np.float32(1)

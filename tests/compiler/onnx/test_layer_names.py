@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import GraphProto, TensorProto, helper
-from onnx_models import onnxruntime_values, random_input, torch_vgg
 
+from tests.support.onnx_models import onnxruntime_values, random_input, torch_vgg
+from vgg16gpu.compiler.onnx.layer_names import TapError, resolve
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices.base import Device
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import ModelError
-from vgg16gpu.loader import load
-from vgg16gpu.shipped import digits_model
-from vgg16gpu.taps import TapError, resolve
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.architecture import Layer, Vgg
 
 # torchvision's numbers of the layers that people ask for, as published with every port of VGG features.
@@ -479,7 +479,7 @@ def test_against_hooks_of_torch(tmp_path: Path, network: str, dynamo: bool, fold
     torch = pytest.importorskip("torch")
     if dynamo:
         pytest.importorskip("onnxscript")
-    import export_forms
+    from tests.support import export_forms
 
     net = export_forms.network(network)
     if dynamo:

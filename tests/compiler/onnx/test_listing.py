@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from onnx_models import Model
 
-from vgg16gpu.onnx_file import open_onnx
-from vgg16gpu.onnx_nodes import ListedNode, Operand, TensorType, list_nodes
-from vgg16gpu.shipped import digits_model
+from tests.support.onnx_models import Model
+from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.compiler.onnx.listing import ListedNode, Operand, TensorType, list_nodes
+from vgg16gpu.io.shipped import digits_model
 
 
 def listed(model: Model, tmp_path: Path, **options: Any) -> tuple[ListedNode, ...]:

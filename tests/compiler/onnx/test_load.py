@@ -9,17 +9,26 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graph_reference import compute
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import Model, dynamo_vgg, inner_values, onnxruntime_values, random_input, torch_vgg, view_vgg, zoo_vgg
-from reference import evaluate
 
+from tests.support.graph_reference import compute
+from tests.support.onnx_models import (
+    Model,
+    dynamo_vgg,
+    inner_values,
+    onnxruntime_values,
+    random_input,
+    torch_vgg,
+    view_vgg,
+    zoo_vgg,
+)
+from tests.support.reference import evaluate
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.onnx.file import OnnxFile, parse_onnx
+from vgg16gpu.compiler.onnx.load import load, load_model
 from vgg16gpu.errors import ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Graph
-from vgg16gpu.loader import load, load_model
-from vgg16gpu.onnx_file import OnnxFile, parse_onnx
-from vgg16gpu.simplify import simplify
 
 FORMS: dict[str, tuple[Callable[[], Model], dict[str, Any]]] = {
     **{f"torch-opset{opset}": (torch_vgg, {"opset": opset}) for opset in (7, 8, 9, 11, 13, 17, 20)},

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.metadata import encoded
 from vgg16gpu.errors import ModelError
-from vgg16gpu.model import Model
-from vgg16gpu.zoo.metadata import encoded
 
 
 def save(path, metadata, values=1):

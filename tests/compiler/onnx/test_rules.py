@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph_reference import compute
-from onnx_models import Model, onnxruntime_values, random_input
-from onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, single, weights
 
-from vgg16gpu.graph import Conv, Gemm, MatMul, Pads, Pool
-from vgg16gpu.loader import load
+from tests.support.graph_reference import compute
+from tests.support.onnx_models import Model, onnxruntime_values, random_input
+from tests.support.onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, single, weights
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul, Pads, Pool
+from vgg16gpu.compiler.onnx.load import load
 
 
 @pytest.mark.parametrize(

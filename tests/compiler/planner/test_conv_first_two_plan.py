@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel_signatures import arguments
-from tests.random_graphs import SAME, zeros
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Relu, op_arrays
-from vgg16gpu.ops import conv_first_two
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.ops.conv_first_two import CUTS, Problem, Tile
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.path import Path, choose_path
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Element, Plan, Step
-from vgg16gpu.quantise import Scale, quantise, quantised_inputs
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import PlanOptions
+from tests.support.kernel_signatures import arguments
+from tests.support.random_graphs import SAME, zeros
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, op_arrays
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.lowering.conv import conv_first_two
+from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, Problem, Tile
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Element
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 PRECISIONS = ("fp16", "bf16", "int8")

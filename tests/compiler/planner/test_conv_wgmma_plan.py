@@ -14,21 +14,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernel_signatures import arguments
-from tests.random_graphs import SAME
-from tests.selection import examples
+from tests.support.kernel_signatures import arguments
+from tests.support.random_graphs import SAME
+from tests.support.selection import examples
+from vgg16gpu.compiler.compile import SAMPLES
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
+from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.lowering.conv import conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut, LargeTile, Problem, SmallTile
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
-from vgg16gpu.ops import conv_wgmma, fc_wgmma
-from vgg16gpu.ops.base import ceil_div
-from vgg16gpu.ops.conv_wgmma import Cut, LargeTile, Problem, SmallTile
-from vgg16gpu.plan import make_plan
-from vgg16gpu.prepare import SAMPLES
-from vgg16gpu.program import Element, Plan, Pointer, Program, Step, TensorMap
-from vgg16gpu.quantise import Scale, quantise, quantised_inputs
-from vgg16gpu.resident import check_memory
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.runtime.executor import check_memory
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 MULTIPROCESSOR_SHARED = 228 << 10  # of which a block takes 1 KB more than it asks for

@@ -11,27 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernel_signatures import arguments
-from tests.plan_simulator import Memory, recorded_plan, simulate
-from tests.random_graphs import SAME, graphs, zeros
-from tests.selection import examples
+from tests.support.kernel_signatures import arguments
+from tests.support.plan_simulator import Memory, recorded_plan, simulate
+from tests.support.random_graphs import SAME, graphs, zeros
+from tests.support.selection import examples
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import (
-    Conv,
-    Gemm,
-    Graph,
-    GraphInput,
-    Op,
-    Pads,
-    Relu,
-    Shape,
-    Window,
-)
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import ALIGNMENT, Arena, Control, Element, Layout, Plan, Pointer, Program, Step, TensorMap, Value
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu.program.plans import Control, Plan, Program
+from vgg16gpu.program.values import ALIGNMENT, Arena, Element, Layout, Pointer, Value
 
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
 GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)

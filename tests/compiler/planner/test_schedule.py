@@ -7,17 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.kernel_signatures import arguments
-from tests.random_graphs import HALF, zeros
-from tests.test_path import HOPPER, conv, gemm, graph_of
+from tests.compiler.planner.test_selection import HOPPER, conv, gemm, graph_of
+from tests.support.kernel_signatures import arguments
+from tests.support.random_graphs import HALF, zeros
+from vgg16gpu.compiler.graph.ops import BatchNorm, Graph, Op, Pool, Softmax, Window
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
+from vgg16gpu.compiler.quantization.scheme import quantised_inputs
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import BatchNorm, Graph, Op, Pool, Softmax, Window
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Arena, Element, Plan, Pointer, Program, Step
-from vgg16gpu.quantise import quantised_inputs
-from vgg16gpu.schedule import LOWEST_OF_PAIRS
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Arena, Element, Pointer
 
 ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.random_graphs import HALF, SAME, zeros
-from vgg16gpu import ops
+from tests.support.random_graphs import HALF, SAME, zeros
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, Softmax, Window
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, Softmax, Window
-from vgg16gpu.path import Path, choose_path
-from vgg16gpu.quantise import QuantisedOp, Scale
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
 
 HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)

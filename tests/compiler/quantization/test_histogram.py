@@ -1,11 +1,11 @@
-"""histogram.py: what is counted, and which step is best."""
+"""compiler/quantization/histogram.py: what is counted, and which step is best."""
 
 import numpy as np
 import pytest
 
+from vgg16gpu.compiler.quantization.histogram import Histogram
+from vgg16gpu.compiler.quantization.scheme import Scale
 from vgg16gpu.errors import InputError
-from vgg16gpu.histogram import Histogram
-from vgg16gpu.quantise import Scale
 
 
 def histogram_of(*arrays):

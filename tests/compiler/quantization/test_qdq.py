@@ -1,4 +1,4 @@
-"""dequantise.py: ops "quantise" become scales, ReLUs or nothing; and whole files in int8, bit by bit."""
+"""compiler/quantization/qdq.py: ops "quantise" become scales, ReLUs or nothing; and whole files in int8, bit by bit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx_models import Model, random_input, torch_vgg
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from tests.quantised_reference import evaluate
+from tests.support.onnx_models import Model, random_input, torch_vgg
+from tests.support.quantised_reference import evaluate
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.dequantise import dequantised, lifted, plain_operators
-from vgg16gpu.graph import (
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     Conv,
     Elementwise,
@@ -34,9 +34,9 @@ from vgg16gpu.graph import (
     Transpose,
     Window,
 )
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.onnxruntime_session import open_session
-from vgg16gpu.quantise import Scale, held_scales
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.compiler.quantization.qdq import dequantised, lifted, plain_operators
+from vgg16gpu.compiler.quantization.scheme import Scale, held_scales
 
 SYMMETRIC: Any = np.int8(0)
 SIGNED, UNSIGNED, ODD = (0.5, -128.0, 127.0), (0.25, 0.0, 255.0), (0.5, -120.0, 135.0)

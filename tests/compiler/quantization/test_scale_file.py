@@ -1,4 +1,4 @@
-"""scale_file.py: scales beside a model, and everything that makes them unfit."""
+"""compiler/quantization/scale_file.py: scales beside a model, and everything that makes them unfit."""
 
 import json
 import os
@@ -9,12 +9,18 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.scale_file import (
+    read_preprocess,
+    read_scales,
+    scales_path,
+    weight_digests,
+    write_scales,
+)
+from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
 from vgg16gpu.errors import ModelError
-from vgg16gpu.model import Model
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.quantise import Scale, quantised_inputs
-from vgg16gpu.scale_file import read_preprocess, read_scales, scales_path, weight_digests, write_scales
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shipped import digits_model
 
 
 @pytest.fixture
@@ -138,7 +144,9 @@ def test_a_file_that_nobody_has_written_since_is_not_read_again(model, monkeypat
     copy = shutil.copy(model, model.with_name("copy.onnx"))  # later, so that its weights are looked at
     shutil.copy(scales_path(model), scales_path(copy))
     assert read_scales(copy, graph) == scales
-    monkeypatch.setattr("vgg16gpu.scale_file.weight_digests", lambda _: pytest.fail("the weights were read"))
+    monkeypatch.setattr(
+        "vgg16gpu.compiler.quantization.scale_file.weight_digests", lambda _: pytest.fail("the weights were read")
+    )
     assert read_scales(model, graph) == scales
     for looked_at in (copy, model):
         os.utime(model, ns=(1, 1))
@@ -160,7 +168,7 @@ def test_weights_in_files_beside_the_model_are_always_looked_at(model):
 
 def test_digests_see_every_piece(model, monkeypatch):
     graph = graph_of(model)
-    monkeypatch.setattr("vgg16gpu.scale_file._PIECE", 100)
+    monkeypatch.setattr("vgg16gpu.compiler.quantization.scale_file._PIECE", 100)
     first = weight_digests(graph)
     gemm = graph.ops[-1]
     for index in (0, gemm.weight.size // 2, gemm.weight.size - 1):

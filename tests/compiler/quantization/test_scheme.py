@@ -1,11 +1,10 @@
-"""quantise.py: which values become integers, weights as integers, and what is refused."""
+"""compiler/quantization/scheme.py: which values become integers, weights as integers, and what is refused."""
 
 import numpy as np
 import pytest
 
-from tests.random_graphs import SAME
-from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import (
+from tests.support.random_graphs import SAME
+from vgg16gpu.compiler.graph.ops import (
     MAX_POOL_2X2,
     BatchNorm,
     Conv,
@@ -18,7 +17,7 @@ from vgg16gpu.graph import (
     Relu,
     Softmax,
 )
-from vgg16gpu.quantise import (
+from vgg16gpu.compiler.quantization.scheme import (
     Scale,
     quantise,
     quantise_op,
@@ -26,6 +25,7 @@ from vgg16gpu.quantise import (
     stored_scales,
     weight_integers,
 )
+from vgg16gpu.errors import ModelError
 
 RANDOM = np.random.default_rng(3)
 
@@ -81,7 +81,7 @@ def test_weights_larger_than_a_block_are_done_in_parts(monkeypatch):
     weight = RANDOM.standard_normal((37, 11)).astype(np.float32)
     whole = weight_integers(weight)
     for size in (1, 23, 100):
-        monkeypatch.setattr("vgg16gpu.quantise._BLOCK", size)
+        monkeypatch.setattr("vgg16gpu.compiler.quantization.scheme._BLOCK", size)
         for part, expected in zip(weight_integers(weight), whole, strict=True):
             np.testing.assert_array_equal(part, expected)
 

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cpu_kernels import Array, fixture_kernel, launch
 
-from vgg16gpu.devices import cpu_compiler
+from tests.support.cpu_kernels import Array, fixture_kernel, launch
 from vgg16gpu.devices.base import Counters, Device, Lane, Transfer
-from vgg16gpu.devices.cpu import CpuDevice
+from vgg16gpu.devices.cpu import compiler as cpu_compiler
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.platforms import usable_cores
-from vgg16gpu.program import Arena, Argument, Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Arena, Pointer
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from cpu_kernels import FIXTURES
 
-from vgg16gpu.devices import sanitize
-from vgg16gpu.devices.sanitize import Sanitizer
+from tests.support.cpu_kernels import FIXTURES
+from vgg16gpu.devices.cpu import sanitize
+from vgg16gpu.devices.cpu.sanitize import Sanitizer
 from vgg16gpu.errors import DeviceError
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[2]
 FROM_CHECKOUT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -45,8 +45,8 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_planted(sanitizer: Sanitizer, kernel: str) -> subprocess.CompletedProcess[str]:
-    script = str(HERE / "planted_fault.py")
-    return run(f"from vgg16gpu.devices import sanitize; sanitize.execute({sanitizer!r}, [{script!r}, {kernel!r}])")
+    script = str(HERE / "support" / "planted_fault.py")
+    return run(f"from vgg16gpu.devices.cpu import sanitize; sanitize.execute({sanitizer!r}, [{script!r}, {kernel!r}])")
 
 
 def line_of(kernel: str) -> int:
@@ -81,7 +81,7 @@ def test_planted_fault_is_reported_at_its_line(sanitizer: Sanitizer, kernel: str
 def test_unnoticed_without_a_sanitizer() -> None:
     """The control: the same script ends well when nobody looks."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "planted_fault.py"), "global_overrun"],
+        [sys.executable, str(HERE / "support" / "planted_fault.py"), "global_overrun"],
         capture_output=True,
         text=True,
         env=FROM_CHECKOUT,
@@ -94,7 +94,7 @@ def test_unnoticed_without_a_sanitizer() -> None:
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_sound_kernels_are_clean(sanitizer: Sanitizer) -> None:
     command = [sys.executable, "-m", "vgg16gpu.devices.sanitize", sanitizer, "--"]
-    command += ["-q", "-p", "no:cacheprovider", "-m", "sanitize", "tests/test_cpu_device.py"]
+    command += ["-q", "-p", "no:cacheprovider", "-m", "sanitize", "tests/devices/cpu/test_device.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

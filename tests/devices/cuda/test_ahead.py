@@ -1,4 +1,4 @@
-"""devices/cuda_ahead.py: the context of a card starts in a thread, is given back, and fails in silence."""
+"""devices/cuda/ahead.py: the context of a card starts in a thread, is given back, and fails in silence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from vgg16gpu import devices
-from vgg16gpu.devices import cuda_ahead, opening_ahead
-from vgg16gpu.devices.cpu_compiler import find_compiler
-from vgg16gpu.devices.cuda_ahead import ContextAhead
+from vgg16gpu.devices import opening_ahead
+from vgg16gpu.devices.cpu.compiler import find_compiler
+from vgg16gpu.devices.cuda import ahead as cuda_ahead
+from vgg16gpu.devices.cuda.ahead import ContextAhead
 
 # A driver of 3 cards that writes down what it is asked and takes its time.
 DRIVER = """

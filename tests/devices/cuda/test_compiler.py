@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu import kernel_source
-from vgg16gpu.devices import cuda_compiler
-from vgg16gpu.devices.cpu_compiler import find_compiler
-from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit, architecture, compiler_identity
+from vgg16gpu.devices import kernel_source
+from vgg16gpu.devices.cpu.compiler import find_compiler
+from vgg16gpu.devices.cuda import compiler as cuda_compiler
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit, architecture, compiler_identity
 from vgg16gpu.errors import KernelError
 
 

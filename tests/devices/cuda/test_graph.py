@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vgg16gpu.devices.cuda_graph import Graph
+from vgg16gpu.devices.cuda.graph import Graph
 from vgg16gpu.errors import KernelError
 
 KERNEL, COPY = "kernel", "copy"

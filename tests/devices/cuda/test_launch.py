@@ -9,14 +9,15 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from vgg16gpu.devices import cuda_context
 from vgg16gpu.devices.base import KernelResources
-from vgg16gpu.devices.cuda_compiler import Unit
-from vgg16gpu.devices.cuda_context import import_problem, pick_card
-from vgg16gpu.devices.cuda_launch import BuiltKernel, LaunchSequence, pack, resolve
-from vgg16gpu.devices.cuda_tensor_map import encode
+from vgg16gpu.devices.cuda import context as cuda_context
+from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.context import import_problem, pick_card
+from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence, pack, resolve
+from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program import Arena, Dim3, Element, Kernel, Pointer, Scalar, Step, TensorMap
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, TensorMap
+from vgg16gpu.program.values import Arena, Element, Pointer
 
 KERNEL = Kernel("tiny.cu", "tiny_f32", (("TILE", 4),))
 SIGNATURE = ((0, 8), (8, 4), (16, 8), (24, 4))

@@ -1,4 +1,4 @@
-"""cuda_probe.py against a driver and compilers made here: a library compiled from C, scripts that talk like nvcc."""
+"""probe.py against a driver and compilers made here: a library compiled from C, scripts that talk like nvcc."""
 
 import os
 import shutil
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu import cuda_probe
-from vgg16gpu.cuda_probe import Driver, Gpu, Toolkit
+from vgg16gpu.devices.cuda import probe as cuda_probe
+from vgg16gpu.devices.cuda.probe import Driver, Gpu, Toolkit
 
 H200 = Gpu("NVIDIA H200", (9, 0), 139 << 30)
 
@@ -47,7 +47,8 @@ def make_driver(folder, init=0, source=DRIVER_SOURCE):
 
 def run_probe(library):
     """`probe_driver` in a process of its own: a library stays loaded for good."""
-    script = f"from vgg16gpu.cuda_probe import *; from pathlib import PosixPath; print(probe_driver({str(library)!r}))"
+    names = "from vgg16gpu.devices.cuda.probe import *; from pathlib import PosixPath"
+    script = f"{names}; print(probe_driver({str(library)!r}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return eval(done.stdout, {**vars(cuda_probe), "PosixPath": Path})
 

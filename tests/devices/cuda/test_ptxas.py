@@ -1,8 +1,8 @@
-"""devices/ptxas.py: what ptxas prints is read."""
+"""devices/cuda/ptxas.py: what ptxas prints is read."""
 
 import pytest
 
-from vgg16gpu.devices import ptxas
+from vgg16gpu.devices.cuda import ptxas
 
 OUTPUT = """\
 ptxas info    : 0 bytes gmem

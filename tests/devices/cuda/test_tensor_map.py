@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cpu_kernels import fixture_kernel
 
-from tests.kernel_harness import Bench, seeded
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.devices.cuda_tensor_map import encode
+from tests.support.cpu_kernels import fixture_kernel
+from tests.support.kernel_harness import Bench, seeded
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.devices.cuda.tensor_map import encode
 from vgg16gpu.errors import KernelError
-from vgg16gpu.program import Arena, Dim3, Element, Pointer, Scalar, Step, TensorMap
+from vgg16gpu.program.launches import Dim3, Scalar, Step, TensorMap
+from vgg16gpu.program.values import Arena, Element, Pointer
 
 POISON = 0xFF
 N, H, W = 2, 5, 7

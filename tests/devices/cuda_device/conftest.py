@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from tests.cuda_device.harness import BLOCK, SOURCE
-from vgg16gpu.devices import cuda
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.program import Kernel
+from tests.devices.cuda_device.harness import BLOCK, SOURCE
+from vgg16gpu.devices.cuda import device as cuda
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.program.launches import Kernel
 
 
 @pytest.fixture(scope="module")

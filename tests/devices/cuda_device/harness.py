@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vgg16gpu.program import Arena, Dim3, Pointer, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Scalar, Step
+from vgg16gpu.program.values import Arena, Pointer
 
 SOURCE = """
 #include "common.cuh"

@@ -13,13 +13,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.cuda_device.harness import BLOCK, COUNT, MEBIBYTE, NEAR_BASELINE, chain, chained, numbers, run_chain
-from tests.torch_here import torch_with_cuda
+from tests.devices.cuda_device.harness import BLOCK, COUNT, MEBIBYTE, NEAR_BASELINE, chain, chained, numbers, run_chain
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.devices.base import Lane, Transfer
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
+from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
+from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program import Arena
+from vgg16gpu.program.values import Arena
 
 pytestmark = pytest.mark.gpu
 
@@ -141,9 +141,11 @@ def run_alone(code, source):
     prelude = f"""
         import ctypes, threading
         import numpy as np
-        from vgg16gpu.devices.cuda import CudaDevice
+        from vgg16gpu.devices.cuda.device import CudaDevice
         from vgg16gpu.errors import KernelError
-        from vgg16gpu.program import Arena, Dim3, Kernel, Pointer, Scalar, Step
+        from vgg16gpu.program.values import Arena, Pointer
+        from vgg16gpu.program.launches import Dim3, Kernel,
+        Scalar, Step
 
         def context_is_active():
             flags, active = ctypes.c_uint(), ctypes.c_int()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cuda_device.harness import COUNT, chain, chained, numbers
+from tests.devices.cuda_device.harness import COUNT, chain, chained, numbers
 from vgg16gpu.devices.base import Counters, Lane
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.devices.cuda_context import CHUNK_NBYTES
+from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
+from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program import Arena
+from vgg16gpu.program.values import Arena
 
 pytestmark = pytest.mark.gpu
 

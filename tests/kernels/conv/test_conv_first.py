@@ -1,4 +1,4 @@
-"""kernels/conv_first.cu against float64 and integer numpy, and its bits: every element, source, number of channels."""
+"""conv_first.cu against float64 and integer numpy, and its bits: every element, source, number of channels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import seeded
-from tests.wgmma_harness import (
+from tests.support.kernel_harness import seeded
+from tests.support.wgmma_harness import (
     PRECISIONS,
     ConvCase,
     check,
@@ -19,8 +19,8 @@ from tests.wgmma_harness import (
     check_replays,
     parameters,
 )
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.ops.conv_first import Tile
+from vgg16gpu.compiler.lowering.conv.conv_first import Tile
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

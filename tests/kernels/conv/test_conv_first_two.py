@@ -1,4 +1,4 @@
-"""kernels/conv_first_two.cu against the two kernels that it stands for: the same bits, whatever the tile and map."""
+"""conv_first_two.cu against the two kernels that it stands for: the same bits, whatever the tile and map."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits, normal, seeded
-from tests.wgmma_harness import (
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.wgmma_harness import (
     Images,
     Trial,
     check_batches,
@@ -25,9 +25,9 @@ from tests.wgmma_harness import (
     step_of,
     tile_id,
 )
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.graph import Graph, GraphInput, Op
-from vgg16gpu.ops.conv_first_two import CUTS, Tile
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
+from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, Tile
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

@@ -1,4 +1,4 @@
-"""kernels/conv_general.cu against a direct convolution in float64 numpy."""
+"""kernels/conv/conv_general.cu against a direct convolution in float64 numpy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from tests.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute
-from tests.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
-from vgg16gpu.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
+from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute
+from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, rms, tolerance
+from vgg16gpu.compiler.graph.ops import Array, GeneralConv, Pads, Shape, Window
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.conv import conv_general
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, GeneralConv, Pads, Shape, Window
-from vgg16gpu.ops import conv_general
-from vgg16gpu.ops.base import Layer
-from vgg16gpu.program import Layout, Value
-from vgg16gpu.shapes import output_shape
+from vgg16gpu.program.values import Layout, Value
 
 PLAIN, NHWC = Layout.PLAIN, Layout.NHWC
 LAYOUTS = tuple(product((PLAIN, NHWC), repeat=2))  # of x and y

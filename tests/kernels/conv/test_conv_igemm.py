@@ -1,4 +1,4 @@
-"""kernels/conv_igemm.cu against float64 numpy, and its bits: the same for every tile, split, batch and neighbour."""
+"""conv_igemm.cu against float64 numpy, and its bits: the same for every tile, split, batch and neighbour."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.kernel_harness import CONV_TILES, assert_same_bits, check_op, conv_as, normal, run_op, seeded
+from tests.support.kernel_harness import CONV_TILES, assert_same_bits, check_op, conv_as, normal, run_op, seeded
+from vgg16gpu.compiler.graph.ops import Array, Conv, Pads, Window
+from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, group_length
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Conv, Pads, Window
-from vgg16gpu.ops.conv_igemm import MAX_GROUPS, MIN_GROUP, group_length
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""kernels/conv_mma.cu the production way: every precision against float64 or exact integers, and its bits.
+"""kernels/conv/conv_mma.cu the production way: every precision against float64 or exact integers, and its bits.
 
-tests/test_mma.py has what it is made of, and the kernel alone, on the CPU.
+tests/kernels/test_mma.py has what it is made of, and the kernel alone, on the CPU.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.kernel_harness import Result, assert_same_bits, seeded
-from tests.kernel_signatures import arguments
-from tests.mma_harness import PRECISIONS, STORED, MmaTrial, build_module, tile_id
-from tests.test_conv_igemm import BATCHES, EDGES, GEOMETRY
-from tests.test_conv_igemm import Case as Shapes
-from tests.wgmma_harness import (
+from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY
+from tests.kernels.conv.test_conv_igemm import Case as Shapes
+from tests.support.kernel_harness import Result, assert_same_bits, seeded
+from tests.support.kernel_signatures import arguments
+from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module, tile_id
+from tests.support.wgmma_harness import (
     Trial,
     check,
     check_batches,
@@ -28,16 +28,16 @@ from tests.wgmma_harness import (
     step_of,
     value_of,
 )
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, MmaTile
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Graph, GraphInput, Op
-from vgg16gpu.ops.mma_geometry import CONV_TILES, MmaTile
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Element
-from vgg16gpu.results import LARGEST_FLOAT16
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Element
+from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
 
 READER = 20  # outputs of the fully connected layer behind the convolution
 

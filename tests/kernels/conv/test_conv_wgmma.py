@@ -1,4 +1,4 @@
-"""kernels/conv_wgmma.cu against float64 and integer numpy, and its bits: every element, kind of tile and edge."""
+"""kernels/conv/conv_wgmma.cu against float64 and integer numpy, and its bits: every element, kind of tile and edge."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import seeded
-from tests.wgmma_harness import (
+from tests.support.kernel_harness import seeded
+from tests.support.wgmma_harness import (
     PRECISIONS,
     ConvCase,
     Trial,
@@ -24,9 +24,9 @@ from tests.wgmma_harness import (
     raw,
     resident,
 )
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.graph import Graph, GraphInput
-from vgg16gpu.ops.conv_wgmma import LargeTile
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

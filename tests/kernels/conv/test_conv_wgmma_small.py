@@ -1,4 +1,4 @@
-"""kernels/conv_wgmma_small.cu against float64 and integer numpy, and its bits: every element, split and exchange."""
+"""conv_wgmma_small.cu against float64 and integer numpy, and its bits: every element, split and exchange."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.wgmma_harness import (
+from tests.support.wgmma_harness import (
     PRECISIONS,
     ConvCase,
     check_conv,
@@ -17,8 +17,8 @@ from tests.wgmma_harness import (
     check_replays,
     parameters,
 )
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.ops.conv_wgmma import SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import SmallTile
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

@@ -1,6 +1,6 @@
-"""kernels/gemm_mma.cu the production way: every precision against float64 or exact integers, and its bits.
+"""kernels/gemm/gemm_mma.cu the production way: every precision against float64 or exact integers, and its bits.
 
-tests/test_mma.py has what it is made of, and the kernel alone, on the CPU.
+tests/kernels/test_mma.py has what it is made of, and the kernel alone, on the CPU.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import Result, assert_same_bits, normal, seeded
-from tests.kernel_signatures import arguments
-from tests.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
-from tests.mma_harness import FullyMmaCase as Case
-from tests.wgmma_harness import (
+from tests.support.kernel_harness import Result, assert_same_bits, normal, seeded
+from tests.support.kernel_signatures import arguments
+from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
+from tests.support.mma_harness import FullyMmaCase as Case
+from tests.support.wgmma_harness import (
     check,
     check_batches,
     check_positions,
@@ -25,13 +25,13 @@ from tests.wgmma_harness import (
     step_of,
     value_of,
 )
+from vgg16gpu.compiler.graph.ops import Flatten, Graph, GraphInput
+from vgg16gpu.compiler.lowering.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Flatten, Graph, GraphInput
-from vgg16gpu.ops.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Element
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Element
 
 
 @pytest.fixture(scope="module")

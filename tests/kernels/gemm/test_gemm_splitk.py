@@ -1,13 +1,13 @@
-"""kernels/gemm_splitk.cu against float64 numpy, and its bits: the same for every tile, batch and neighbour."""
+"""kernels/gemm/gemm_splitk.cu against float64 numpy, and its bits: the same for every tile, batch and neighbour."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.kernel_harness import GEMM_TILES, assert_same_bits, check_op, gemm_as, normal, run_op, seeded
+from tests.support.kernel_harness import GEMM_TILES, assert_same_bits, check_op, gemm_as, normal, run_op, seeded
+from vgg16gpu.compiler.graph.ops import Array, Gemm, Shape
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Gemm, Shape
 
 LENGTHS = (1, 3, 4, 5, 1020, 1024, 1028, 2044, 2048, 2052, 5000)  # around what 256 threads take at once, and twice that
 MAPS: tuple[Shape, ...] = ((1, 3, 7, 7), (2, 64, 7, 7), (3, 5, 1, 1), (2, 8, 1, 1), (2, 1, 3, 5), (1, 6, 15, 13))

@@ -1,4 +1,4 @@
-"""kernels/gemm_wgmma.cu, fully connected layers from two images on, against float64 and integer numpy, and its bits."""
+"""gemm_wgmma.cu, fully connected layers from two images on, against float64 and integer numpy, and its bits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.kernel_harness import assert_same_bits
-from tests.wgmma_harness import (
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.wgmma_harness import (
     PRECISIONS,
     FullyCase,
     check_fault,
@@ -18,8 +18,8 @@ from tests.wgmma_harness import (
     parameters,
     resident,
 )
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.ops.fc_wgmma import GemmTile
+from vgg16gpu.compiler.lowering.gemm.fc_wgmma import GemmTile
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

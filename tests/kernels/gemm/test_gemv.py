@@ -1,4 +1,4 @@
-"""kernels/gemv.cu, fully connected layers for one image, against float64 and integer numpy, and its bits."""
+"""kernels/gemm/gemv.cu, fully connected layers for one image, against float64 and integer numpy, and its bits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import normal, seeded
-from tests.wgmma_harness import (
+from tests.support.kernel_harness import normal, seeded
+from tests.support.wgmma_harness import (
     PRECISIONS,
     FullyCase,
     Trial,
@@ -21,9 +21,9 @@ from tests.wgmma_harness import (
     resident,
     step_of,
 )
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.graph import Graph, GraphInput
-from vgg16gpu.ops.fc_wgmma import GemvTile
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput
+from vgg16gpu.compiler.lowering.gemm.fc_wgmma import GemvTile
+from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 

@@ -1,15 +1,15 @@
-"""kernels/ceiling.cu: it really does the arithmetic that it is credited with."""
+"""kernels/general/ceiling.cu: it really does the arithmetic that it is credited with."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.test_transfer import GUARD, memory_after
+from tests.kernels.layout.test_transfer import GUARD, memory_after
+from vgg16gpu.compiler.lowering.base import BLOCK
+from vgg16gpu.compiler.lowering.general.ceiling import CHAINS, ffma_step
 from vgg16gpu.devices.base import Device
-from vgg16gpu.ops.base import BLOCK
-from vgg16gpu.ops.ceiling import CHAINS, ffma_step
-from vgg16gpu.program import Arena, Pointer
+from vgg16gpu.program.values import Arena, Pointer
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 7, 100])

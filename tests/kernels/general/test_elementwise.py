@@ -1,4 +1,4 @@
-"""kernels/elementwise.cu against numpy."""
+"""kernels/general/elementwise.cu against numpy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from tests.general_harness import check_all_layouts, compute, layouts_of
-from tests.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
-from vgg16gpu.accuracy import assert_close
+from tests.support.general_harness import check_all_layouts, compute, layouts_of
+from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
+from vgg16gpu.checks.accuracy import assert_close
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Elementwise, Relu, Shape
+from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
+from vgg16gpu.compiler.lowering.strided import View
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, BatchNorm, Elementwise, Relu, Shape
-from vgg16gpu.ops.elementwise import elementwise_step, relu_step
-from vgg16gpu.ops.strided import View
-from vgg16gpu.program import Arena, Layout, Pointer, Scalar, Step, Value
+from vgg16gpu.program.launches import Scalar, Step
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 
 RELU = Relu("x", "y", ("y",))
 MAPS: tuple[Shape, ...] = ((1, 1, 1, 1), (1, 3, 5, 5), (2, 4, 7, 3), (5, 6, 4, 4), (1, 130, 3, 3), (2, 8, 16, 17))

@@ -1,4 +1,4 @@
-"""kernels/lrn.cu against float64 numpy and onnxruntime."""
+"""kernels/general/lrn.cu against float64 numpy and onnxruntime."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits, normal, run_op, seeded
-from tests.onnx_models import Model, onnxruntime_values
-from tests.reference import Array64
-from vgg16gpu.accuracy import FLOAT32_EPSILON
+from tests.support.kernel_harness import assert_same_bits, normal, run_op, seeded
+from tests.support.onnx_models import Model, onnxruntime_values
+from tests.support.reference import Array64
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON
+from vgg16gpu.compiler.graph.ops import Array, LocalResponseNorm, Shape
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, LocalResponseNorm, Shape
 
 
 def lrn(size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> LocalResponseNorm:

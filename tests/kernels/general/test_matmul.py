@@ -1,4 +1,4 @@
-"""kernels/matmul.cu against numpy.matmul in float64."""
+"""kernels/general/matmul.cu against numpy.matmul in float64."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute, layouts_of
-from tests.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
-from vgg16gpu.accuracy import assert_close, rms, tolerance
+from tests.support.general_harness import NO_PLACES, NOWHERE, check_all_layouts, compute, layouts_of
+from tests.support.kernel_harness import ROUNDING, assert_same_bits, normal, seeded
+from vgg16gpu.checks.accuracy import assert_close, rms, tolerance
+from vgg16gpu.compiler.graph.ops import Array, MatMul, Shape
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.general import matmul
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, MatMul, Shape
-from vgg16gpu.ops import matmul
-from vgg16gpu.ops.base import Layer
-from vgg16gpu.program import Layout, Value
-from vgg16gpu.shapes import output_shape
+from vgg16gpu.program.values import Layout, Value
 
 PLAIN, NHWC = Layout.PLAIN, Layout.NHWC
 

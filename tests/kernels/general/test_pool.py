@@ -1,4 +1,4 @@
-"""kernels/pool.cu against float64 numpy: maxima exactly, means within the tolerance."""
+"""kernels/general/pool.cu against float64 numpy: maxima exactly, means within the tolerance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits, bounds, check_op, normal, run_op, seeded
-from tests.onnx_models import Model, onnxruntime_values
-from tests.reference import Array64, apply
-from vgg16gpu.accuracy import assert_close, tolerance
+from tests.support.kernel_harness import assert_same_bits, bounds, check_op, normal, run_op, seeded
+from tests.support.onnx_models import Model, onnxruntime_values
+from tests.support.reference import Array64, apply
+from vgg16gpu.checks.accuracy import assert_close, tolerance
+from vgg16gpu.compiler.graph.ops import Array, GlobalPool, Pads, Pool, Shape, Window
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, GlobalPool, Pads, Pool, Shape, Window
 
 Kind = Literal["max", "average"]
 KINDS: tuple[Kind, ...] = ("max", "average")

@@ -1,4 +1,4 @@
-"""kernels/rearrange.cu against numpy, bit by bit."""
+"""kernels/general/rearrange.cu against numpy, bit by bit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from tests.general_harness import check_all_layouts, compute, layouts_of
-from tests.kernel_harness import normal, seeded
+from tests.support.general_harness import check_all_layouts, compute, layouts_of
+from tests.support.kernel_harness import normal, seeded
+from vgg16gpu.compiler.graph.ops import Array, Concat, Gather, Op, Pad, Reshape, Shape, Slice, Transpose
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
-from vgg16gpu.graph import Array, Concat, Gather, Op, Pad, Reshape, Shape, Slice, Transpose
-from vgg16gpu.program import Layout
+from vgg16gpu.program.values import Layout
 
 OPERANDS = tuple(f"x{number}" for number in range(1, 9))
 

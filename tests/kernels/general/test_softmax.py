@@ -1,4 +1,4 @@
-"""kernels/softmax.cu against float64 numpy."""
+"""kernels/general/softmax.cu against float64 numpy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from tests.general_harness import compute, layouts_of
-from tests.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
-from tests.reference import Array64
-from vgg16gpu.accuracy import FLOAT32_EPSILON, assert_close, tolerance
+from tests.support.general_harness import compute, layouts_of
+from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
+from tests.support.reference import Array64
+from vgg16gpu.checks.accuracy import FLOAT32_EPSILON, assert_close, tolerance
+from vgg16gpu.compiler.graph.ops import Array, AxisSoftmax, Shape, Softmax
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, AxisSoftmax, Shape, Softmax
-from vgg16gpu.program import Layout
+from vgg16gpu.program.values import Layout
 
 OP = Softmax("x", "y", ("y",))
 PLAIN = (Layout.PLAIN, Layout.PLAIN)

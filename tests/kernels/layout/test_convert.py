@@ -1,4 +1,4 @@
-"""kernels/convert.cu against numpy: every element into every other, to the last bit, and the magnitudes it notes."""
+"""convert.cu against numpy: every element into every other, to the last bit, and the magnitudes it notes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
+from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded, stored
+from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.compiler.lowering.layout.convert import convert
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Shape
-from vgg16gpu.ops.convert import convert
-from vgg16gpu.program import Element, Layout, Pointer, Value
-from vgg16gpu.resident import decoded
+from vgg16gpu.program.values import Element, Layout, Pointer, Value
+from vgg16gpu.runtime.executor import decoded
 
 FLOATS = (Element.F16, Element.BF16, Element.F16_PAIR)
 BYTES = (Element.U8, Element.S8)

@@ -1,14 +1,14 @@
-"""kernels/layout.cu: conversions to the last bit, and status words that accuse the right images."""
+"""kernels/layout/layout.cu: conversions to the last bit, and status words that accuse the right images."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.kernel_harness import Result, assert_same_bits, normal, one_op, run_graph, run_op, seeded, stored
+from tests.support.kernel_harness import Result, assert_same_bits, normal, one_op, run_graph, run_op, seeded, stored
+from vgg16gpu.compiler.graph.ops import Array, Flatten, Graph, GraphInput, Identity, Op, Relu, Shape
+from vgg16gpu.compiler.lowering.layout.layout import input_blocks
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Flatten, Graph, GraphInput, Identity, Op, Relu, Shape
-from vgg16gpu.ops.layout import input_blocks
 
 COPY = Identity("x", "y", ("y",))
 SHAPES: tuple[Shape, ...] = (

@@ -1,4 +1,4 @@
-"""kernels/pack.cu: weights in the weight arena, compared with numpy's transposition to the last bit."""
+"""kernels/layout/pack.cu: weights in the weight arena, compared with numpy's transposition to the last bit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.kernel_harness import assert_same_bits, normal, one_op, run_graph, seeded, stored
+from tests.support.kernel_harness import assert_same_bits, normal, one_op, run_graph, seeded, stored
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Pads, Shape, Window
+from vgg16gpu.compiler.lowering.base import WeightArena
+from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT
+from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Conv, Gemm, Pads, Shape, Window
-from vgg16gpu.ops import pack
-from vgg16gpu.ops.base import WeightArena
-from vgg16gpu.ops.conv_igemm import GROUP_ALIGNMENT
-from vgg16gpu.program import Element, Pointer, padded_channels
+from vgg16gpu.program.values import Element, Pointer, padded_channels
 
 
 def packed_conv(device: Device, weight: Array) -> Array:

@@ -1,4 +1,4 @@
-"""kernels/pack_blocks.cu: weights as the copy engine loads them, against numpy's transposition to the last bit."""
+"""pack_blocks.cu: weights as the copy engine loads them, against numpy's transposition to the last bit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.kernel_harness import POISON, Bench, normal, seeded
-from tests.test_convert import encoded
+from tests.kernels.layout.test_convert import encoded
+from tests.support.kernel_harness import POISON, Bench, normal, seeded
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
+from vgg16gpu.compiler.lowering.layout import pack
+from vgg16gpu.compiler.lowering.wgmma import Rows, block_nbytes, pack_pairs, pack_raw
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array
-from vgg16gpu.ops import pack
-from vgg16gpu.ops.base import Scaling, WeightArena
-from vgg16gpu.ops.wgmma import Rows, block_nbytes, pack_pairs, pack_raw
-from vgg16gpu.program import Arena, Element, Pointer, Step
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Element, Pointer
 
 FLOATS = (Element.F16, Element.BF16)
 SHAPES = [(1, 1), (5, 3), (64, 64), (65, 64), (16, 70), (130, 128), (70, 200)]  # OC, C

@@ -1,4 +1,4 @@
-"""kernels/preprocess.cu: bytes become normalised values."""
+"""kernels/layout/preprocess.cu: bytes become normalised values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.kernel_harness import FFMA, Result, one_op, run_graph, seeded
-from vgg16gpu.accuracy import assert_close, tolerance
+from tests.support.kernel_harness import FFMA, Result, one_op, run_graph, seeded
+from vgg16gpu.checks.accuracy import assert_close, tolerance
+from vgg16gpu.compiler.graph.ops import Identity
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Identity
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.preprocessing import Preprocess
 
 EPSILON = float(np.finfo(np.float32).eps)
 IMAGENET = Normalisation(tuple(IMAGENET_MEAN), tuple(IMAGENET_STD))

@@ -1,4 +1,4 @@
-"""kernels/scales.cu against numpy: what fixes the scales of float32 on tensor cores."""
+"""kernels/layout/scales.cu against numpy: what fixes the scales of float32 on tensor cores."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernel_harness import Bench, assert_same_bits, normal, seeded
+from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
+from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
+from vgg16gpu.compiler.lowering.layout.scales import Rows, choose, observe, reserve, scale_rows
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Shape
-from vgg16gpu.ops.base import Scaling, WeightArena
-from vgg16gpu.ops.scales import Rows, choose, observe, reserve, scale_rows
-from vgg16gpu.program import Arena, Layout, Pointer, Value
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 
 TARGET, WEIGHT = 2.0**10, 2.0**14  # where stored values and scaled weights begin
 

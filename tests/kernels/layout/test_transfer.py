@@ -1,4 +1,4 @@
-"""kernels/transfer.cu: it copies every word, and nothing else."""
+"""kernels/layout/transfer.cu: it copies every word, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program import Arena, Pointer, Step
-from vgg16gpu.transfer import BUS_GROUPS, MEMORY_GROUPS, transfer_step
+from vgg16gpu.devices.copy_kernel import BUS_GROUPS, MEMORY_GROUPS, transfer_step
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Pointer
 
 GUARD = 64  # floats behind the output
 

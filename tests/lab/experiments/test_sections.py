@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.reports.reader import REPORTS
-from vgg16gpu.lab.claims import claims
+from vgg16gpu.lab.claims.table import claims
 from vgg16gpu.lab.variants import variants
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "lab.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "lab.md"
 SEEDS = ("S1", "S2", "S3", "S4", "S5")
 NOTHING = "-"
 HEADING = re.compile(r"^(\d(?:\.\d)+) ", re.MULTILINE)  # not those of chapters, as which lists and code are numbered

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.lab.baseline import BASELINES
 from vgg16gpu.lab.experiment import Choice, experiments
+from vgg16gpu.lab.experiments import s1, s2, s4, s5
+from vgg16gpu.lab.measure.baseline import BASELINES
 from vgg16gpu.lab.published import CARDS, TABLES, published
-from vgg16gpu.lab.seeds import s1, s2, s4, s5
 from vgg16gpu.lab.variants import variants
 
 SEEDS = (s1, s2, s4)

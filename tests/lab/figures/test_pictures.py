@@ -1,8 +1,8 @@
-"""lab/pictures.py: the numbers in the pictures, and text that can be read where they are small."""
+"""lab/figures/pictures.py: the numbers in the pictures, and text that can be read where they are small."""
 
 import pytest
 
-from vgg16gpu.lab.pictures import LANES, lessons, loads_an_output, passes, sectors
+from vgg16gpu.lab.figures.pictures import LANES, lessons, loads_an_output, passes, sectors
 
 NARROW = 368 / 96  # inches: what a picture has of a page of 400 pixels
 SMALLEST = 6.5  # points, as they are shown there

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from vgg16gpu.cli import cli
-from vgg16gpu.ladder import climb, rungs
-from vgg16gpu.ladder.plot import draw, write_plot
-from vgg16gpu.ladder.report import BOUNDS
+from vgg16gpu.lab.ladder import climb, rungs
+from vgg16gpu.lab.ladder.plot import draw, write_plot
+from vgg16gpu.lab.ladder.report import BOUNDS
 from vgg16gpu.zoo.digits import heldout
 
 

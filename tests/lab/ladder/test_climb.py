@@ -9,26 +9,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.onnx_models import Model
-from vgg16gpu.bench import timing
+from tests.support.onnx_models import Model
+from vgg16gpu.bench.measure import timing
+from vgg16gpu.bench.measure.timing import Summary
 from vgg16gpu.bench.session import sample_inputs
-from vgg16gpu.bench.timing import Summary
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Conv, Pool, Relu
+from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import DeviceError, KernelError, ModelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Conv, Pool, Relu
-from vgg16gpu.inputs import NamedInput
-from vgg16gpu.ladder import climb as climbing
-from vgg16gpu.ladder import net
-from vgg16gpu.ladder import rungs as rungs_module
-from vgg16gpu.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
-from vgg16gpu.ladder.layers import sites, unfused
-from vgg16gpu.ladder.planned import _OneByOne
-from vgg16gpu.ladder.report import BOUNDS, PRECISIONS
-from vgg16gpu.ladder.rung import Setting
-from vgg16gpu.ladder.rungs import LETTERS, RUNGS
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.lab.ladder import climb as climbing
+from vgg16gpu.lab.ladder import net
+from vgg16gpu.lab.ladder import rungs as rungs_module
+from vgg16gpu.lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
+from vgg16gpu.lab.ladder.layers import sites, unfused
+from vgg16gpu.lab.ladder.planned import _OneByOne
+from vgg16gpu.lab.ladder.report import BOUNDS, PRECISIONS
+from vgg16gpu.lab.ladder.rung import Setting
+from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.zoo.generate import make_vgg
 
 SIMPLE = "ABCDEFGHIJK"  # on kernels of the ladder alone

@@ -1,4 +1,4 @@
-"""ladder/given.py: a user's own inputs, of every kind, as the networks take them."""
+"""lab/ladder/given.py: a user's own inputs, of every kind, as the networks take them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.onnx_models import Model
+from tests.support.onnx_models import Model
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.errors import InputError
-from vgg16gpu.graph import Array, Graph, Shape
-from vgg16gpu.images import load_image
-from vgg16gpu.ladder.given import MOST, given_inputs
-from vgg16gpu.model import Model as OnnxModel
-from vgg16gpu.normalise import normalise
-from vgg16gpu.shipped import digits_model
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.lab.ladder.given import MOST, given_inputs
+from vgg16gpu.pictures.images import load_image
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample, heldout
 
 SHAPE = (1, 1, 32, 32)

@@ -7,18 +7,17 @@ import re
 import numpy as np
 import pytest
 
-from tests.kernel_harness import Bench, normal, seeded
 from tests.lab.harness import problem_id, random_problems
-from tests.reference import apply
-from vgg16gpu.accuracy import layer_error
+from tests.support.kernel_harness import Bench, normal, seeded
+from tests.support.reference import apply
+from vgg16gpu.checks.accuracy import layer_error
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Pads, Pool, Window
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Array, Conv, Gemm, Pads, Pool, Window
-from vgg16gpu.kernel_source import kernel_dir, read_source, source_path
-from vgg16gpu.lab.problem import Problem
-from vgg16gpu.ladder.kernels import Placed, Technique, bias_relu, padded
-from vgg16gpu.ladder.layers import Site
-from vgg16gpu.ladder.packed import packed
-from vgg16gpu.ladder.rungs import (
+from vgg16gpu.devices.kernel_source import kernel_dir, read_source, source_path
+from vgg16gpu.lab.ladder.kernels import Placed, Technique, bias_relu, padded
+from vgg16gpu.lab.ladder.layers import Site
+from vgg16gpu.lab.ladder.packed import packed
+from vgg16gpu.lab.ladder.rungs import (
     PARTIALS,
     PIPELINE,
     PIXELS,
@@ -31,6 +30,7 @@ from vgg16gpu.ladder.rungs import (
     VECTORS,
     WARPS,
 )
+from vgg16gpu.lab.problem import Problem
 
 TECHNIQUES = {
     "partials": PARTIALS,

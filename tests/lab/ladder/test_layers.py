@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tests.onnx_models import Model
-from vgg16gpu.graph import Pool
-from vgg16gpu.ladder.layers import sites
-from vgg16gpu.model import Model as OnnxModel
+from tests.support.onnx_models import Model
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.lab.ladder.layers import sites
 from vgg16gpu.zoo.generate import make_vgg
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.reports.machine_code import counts
-from vgg16gpu.kernel_source import read_source
+from vgg16gpu.devices.kernel_source import read_source
 
 # Per step of 16 taps: loads from shared memory, stores to it, loads from memory into registers, multiply-adds.
 STEPS = {

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.kernel_harness import normal, seeded
 from tests.lab.harness import problem_id
-from tests.ladder.test_kernels import BOUND, EDGES, POOL_CASES, RANDOM, check_conv, of_problem, run
-from tests.reference import apply
-from vgg16gpu.accuracy import layer_error
+from tests.lab.ladder.test_kernels import BOUND, EDGES, POOL_CASES, RANDOM, check_conv, of_problem, run
+from tests.support.kernel_harness import normal, seeded
+from tests.support.reference import apply
+from vgg16gpu.checks.accuracy import layer_error
+from vgg16gpu.compiler.graph.ops import Pool, Window
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Pool, Window
+from vgg16gpu.lab.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
+from vgg16gpu.lab.ladder.layers import Site
+from vgg16gpu.lab.ladder.rungs import SERIAL, TREE
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
-from vgg16gpu.ladder.layers import Site
-from vgg16gpu.ladder.rungs import SERIAL, TREE
-from vgg16gpu.program import Arena, Dim3, Pointer
+from vgg16gpu.program.launches import Dim3
+from vgg16gpu.program.values import Arena, Pointer
 
 ROWS = {  # a block for each row
     "serial rows": replace(SERIAL, conv=partial(conv_serial, rows=True)),

@@ -11,24 +11,25 @@ import onnx
 import pytest
 
 from vgg16gpu import Engine
-from vgg16gpu.accuracy import layer_error, score_error
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.timing import summarise
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.timing import summarise
+from vgg16gpu.checks.accuracy import layer_error, score_error
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.lab import lenet_lesson, lenet_train
 from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.lenet import LeNet, Shape, columns_of, pooled, read_lenet
-from vgg16gpu.lab.lenet_columns import ColumnsOnDevice
-from vgg16gpu.lab.lenet_data import Dataset, digits, framed, from_idx
-from vgg16gpu.lab.lenet_forward import OnDevice, Sequential, activations, scores_of_all, timed
-from vgg16gpu.lab.measure import Effort, Status, verdict
+from vgg16gpu.lab.experiments import s3
+from vgg16gpu.lab.lenet import lesson as lenet_lesson
+from vgg16gpu.lab.lenet import train as lenet_train
+from vgg16gpu.lab.lenet.columns import ColumnsOnDevice
+from vgg16gpu.lab.lenet.data import Dataset, digits, framed, from_idx
+from vgg16gpu.lab.lenet.forward import OnDevice, Sequential, activations, scores_of_all, timed
+from vgg16gpu.lab.lenet.net import LeNet, Shape, columns_of, pooled, read_lenet
+from vgg16gpu.lab.measure.measure import Effort, Status, verdict
+from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.seeds import s3
-from vgg16gpu.lab.stand import Stand
 from vgg16gpu.lab.variants import variants
-from vgg16gpu.model import Model
-from vgg16gpu.onnxruntime_session import open_session
 from vgg16gpu.zoo.digits import heldout
 
 IMAGE = 16  # pixels a side: a third of the work of 28

@@ -1,14 +1,14 @@
-"""baseline.py: numpy on the host, and what cuDNN is asked for; what it answers is in test_library.py."""
+"""lab/measure/baseline.py: numpy on the host, and what cuDNN is asked for; what it answers is in test_library.py."""
 
 from unittest import mock
 
 import pytest
 
 from tests.lab.conftest import LITTLE
-from vgg16gpu.lab import baseline
-from vgg16gpu.lab.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
-from vgg16gpu.lab.library_base import MissingLibraryError
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure import baseline
+from vgg16gpu.lab.measure.baseline import BASELINES, CUDNN, CUDNN_TF32, CUDNN_THREE, NUMPY, measure_baseline
+from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.reference import Reference
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.devices.cuda.test_graph import Bindings
 from tests.lab.conftest import LITTLE
 from tests.lab.fake_libraries import (
     STREAM,
@@ -20,22 +21,21 @@ from tests.lab.fake_libraries import (
     right,
     rounded,
 )
-from tests.test_cuda_graph import Bindings
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda_foreign import CudaForeign
+from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab import library_frontend
-from vgg16gpu.lab.baseline import CUDNN, measure_baseline
-from vgg16gpu.lab.library import WORKSPACE_NBYTES, measure_cudnn
-from vgg16gpu.lab.library_base import MissingLibraryError, Request, told
-from vgg16gpu.lab.library_frontend import Frontend, strides
-from vgg16gpu.lab.measure import Measurement, Status
+from vgg16gpu.lab.experiments import s1
+from vgg16gpu.lab.measure.baseline import CUDNN, measure_baseline
+from vgg16gpu.lab.measure.cudnn import frontend as library_frontend
+from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError, Request, told
+from vgg16gpu.lab.measure.cudnn.frontend import Frontend, strides
+from vgg16gpu.lab.measure.cudnn.library import WORKSPACE_NBYTES, measure_cudnn
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
+from vgg16gpu.lab.measure.trial import Trial
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.reference import Reference
-from vgg16gpu.lab.seeds import s1
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
-from vgg16gpu.lab.trial import Trial
 from vgg16gpu.lab.variants import variants
 
 PROBLEM = Problem(2, 3, 17, 13, 4, 3, 2, 1)

@@ -1,4 +1,4 @@
-"""library_three.py: three calls of cuDNN, each with a handle and a result of its own, are one time."""
+"""lab/measure/cudnn/three.py: three calls of cuDNN, each with a handle and a result of its own, are one time."""
 
 from types import SimpleNamespace
 
@@ -7,13 +7,13 @@ import pytest
 
 from tests.lab.conftest import LITTLE
 from tests.lab.fake_libraries import Engine
-from tests.lab.test_library import PROBLEM, RIGHT, front_end, host, torch  # noqa: F401 - fixtures
+from tests.lab.measure.test_library import PROBLEM, RIGHT, front_end, host, torch  # noqa: F401 - fixtures
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.baseline import CUDNN_THREE, measure_baseline
-from vgg16gpu.lab.library_base import Candidate, Request
-from vgg16gpu.lab.library_frontend import Frontend
-from vgg16gpu.lab.library_three import CALLS, Together, measure_three
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure.baseline import CUDNN_THREE, measure_baseline
+from vgg16gpu.lab.measure.cudnn.base import Candidate, Request
+from vgg16gpu.lab.measure.cudnn.frontend import Frontend
+from vgg16gpu.lab.measure.cudnn.three import CALLS, Together, measure_three
+from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.reference import Reference
 
 

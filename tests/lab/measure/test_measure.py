@@ -1,4 +1,4 @@
-"""measure.py: nothing wrong gets a time, nothing endless is waited for, what is timed is said."""
+"""lab/measure/measure.py: nothing wrong gets a time, nothing endless is waited for, what is timed is said."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,17 @@ from dataclasses import replace
 import pytest
 
 from tests.lab.conftest import LITTLE
-from vgg16gpu.bench.timing import Summary
-from vgg16gpu.lab.measure import Flush, Measurement, Status, TimedTrial, Times, choose_effort, flush_nbytes, measure
+from vgg16gpu.bench.measure.timing import Summary
+from vgg16gpu.lab.measure.measure import (
+    Flush,
+    Measurement,
+    Status,
+    TimedTrial,
+    Times,
+    choose_effort,
+    flush_nbytes,
+    measure,
+)
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.reference import Reference
 

@@ -1,4 +1,4 @@
-"""rehearsal.py: which problems are tried, and what becomes of the processes that try them."""
+"""lab/measure/rehearsal/rehearsal.py: which problems are tried, and what becomes of the processes that try them."""
 
 import logging
 import os
@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.lab import rehearsal, rehearsal_process
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure.measure import Status
+from vgg16gpu.lab.measure.rehearsal import process as rehearsal_process
+from vgg16gpu.lab.measure.rehearsal import rehearsal
+from vgg16gpu.lab.measure.rehearsal.problems import rehearsed
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.rehearsal_problems import rehearsed
 from vgg16gpu.lab.variants import variants
+from vgg16gpu.program.device_properties import DeviceFacts
 
 ASKED = Problem(1, 3, 200, 300, 2, padding=1)
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)

@@ -7,12 +7,12 @@ from unittest import mock
 import pytest
 
 from tests.lab.conftest import LITTLE
-from vgg16gpu.bench.ceilings import Ceilings
+from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab import stand as module
-from vgg16gpu.lab.measure import Measurement, Status
+from vgg16gpu.lab.measure import stand as module
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variants import variants
 
 SMALL = Problem(1, 2, 24, 24, 3, padding=1)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from vgg16gpu.lab.baseline import NUMPY
-from vgg16gpu.lab.measure import Status
+from vgg16gpu.lab.measure.baseline import NUMPY
+from vgg16gpu.lab.measure.measure import Status
+from vgg16gpu.lab.measure.trial import RefusedError, Trial
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.reference import Reference, expected_rows
-from vgg16gpu.lab.trial import RefusedError, Trial
 from vgg16gpu.lab.variant import gaps, places
 
 SMALL = Problem(2, 3, 9, 7, 5, padding=1)

@@ -1,4 +1,4 @@
-"""lab/usage.py: what kernels take, and what a multiprocessor has room for."""
+"""lab/measure/usage.py: what kernels take, and what a multiprocessor has room for."""
 
 import json
 
@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.base import KernelResources
-from vgg16gpu.devices.cuda_compiler import find_nvcc
+from vgg16gpu.devices.cuda.compiler import find_nvcc
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.lab import usage
-from vgg16gpu.lab.usage import LIMITS, NO_COMPILER, resident, usages
+from vgg16gpu.lab.measure import usage
+from vgg16gpu.lab.measure.usage import LIMITS, NO_COMPILER, resident, usages
 from vgg16gpu.lab.variants import variants
 
 HOPPER = LIMITS[9, 0]

@@ -9,20 +9,22 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.lab import network_causes, network_layers, network_pools
 from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.measure import Effort, Status
-from vgg16gpu.lab.network import OnnxruntimeNet, SequentialNet, measure_network, work_of
-from vgg16gpu.lab.network_rows import NetworkRows, Place, Prepared
-from vgg16gpu.lab.seeds import s5
-from vgg16gpu.lab.stand import Stand
+from vgg16gpu.lab.experiments import s5
+from vgg16gpu.lab.ladder import kernels
+from vgg16gpu.lab.ladder.rung import Setting
+from vgg16gpu.lab.measure.measure import Effort, Status
+from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.network import causes as network_causes
+from vgg16gpu.lab.network import layers as network_layers
+from vgg16gpu.lab.network import pools as network_pools
+from vgg16gpu.lab.network.host import OnnxruntimeNet, SequentialNet, measure_network, work_of
+from vgg16gpu.lab.network.rows import NetworkRows, Place, Prepared
 from vgg16gpu.lab.variants import variants
-from vgg16gpu.ladder import kernels
-from vgg16gpu.ladder.rung import Setting
-from vgg16gpu.model import Model
 from vgg16gpu.zoo.generate import make_vgg
 
 IMAGES = 4

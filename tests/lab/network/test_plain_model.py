@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.onnx_models import Model, torch_vgg
+from tests.support.onnx_models import Model, torch_vgg
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.cli import cli
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.lab.experiment import Choice
-from vgg16gpu.lab.figures_seeds import pictures
-from vgg16gpu.lab.measure import Effort, Status
-from vgg16gpu.lab.network import SequentialNet
-from vgg16gpu.lab.plain_model import plain_model
-from vgg16gpu.lab.record import content
-from vgg16gpu.lab.seeds import s5
-from vgg16gpu.lab.stand import Stand
+from vgg16gpu.lab.experiments import s5
+from vgg16gpu.lab.experiments.record import content
+from vgg16gpu.lab.figures.seeds import pictures
+from vgg16gpu.lab.measure.measure import Effort, Status
+from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.network.host import SequentialNet
+from vgg16gpu.lab.network.plain_model import plain_model
 from vgg16gpu.lab.variants import variants
-from vgg16gpu.reference import Oracle
 from vgg16gpu.zoo.generate import make_vgg
 
 EFFORT = Effort(seconds=0.0, samples=3, limit=1.0, cold=False)

@@ -1,4 +1,4 @@
-"""folder.py and template.py: somebody's own kernels, from `lab new` on."""
+"""lab/own/folder.py and lab/own/template.py: somebody's own kernels, from `lab new` on."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ import pytest
 
 from tests.lab.harness import check, problem_id, random_problems
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab import template
-from vgg16gpu.lab.folder import own_variants
+from vgg16gpu.lab.measure.trial import Trial
+from vgg16gpu.lab.own import template
+from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.template import write_template
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.template import write_template
-from vgg16gpu.lab.trial import Trial
 
 
 @pytest.mark.parametrize("problem", random_problems("template", 8), ids=problem_id)

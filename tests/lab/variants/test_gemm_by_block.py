@@ -1,15 +1,15 @@
-"""vgg16gpu/lab/variants/gemm_by_block.py: never timed in blocks that cannot be launched; basic under another name."""
+"""gemm_by_block.py: never timed in blocks that cannot be launched; basic under another name."""
 
 from __future__ import annotations
 
 import pytest
 
 from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.measure.trial import InvalidLaunchError, Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import InvalidLaunchError, Trial
 from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants import gemm_basic
-from vgg16gpu.lab.variants.gemm_by_block import VARIANTS
+from vgg16gpu.lab.variants.gemm import gemm_basic
+from vgg16gpu.lab.variants.gemm.gemm_by_block import VARIANTS
 
 (VARIANT,) = VARIANTS
 

@@ -1,4 +1,4 @@
-"""kernels/lab/gemm_by_row.cu: a thread for each output channel."""
+"""kernels/lab/gemm/gemm_by_row.cu: a thread for each output channel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import places
-from vgg16gpu.lab.variants.gemm_by_row import VARIANTS
+from vgg16gpu.lab.variants.gemm.gemm_by_row import VARIANTS
 
 (VARIANT,) = VARIANTS
 

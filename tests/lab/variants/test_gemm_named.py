@@ -1,4 +1,4 @@
-"""kernels/lab/gemm_named.cu: the machine code of gemm_shared.cu."""
+"""kernels/lab/gemm/gemm_named.cu: the machine code of gemm_shared.cu."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab.reports.machine_code import cubin, section
-from vgg16gpu.kernel_source import read_source
-from vgg16gpu.lab.variants.gemm_named import VARIANTS
+from vgg16gpu.devices.kernel_source import read_source
+from vgg16gpu.lab.variants.gemm.gemm_named import VARIANTS
 
 (VARIANT,) = VARIANTS
 BLOCKS = VARIANT.parameters["block"]

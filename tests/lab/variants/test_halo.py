@@ -11,15 +11,14 @@ import pytest
 
 from tests.lab.harness import check, problem_id
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.kernel_source import include_dirs, source_path
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.devices.kernel_source import include_dirs, source_path
 from vgg16gpu.lab.experiment import Case, Choice
-from vgg16gpu.lab.halo import tile_nbytes
+from vgg16gpu.lab.experiments import s4
+from vgg16gpu.lab.measure.trial import RefusedError, Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.seeds import s4
-from vgg16gpu.lab.trial import RefusedError, Trial
 from vgg16gpu.lab.variant import Variant, places
-from vgg16gpu.lab.variants import (
+from vgg16gpu.lab.variants.halo import (
     halo_edge,
     halo_even,
     halo_float4,
@@ -28,7 +27,8 @@ from vgg16gpu.lab.variants import (
     halo_published,
     halo_shared,
 )
-from vgg16gpu.program import Step
+from vgg16gpu.lab.variants.halo.launches import tile_nbytes
+from vgg16gpu.program.launches import Step
 
 MODULES = (halo_edge, halo_even, halo_float4, halo_shared, halo_prefetch, halo_oc_outside)
 VARIANTS = tuple(variant for module in MODULES for variant in module.VARIANTS)

@@ -1,4 +1,4 @@
-"""The column matrix of kernels/lab/im2col.cu bit for bit, and what all variants share that multiply with it."""
+"""The column matrix of kernels/lab/gemm/im2col.cu bit for bit, and what all variants share that multiply with it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 
 from tests.lab.harness import problem_id, random_problems
 from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.lab import im2col
+from vgg16gpu.lab.measure.trial import InvalidLaunchError, RefusedError, Trial
 from vgg16gpu.lab.problem import Array, Problem
-from vgg16gpu.lab.trial import InvalidLaunchError, RefusedError, Trial
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant, places
-from vgg16gpu.lab.variants import (
+from vgg16gpu.lab.variants.gemm import (
     gemm_basic,
     gemm_by_block,
     gemm_by_column,
@@ -22,9 +21,10 @@ from vgg16gpu.lab.variants import (
     gemm_named,
     gemm_register,
     gemm_shared,
+    im2col,
     im2col_vector,
 )
-from vgg16gpu.program import Arena, Pointer
+from vgg16gpu.program.values import Arena, Pointer
 
 MODES = (gemm_basic, gemm_shared, gemm_named, gemm_register)
 PARTITIONS = (gemm_by_row, gemm_by_column, gemm_by_block)

@@ -1,4 +1,4 @@
-"""kernels/lab/simple_16x16.cu: sizes about that of a block."""
+"""kernels/lab/direct/simple_16x16.cu: sizes about that of a block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.variants.simple_16x16 import VARIANTS
+from vgg16gpu.lab.variants.direct.simple_16x16 import VARIANTS
 
 (VARIANT,) = VARIANTS
 

@@ -1,4 +1,4 @@
-"""kernels/lab/tiled_constant.cu: the same bits as with weights from global memory, and what fits neither memory."""
+"""tiled_constant.cu: the same bits as with weights from global memory, and what fits neither memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.measure.trial import RefusedError, Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import RefusedError, Trial
-from vgg16gpu.lab.variants import tiled_shared
-from vgg16gpu.lab.variants.tiled_constant import VARIANTS
-from vgg16gpu.program import Pointer
+from vgg16gpu.lab.variants.direct import tiled_shared
+from vgg16gpu.lab.variants.direct.tiled_constant import VARIANTS
+from vgg16gpu.program.values import Pointer
 
 (VARIANT,) = VARIANTS
 (TILED,) = tiled_shared.VARIANTS

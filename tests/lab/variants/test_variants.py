@@ -10,10 +10,10 @@ import pytest
 
 from tests.lab.harness import check, problem_id, problems_for
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu import CpuDevice
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.lab.measure.rehearsal.process import Guarded
+from vgg16gpu.lab.measure.trial import MAX_THREADS, Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.rehearsal_process import Guarded
-from vgg16gpu.lab.trial import MAX_THREADS, Trial
 from vgg16gpu.lab.variant import Variant, places
 from vgg16gpu.lab.variants import variants
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernel_signatures import arguments
 from tests.lab.harness import check, problem_id
-from vgg16gpu.devices.cuda import CudaDevice
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.kernel_source import read_source
+from tests.support.kernel_signatures import arguments
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.devices.kernel_source import read_source
+from vgg16gpu.lab.measure.trial import RefusedError, guarded
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import RefusedError, guarded
 from vgg16gpu.lab.variant import places
 from vgg16gpu.lab.variants.wgmma_smallest import VARIANTS
-from vgg16gpu.program import Step, TensorMap
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step, TensorMap
 
 (VARIANT,) = VARIANTS
 PROBLEMS = (

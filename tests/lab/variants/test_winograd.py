@@ -7,8 +7,8 @@ import pytest
 
 from tests.lab.harness import check
 from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.measure.trial import RefusedError, Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import RefusedError, Trial
 from vgg16gpu.lab.variants.winograd import VARIANTS
 
 (VARIANT,) = VARIANTS

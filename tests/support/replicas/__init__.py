@@ -6,14 +6,14 @@ are not, with the nodes that a refusal has to name; BROKEN are files that are no
 
 from __future__ import annotations
 
-from replicas.base import Array, Broken, Refused, Replica, answers, in_float32, retyped
-from replicas.broken import BROKEN
-from replicas.layers import CONVOLUTIONS, ELEMENTWISE, FULLY_CONNECTED, POOLS, SOFTMAXES
-from replicas.refused import REFUSED
-from replicas.rows import ROWS
-from replicas.shapes import LAYERS_AND_FOLDS, SHAPES
-from replicas.storage import FILES
-from replicas.torch_files import dynamo, equal_biases, torch_legacy
+from tests.support.replicas.base import Array, Broken, Refused, Replica, answers, in_float32, retyped
+from tests.support.replicas.broken import BROKEN
+from tests.support.replicas.layers import CONVOLUTIONS, ELEMENTWISE, FULLY_CONNECTED, POOLS, SOFTMAXES
+from tests.support.replicas.refused import REFUSED
+from tests.support.replicas.rows import ROWS
+from tests.support.replicas.shapes import LAYERS_AND_FOLDS, SHAPES
+from tests.support.replicas.storage import FILES
+from tests.support.replicas.torch_files import dynamo, equal_biases, torch_legacy
 
 __all__ = [
     "BROKEN",

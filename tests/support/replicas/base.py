@@ -14,9 +14,9 @@ import numpy.typing as npt
 import onnx
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
-from onnx_models import Model, random_input
 
-from vgg16gpu.onnxruntime_session import open_session
+from tests.support.onnx_models import Model, random_input
+from vgg16gpu.checks.onnxruntime_session import open_session
 
 Array = npt.NDArray[Any]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper
-from onnx_models import Model
 
-from replicas.base import CLASSES, finish, norm_weights, weight
-from replicas.torch_files import torch_file
-from replicas.writer import NORM_PARTS, SQUARE
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import CLASSES, finish, norm_weights, weight
+from tests.support.replicas.torch_files import torch_file
+from tests.support.replicas.writer import NORM_PARTS, SQUARE
 
 
 def norm(model: Model, x: str, place: str, channels: int, epsilon: float) -> str:

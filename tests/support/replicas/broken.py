@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx
 
-from replicas.base import EXPORT, Broken, write, write_external
-from replicas.storage import short_vgg
+from tests.support.replicas.base import EXPORT, Broken, write, write_external
+from tests.support.replicas.storage import short_vgg
 
 
 def raw(data: bytes) -> Callable[[Path], Path]:

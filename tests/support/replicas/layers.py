@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto
-from onnx_models import Model
 
-from replicas.base import MAP, Array, Dims, Replica, finish, weight
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import MAP, Array, Dims, Replica, finish, weight
 
 
 def item(

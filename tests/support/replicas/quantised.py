@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, helper, numpy_helper
-from onnx_models import random_input
 
-from replicas.base import FLOAT, Array, answers
-from replicas.zoo_files import mxnet
+from tests.support.onnx_models import random_input
+from tests.support.replicas.base import FLOAT, Array, answers
+from tests.support.replicas.zoo_files import mxnet
 
 
 def ranges(proto: ModelProto) -> dict[str, tuple[float, float]]:

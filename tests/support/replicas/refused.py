@@ -7,13 +7,24 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper
-from onnx_models import Model
 
-from replicas.base import DOUBLE, EXPORT, FLOAT, INT64, MAP, Refused, edited, finish, norm_weights, retyped
-from replicas.layers import MATRIX, chain, integers, item, numbers, one, scalar
-from replicas.quantised import qlinear
-from replicas.storage import short_vgg
-from replicas.torch_files import torch_legacy, training_dynamo, training_legacy
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import (
+    DOUBLE,
+    EXPORT,
+    FLOAT,
+    INT64,
+    MAP,
+    Refused,
+    edited,
+    finish,
+    norm_weights,
+    retyped,
+)
+from tests.support.replicas.layers import MATRIX, chain, integers, item, numbers, one, scalar
+from tests.support.replicas.quantised import qlinear
+from tests.support.replicas.storage import short_vgg
+from tests.support.replicas.torch_files import torch_legacy, training_dynamo, training_legacy
 
 
 def named(*names: str) -> Callable[[NodeProto], bool]:

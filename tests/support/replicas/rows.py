@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from replicas.base import FLOAT, HALF, SIZE, Replica, in_float32, retyped
-from replicas.branches import caffe2_resnet, resnet, squeezenet, torch_squeezenet
-from replicas.quantised import dequantised, qdq
-from replicas.torch_files import dynamo, equal_biases, torch_legacy, view
-from replicas.writer import OLD_STYLE
-from replicas.zoo_files import caffe2_alexnet, caffe2_vgg19, cntk_mnist, keras, mxnet, spatial, timm
+from tests.support.replicas.base import FLOAT, HALF, SIZE, Replica, in_float32, retyped
+from tests.support.replicas.branches import caffe2_resnet, resnet, squeezenet, torch_squeezenet
+from tests.support.replicas.quantised import dequantised, qdq
+from tests.support.replicas.torch_files import dynamo, equal_biases, torch_legacy, view
+from tests.support.replicas.writer import OLD_STYLE
+from tests.support.replicas.zoo_files import caffe2_alexnet, caffe2_vgg19, cntk_mnist, keras, mxnet, spatial, timm
 
 ROWS: dict[str, Replica] = {
     "torch-legacy": Replica(torch_legacy),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from onnx import numpy_helper
-from onnx_models import Model
 
-from replicas.base import FLOAT, INT64
-from replicas.layers import MATRIX, chain, floats, integers, item, numbers, one, scalar, two_paths
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import FLOAT, INT64
+from tests.support.replicas.layers import MATRIX, chain, floats, integers, item, numbers, one, scalar, two_paths
 
 SHAPES = {
     **{

@@ -9,13 +9,26 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
-from onnx_models import Model
 
-from replicas.base import FLOAT, HALF, SHORT, SIZE, Replica, edited, finish, in_float32, retyped, tensors, weight, write
-from replicas.layers import item
-from replicas.shapes import cast_there_and_back
-from replicas.torch_files import torch_file
-from replicas.writer import Writer, legacy_style
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import (
+    FLOAT,
+    HALF,
+    SHORT,
+    SIZE,
+    Replica,
+    edited,
+    finish,
+    in_float32,
+    retyped,
+    tensors,
+    weight,
+    write,
+)
+from tests.support.replicas.layers import item
+from tests.support.replicas.shapes import cast_there_and_back
+from tests.support.replicas.torch_files import torch_file
+from tests.support.replicas.writer import Writer, legacy_style
 
 
 def typed_fields(proto: ModelProto) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper
-from onnx_models import Model
 
-from replicas.base import CLASSES, FLOAT, HALF, SHORT, SIZE, finish, retyped, set_integer
-from replicas.writer import DYNAMO_STYLE, Style, Writer, legacy_style
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import CLASSES, FLOAT, HALF, SHORT, SIZE, finish, retyped, set_integer
+from tests.support.replicas.writer import DYNAMO_STYLE, Style, Writer, legacy_style
 
 
 def torch_legacy(

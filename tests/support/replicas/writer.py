@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import helper
-from onnx_models import Model
 
-from replicas.base import CLASSES, HIDDEN, SIZE, VGG16, norm_weights, weight
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import CLASSES, HIDDEN, SIZE, VGG16, norm_weights, weight
 
 
 @dataclass(frozen=True)

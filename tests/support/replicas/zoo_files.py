@@ -8,11 +8,23 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto
-from onnx_models import Model
 
-from replicas.base import CLASSES, HIDDEN, INT32, INT64, SHORT, SIZE, VGG16, VGG19, finish, set_integer, weight
-from replicas.torch_files import torch_file
-from replicas.writer import CAFFE2_STYLE, MXNET_STYLE, SQUARE, Writer, legacy_style
+from tests.support.onnx_models import Model
+from tests.support.replicas.base import (
+    CLASSES,
+    HIDDEN,
+    INT32,
+    INT64,
+    SHORT,
+    SIZE,
+    VGG16,
+    VGG19,
+    finish,
+    set_integer,
+    weight,
+)
+from tests.support.replicas.torch_files import torch_file
+from tests.support.replicas.writer import CAFFE2_STYLE, MXNET_STYLE, SQUARE, Writer, legacy_style
 
 
 def mxnet(opset: int = 7, ir: int = 3, *, norm: bool = False) -> ModelProto:

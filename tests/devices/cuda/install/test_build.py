@@ -1,4 +1,4 @@
-"""pycuda_compile.py: the files of an extension compiled side by side, by setuptools itself."""
+"""devices/cuda/install/build.py: the files of an extension compiled side by side, by setuptools itself."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu.pycuda_compile import Progress, in_parallel
+from vgg16gpu.devices.cuda.install.build import Progress, in_parallel
 
 SETUP = """
 from setuptools import Extension, setup
@@ -98,7 +98,7 @@ def test_progress_is_told_while_a_file_takes_long():
 
 
 def build(folder):
-    command = [sys.executable, "-m", "vgg16gpu.pycuda_compile", str(folder), str(folder / "made"), "2"]
+    command = [sys.executable, "-m", "vgg16gpu.devices.cuda.install.build", str(folder), str(folder / "made"), "2"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

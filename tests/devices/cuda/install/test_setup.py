@@ -1,12 +1,13 @@
-"""cuda_setup.py with a driver, toolkits and a pip that are made here: what is asked for, and what is said."""
+"""setup.py with a driver, toolkits and a pip that are made here: what is asked for, and what is said."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from vgg16gpu import cuda_setup, pycuda_wheel
-from vgg16gpu.cuda_probe import Bindings, Driver, Gpu, Toolkit
+from vgg16gpu.devices.cuda.install import setup as cuda_setup
+from vgg16gpu.devices.cuda.install import wheel as pycuda_wheel
+from vgg16gpu.devices.cuda.probe import Bindings, Driver, Gpu, Toolkit
 from vgg16gpu.errors import DeviceError
 
 H200 = Gpu("NVIDIA H200", (9, 0), 139 << 30)

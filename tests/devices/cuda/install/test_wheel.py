@@ -1,4 +1,4 @@
-"""pycuda_wheel.py with a driver, a toolkit, a compiler and a pip that are made here: what is built, kept and taken."""
+"""wheel.py with a driver, a toolkit, a compiler and a pip that are made here: what is built, kept and taken."""
 
 import io
 import subprocess
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from vgg16gpu import pycuda_wheel
-from vgg16gpu.cuda_probe import Driver, Toolkit
 from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.cuda.install import wheel as pycuda_wheel
+from vgg16gpu.devices.cuda.install.wheel import PYCUDA, PycudaWheels
+from vgg16gpu.devices.cuda.probe import Driver, Toolkit
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.pycuda_wheel import PYCUDA, PycudaWheels
 
 ARCHIVE = f"pycuda-{PYCUDA}"
 TAG = "cp312-cp312-linux_x86_64"
@@ -79,7 +79,7 @@ class Machine:
         say("Compiling PyCUDA: 1 of 37 files, 1 s")
         exec(Path(source, "siteconf.py").read_text(), self.settings)
         self.link = Path(self.settings["CUDADRV_LIB_DIR"][0], "libcuda.so").readlink()
-        good = "vgg16gpu.pycuda_compile" not in self.fails
+        good = "vgg16gpu.devices.cuda.install.build" not in self.fails
         if good:
             self.make(Path(folder), f"in parallel, {self.built}")
         return self.done(words, good)
@@ -126,7 +126,7 @@ def test_it_is_built_in_parallel_with_the_drivers_library(machine, tmp_path, mon
     assert machine.settings["CUDA_ENABLE_CURAND"] is False
     assert machine.settings["CXXFLAGS"] == list(pycuda_wheel.FLAGS)
     assert machine.link == DRIVER.library
-    (build,) = [command for command in machine.commands if "vgg16gpu.pycuda_compile" in command]
+    (build,) = [command for command in machine.commands if "vgg16gpu.devices.cuda.install.build" in command]
     assert build[-1] == "16"
     assert build[0] == "env"
     assert "/tools" in build[1]  # setuptools and numpy of its own: the environment may have none
@@ -190,7 +190,7 @@ def test_fresh_takes_the_place_of_what_was_kept(machine):
     assert len(KernelCache(pycuda_wheel.CACHE_KIND).entries()) == 1
 
 
-@pytest.mark.parametrize("fails", ["vgg16gpu.pycuda_compile", "--target"])
+@pytest.mark.parametrize("fails", ["vgg16gpu.devices.cuda.install.build", "--target"])
 def test_where_that_way_fails_pip_builds_it_and_the_reason_is_said(machine, fails):
     machine.fails = [fails]
     assert machine.wheel() == ("by pip, 0", True)
@@ -200,7 +200,7 @@ def test_where_that_way_fails_pip_builds_it_and_the_reason_is_said(machine, fail
 
 
 def test_where_nothing_works_the_end_of_what_pip_said_is_the_error(machine, cache):
-    machine.fails = ["vgg16gpu.pycuda_compile", "wheel"]
+    machine.fails = ["vgg16gpu.devices.cuda.install.build", "wheel"]
     with pytest.raises(DeviceError, match=r"(?s)pip wheel.*failed:.*ERROR"):
         machine.wheel()
     assert not cache.exists() or not list(cache.iterdir())
