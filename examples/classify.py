@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from vgg16gpu import Engine
-from vgg16gpu.images import load_image
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.scores import softmax
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.scores import softmax
+from vgg16gpu.pictures.images import load_image
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample
 from vgg16gpu.zoo.labels import load as load_names
 

@@ -8,8 +8,8 @@ On the command line: `vgg16gpu calibrate MODEL --images FOLDER`, then `vgg16gpu 
 import numpy as np
 
 from vgg16gpu import Engine
-from vgg16gpu.calibration import calibrate, calibration_engine
-from vgg16gpu.inputs import NamedInput
+from vgg16gpu.pictures.inputs import NamedInput
+from vgg16gpu.runtime.calibration import calibrate, calibration_engine
 from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
 
 pictures, _, digits = heldout()

@@ -23,10 +23,10 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
-from vgg16gpu.normalise import normalise
-from vgg16gpu.preprocessing import Preprocess
+from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, PREPROCESS_KEY
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.zoo.digits import DIGITS_LABELS, DIGITS_MEAN, DIGITS_SIZE, DIGITS_STD, enlarge
-from vgg16gpu.zoo.metadata import LABELS_KEY, PREPROCESS_KEY
 
 SEED = 0
 EPOCHS = 30

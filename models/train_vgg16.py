@@ -36,13 +36,13 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import Pixels
-from vgg16gpu.preprocessing import Preprocess, resize_target
+from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, NOTE_KEY, PREPROCESS_KEY
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.io.preprocessing import Preprocess, resize_target
 from vgg16gpu.zoo.architecture import Layer, Vgg
 from vgg16gpu.zoo.digits import enlarge
-from vgg16gpu.zoo.metadata import LABELS_KEY, NOTE_KEY, PREPROCESS_KEY
 from vgg16gpu.zoo.model_writer import ModelWriter
 
 SPLIT_SEED: Final = 0  # the split of train_digits.py: what one net never saw, the other did not see either

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests import parallel, selection
+from tests.support import parallel, selection
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cuda import CudaDevice
+from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.program import Plan
+from vgg16gpu.program.plans import Plan
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail GPU tests instead of skipping them without a GPU")
     parser.addoption("--record", type=Path, metavar="FILE", help="write outcomes, machine and versions as JSON")
     parser.addoption(
-        "--cases", choices=selection.CHOICES, default=selection.ALL, help="which cases: tests/selection.py"
+        "--cases", choices=selection.CHOICES, default=selection.ALL, help="which cases: tests/support/selection.py"
     )
     parallel.add_option(parser)
 
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     selection.configure(config.getoption("--cases"))
     if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):  # xdist's workers report to one
-        from tests.record import Recorder
+        from tests.support.record import Recorder
 
         if not path.parent.is_dir():  # said now, not after the whole run
             raise pytest.UsageError(f"--record {path}: the folder {path.parent} does not exist")
@@ -104,8 +104,8 @@ def gpu() -> Iterator[CudaDevice]:
 @pytest.fixture(scope="session")
 def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
     """The first GPU, if it has the tensor cores of compute capability 9.0; kernels of all selected cases compiled."""
-    from tests.wgmma_harness import build_together
-    from vgg16gpu.ops.wgmma import has_wgmma
+    from tests.support.wgmma_harness import build_together
+    from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 
     if not gpu.facts.tensor_maps and request.config.getoption("--require-gpu"):
         pytest.fail("tests of the GPU need cuda-bindings, which cannot be imported: make cuda", pytrace=False)
@@ -119,7 +119,7 @@ def hopper(gpu: CudaDevice, request: pytest.FixtureRequest) -> CudaDevice:
 def measured_ceilings() -> Iterator[None]:
     """`bench` and `lab` take the ceilings of a device from one measurement: it takes two seconds on a CPU."""
     from vgg16gpu.bench import session
-    from vgg16gpu.lab import stand
+    from vgg16gpu.lab.measure import stand
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (session, stand):
@@ -131,7 +131,7 @@ _measured: dict[str, Any] = {}
 
 
 def _ceilings(device: Device) -> Any:
-    from vgg16gpu.bench.ceilings import measure_ceilings
+    from vgg16gpu.bench.measure.ceilings import measure_ceilings
 
     name = device.facts.name
     if name not in _measured:
@@ -142,7 +142,7 @@ def _ceilings(device: Device) -> Any:
 @pytest.fixture
 def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
-    from vgg16gpu import engine
+    from vgg16gpu.runtime import engine
 
     make = engine.compile_model
 

@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.accuracy import SCORE_TOLERANCES, score_error
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.choices import KERNELS, PRECISIONS
-from vgg16gpu.cli.show import add_row, console, table
-from vgg16gpu.cli.testbench_case import Bench, Options, Outcome, first_output, judged, prepare
-from vgg16gpu.cli.testbench_report import summary
-from vgg16gpu.engine import Engine
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.graph import Array
-from vgg16gpu.scores import finite_or_none, top_classes
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.cli.common.show import add_row, console, table
+from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
+from vgg16gpu.cli.testbench.report import summary
+from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.scores import finite_or_none, top_classes
+from vgg16gpu.runtime.engine import Engine
 
 
 def every(bench: Bench, limit: int) -> Bench:

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from vgg16gpu.bench.cold_start import DESCRIPTION, ColdStart, measure_cold_start
-from vgg16gpu.bench.environment import environment
+from vgg16gpu.bench.measure.cold_start import DESCRIPTION, ColdStart, measure_cold_start
+from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.session import sample_inputs
-from vgg16gpu.choices import PRECISIONS
-from vgg16gpu.cli.show import add_row, console, table
+from vgg16gpu.cli.common.show import add_row, console, table
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.model import Model
+from vgg16gpu.io.files import atomic_writer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,8 +14,8 @@ from compiled_table import PATH, Figures, Key, Row, Table, compare, renewed, wri
 from kernel_compile import Compiled, Task
 from kernel_variants import HOPPER
 
-from vgg16gpu.devices.ptxas import Usage
-from vgg16gpu.kernel_source import own_sources
+from vgg16gpu.devices.cuda.ptxas import Usage
+from vgg16gpu.devices.kernel_source import own_sources
 
 # Hopper, and Ampere: the oldest card with the copies (cp.async) and bfloat16 products of the kernels' fast ways, which
 # the younger ones below Hopper run as they are.

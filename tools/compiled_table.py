@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.io.files import atomic_writer
 
 PATH: Final = Path(__file__).resolve().parents[1] / "testbench" / "compiled.txt"
 HEADING: Final = """\

@@ -42,11 +42,11 @@ from onnx.backend.base import Backend, BackendRep
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from vgg16gpu import onnx_backend
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.cli.show import add_row, console, heading, progress, table
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.cli.common.show import add_row, console, heading, progress, table
 from vgg16gpu.devices import open_device
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.runtime import onnx_backend
 
 MUST: Final = Path(__file__).resolve().parents[1] / "tests" / "conformance_must.txt"
 KINDS: Final = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from vgg16gpu.cuda_probe import Toolkit
+from vgg16gpu.devices.cuda.probe import Toolkit
 
 NAME: Final = "nvdisasm"
 INSTALL: Final = f"`pip install nvidia-cuda-{NAME}`, or the whole CUDA toolkit"

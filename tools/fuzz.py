@@ -2,9 +2,9 @@
 
     python tools/fuzz.py [--cases N] [--seconds S] [--seed N] [--jobs N] [--output FILE]
 
-Case `number` of a seed is always the same file (tests/fuzz_models.py). Worker processes load each one; what is accepted
-and small is run on the cpu device and compared with onnxruntime. Loading may take 5 s, and 256 MiB more than folding
-constants may. A failed case is kept, as a folder with the model and a report. Exit code 1 when there is one.
+Case `number` of a seed is always the same file (tests/support/fuzz_models.py). Worker processes load each one; what is
+accepted and small is run on the cpu device and compared with onnxruntime. Loading may take 5 s, and 256 MiB more than
+folding constants may. A failed case is kept, as a folder with the model and a report. Exit code 1 when there is one.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from fuzz_worker import (
 )
 from rich.progress import Progress
 
-from tests.fuzz_models import case
-from vgg16gpu.bench.environment import commit
-from vgg16gpu.cli.show import add_row, console, heading, progress, table
-from vgg16gpu.files import atomic_writer
+from tests.support.fuzz_models import case
+from vgg16gpu.bench.measure.environment import commit
+from vgg16gpu.cli.common.show import add_row, console, heading, progress, table
+from vgg16gpu.io.files import atomic_writer
 
 DEFAULT_CASES: Final = 10_000
 CASE_SECONDS: Final = 5.0  # of a processor, to load, and again to run

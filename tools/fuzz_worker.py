@@ -22,17 +22,17 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from tests.fuzz_models import Case, case
-from tests.fuzz_seeds import furnish
-from vgg16gpu.declared import Declared
+from tests.support.fuzz_models import Case, case
+from tests.support.fuzz_seeds import furnish
+from vgg16gpu.checks.onnxruntime_session import import_onnxruntime, open_session
+from vgg16gpu.compiler.declared import Declared
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.onnx.folding.budget import BASE_MEMORY
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
-from vgg16gpu.loader import load
-from vgg16gpu.onnx_memory import BASE_MEMORY
-from vgg16gpu.onnxruntime_session import import_onnxruntime, open_session
-from vgg16gpu.session import Session
-from vgg16gpu.shapes import infer_shapes
-from vgg16gpu.simplify import simplify
+from vgg16gpu.runtime.session import Session
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 

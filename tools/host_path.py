@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.bench.cold_start import with_byte_code
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.choices import PRECISIONS
-from vgg16gpu.cli.show import add_row, console, table
-from vgg16gpu.engine import Engine
-from vgg16gpu.files import atomic_writer
+from vgg16gpu.bench.measure.cold_start import with_byte_code
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.cli.common.show import add_row, console, table
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.runtime.engine import Engine
 
 MAX_ADDED_S = 50e-6  # host to host over device-resident
 MAX_LAUNCH_S = 15e-6

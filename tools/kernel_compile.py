@@ -12,9 +12,9 @@ import disassembler
 import sass
 from kernel_variants import HOPPER, Defines, is_hopper_only
 
-from vgg16gpu.cuda_probe import Toolkit
-from vgg16gpu.devices.ptxas import VERBOSE, Usage, parse
-from vgg16gpu.kernel_source import include_dirs
+from vgg16gpu.devices.cuda.probe import Toolkit
+from vgg16gpu.devices.cuda.ptxas import VERBOSE, Usage, parse
+from vgg16gpu.devices.kernel_source import include_dirs
 
 FLAGS = ("-std=c++17", "--fmad=false", *VERBOSE)
 

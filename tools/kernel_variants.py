@@ -17,21 +17,21 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu import transfer
-from vgg16gpu.devices.cuda_compiler import architecture
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.graph import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
-from vgg16gpu.kernel_source import headers, kernel_dir, source_name
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
+from vgg16gpu.compiler.lowering import modules
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.devices import copy_kernel
+from vgg16gpu.devices.cuda.compiler import architecture
+from vgg16gpu.devices.kernel_source import headers, kernel_dir, source_name
+from vgg16gpu.devices.tile_tables import TABLES, table
 from vgg16gpu.lab import variants as lab
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import places
-from vgg16gpu.ops import modules
-from vgg16gpu.ops.preprocess import Normalisation
-from vgg16gpu.plan import make_plan
-from vgg16gpu.program import Kernel
-from vgg16gpu.quantise import QuantisedOp, Scale, quantised_inputs, stored_scales
-from vgg16gpu.tuned import TABLES, table
-from vgg16gpu.wish import PlanOptions
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel
 
 Defines: TypeAlias = tuple[tuple[str, int], ...]
 
@@ -56,7 +56,7 @@ _SHARED_NBYTES = 227 << 10
 def driver(kernel: str) -> str:
     """The module that launches the kernels of this file (its name without the suffix); "" if there is none."""
     if kernel in OF_DEVICES:
-        return transfer.__name__
+        return copy_kernel.__name__
     wanted = DRIVERS.get(kernel, kernel)
     return next((name for name in modules() if name.rpartition(".")[2] == wanted), "")
 

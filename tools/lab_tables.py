@@ -16,7 +16,7 @@ from typing import Any, Final
 from lab_roofline import by_hand
 from readme_table import ROOT, load, row, settle
 
-from vgg16gpu.ladder.plot import digits
+from vgg16gpu.lab.ladder.plot import digits
 
 PAGE = ROOT / "docs" / "lab.md"
 WHICH: Final = 90  # characters of the cases in which a claim holds; claims.csv has all of them

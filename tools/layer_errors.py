@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch_layers import apply
 
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.engine import Engine
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.graph import Conv, Gemm
-from vgg16gpu.normalise import default_mean, default_std
-from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.normalize import default_mean, default_std
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.runtime.engine import Engine
 
 Tensor: TypeAlias = Any
 MIN_VALUES = 32  # of a channel that is judged alone

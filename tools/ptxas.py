@@ -21,10 +21,10 @@ from compiled_guard import ARCHS, Guard, figures, ships
 from kernel_compile import Compiled, Task, architectures, run
 from kernel_variants import variants
 
-from vgg16gpu.cuda_probe import Toolkit, compile_problem, find_toolkits
-from vgg16gpu.devices.cuda_versions import nvcc_release
-from vgg16gpu.devices.ptxas import Usage
-from vgg16gpu.kernel_source import files
+from vgg16gpu.devices.cuda.probe import Toolkit, compile_problem, find_toolkits
+from vgg16gpu.devices.cuda.ptxas import Usage
+from vgg16gpu.devices.cuda.versions import nvcc_release
+from vgg16gpu.devices.kernel_source import files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,8 +14,8 @@ from pathlib import Path
 import result_tables
 from result_tables import load, report_table, row, shape, short_table, summary, whole_table, whole_text
 
-from vgg16gpu.bench.plot import write_plot
-from vgg16gpu.bench.record import Content, read
+from vgg16gpu.bench.records.plot import write_plot
+from vgg16gpu.bench.records.record import Content, read
 
 __all__ = ["ROOT", "load", "row", "settle"]  # what tools/lab_tables.py shares
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vgg16gpu.bench.ours import NAME
-from vgg16gpu.bench.record import Content, batches, fastest, headline, kinds, peers, precisions, select, version
-from vgg16gpu.bench.timing import Method, Regime
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.records.record import Content, batches, fastest, headline, kinds, peers, precisions, select, version
 
 RESULTS = Path(__file__).resolve().parents[1] / "testbench" / "results"
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vgg16gpu.cuda_probe import nvcc_candidates, probe_driver
+from vgg16gpu.devices.cuda.probe import nvcc_candidates, probe_driver
 
 TOOLS = ("memcheck", "racecheck")
 FOUND_ERRORS = "86"  # exit code that pytest does not use

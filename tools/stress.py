@@ -28,15 +28,15 @@ import stress_memory
 import stress_photos
 import stress_scores
 
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.choices import PRECISIONS
-from vgg16gpu.cli.show import add_row, console, heading, table
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.cli.common.show import add_row, console, heading, table
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.quantization.scale_file import scales_path
 from vgg16gpu.devices import open_device
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import Error
-from vgg16gpu.files import atomic_writer
-from vgg16gpu.scale_file import scales_path
-from vgg16gpu.scores import finite_or_none
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.scores import finite_or_none
+from vgg16gpu.runtime.engine import Engine
 
 
 class Row(Protocol):

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.engine import Engine
-from vgg16gpu.graph import Array
-from vgg16gpu.normalise import Pixels
-from vgg16gpu.zoo.samples import TESTBENCH_SEED, structured_images
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images
+from vgg16gpu.runtime.engine import Engine
 
 BATCHES = (1, 8)
 

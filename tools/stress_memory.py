@@ -11,8 +11,8 @@ import numpy as np
 from stress_bits import pictures
 
 from vgg16gpu.devices import open_device
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import DeviceError, Error
+from vgg16gpu.runtime.engine import Engine
 
 ENOUGH, TOO_LITTLE = 1_000_000_000, 300_000_000  # bytes that are left free
 LARGEST_LOSS = 2 << 20  # the driver gives out memory in pieces of this size

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from vgg16gpu.engine import Engine
 from vgg16gpu.errors import InputError
-from vgg16gpu.inputs import expand_paths
-from vgg16gpu.normalise import Pixels
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.pictures.inputs import expand_paths
+from vgg16gpu.runtime.engine import Engine
 
 BATCH = 32
 LARGEST_RATE = 0.01  # of flagged crops

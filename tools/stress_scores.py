@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.engine import Engine
-from vgg16gpu.graph import Array
-from vgg16gpu.normalise import default_mean, default_std
-from vgg16gpu.program import Plan
-from vgg16gpu.resident import Executor
-from vgg16gpu.zoo.samples import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.io.normalize import default_mean, default_std
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.executor import Executor
 
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 Reference: TypeAlias = Callable[[Array], Scores]

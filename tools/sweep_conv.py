@@ -1,6 +1,7 @@
-"""Time every convolution of a model with every tile and split of kernels/conv_igemm.cu, on the GPU.
+"""Time every convolution of a model with every tile and split of kernels/conv/conv_igemm.cu, on the GPU.
 
-The cost model in vgg16gpu/ops/conv_igemm.py was fitted to such a sweep. Checks first that no choice changes a bit.
+The cost model in vgg16gpu/compiler/lowering/conv/conv_igemm.py was fitted to such a sweep. Checks first that no choice
+changes a bit.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from unittest import mock
 
 import numpy as np
 
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.engine import Engine
-from vgg16gpu.ops import conv_igemm
-from vgg16gpu.ops.conv_igemm import GPU_TILES, ConvTile
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.compiler.lowering.conv import conv_igemm
+from vgg16gpu.compiler.lowering.conv.conv_igemm import GPU_TILES, ConvTile
+from vgg16gpu.runtime.engine import Engine
 
 LAUNCHES = 10  # in one graph, so that launch gaps are a GPU's and not the host's
 REPEATS = 5

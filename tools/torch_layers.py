@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from vgg16gpu.bench.torch_net import module, tensor
-from vgg16gpu.graph import Array, Graph, GraphInput, Op
+from vgg16gpu.bench.peers.torch_net import module, tensor
+from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op
 
 Tensor: TypeAlias = Any
 Scores: TypeAlias = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@
     with Engine("vgg16.onnx") as engine:
         scores = engine.run(x)  # (N, C, H, W) float32, or (N, H, W, C) uint8
 
-Importing the package is free: the engine, and numpy with it, come with the first use of `Engine`.
+Importing the package is free: the engine, and numpy with it, come with the first use of `Engine` or a neighbour.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError, ModelError
 
 if TYPE_CHECKING:
-    from vgg16gpu.calibration import calibrate
-    from vgg16gpu.engine import Engine
-    from vgg16gpu.interop import DeviceArray
-    from vgg16gpu.model import Model
-    from vgg16gpu.session import Session
+    from vgg16gpu.compiler.model import Model
+    from vgg16gpu.runtime.calibration import calibrate
+    from vgg16gpu.runtime.device_array import DeviceArray
+    from vgg16gpu.runtime.engine import Engine
+    from vgg16gpu.runtime.session import Session
 
     __version__: str
 
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 _MODULES = {  # of what costs numpy, so that only who needs it pays
-    "DeviceArray": "interop",
-    "Engine": "engine",
-    "Model": "model",
-    "Session": "session",
-    "calibrate": "calibration",
+    "DeviceArray": "runtime.device_array",
+    "Engine": "runtime.engine",
+    "Model": "compiler.model",
+    "Session": "runtime.session",
+    "calibrate": "runtime.calibration",
 }
 
 

@@ -49,7 +49,7 @@ constexpr int CANARY_WORDS = 8;
 
 enum Order : uint32_t { FORWARD, REVERSE, SHUFFLED };  // in which the threads of a block run between two barriers
 
-// What Python passes; vgg16gpu/devices/cpu_library.py has the same fields.
+// What Python passes; vgg16gpu/devices/cpu/library.py has the same fields.
 struct Launch {
   void** arguments;
   void* memory;  // os_threads * cpu_worker_nbytes() bytes

@@ -7,8 +7,8 @@
 //           and 64 pixels of 64 channels (128 bytes), and four instructions multiply them, 64x64x16 products apiece.
 // Shared:   16 KiB + 8 bytes; 128 threads.
 // Cost:     2*C*KSIZE^2 FLOP per output. 16 KiB are copied for 262,144 products. One stage: the tensor cores wait for
-//           every copy, the copy engine for every product. What is missing here is in kernels/conv_wgmma.cu: several
-//           stages, warps that only copy, larger tiles, a halo that is loaded once for all taps.
+//           every copy, the copy engine for every product. What is missing here is in kernels/conv/conv_wgmma.cu:
+//           several stages, warps that only copy, larger tiles, a halo that is loaded once for all taps.
 // Edges:    the copy engine reads what lies beside the image as zero, and that is the padding; stores are guarded.
 // Teaches:  The smallest convolution with TMA and wgmma that runs: a tensor map for each operand, one barrier that
 //           counts bytes, one thread that asks for copies, 128 that multiply. Compute capability 9.0 alone.

@@ -2,12 +2,12 @@
 
 import pytest
 
-from vgg16gpu.cli import lab as command
-from vgg16gpu.lab.figures import Drawn
-from vgg16gpu.lab.folder import own_variants
-from vgg16gpu.lab.measure import Effort
-from vgg16gpu.lab.stand import Stand
-from vgg16gpu.lab.template import write_template
+from vgg16gpu.cli.lab import command
+from vgg16gpu.lab.figures.write import Drawn
+from vgg16gpu.lab.measure.measure import Effort
+from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.template import write_template
 from vgg16gpu.lab.variants import variants
 
 LITTLE = Effort(seconds=0.01, samples=3, cold=False, products=10**6)
@@ -15,12 +15,12 @@ LITTLE = Effort(seconds=0.01, samples=3, cold=False, products=10**6)
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_measurement_of_the_ceilings(measured_ceilings):
-    """No test here is about how they are measured: tests/test_bench.py has those."""
+    """No test here is about how they are measured: tests/bench/test_bench.py has those."""
 
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    """`lab run` draws none, which takes longer than the run; tests/lab/test_figures.py has those."""
+    """`lab run` draws none, which takes longer than the run; tests/lab/figures/test_figures.py has those."""
     monkeypatch.setattr(command, "draw", lambda *_: Drawn())
 
 

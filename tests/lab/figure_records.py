@@ -4,18 +4,17 @@ from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from unittest.mock import patch
 
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.timing import Summary, summarise
-from vgg16gpu.lab import record
-from vgg16gpu.lab.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.timing import Summary, summarise
 from vgg16gpu.lab.experiment import Case, Choice, Row, experiments, row_of
-from vgg16gpu.lab.lenet import Shape
-from vgg16gpu.lab.measure import Effort, Measurement, Status, Times
-from vgg16gpu.lab.network_causes import causes
+from vgg16gpu.lab.experiments import record, s5
+from vgg16gpu.lab.experiments.s3 import METHODS
+from vgg16gpu.lab.lenet.net import Shape
+from vgg16gpu.lab.measure.baseline import CUDNN, CUDNN_TF32, CUDNN_THREE
+from vgg16gpu.lab.measure.measure import Effort, Measurement, Status, Times
+from vgg16gpu.lab.network.causes import causes
 from vgg16gpu.lab.problem import Network
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.seeds import s5
-from vgg16gpu.lab.seeds.s3 import METHODS
 from vgg16gpu.lab.variants import variants
 
 CEILINGS = Ceilings(4.0e12, 60e12, 1 << 29, "made up")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.kernel_harness import seeded
+from tests.support.kernel_harness import seeded
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
+from vgg16gpu.lab.measure.trial import Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import Trial
 from vgg16gpu.lab.variant import Parameters, Variant
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, find_row, ratio_row, with_own
-from vgg16gpu.lab.measure import Measurement, Status
+from vgg16gpu.lab.experiments import s1, s2
+from vgg16gpu.lab.experiments.record import check_folder, content, write
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.record import check_folder, content, write
-from vgg16gpu.lab.seeds import s1, s2
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 
 CASES = (
     Case("stride", "256", "direct", "stride=3", Problem(1, 3, 256, 256, 1, 3, 3, 1), "direct-hwc"),

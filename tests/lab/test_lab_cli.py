@@ -1,4 +1,4 @@
-"""cli/lab.py: what is chosen, printed, written, and the exit codes."""
+"""cli/lab/command.py: what is chosen, printed, written, and the exit codes."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variants import variants
 
 pytestmark = pytest.mark.usefixtures("no_figures")

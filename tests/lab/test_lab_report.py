@@ -1,4 +1,4 @@
-"""cli/lab_report.py: tables that fit a terminal, their remarks and a compiler's words below them."""
+"""cli/lab/report.py: tables that fit a terminal, their remarks and a compiler's words below them."""
 
 import re
 from types import SimpleNamespace
@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from vgg16gpu.bench.ceilings import Ceilings
-from vgg16gpu.bench.timing import Summary
-from vgg16gpu.cli import lab_report
-from vgg16gpu.facts import DeviceFacts
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.timing import Summary
+from vgg16gpu.cli.lab import report as lab_report
 from vgg16gpu.lab.experiment import Row, experiments
-from vgg16gpu.lab.measure import Measurement, Status, Times
-from vgg16gpu.lab.stand import Stand
+from vgg16gpu.lab.measure.measure import Measurement, Status, Times
+from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.variants import variants
+from vgg16gpu.program.device_properties import DeviceFacts
 
 FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)
 SAMPLE = Times(Summary(1.234e-3, 1.3e-3, 1.2e-3, 30), Summary(2.5e-3, 2.9e-3, 2.2e-3, 30))

@@ -1,4 +1,4 @@
-"""reference.py: the answer in some rows is the answer, and what is wrong in them is seen."""
+"""checks/onnxruntime_oracle.py: the answer in some rows is the answer, and what is wrong in them is seen."""
 
 import numpy as np
 import pytest

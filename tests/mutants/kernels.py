@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgg16gpu.kernel_source import kernel_dir, read_source, source_path
+from vgg16gpu.devices.kernel_source import kernel_dir, read_source, source_path
 
 if TYPE_CHECKING:
     from tests.mutants.table import Mutant

@@ -1,6 +1,6 @@
 """pytest plugin: run any test with a mutant's kernels.
 
-    VGG16GPU_MUTANT="missing barrier" python -m pytest -p tests.mutants.plugin tests/test_conv_igemm.py
+    VGG16GPU_MUTANT="missing barrier" python -m pytest -p tests.mutants.plugin tests/kernels/conv/test_conv_igemm.py
 
 Works on every device, and under every sanitizer.
 """
@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from vgg16gpu import kernel_source
+from vgg16gpu.devices import kernel_source
 
 _folder = Path(mkdtemp(prefix="vgg16gpu-mutant-"))
 

@@ -8,24 +8,22 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tests import (
-    test_conv_igemm,
+from tests.kernels import test_mma
+from tests.kernels.conv import test_conv_igemm
+from tests.kernels.conv.test_conv_igemm import Case
+from tests.kernels.gemm import test_gemm_splitk
+from tests.kernels.general import test_elementwise, test_pool, test_softmax
+from tests.kernels.layout import (
     test_convert,
-    test_elementwise,
-    test_gemm_splitk,
     test_layout,
-    test_mma,
     test_pack,
     test_pack_blocks,
-    test_pool,
     test_preprocess,
     test_scales,
-    test_softmax,
     test_transfer,
 )
-from tests.test_conv_igemm import Case
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program import Element
+from vgg16gpu.program.values import Element
 
 Check: TypeAlias = Callable[[Device], None]
 
@@ -44,7 +42,7 @@ class Mutant(NamedTuple):
     file: str
     edit: Edit
     check: Check
-    order: str = "forward"  # in which the threads run between two barriers, see devices/cpu.py
+    order: str = "forward"  # in which the threads run between two barriers, see devices/cpu/device.py
 
 
 PLAIN = partial(test_conv_igemm.test_edges, case=Case((2, 5, 6, 9), 10))

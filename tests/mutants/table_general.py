@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests import (
-    test_conv_general,
-    test_elementwise,
-    test_lrn,
-    test_matmul,
-    test_pool,
-    test_rearrange,
-    test_softmax,
-)
+from tests.kernels.conv import test_conv_general
+from tests.kernels.general import test_elementwise, test_lrn, test_matmul, test_pool, test_rearrange, test_softmax
 from tests.mutants.table import Edit, Mutant
 
 MAPS = (2, 5, 3, 4)

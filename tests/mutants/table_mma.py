@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests import test_conv_mma, test_gemm_mma, test_mma
-from tests.mma_harness import FullyMmaCase
+from tests.kernels import test_mma
+from tests.kernels.conv import test_conv_mma
+from tests.kernels.conv.test_conv_igemm import Case as Shapes
+from tests.kernels.conv.test_conv_mma import Case
+from tests.kernels.gemm import test_gemm_mma
 from tests.mutants.table import Edit, Mutant
-from tests.test_conv_igemm import Case as Shapes
-from tests.test_conv_mma import Case
+from tests.support.mma_harness import FullyMmaCase
 
 case = partial(partial, test_conv_mma.test_small_shapes)
 PLAIN = case(case=Case("fp16", Shapes((2, 70, 7, 7), 70)))

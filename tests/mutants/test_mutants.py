@@ -16,12 +16,12 @@ from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE, Mutant
 from tests.mutants.table import MUTANTS as FFMA_MUTANTS
 from tests.mutants.table_general import GENERAL_MUTANTS
 from tests.mutants.table_mma import MMA_MUTANTS
-from vgg16gpu import kernel_source
-from vgg16gpu.devices import sanitize
-from vgg16gpu.devices.cpu import CpuDevice
-from vgg16gpu.devices.sanitize import Sanitizer
+from vgg16gpu.devices import kernel_source
+from vgg16gpu.devices.cpu import sanitize
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.devices.cpu.sanitize import Sanitizer
+from vgg16gpu.devices.kernel_source import own_sources, source_path
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.kernel_source import own_sources, source_path
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = (*FFMA_MUTANTS, *GENERAL_MUTANTS, *MMA_MUTANTS)

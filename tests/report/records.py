@@ -4,12 +4,12 @@ import json
 from unittest.mock import patch
 
 from tests.lab import figure_records
-from vgg16gpu.bench.record import read
-from vgg16gpu.lab import profile as lab_profile
+from vgg16gpu.bench.records.record import read
+from vgg16gpu.lab.experiments.record import write
+from vgg16gpu.lab.measure import profile as lab_profile
+from vgg16gpu.lab.measure.profile import READINGS, Job, Profile
+from vgg16gpu.lab.measure.usage import Usage, Usages
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.profile import READINGS, Job, Profile
-from vgg16gpu.lab.record import write
-from vgg16gpu.lab.usage import Usage, Usages
 
 HOSTILE = "<script>alert('x')</script> & \"co\""
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;co&quot;"
@@ -208,4 +208,4 @@ def write_all(folder):
 
 def without_matplotlib():
     """Pictures cannot be drawn."""
-    return patch("vgg16gpu.report.pictures.importlib.util.find_spec", return_value=None)
+    return patch("vgg16gpu.report.html.pictures.importlib.util.find_spec", return_value=None)

@@ -7,9 +7,9 @@ import pytest
 
 from tests.report.parsed import Page
 from tests.report.records import ESCAPED, HOSTILE, bench, lab, ladder, others, without_matplotlib
+from vgg16gpu.devices.kernel_source import SUFFIXES, files, read_source, source_name
 from vgg16gpu.errors import InputError
-from vgg16gpu.kernel_source import SUFFIXES, files, read_source, source_name
-from vgg16gpu.lab.record import write
+from vgg16gpu.lab.experiments.record import write
 from vgg16gpu.report.folder import find_results
 from vgg16gpu.report.page import SECTIONS, page
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.report.parsed import Page
-from vgg16gpu.report import sources
-from vgg16gpu.report.highlight import highlight
-from vgg16gpu.report.markup import element, error, joined, number, table
-from vgg16gpu.report.roofline import Dot, Roof, draw
-from vgg16gpu.report.style import CSS
+from vgg16gpu.report.html.highlight import highlight
+from vgg16gpu.report.html.markup import element, error, joined, number, table
+from vgg16gpu.report.html.style import CSS
+from vgg16gpu.report.sections import sources
+from vgg16gpu.report.sections.roofline import Dot, Roof, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 

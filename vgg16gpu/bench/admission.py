@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from vgg16gpu.accuracy import score_error
-from vgg16gpu.bench.findings import Absent, Remarks
-from vgg16gpu.bench.peer_remote import RemotePeer
-from vgg16gpu.bench.precision import SCORE_TOLERANCES, peer_tolerance
-from vgg16gpu.bench.timing import Contender, LostError
+from vgg16gpu.bench.measure.timing import Contender, LostError
+from vgg16gpu.bench.peers.remote import RemotePeer
+from vgg16gpu.bench.records.findings import Absent, Remarks
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.promises import SCORE_TOLERANCES, peer_tolerance
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import Error
-from vgg16gpu.graph import Array
 
 Admitted = tuple[Contender, float | None]
 

@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 
 from vgg16gpu.bench.admission import Admitted, WrongScoresError, admit, checked
-from vgg16gpu.bench.ceilings import measure_ceilings
-from vgg16gpu.bench.environment import environment, gpu_readings, worker_threads
-from vgg16gpu.bench.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks, Wanted
-from vgg16gpu.bench.layers import LayerEffort, floors, measure_layers
-from vgg16gpu.bench.ours import EngineContender
-from vgg16gpu.bench.peer_fleet import Fleet
-from vgg16gpu.bench.peer_remote import RemotePeer
-from vgg16gpu.bench.peers import Setting, has_tf32
-from vgg16gpu.bench.readings import Watch
-from vgg16gpu.bench.sustained import FROM_BATCH, Sustained, device_method, measure_sustained
-from vgg16gpu.bench.timing import (
+from vgg16gpu.bench.measure.ceilings import measure_ceilings
+from vgg16gpu.bench.measure.environment import environment, gpu_readings, worker_threads
+from vgg16gpu.bench.measure.layers import LayerEffort, floors, measure_layers
+from vgg16gpu.bench.measure.ours import EngineContender
+from vgg16gpu.bench.measure.readings import Watch
+from vgg16gpu.bench.measure.sustained import FROM_BATCH, Sustained, device_method, measure_sustained
+from vgg16gpu.bench.measure.timing import (
     CPU_EFFORT,
     GPU_EFFORT,
     Contender,
@@ -32,13 +28,17 @@ from vgg16gpu.bench.timing import (
     measure_in_turns,
     measure_iterations,
 )
-from vgg16gpu.engine import Engine
+from vgg16gpu.bench.peers.base import Setting, has_tf32
+from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.remote import RemotePeer
+from vgg16gpu.bench.records.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks, Wanted
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.testbench import STANDARD_INPUTS, standard_inputs
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.errors import Error
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Array, Graph
-from vgg16gpu.normalise import default_mean, default_std
-from vgg16gpu.reference import Oracle
-from vgg16gpu.testbench import STANDARD_INPUTS, standard_inputs
+from vgg16gpu.io.normalize import default_mean, default_std
+from vgg16gpu.runtime.engine import Engine
 
 SUSTAINED_SECONDS = {"cuda": 3.0, "cpu": 0.0}  # of load, by default
 _LAYER_SHARE = 0.1  # of the seconds for a number, for one step; there are some twenty

@@ -18,25 +18,25 @@ from typing import Any, NoReturn
 
 import click
 
-from vgg16gpu.cli.tell import never_fail_on_text, set_verbosity, tell, telling_log
+from vgg16gpu.cli.common.tell import never_fail_on_text, set_verbosity, tell, telling_log
+from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.errors import Error, InputError
-from vgg16gpu.platforms import supported_machine
-from vgg16gpu.shown import printable
+from vgg16gpu.io.shown import printable
 
 # name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
 COMMANDS = {
-    "infer": ("infer_command", "Classify images, or arrays of numbers."),
-    "testbench": ("testbench", "Check scores and layers against onnxruntime or given references."),
-    "bench": ("bench", "Measure: latency, throughput, per-layer table, peers."),
+    "infer": ("infer.command", "Classify images, or arrays of numbers."),
+    "testbench": ("testbench.command", "Check scores and layers against onnxruntime or given references."),
+    "bench": ("bench.command", "Measure: latency, throughput, per-layer table, peers."),
     "ladder": ("ladder", "Climb from naive kernels to the fastest: a whole VGG, checked at every rung."),
-    "info": ("info", "Describe a model and its plan: layers, cost, memory. Needs no GPU."),
+    "info": ("info.command", "Describe a model and its plan: layers, cost, memory. Needs no GPU."),
     "calibrate": ("calibrate", "Choose the scales of int8 from images."),
-    "lab": ("lab", "The convolution lab: published experiments run again, your own kernels beside them."),
+    "lab": ("lab.command", "The convolution lab: published experiments run again, your own kernels beside them."),
     "report": ("report", "Everything recorded, and all kernels, as one HTML page."),
     "tune": ("tune", "Measure which tiles are fastest on this GPU."),
     "doctor": ("doctor", "Check driver, toolkit, compiler, memory; say what to fix."),
     "cache": ("cache", "Show or clear the compiled kernels."),
-    "model": ("model", "Make or fetch a VGG model file; write out weights."),
+    "model": ("model.command", "Make or fetch a VGG model file; write out weights."),
 }
 
 EXIT_CHECK_FAILED = 1

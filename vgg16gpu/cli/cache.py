@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vgg16gpu.cli.options import json_option
-from vgg16gpu.cli.show import add_row, console, print_json, table
+from vgg16gpu.cli.common.options import json_option
+from vgg16gpu.cli.common.show import add_row, console, print_json, table
 from vgg16gpu.devices.cache import KernelCache, cache_dir
-from vgg16gpu.pycuda_wheel import CACHE_KIND
+from vgg16gpu.devices.cuda.install.wheel import CACHE_KIND
 
 KINDS = ("cpu", "cuda", "lenet", CACHE_KIND)
 

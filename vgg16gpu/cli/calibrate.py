@@ -11,20 +11,20 @@ from typing import Any
 import click
 import numpy as np
 
-from vgg16gpu.calibration import Calibration, calibrate, calibration_engine
-from vgg16gpu.cli.model_notes import model_notes
-from vgg16gpu.cli.options import device_option, find_model, json_option, model_argument, size_option
-from vgg16gpu.cli.preprocess_options import PixelOptions, preprocess_options
-from vgg16gpu.cli.show import add_row, console, print_json, progress, sentence, table
-from vgg16gpu.cli.tell import device_words
+from vgg16gpu.cli.common.model_notes import model_notes
+from vgg16gpu.cli.common.options import device_option, find_model, json_option, model_argument, size_option
+from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
+from vgg16gpu.cli.common.show import add_row, console, print_json, progress, sentence, table
+from vgg16gpu.cli.common.tell import device_words
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.histogram import METHOD
+from vgg16gpu.compiler.quantization.scale_file import scales_path, write_scales
 from vgg16gpu.errors import ModelError
-from vgg16gpu.files import check_writable
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.histogram import METHOD
-from vgg16gpu.images import IMAGE_SUFFIXES
-from vgg16gpu.inputs import expand_paths, read_inputs, spec_of
-from vgg16gpu.model import Model
-from vgg16gpu.scale_file import scales_path, write_scales
+from vgg16gpu.io.files import check_writable
+from vgg16gpu.pictures.images import IMAGE_SUFFIXES
+from vgg16gpu.pictures.inputs import expand_paths, read_inputs, spec_of
+from vgg16gpu.runtime.calibration import Calibration, calibrate, calibration_engine
 
 _LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
 

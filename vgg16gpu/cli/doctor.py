@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from vgg16gpu.checks.doctor import Report, State, diagnose, survey
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.options import json_option
-from vgg16gpu.cli.show import console, print_json
-from vgg16gpu.doctor import Report, State, diagnose, survey
+from vgg16gpu.cli.common.options import json_option
+from vgg16gpu.cli.common.show import console, print_json
 
 _STYLES = {State.OK: "green", State.ABSENT: "dim", State.WRONG: "bold red"}
 

@@ -11,23 +11,23 @@ from typing import Any
 import click
 import numpy as np
 
-from vgg16gpu.bench.plot import check_plot
+from vgg16gpu.bench.records.plot import check_plot
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.bench import parse_names
-from vgg16gpu.cli.options import device_option, find_model, json_option, model_argument, size_option
-from vgg16gpu.cli.show import add_row, console, heading, print_json, table
+from vgg16gpu.cli.bench.command import parse_names
+from vgg16gpu.cli.common.options import device_option, find_model, json_option, model_argument, size_option
+from vgg16gpu.cli.common.show import add_row, console, heading, print_json, table
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.files import atomic_writer, check_outputs
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.ladder.climb import Say, climb, onnxruntime_scores
-from vgg16gpu.ladder.given import MOST, given_inputs
-from vgg16gpu.ladder.plot import digits, write_plot
-from vgg16gpu.ladder.report import Content, content
-from vgg16gpu.ladder.rung import Setting
-from vgg16gpu.ladder.rungs import LETTERS, RUNGS
-from vgg16gpu.model import Model
-from vgg16gpu.scores import finite_or_none
+from vgg16gpu.io.files import atomic_writer, check_outputs
+from vgg16gpu.io.scores import finite_or_none
+from vgg16gpu.lab.ladder.climb import Say, climb, onnxruntime_scores
+from vgg16gpu.lab.ladder.given import MOST, given_inputs
+from vgg16gpu.lab.ladder.plot import digits, write_plot
+from vgg16gpu.lab.ladder.report import Content, content
+from vgg16gpu.lab.ladder.rung import Setting
+from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
 
 _INPUTS_HELP = (
     f"Your own inputs, {MOST} at most: a folder of pictures or of .txt, .npy and .npz files, or one such file. Each "

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from vgg16gpu.cli.show import megabytes
-from vgg16gpu.files import atomic_writer, check_outputs
+from vgg16gpu.cli.common.show import megabytes
+from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.report.folder import find_results
 from vgg16gpu.report.page import page
 

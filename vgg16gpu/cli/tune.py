@@ -11,26 +11,25 @@ from typing import Any
 
 import click
 
-from vgg16gpu import tuned
-from vgg16gpu.bench.environment import environment
-from vgg16gpu.choices import PRECISIONS
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.tune.search import Finding, search, tiles
+from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.options import parse_counts, parse_size, renamed_option
-from vgg16gpu.cli.show import add_row, console, progress, table
-from vgg16gpu.cli.tell import tell
-from vgg16gpu.devices import open_device
+from vgg16gpu.cli.common.options import parse_counts, parse_size, renamed_option
+from vgg16gpu.cli.common.show import add_row, console, progress, table
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices import open_device, tile_tables
 from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.cuda_compiler import CubinCompiler, Unit
+from vgg16gpu.devices.cuda.compiler import CubinCompiler, Unit
 from vgg16gpu.errors import DeviceError, Error, ModelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.files import atomic_writer, check_outputs
-from vgg16gpu.fit import resolve_input_shape
-from vgg16gpu.graph import Graph
-from vgg16gpu.model import Model
-from vgg16gpu.ops.wgmma import has_wgmma
-from vgg16gpu.program import Kernel
-from vgg16gpu.tune.search import Finding, search, tiles
-from vgg16gpu.tune.tasks import Task, distinct, tasks, vgg_graph
+from vgg16gpu.io.files import atomic_writer, check_outputs
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel
 from vgg16gpu.zoo.architecture import Vgg
 
 DEFAULT_SIZES = (224, 244)
@@ -134,9 +133,9 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
                 failure = error
     finally:
         device.close()
-    path = options.table or tuned.own_path(gpu, cache_dir())
+    path = options.table or tile_tables.own_path(gpu, cache_dir())
     path.parent.mkdir(parents=True, exist_ok=True)
-    tuned.write(path, gpu, tiles(findings), made)
+    tile_tables.write(path, gpu, tiles(findings), made)
     if options.output:
         report = json.dumps({"environment": made, "problems": [_record(finding) for finding in findings]}, indent=1)
         with atomic_writer(options.output) as stream:

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from vgg16gpu.devices.platforms import supported_machine
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.platforms import supported_machine
-from vgg16gpu.shown import shown
-from vgg16gpu.stages import stage
+from vgg16gpu.io.shown import shown
 
 if TYPE_CHECKING:
     from vgg16gpu.devices.base import Device
@@ -33,7 +33,7 @@ def opening_ahead(name: str) -> AbstractContextManager[object]:
     found = _CUDA_NAME.fullmatch("cuda" if name == "auto" else name)
     if not found or find_spec("pycuda") is None:
         return nullcontext()
-    from vgg16gpu.devices.cuda_ahead import ContextAhead  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.ahead import ContextAhead  # noqa: PLC0415
 
     return ContextAhead(int(found[1] or 0))
 
@@ -67,7 +67,7 @@ def _open_any() -> tuple[Device, str]:
 
 def _log_fallback(reason: str) -> None:
     """A machine without a GPU computes on its processor as a matter of course; one that has a GPU is to be mended."""
-    from vgg16gpu.cuda_probe import NO_GPU, probe_driver  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.probe import NO_GPU, probe_driver  # noqa: PLC0415
 
     driver = probe_driver()
     if driver is None or driver.problem == NO_GPU:
@@ -77,8 +77,8 @@ def _log_fallback(reason: str) -> None:
 
 
 def _open_working_cuda() -> tuple[Device, str]:
-    from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
-    from vgg16gpu.transfer import BUS_GROUPS, transfer_kernel  # noqa: PLC0415
+    from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
 
     device = CudaDevice()
     try:
@@ -93,7 +93,7 @@ def _open_working_cuda() -> tuple[Device, str]:
 
 
 def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:
-    from vgg16gpu.devices.cuda import CudaDevice  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415
 
     try:
         device = CudaDevice(ordinal)
@@ -105,6 +105,6 @@ def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:
 
 
 def _open_cpu(reason: str) -> tuple[Device, str]:
-    from vgg16gpu.devices.cpu import CpuDevice  # noqa: PLC0415
+    from vgg16gpu.devices.cpu.device import CpuDevice  # noqa: PLC0415
 
     return CpuDevice(), f"cpu: {reason}"

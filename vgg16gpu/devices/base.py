@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.errors import KernelError
-from vgg16gpu.facts import DeviceFacts
-from vgg16gpu.program import Arena, Kernel, Step
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.values import Arena
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Event: TypeAlias = int  # a mark in a lane, named by a number

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
-from vgg16gpu.lab.baseline import BASELINES
-from vgg16gpu.lab.measure import Effort, Measurement, Scope, Status
+from vgg16gpu.lab.measure.baseline import BASELINES
+from vgg16gpu.lab.measure.measure import Effort, Measurement, Scope, Status
+from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.published import CARDS, Key, published
-from vgg16gpu.lab.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.variant import Variant
 
 Tell: TypeAlias = Callable[[int, int, str], None]  # done, of how many, what is next
@@ -238,7 +238,7 @@ def _work_of(case: Case) -> tuple[int, str]:
 
 
 def _found() -> Iterator[Experiment]:
-    package = importlib.import_module("vgg16gpu.lab.seeds")
+    package = importlib.import_module("vgg16gpu.lab.experiments")
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         experiment: Experiment | None = getattr(importlib.import_module(module.name), "EXPERIMENT", None)
         if experiment is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.accuracy import layer_error
+from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.lab.problem import Array, Array64, Problem
 
 Rows: TypeAlias = npt.NDArray[np.intp]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.facts import DeviceFacts
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.program import ALIGNMENT, Arena, Pointer, Step
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
 
 Layout: TypeAlias = Literal["CHW", "HWC"]  # of an image, x or y; images follow each other
 Parameters: TypeAlias = Mapping[str, int]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.lab import claims_records
-from vgg16gpu.lab.claims_records import SEEDS
-from vgg16gpu.lab.comparison import NAME as COMPARISON
+from vgg16gpu.lab.claims import records as claims_records
+from vgg16gpu.lab.claims.records import SEEDS
+from vgg16gpu.lab.experiments.comparison import NAME as COMPARISON
 
 Content: TypeAlias = dict[str, Any]
 Read: TypeAlias = Callable[[Path], Content]

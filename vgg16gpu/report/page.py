@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from vgg16gpu.report.benchmark import benchmarks, rooflines
-from vgg16gpu.report.claims import claims
 from vgg16gpu.report.folder import Results
-from vgg16gpu.report.ladder import ladder
-from vgg16gpu.report.markup import Html, element, joined, paragraph
-from vgg16gpu.report.promises import conformance, promises
-from vgg16gpu.report.seeds import seeds
-from vgg16gpu.report.sources import sources
-from vgg16gpu.report.style import CSS
+from vgg16gpu.report.html.markup import Html, element, joined, paragraph
+from vgg16gpu.report.html.style import CSS
+from vgg16gpu.report.sections.benchmark import benchmarks, rooflines
+from vgg16gpu.report.sections.claims import claims
+from vgg16gpu.report.sections.ladder import ladder
+from vgg16gpu.report.sections.promises import conformance, promises
+from vgg16gpu.report.sections.seeds import seeds
+from vgg16gpu.report.sections.sources import sources
 
 TITLE: Final = "vgg16gpu: kernels, measured"
 LEAD: Final = (

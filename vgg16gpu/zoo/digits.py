@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.normalise import Floats, Pixels, normalise
-from vgg16gpu.shipped import DATA
+from vgg16gpu.io.normalize import Floats, Pixels, normalise
+from vgg16gpu.io.shipped import DATA
 
 DIGITS_SIZE: Final = 32  # pixels a side
 DIGITS_MEAN: Final = (0.305,)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from vgg16gpu.compiler.onnx.metadata import PREPROCESS_KEY, encoded
 from vgg16gpu.errors import ModelError
-from vgg16gpu.files import Progress, target_of, write_error
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.zoo.metadata import PREPROCESS_KEY, encoded
+from vgg16gpu.io.files import Progress, target_of, write_error
+from vgg16gpu.io.preprocessing import Preprocess
 
 # What its page in the zoo says of pictures.
 VGG16_METADATA: Final[Mapping[str, str]] = {PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}

@@ -15,17 +15,17 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.errors import ModelError
-from vgg16gpu.files import Progress, atomic_writer
-from vgg16gpu.imagenet import IMAGENET_MEAN, IMAGENET_STD
-from vgg16gpu.normalise import Floats, normalise
-from vgg16gpu.preprocessing import Preprocess
-from vgg16gpu.zoo import calibrate
+from vgg16gpu.io.files import Progress, atomic_writer
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import Floats, normalise
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.synthetic import CALIBRATION_SEED, structured_images
+from vgg16gpu.zoo import center_scores
 from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg
-from vgg16gpu.zoo.calibrate import Doubles, Fixed
-from vgg16gpu.zoo.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
+from vgg16gpu.zoo.center_scores import Doubles, Fixed
 from vgg16gpu.zoo.model_writer import ModelWriter
-from vgg16gpu.zoo.samples import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
 Stage: TypeAlias = Callable[[Doubles], Doubles]  # one layer of the convolutional part, on one picture
@@ -92,8 +92,8 @@ class _Generator:
         for layer in hidden:
             sums = self._fully_connected(layer, rows)
             bias = self._bias(layer)
-            rows = [calibrate.quantise(calibrate.relu(row)) for row in sums + bias.astype(np.float64)]
-        mean = calibrate.mean_of(self._fully_connected(last, rows))
+            rows = [center_scores.quantise(center_scores.relu(row)) for row in sums + bias.astype(np.float64)]
+        mean = center_scores.mean_of(self._fully_connected(last, rows))
         self._tensor(f"{last.name}.bias", (-mean).astype(np.float32))
 
     def _convolutional(self, layer: Layer) -> Stage:
@@ -102,13 +102,13 @@ class _Generator:
             case "Conv":
                 weight, scale = self._source.integers(layer.shape), he_scale(math.prod(layer.shape[1:]))
                 self._tensor(f"{layer.name}.weight", scaled(weight, scale))
-                return partial(calibrate.convolution, weight=weight, scale=scale, bias=self._bias(layer))
+                return partial(center_scores.convolution, weight=weight, scale=scale, bias=self._bias(layer))
             case "BatchNormalization":
                 return self._batch_norm(layer)
             case "MaxPool":
-                return calibrate.max_pool
+                return center_scores.max_pool
             case _:
-                return calibrate.relu
+                return center_scores.relu
 
     def _batch_norm(self, layer: Layer) -> Stage:
         """Scale 1 ± 0.25, shift and mean ± 0.25, variance 1 ± 0.5."""
@@ -117,7 +117,9 @@ class _Generator:
             self._tensor(name, (centre + self._source.integers(shape) * (spread / LIMIT)).astype(np.float32))
             for (name, shape), (centre, spread) in zip(layer.parameters, spreads, strict=True)
         )
-        return partial(calibrate.batch_norm, scale=scale, shift=shift, mean=mean, variance=variance, epsilon=EPSILON)
+        return partial(
+            center_scores.batch_norm, scale=scale, shift=shift, mean=mean, variance=variance, epsilon=EPSILON
+        )
 
     def _features(self, stages: Sequence[Stage]) -> list[Fixed]:
         """What the convolutional part makes of each calibration picture, flattened."""
@@ -127,8 +129,8 @@ class _Generator:
             x: Doubles = image.astype(np.float64)
             for stage in stages:
                 x = stage(x)
-            x = calibrate.average_pool(x, self._net.average_window)
-            rows.append(calibrate.quantise(x.ravel()))
+            x = center_scores.average_pool(x, self._net.average_window)
+            rows.append(center_scores.quantise(x.ravel()))
             self._advance(self._net.multiply_adds() // _MULTIPLY_ADDS_PER_WEIGHT)
         return rows
 
@@ -142,7 +144,7 @@ class _Generator:
         for start in range(0, outputs, step):
             weight = self._source.integers((min(step, outputs - start), inputs))
             self._values(scaled(weight, scale))
-            parts.append(calibrate.fully_connected(rows, weight, scale))
+            parts.append(center_scores.fully_connected(rows, weight, scale))
         return np.concatenate(parts, axis=1)
 
     def _bias(self, layer: Layer) -> Floats:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, OperatorSetIdProto, TensorProto
 
-from vgg16gpu.onnx_wire import encode_varint
-from vgg16gpu.zoo.metadata import encoded
+from vgg16gpu.compiler.onnx.metadata import encoded
+from vgg16gpu.compiler.onnx.wire import encode_varint
 
 IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
 

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from onnx import TensorProto
 
-from vgg16gpu.files import Progress, folder_writer
-from vgg16gpu.onnx_file import Constant, OnnxFile
-from vgg16gpu.onnx_inline import inline_functions
-from vgg16gpu.onnx_nodes import TensorType, list_nodes, tensor_type
+from vgg16gpu.compiler.onnx.file import Constant, OnnxFile
+from vgg16gpu.compiler.onnx.inline import inline_functions
+from vgg16gpu.compiler.onnx.listing import TensorType, list_nodes, tensor_type
+from vgg16gpu.io.files import Progress, folder_writer
 
 TABLE: Final = "weights.json"  # beside the files
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {"npy": (".npy",), "txt": (".txt",), "both": (".npy", ".txt")}

@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.lab.broken.kernels import BROKEN
-from vgg16gpu.bench.ceilings import Ceilings
+from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.cli import cli
-from vgg16gpu.devices import sanitize
+from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab import rehearsal, stand
+from vgg16gpu.lab.measure import stand
+from vgg16gpu.lab.measure.rehearsal import rehearsal
 
 ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or in another way
     "a row and a column too many",

@@ -1,4 +1,4 @@
-"""claims.py, claims_judge.py, claims_times.py: what every claim has, the names that they ask for, comparisons."""
+"""table.py, judge.py, times.py: what every claim has, the names that they ask for, comparisons."""
 
 import re
 from itertools import product
@@ -9,10 +9,9 @@ from typing import get_args
 import pytest
 
 from tests.lab.claims.numbers import ALL, CANNOT_TELL, DOES_NOT, HOLDS, NOTHING, times
-from vgg16gpu.graph import Pool
-from vgg16gpu.lab import network_causes, network_layers, network_pools
-from vgg16gpu.lab.claims import claims, counts
-from vgg16gpu.lab.claims_judge import (
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.lab.claims.judge import (
     LAUNCHES,
     MARGIN,
     Growing,
@@ -29,13 +28,16 @@ from vgg16gpu.lab.claims_judge import (
     saves,
     verdict_of,
 )
-from vgg16gpu.lab.claims_s5 import LADDER, ONNXRUNTIME
-from vgg16gpu.lab.claims_times import Entry, Quantity, Times, key, one
+from vgg16gpu.lab.claims.s5 import LADDER, ONNXRUNTIME
+from vgg16gpu.lab.claims.table import claims, counts
+from vgg16gpu.lab.claims.times import Entry, Quantity, Times, key, one
 from vgg16gpu.lab.experiment import Choice
+from vgg16gpu.lab.experiments import s1, s2, s3, s4, s5
+from vgg16gpu.lab.ladder.layers import sites
+from vgg16gpu.lab.network import causes as network_causes
+from vgg16gpu.lab.network import layers as network_layers
+from vgg16gpu.lab.network import pools as network_pools
 from vgg16gpu.lab.published import published
-from vgg16gpu.lab.seeds import s1, s2, s3, s4, s5
-from vgg16gpu.ladder.layers import sites
-from vgg16gpu.model import Model
 from vgg16gpu.zoo.generate import make_vgg
 
 # ---- What every claim has

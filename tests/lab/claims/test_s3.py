@@ -1,4 +1,4 @@
-"""claims_s3.py: verdicts of the published tables, every claim both ways, and those that are no pairs."""
+"""lab/claims/s3.py: verdicts of the published tables, every claim both ways, and those that are no pairs."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.lab.claims.numbers import (
     found,
     of_seed,
 )
-from vgg16gpu.lab.claims_times import Entry, key
+from vgg16gpu.lab.claims.times import Entry, key
 
 PUBLISHED = {
     "S3.1": (HOLDS, "1.31x (forward: 1430 against 1875 ms)"),

@@ -1,4 +1,4 @@
-"""claims_s4.py: what the report says of itself, every claim both ways, and its chart."""
+"""lab/claims/s4.py: what the report says of itself, every claim both ways, and its chart."""
 
 import pytest
 
@@ -14,8 +14,8 @@ from tests.lab.claims.numbers import (
     of_seed,
     times,
 )
-from vgg16gpu.lab.claims_times import Entry, key
-from vgg16gpu.lab.seeds import s4
+from vgg16gpu.lab.claims.times import Entry, key
+from vgg16gpu.lab.experiments import s4
 
 PUBLISHED = {
     "S4.1": (CANNOT_TELL, "1.2x is said"),

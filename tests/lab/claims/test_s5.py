@@ -1,4 +1,4 @@
-"""claims_s5.py: verdicts of the published table, every claim both ways, and those that are no pairs."""
+"""lab/claims/s5.py: verdicts of the published table, every claim both ways, and those that are no pairs."""
 
 from itertools import pairwise
 
@@ -16,9 +16,9 @@ from tests.lab.claims.numbers import (
     of_seed,
     times,
 )
-from vgg16gpu.lab.claims_s5 import LADDER, ODD_SIZES
-from vgg16gpu.lab.claims_times import Entry, key
-from vgg16gpu.lab.seeds import s5
+from vgg16gpu.lab.claims.s5 import LADDER, ODD_SIZES
+from vgg16gpu.lab.claims.times import Entry, key
+from vgg16gpu.lab.experiments import s5
 
 PUBLISHED = {
     "S5.1": (HOLDS, "9.35x"),

@@ -1,4 +1,4 @@
-"""cli/lab_learn.py: the commands of a student, their files, words and exit codes."""
+"""cli/lab/learn.py: the commands of a student, their files, words and exit codes."""
 
 import json
 

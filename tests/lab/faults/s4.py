@@ -1,4 +1,4 @@
-"""The faults of S4's kernel, in kernels/lab/halo_shared.cu, and what the published loop lacks in halo_published.cu.
+"""The faults of S4's kernel, in halo_shared.cu, and what the published loop lacks in halo_published.cu.
 
 python tests/lab/faults/s4.py FAULT cpu|cuda [--without]    run its problem once; for sanitizers
 """
@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 from tests.lab.faults.edited import Fault
 from vgg16gpu.devices import open_device
+from vgg16gpu.lab.measure.trial import Trial
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.lab.trial import Trial
-from vgg16gpu.lab.variants import halo_published, halo_shared
+from vgg16gpu.lab.variants.halo import halo_published, halo_shared
 
 (HALO,) = halo_shared.VARIANTS
 (PUBLISHED,) = halo_published.VARIANTS

@@ -13,10 +13,10 @@ import pytest
 
 from tests.lab.faults.s4 import FAULTS
 from tests.lab.harness import check
-from vgg16gpu.devices import sanitize
 from vgg16gpu.devices.base import Device
-from vgg16gpu.devices.cpu import CpuDevice
-from vgg16gpu.devices.sanitize import Sanitizer
+from vgg16gpu.devices.cpu import sanitize
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.devices.cpu.sanitize import Sanitizer
 from vgg16gpu.errors import DeviceError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,7 +87,7 @@ def run_checked(sanitizer: Sanitizer, *arguments: str, cache: Path) -> subproces
         sanitize.environment(sanitizer)
     except DeviceError as error:
         pytest.skip(str(error))
-    code = f"from vgg16gpu.devices import sanitize; sanitize.execute({sanitizer!r}, {[SCRIPT, *arguments]!r})"
+    code = f"from vgg16gpu.devices.cpu import sanitize; sanitize.execute({sanitizer!r}, {[SCRIPT, *arguments]!r})"
     return run(sys.executable, "-c", code, cache=cache)
 
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from vgg16gpu.cuda_probe import compile_problem, find_toolkits
-from vgg16gpu.devices.cuda_compiler import FLAGS
-from vgg16gpu.kernel_source import include_dirs
+from vgg16gpu.devices.cuda.compiler import FLAGS
+from vgg16gpu.devices.cuda.probe import compile_problem, find_toolkits
+from vgg16gpu.devices.kernel_source import include_dirs
 
 ARCH: Final = "sm_90"
 OPERATIONS: Final = {  # the low 12 bits of an instruction of 16 bytes, by nvdisasm for this architecture

@@ -10,22 +10,22 @@ import disassembler
 import numpy as np
 import pytest
 
-from tests.kernel_harness import Bench
 from tests.lab.reports import reader, theirs
 from tests.lab.reports.machine_code import OPERATIONS, counted, counts, cubin, section
 from tests.lab.reports.reader import PRINTED, Printed, runnable
-from vgg16gpu.accuracy import layer_error
-from vgg16gpu.cuda_probe import find_toolkits
+from tests.support.kernel_harness import Bench
+from vgg16gpu.checks.accuracy import layer_error
+from vgg16gpu.compiler.graph.ops import Pool, Window
+from vgg16gpu.compiler.lowering.base import scalars
 from vgg16gpu.devices.base import Device
-from vgg16gpu.graph import Pool, Window
-from vgg16gpu.kernel_source import read_source
-from vgg16gpu.lab.network_pools import run_pool
+from vgg16gpu.devices.cuda.probe import find_toolkits
+from vgg16gpu.devices.kernel_source import read_source
+from vgg16gpu.lab.ladder.layers import Site
+from vgg16gpu.lab.measure.trial import Trial
+from vgg16gpu.lab.network.pools import run_pool
 from vgg16gpu.lab.problem import Array, Problem
-from vgg16gpu.lab.trial import Trial
 from vgg16gpu.lab.variants import variants
-from vgg16gpu.ladder.layers import Site
-from vgg16gpu.ops.base import scalars
-from vgg16gpu.program import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Step
 
 OURS = {variant.name: variant for variant in variants()}
 ONE_CHANNEL_OUT = Problem(1, 3, 31, 31, 1, padding=1)  # S1's and S2's kind

@@ -11,11 +11,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.accuracy import layer_error
+from vgg16gpu.checks.accuracy import layer_error
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.exercises.log import ENTRIES, Log, Words, read_log
-from vgg16gpu.program import ALIGNMENT, Arena, Dim3, Kernel, Pointer, Scalar, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import ALIGNMENT, Arena, Pointer
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Scalars = TypeVar("Scalars", bound=np.generic)

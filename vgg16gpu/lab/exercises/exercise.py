@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.files import write_error
+from vgg16gpu.io.files import write_error
 from vgg16gpu.lab.exercises.bench import Bench, Case, Outcome
 from vgg16gpu.lab.exercises.log import ENTRIES
 from vgg16gpu.lab.problem import Array

@@ -2,10 +2,11 @@
 
 from typing import Final
 
+from vgg16gpu.compiler.lowering.base import ceil_div, scalars
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div, scalars
-from vgg16gpu.program import ALIGNMENT, Dim3, Element, Kernel, Pointer, Step, TensorMap
+from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
+from vgg16gpu.program.values import ALIGNMENT, Element, Pointer
 
 _SOURCE: Final = "lab/wgmma_smallest.cu"
 _SIDE: Final = 8  # outputs of a block in each direction

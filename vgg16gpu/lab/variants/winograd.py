@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from vgg16gpu.compiler.lowering.base import ceil_div, scalars
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant
-from vgg16gpu.ops.base import ceil_div, scalars
-from vgg16gpu.program import Dim3, Kernel, Step
+from vgg16gpu.program.launches import Dim3, Kernel, Step
 
 _SOURCE: Final = "lab/winograd.cu"
 _TRANSFORMED: Final = 16  # numbers of a 3x3 filter

@@ -7,7 +7,7 @@ from vgg16gpu.lab.exercises.bench import Bench, Case, Launch
 from vgg16gpu.lab.exercises.exercise import Exercise, Finding, answer, at_least, at_most
 from vgg16gpu.lab.exercises.log import Noted
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.program import Dim3
+from vgg16gpu.program.launches import Dim3
 
 BLOCK = Dim3(32, 8)
 MOST = 5.0  # sectors: 32 floats side by side lie in 4, or in 5 where they begin in the middle of one

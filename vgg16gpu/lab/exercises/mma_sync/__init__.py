@@ -8,7 +8,7 @@ import numpy as np
 from vgg16gpu.lab.exercises.bench import Bench, Case, Launch
 from vgg16gpu.lab.exercises.exercise import Exercise, Finding, answer, at_least, at_most, normal
 from vgg16gpu.lab.exercises.log import Noted
-from vgg16gpu.program import Dim3
+from vgg16gpu.program.launches import Dim3
 
 M, N, K = 32, 24, 64
 TOLERANCE = 3e-5  # the tensor cores round a float sum in their own way
@@ -49,7 +49,7 @@ EXERCISE = Exercise(
         "One instruction multiplies 16x16 by 16x8: 2048 products, 64 a thread, for six words that the thread brings. "
         "The threads of a warp share them, which is why all 32 must come to the call (.sync). The layout of the "
         "fragments is NVIDIA's (PTX ISA, mma.m16n8k16). What is left to do is to bring the words by way of shared "
-        "memory and ldmatrix: kernels/conv_mma.cu. On the CPU the same call is computed by a twin (kernels/cpu/mma.h)."
+        "memory and ldmatrix: conv_mma.cu. On the CPU the same call is computed by a twin (kernels/cpu/mma.h)."
     ),
     judge=_judge,
     folder=Path(__file__).parent,

@@ -8,7 +8,7 @@ import numpy as np
 from vgg16gpu.lab.exercises.bench import Bench, Case, Launch
 from vgg16gpu.lab.exercises.exercise import Exercise, Finding, answer, at_least, at_most, normal
 from vgg16gpu.lab.exercises.log import Noted
-from vgg16gpu.program import Dim3
+from vgg16gpu.program.launches import Dim3
 
 THREADS = 32
 LENGTH, OUTPUTS = 2048, 32

@@ -7,7 +7,7 @@ from vgg16gpu.lab.exercises.bench import Bench, Case, Launch
 from vgg16gpu.lab.exercises.exercise import Exercise, Finding, answer, at_least, at_most, no_race
 from vgg16gpu.lab.exercises.log import Noted
 from vgg16gpu.lab.problem import Problem
-from vgg16gpu.program import Dim3
+from vgg16gpu.program.launches import Dim3
 
 CHANNELS, SIZE = 2, 64
 MOST = 1.6  # loads an output and channel: (8 + 2)^2 / 8^2, the smallest tile that may be asked for

@@ -1,0 +1,509 @@
+"""bench: ceilings, layers, and the command on a narrow VGG on the cpu device; peers have their own file."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from vgg16gpu.bench import session
+from vgg16gpu.bench.measure import cold_start, environment
+from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings, tensor_flops
+from vgg16gpu.bench.measure.layers import LayerEffort, LayerTime, floors, measure_layers
+from vgg16gpu.bench.measure.ours import NAME, EngineContender
+from vgg16gpu.bench.measure.timing import Method, Regime, Summary, summarise
+from vgg16gpu.bench.records.findings import Wanted
+from vgg16gpu.bench.records.record import SCHEMA, read, select
+from vgg16gpu.cli import cli
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.errors import Error, KernelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.zoo.generate import make_vgg
+
+# One test measures the ceilings, the others take what was measured once.
+pytestmark = pytest.mark.usefixtures("measured_ceilings")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
+    make_vgg(path, width=8, hidden=64, size=32, classes=10)
+    return path
+
+
+def bench(*arguments: object) -> Result:
+    """`bench` with little effort, where `arguments` do not say otherwise."""
+    return CliRunner().invoke(cli, ["bench", "--seconds", "0.01", *map(str, arguments), "--device", "cpu"])
+
+
+@pytest.fixture(scope="module")
+def written(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A result of the command."""
+    path = tmp_path_factory.mktemp("result") / "result.json"
+    result = bench(
+        model, "--batch", "1,2", "--repeats", 2, "--iterations", 1, "--against", "onnxruntime", "--output", path
+    )
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+@pytest.fixture
+def content(written: Path) -> dict[str, Any]:
+    return json.loads(written.read_text())
+
+
+# Ceilings and layers
+
+
+def test_the_floor_is_the_larger_of_arithmetic_and_memory() -> None:
+    ceilings = Ceilings(bytes_per_s=100.0, flop_per_s=1000.0, copy_nbytes=0, description="")
+    assert ceilings.floor(flop=2000, nbytes=100) == 2.0
+    assert ceilings.floor(flop=500, nbytes=100) == 1.0
+
+
+def test_percent_of_the_ceiling() -> None:
+    layer = LayerTime("conv", "k", ("y",), median_s=4.0, samples=1, flop=1, nbytes=1, floor_s=1.0)
+    assert layer.percent == 25.0
+
+
+def test_the_floor_depends_on_the_precision() -> None:
+    ceilings = Ceilings(100.0, 1000.0, 0, "", {"fp32": 4000.0, "fp16": 10000.0})
+    assert [ceilings.floor(20000, 100, precision) for precision in ("fp32", "fp16", "bf16")] == [5.0, 2.0, 1.0]
+    assert ceilings.floor(20000, 1000, "fp16") == 10.0
+
+
+def test_tensor_cores_by_data_sheet() -> None:
+    h200 = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 1, 1)
+    found = tensor_flops(h200)
+    assert found["fp16"] == found["bf16"] == pytest.approx(989.4e12, rel=1e-3)
+    assert found["int8"] == pytest.approx(1979e12, rel=1e-3)
+    assert found["fp32"] == pytest.approx(989.4e12 / 3, rel=1e-3)
+    a100 = DeviceFacts("cuda", "NVIDIA A100", 108, (8, 0), 166912, 1, 1)
+    assert tensor_flops(a100)["fp16"] == pytest.approx(312e12, rel=1e-2)
+    assert tensor_flops(DeviceFacts("cpu", "a CPU", 2, (0, 0), 1, 1, 1)) == {}
+
+
+def test_layers_and_ceilings_of_a_real_engine(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(model, device="cpu") as engine:
+        allocations = engine.device.counters.allocations
+        given_back: list[object] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.device, "unbind", given_back.append)
+            ceilings = measure_ceilings(engine.device)
+        assert len(given_back) == 2
+        assert engine.device.counters.allocations == allocations + 1
+        assert 1e8 < ceilings.bytes_per_s < 1e13
+        assert 1e8 < ceilings.flop_per_s < 1e14
+        x = session.sample_inputs((3, 32, 32))[:1]
+        before = engine.run(x)
+        layers = measure_layers(engine, engine.program, floors(ceilings, "fp32"), LayerEffort(seconds=0.01))
+        np.testing.assert_array_equal(engine.run(x), before)
+        assert [layer.label for layer in layers] == [step.label for step in engine.program.all_steps()]
+        assert sum(layer.flop for layer in layers) == engine.program.flop
+        assert all(layer.median_s > 0 and layer.samples >= 3 and layer.percent > 0 for layer in layers)
+
+
+def test_our_contender_measures_with_each_method(model: Path) -> None:
+    with Engine(model, device="cpu", batch=2) as engine:
+        ours = EngineContender(engine, session.sample_inputs((3, 32, 32))[:2], "fp32")
+        scores = ours.scores()
+        assert scores.shape == (2, 10)
+        assert ours.repeats(scores)
+        assert not ours.repeats(scores + 1)
+        counts = {method: len(ours.measure(method, 3)) for method in Method}
+        assert counts == {Method.ISOLATED: 3, Method.BACK_TO_BACK: 1, Method.HOST_TO_HOST: 3}
+        ours.scores()
+        before = engine.counters
+        ours.measure(Method.BACK_TO_BACK, 3)
+        after = engine.counters.since(before)
+        assert (after.copies_in, after.copies_out) == (0, 0)
+        assert after.launches == 3 * len(engine.program.all_steps())
+
+
+# The command and its JSON
+
+
+SUMMARY_KEYS = {"median_s", "p95_s", "min_s", "samples", "runs"}
+
+
+def test_the_json_is_complete(content: dict[str, Any], model: Path) -> None:
+    assert content["schema"] == SCHEMA
+    assert content["model"]["path"] == str(model)
+    assert content["model"]["input_shape"] == [3, 32, 32]
+    assert len(content["model"]["sha256"]) == 64
+    assert content["device"]["kind"] == "cpu"
+    assert {"date", "system", "cpu", "cores", "device", "cuda", "versions", "commit"} <= set(content["environment"])
+    assert {"vgg16gpu", "python", "numpy", "onnx"} <= set(content["environment"]["versions"])
+    described = {"layers", "ceilings", "iterations", "cold_start", "order", "peers"}
+    assert {*described, *tuple(Method), *tuple(Regime)} == set(content["methods"])
+    assert all(content["methods"].values())
+    verified = content["verification"]
+    assert 0 <= verified["worst_errors"]["fp32"] <= verified["tolerances"]["fp32"]
+    assert content["ceilings"]["bytes_per_s"] > 0
+    assert content["ceilings"]["flop_per_s"] > 0
+    assert content["cold_start"] is None
+    assert content["notes"] == content["failures"] == content["absent"] == []
+
+
+def test_every_batch_has_times_and_layers(content: dict[str, Any]) -> None:
+    assert [(batch["precision"], batch["batch"]) for batch in content["batches"]] == [("fp32", 1), ("fp32", 2)]
+    for batch in content["batches"]:
+        records = select(content, precision="fp32", batch=batch["batch"])
+        methods = [(record["name"], record["method"]) for record in records]
+        assert methods == [*((NAME, method) for method in Method), ("onnxruntime", Method.HOST_TO_HOST)]
+        for record in records:
+            assert record["regime"] == Regime.COOL
+            assert set(record) >= SUMMARY_KEYS | {"images_per_s", "gpu", "unchecked", "tf32"}
+            assert 0 < record["min_s"] <= record["median_s"] <= record["p95_s"]
+            assert record["images_per_s"] == pytest.approx(batch["batch"] / record["median_s"])
+            assert record["error"] is not None
+        for layer in batch["layers"]:
+            assert layer["flop_per_s"] == pytest.approx(layer["flop"] / layer["median_s"])
+            assert layer["bytes_per_s"] == pytest.approx(layer["nbytes"] / layer["median_s"])
+            assert layer["percent_of_ceiling"] == pytest.approx(100 * layer["floor_s"] / layer["median_s"])
+    assert content["batches"][1]["flop"] == 2 * content["batches"][0]["flop"]
+
+
+def test_what_was_written_can_be_read(written: Path, content: dict[str, Any]) -> None:
+    assert read(written) == content
+
+
+def test_iterations_are_means_over_ten_inputs(content: dict[str, Any]) -> None:
+    (item,) = content["iterations"]
+    assert (item["precision"], item["iterations"], item["samples"]) == ("fp32", 1, 10)
+    assert set(item) == {"precision", "iterations", "mean_s"} | SUMMARY_KEYS
+
+
+def test_json_alone_on_stdout(model: Path) -> None:
+    result = bench(model, "--repeats", 1, "--json")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert json.loads(result.stdout)["batches"][0]["batch"] == 1
+
+
+def test_tables_name_what_they_show(model: Path) -> None:
+    result = bench(model, "--repeats", 1, "--iterations", 1, "--against", "onnxruntime")
+    assert result.exit_code == 0
+    for text in (
+        "fp32 x 1, cool",
+        "isolated",
+        "back to back",
+        "host to host",
+        "onnxruntime",
+        "TFLOP/s",
+        "GB/s",
+        "% of ceiling",
+        "iterations",
+    ):
+        assert text in result.stdout
+    assert "Checked, fp32: error" in result.stdout
+    assert "conv 3x3 3->8" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--against", "caffe"], "caffe"),
+        (["--precision", "fp32,fp7"], "fp7"),
+        (["--seconds", "0"], "0"),
+        (["--sustained", "-1"], "-1"),
+        (["--batch", "0"], "positive"),
+        (["--repeats", "0"], "0"),
+        (["--plot", "picture.bmp"], ".bmp"),
+        (["--output", "/no/such/folder/file.json"], "does not exist"),
+        (["--compare", "/no/such/file.json"], "cannot be read"),
+        (["--size", "64"], "size"),
+        (["--model", "other.onnx"], "give one"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(model: Path, arguments: list[str], reason: str) -> None:
+    result = bench(model, *arguments)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = bench()
+    assert result.exit_code == 2
+    assert "no model" in result.stderr
+
+
+# Checking before timing
+
+
+def test_wrong_scores_are_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scores = session.Oracle.scores
+    monkeypatch.setattr(session.Oracle, "scores", lambda oracle, x: np.roll(scores(oracle, x), 1, axis=1))
+    result = bench(model, "--repeats", 1, "--output", tmp_path / "result.json")
+    assert result.exit_code == 1
+    assert "differ from onnxruntime's" in result.stderr
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_only_what_is_wrong_is_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails_at_two(scores: np.ndarray, references: np.ndarray, *rest: str) -> float:
+        return checked(scores * (1 + (len(scores) == 2)), references, *rest)
+
+    checked = session.checked
+    monkeypatch.setattr(session, "checked", fails_at_two)
+    output = tmp_path / "result.json"
+    result = bench(model, "--batch", "1,2,3", "--repeats", 1, "--output", output)
+    assert result.exit_code == 1
+    assert "batch 2: the scores differ" in result.stderr
+    found = read(output)
+    assert [batch["batch"] for batch in found["batches"]] == [1, 3]
+    assert len(found["failures"]) == 1
+
+
+def test_nan_in_the_scores_is_wrong(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.EngineContender, "scores", lambda _: np.full((1, 10), np.nan, np.float32))
+    assert bench(model, "--repeats", 1).exit_code == 1
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Packages that are not installed, as far as anybody asks."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in packages else find_spec(name, *rest)
+    )
+
+
+def test_without_onnxruntime_it_says_that_nothing_was_checked(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "onnxruntime")
+    result = bench(model, "--repeats", 1, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["verification"]["worst_errors"] == {"fp32": None}
+    assert any("not verified" in note for note in found["notes"])
+
+
+# Comparing
+
+
+def slowed(content: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The same result with all our medians multiplied."""
+    changed = copy.deepcopy(content)
+    for record in select(changed, name=NAME):
+        record["median_s"] *= factor
+    return changed
+
+
+@pytest.mark.parametrize(("factor", "code", "verdict"), [(100.0, 0, "No median is slower"), (0.001, 1, "SLOWER")])
+def test_compare_decides_the_exit_code(
+    model: Path, content: dict[str, Any], tmp_path: Path, factor: float, code: int, verdict: str
+) -> None:
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(slowed(content, factor)))
+    output = tmp_path / "new.json"
+    result = bench(model, "--repeats", 1, "--compare", old, "--output", output)
+    assert result.exit_code == code, result.stderr
+    assert verdict in result.stdout
+    ratios = json.loads(output.read_text())["comparison"]["ratios"]
+    assert any(ratio["slower"] for ratio in ratios) is bool(code)
+
+
+def test_threshold_option(model: Path, content: dict[str, Any], tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(slowed(content, 0.001)))
+    assert bench(model, "--repeats", 1, "--compare", old, "--threshold", 1e9).exit_code == 0
+
+
+def test_compare_refuses_another_model_before_it_measures(
+    model: Path, content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("it has measured")
+
+    monkeypatch.setattr(session, "measure_ceilings", never)
+    content["model"]["sha256"] = "0" * 64
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(content))
+    result = bench(model, "--compare", old)
+    assert result.exit_code == 2
+    assert "cannot be compared" in result.stderr
+
+
+def test_plot_without_matplotlib_says_how_to_get_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "matplotlib")
+    result = bench(model, "--plot", tmp_path / "bench.png")
+    assert result.exit_code == 2
+    assert "pip install matplotlib" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+# Several precisions and regimes
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Engines that compute in fp32 whatever they are asked for; the list has what that was."""
+    asked: list[str] = []
+
+    def make(path: Path, *, precision: str, **options: Any) -> Engine:
+        asked.append(precision)
+        if precision == "bf16":
+            raise KernelError("it does not compile")
+        return Engine(path, **options)
+
+    monkeypatch.setattr(session, "Engine", make)
+    return asked
+
+
+def test_every_precision_is_measured_in_turn(model: Path, engines: list[str]) -> None:
+    said: list[str] = []
+    effort: dict[str, Any] = {"batches": (2,), "iterations": (1,), "repeats": 1, "seconds": 0.01}
+    wanted = Wanted(Model(model), "cpu", ("fp32", "int8"), against=("onnxruntime",), **effort)
+    findings = session.run_benchmark(wanted, said.append)
+    assert engines == ["fp32", "int8"]
+    assert [(result.precision, [entry.name for entry in result.entries]) for result in findings.batches] == [
+        ("fp32", [NAME, "onnxruntime"]),
+        ("int8", [NAME]),
+    ]
+    assert [entry[:2] for entry in findings.iterations] == [("fp32", 1), ("int8", 1)]
+    assert findings.remarks.notes == ["onnxruntime has no int8 for a whole model here: not compared in it"]
+    assert findings.failures == []
+    assert any(line.startswith("int8, batch 2") for line in said)
+
+
+def test_a_precision_that_fails_leaves_the_others(model: Path, engines: list[str]) -> None:
+    wanted = Wanted(Model(model), "cpu", ("fp32", "bf16", "fp16"), repeats=1, seconds=0.01)
+    findings = session.run_benchmark(wanted, lambda _: None)
+    assert engines == ["fp32", "bf16", "fp16"]
+    assert [result.precision for result in findings.batches] == ["fp32", "fp16"]
+    assert findings.failures == ["bf16: it does not compile"]
+
+
+def test_kernels_can_be_chosen(tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    options = ("--precision", "fp16", "--kernels", "mma", "--repeats", 1, "--seconds", 0.01, "--output", output)
+    result = bench("digits", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "kernels mma" in result.stdout
+    found = json.loads(output.read_text())
+    assert found["kernels"] == "mma"
+    layers = found["batches"][0]["layers"]
+    assert {"conv_mma", "gemm_mma"} <= {layer["kernel"].partition("<")[0] for layer in layers}
+
+
+def test_the_first_precision_that_fails_is_an_error(model: Path, engines: list[str]) -> None:
+    with pytest.raises(KernelError, match="does not compile"):
+        session.run_benchmark(Wanted(Model(model), "cpu", ("bf16", "fp16"), repeats=1), lambda _: None)
+    assert engines == ["bf16"]
+
+
+def test_the_fastest_variant_on_the_device_runs_under_load() -> None:
+    def contender(name: str, *methods: Method, tf32: bool = False) -> Any:
+        return SimpleNamespace(name=name, methods=methods, tf32=tf32)
+
+    def took(seconds: float, *methods: Method) -> dict[Method, Summary]:
+        return {method: summarise([seconds]) for method in methods}
+
+    isolated, queued, host = Method
+    contenders = [contender(NAME, *Method), contender("a", isolated, queued), contender("a", isolated, queued)]
+    contenders += [contender("b", isolated, host), contender("c", host), contender("a", queued, tf32=True)]
+    cool = [took(1.0, *Method), took(3.0, isolated, queued), took(2.0, isolated, queued), took(1.0, isolated, host)]
+    found = dict(enumerate([*cool, took(0.1, host), took(0.5, queued)]))
+    assert session._fastest(contenders, found) == [0, 2, 3, 5]
+    del found[2]  # lost on the way
+    assert session._fastest(contenders, found) == [0, 1, 3, 5]
+
+
+def test_runs_that_compute_from_something_else_are_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.EngineContender, "repeats", lambda *_: False)
+    found = json.loads(bench(model, "--repeats", 1, "--json").stdout)
+    assert any("fp32, batch 1: runs repeated on the device" in note for note in found["notes"])
+
+
+def test_large_batches_are_measured_under_load_too(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.FROM_BATCH == 32
+    monkeypatch.setattr(session, "FROM_BATCH", 4)  # 32 images are long on a CPU
+    output = tmp_path / "result.json"
+    result = bench(model, "--batch", "1,4", "--seconds", 0.1, "--sustained", 0.1, "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert "fp32, batch 4: sustained" in result.stderr
+    loaded = select(read(output), regime=Regime.SUSTAINED)
+    assert [(record["name"], record["batch"], record["method"]) for record in loaded] == [
+        (NAME, 4, Method.BACK_TO_BACK)
+    ]
+    assert "fp32 x 4, sustained" in result.stdout
+
+
+# Environment
+
+
+def test_commit_of_a_checkout_and_of_none(tmp_path: Path) -> None:
+    import subprocess
+
+    assert environment.commit(tmp_path) is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.example"]
+    file = tmp_path / "file"
+    file.write_text("1")
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    found = environment.commit(tmp_path)
+    assert found is not None
+    assert len(found["hash"]) == 40
+    assert found["dirty"] is False
+    file.write_text("2")
+    assert (environment.commit(tmp_path) or {})["dirty"] is True
+
+
+# Cold start
+
+
+def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
+    found = cold_start.measure_cold_start(model, "cpu", session.sample_inputs((3, 32, 32))[0])
+    assert len(found.results_s) == len(found.exits_s) == cold_start.RUNS
+    assert 0 < found.to_result_s <= found.to_exit_s
+    assert all(result <= end for result, end in zip(found.results_s, found.exits_s, strict=True))
+    named = {"Python and options", "imports", "model", "first input", "plan", "kernels", "weights", "graphs", "rest"}
+    assert named <= set(found.parts_s)
+    assert all(found.parts_s[name] > 0 for name in named - {"rest"})
+    assert abs(sum(found.parts_s.values()) - found.to_result_s) < 0.5 * found.to_result_s  # medians of each
+
+
+def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
+    with pytest.raises(Error, match=r"missing\.onnx"):
+        cold_start.measure_cold_start(tmp_path / "missing.onnx", "cpu", np.zeros((3, 32, 32), np.float32))
+
+
+def test_cold_start_counts_to_the_first_byte() -> None:
+    script = "import sys, time; print('answer', flush=True); time.sleep(0.5)"
+    start = cold_start._one_start([sys.executable, "-c", script], os.environ)
+    assert start.exit_s - start.result_s > 0.4
+    assert start.parts_s == {"rest": start.result_s}
+
+
+def test_the_parts_of_a_start_are_all_of_it() -> None:
+    said = (
+        "vgg16gpu: start: imports 200.0 ms\nvgg16gpu: start: context (beside) 150.0 ms\nvgg16gpu: start: plan 50.0 ms"
+    )
+    parts = cold_start._Start(0.3, 0.5, said).parts_s
+    assert parts == pytest.approx({"imports": 0.2, "context (beside)": 0.15, "plan": 0.05, "rest": 0.05})
+
+
+def test_a_start_finds_byte_code_that_the_one_before_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environ = cold_start.with_byte_code(str(tmp_path / "bytes"))
+    (tmp_path / "module_of_a_test.py").write_text("")
+    subprocess.run([sys.executable, "-c", "import module_of_a_test"], env=environ, cwd=tmp_path, check=True)
+    assert [path.name.split(".")[0] for path in tmp_path.glob("bytes/**/module_of_a_test*.pyc")] == ["module_of_a_test"]

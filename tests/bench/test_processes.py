@@ -1,0 +1,282 @@
+"""Peers in processes of their own: which fail once, twice, or are ended; nothing of them is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support import fake_peers
+from vgg16gpu.bench import session
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import LostError, Method
+from vgg16gpu.bench.peers import base as peers
+from vgg16gpu.bench.peers import remote as peer_remote
+from vgg16gpu.bench.peers.base import PeerError, Setting
+from vgg16gpu.bench.peers.fleet import Fleet
+from vgg16gpu.bench.peers.messages import Built, guilty_last
+from vgg16gpu.bench.peers.process import PeerFailureError, PeerProcess
+from vgg16gpu.bench.peers.remote import RemotePeer
+from vgg16gpu.bench.records.findings import Remarks
+from vgg16gpu.bench.records.record import kinds, select
+from vgg16gpu.cli import cli
+from vgg16gpu.zoo.generate import make_vgg
+
+FAKE = "tests.support.fake_peers:Peer"
+X = session.sample_inputs((3, 32, 32))[:2]
+
+Plan = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("bench") / "narrow.onnx"
+    make_vgg(path, width=8, hidden=64, size=32, classes=10)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def model(tmp_path: Path, file: bytes) -> Path:
+    """In a folder of its own, where the fake counts."""
+    path = tmp_path / "narrow.onnx"
+    path.write_bytes(file)
+    return path
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Says what the fake, in torch's place, does."""
+    monkeypatch.setattr(peers, "OPENERS", {**peers.OPENERS, "torch": FAKE})
+    monkeypatch.setattr(peer_remote, "OPENERS", {**peers.OPENERS, "torch": FAKE})
+    monkeypatch.setattr(peer_remote, "PATIENCE", {"cpu": 3.0})
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return lambda text: monkeypatch.setenv("FAKE_PEER", text)
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def peer(plan: Plan, notes: list[str]) -> Iterator[RemotePeer]:
+    """The fake, not started yet; it does nothing wrong."""
+    plan("")
+    made = RemotePeer("torch", notes.append)
+    yield made
+    made.close()
+
+
+def opened(peer: RemotePeer, model: Path) -> RemotePeer:
+    peer.start()
+    peer.wait_until_ready()
+    peer.post(Setting(model, (3, 32, 32), "cpu", 0, 1))
+    assert peer.opened() == ("a remark",)
+    return peer
+
+
+def faults(model: Path) -> int:
+    return len(list(model.parent.glob("fault*")))
+
+
+# One failure
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("raise open", "RuntimeError: operation failed"),
+        ("raise make", "strict: RuntimeError: operation failed"),
+        ("die measure", "its process died of SIGSEGV"),
+        ("hang scores", "no answer in 3 s"),
+    ],
+)
+def test_what_fails_once_is_measured_in_a_fresh_process(
+    peer: RemotePeer, plan: Plan, model: Path, notes: list[str], what: str, reason: str
+) -> None:
+    plan(f"{what} 1")
+    with opened(peer, model).contenders(X) as (strict, tf32):
+        assert (strict.variant, strict.tf32, tf32.variant, tf32.tf32) == ("strict", False, "TF32", True)
+        assert strict.scores().shape == (2, 10)
+        assert strict.measure(Method.HOST_TO_HOST, 3) == [fake_peers.SECONDS] * 3
+        assert tf32.measure(Method.BACK_TO_BACK, 3) == [fake_peers.SECONDS]
+        assert not peer.unbuilt
+    assert faults(model) == 1
+    (note,) = notes
+    assert reason in note
+    assert "what it shows there is of a fresh process" in note
+    assert "\n" not in note
+
+
+# Two failures
+
+
+@pytest.mark.parametrize("what", ["die measure", "raise measure"])
+def test_what_fails_twice_is_lost_at_that_batch_size_alone(
+    peer: RemotePeer, plan: Plan, model: Path, capfd: pytest.CaptureFixture[str], what: str
+) -> None:
+    plan(f"{what} 2")
+    opened(peer, model)
+    with peer.contenders(X) as (strict, tf32):
+        with pytest.raises(LostError, match=r"^failed twice: (RuntimeError|its process died)") as lost:
+            strict.measure(Method.HOST_TO_HOST, 1)
+        assert "last words" in lost.value.output
+        with pytest.raises(LostError, match="failed twice"):
+            tf32.scores()
+    assert faults(model) == 2
+    with peer.contenders(X[:1]) as (strict, _):
+        assert strict.measure(Method.HOST_TO_HOST, 1) == [fake_peers.SECONDS]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_who_has_hung_twice_is_not_asked_any_more(
+    peer: RemotePeer, plan: Plan, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan("hang make 9")
+    opened(peer, model)
+    monkeypatch.setattr(peer_remote, "PATIENCE", {"cpu": 0.5})
+    with pytest.raises(LostError, match=r"^failed twice: no answer in 0\.5 s$"), peer.contenders(X):
+        pass
+    before = time.monotonic()
+    with pytest.raises(LostError, match="hung twice"), peer.contenders(X):
+        pass
+    with pytest.raises(LostError, match="hung twice"):
+        peer.post(Setting(model, (3, 32, 32), "cpu", 0, 1, "fp16"))
+    assert time.monotonic() - before < 0.3
+    assert faults(model) == 2
+
+
+def test_a_way_that_fails_twice_leaves_the_others(peer: RemotePeer, plan: Plan, model: Path, notes: list[str]) -> None:
+    plan("raise make 9")
+    with opened(peer, model).contenders(X) as (tf32,):
+        assert tf32.measure(Method.BACK_TO_BACK, 2) == [fake_peers.SECONDS]
+        (missing,) = peer.unbuilt
+        assert (missing.variant, missing.reason) == ("strict", "RuntimeError: operation failed")
+    assert faults(model) == 2
+    assert len(notes) == 1
+
+
+def test_the_guilty_way_comes_last_when_all_are_tried_again() -> None:
+    built = [Built(0, "a"), Built(1, "b", reason="first fault"), Built(2, "c", reason="its consequence"), Built(3, "d")]
+    assert guilty_last(built) == (0, 3, 2, 1)
+
+
+# Refusals and endings
+
+
+@pytest.mark.parametrize(("what", "tries"), [("refuse open 9", 1), ("refuse make 9", 1)])
+def test_what_is_refused_is_not_tried_again(
+    peer: RemotePeer, plan: Plan, model: Path, notes: list[str], what: str, tries: int
+) -> None:
+    plan(what)
+    if "open" in what:
+        with pytest.raises(PeerError, match="does not take"):
+            opened(peer, model)
+    else:
+        with opened(peer, model).contenders(X) as (tf32,):
+            assert tf32.tf32
+            assert [each.reason for each in peer.unbuilt] == ["it does not take the model"]
+    assert faults(model) == tries
+    assert notes == []
+
+
+def test_a_framework_that_does_not_load_is_refused() -> None:
+    process = PeerProcess("torch", "no_such_module:Peer")
+    process.start()
+    with pytest.raises(PeerError, match="installed and does not load"):
+        process.wait_until_ready()
+    process.stop()
+    with pytest.raises(PeerFailureError, match="not running"):
+        process.wait_until_ready()
+
+
+class InterruptError(BaseException):
+    """As Ctrl-C."""
+
+
+@pytest.mark.usefixtures("plan")
+def test_no_process_outlives_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name)
+    children: list[Any] = []
+
+    def interrupted() -> None:
+        with Fleet(("torch",), Remarks()) as fleet:
+            fleet.start()
+            fleet.wait_until_ready()
+            (peer,) = fleet.open(Setting(model, (3, 32, 32), "cpu", 0, 1))
+            children.append(peer._process._process)
+            with peer.contenders(X):
+                raise InterruptError
+
+    with pytest.raises(InterruptError):
+        interrupted()
+    (child,) = children
+    assert child.poll() is not None
+    with pytest.raises(ProcessLookupError):
+        os.killpg(child.pid, 0)
+
+
+def test_a_real_peer_sleeps_while_nobody_asks(model: Path) -> None:
+    """An idle onnxruntime takes no core from whoever is measured."""
+    made = RemotePeer("onnxruntime", lambda _: None)
+    try:
+        made.start()
+        made.wait_until_ready()
+        made.post(Setting(model, (3, 32, 32), "cpu", 0, 2))
+        made.opened()
+        with made.contenders(X) as (contender,):
+            assert contender.scores().shape == (2, 10)
+            assert contender.measure(Method.HOST_TO_HOST, 1)[0] > 0
+            child = made._process._process
+            assert child is not None
+            time.sleep(0.1)
+            before = cpu_ticks(child.pid)
+            time.sleep(0.5)
+            assert cpu_ticks(child.pid) - before <= 2
+    finally:
+        made.close()
+
+
+def cpu_ticks(process: int) -> int:
+    """Hundredths of seconds that a process has computed."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+# The whole benchmark
+
+
+def bench(model: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    ceilings = Ceilings(1e10, 1e11, 0, "made up")
+    monkeypatch.setattr(session, "measure_ceilings", lambda _: ceilings)
+    find_spec = peers.importlib.util.find_spec
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: name == "torch" or find_spec(name))
+    command = ["bench", str(model), "--device", "cpu", "--repeats", "1", "--seconds", "0.01", *arguments]
+    return CliRunner().invoke(cli, command)
+
+
+def test_a_peer_that_fails_is_named_and_the_others_go_on(
+    plan: Plan, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan("die scores 2")
+    output = tmp_path / "bench.json"
+    result = bench(model, monkeypatch, "--batch", "1,2", "--against", "torch,onnxruntime", "--output", str(output))
+    assert result.exit_code == 0, result.output
+    found = json.loads(output.read_text())
+    present = {batch: kinds(select(found, batch=batch)) for batch in (1, 2)}
+    assert present[1] == [(NAME, False), ("onnxruntime", False)]
+    assert present[2] == [(NAME, False), ("torch", False), ("torch", True), ("onnxruntime", False)]
+    (absent,) = found["absent"]
+    assert (absent["name"], absent["precision"], absent["batch"]) == ("torch", "fp32", 1)
+    assert absent["reason"] == "failed twice: its process died of SIGSEGV"
+    assert "last words" in absent["output"]
+    assert "Absent: torch, fp32, batch 1: failed twice: its process died of SIGSEGV" in result.stdout
+    assert "absent" in next(line for line in result.stdout.splitlines() if "see below" in line)
+    assert "last words" not in result.output

@@ -1,0 +1,491 @@
+"""`tune` without a GPU: which problems there are, what they are checked with, who wins, what is written."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.kernels.layout.test_pack_blocks import in_blocks
+from tests.support import reference
+from tests.support.tune_device import H200, TuneDevice
+from tests.support.wgmma_harness import rounded
+from vgg16gpu.bench.tune import cases, search
+from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
+from vgg16gpu.cli import cli
+from vgg16gpu.cli import tune as command
+from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.wgmma import block_nbytes
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices import tile_tables
+from vgg16gpu.errors import KernelError, ModelError
+from vgg16gpu.program.values import Element
+from vgg16gpu.zoo.architecture import Vgg
+from vgg16gpu.zoo.generate import make_vgg
+
+SMALL = Vgg(size=32, hidden=128, classes=100)
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+A100 = replace(H200, name="NVIDIA A100", compute_capability=(8, 0), tensor_maps=False)
+
+
+def small_tasks(precision="fp16", batches=(1,), facts=H200):
+    shapes = [(batch, 3, 32, 32) for batch in batches]
+    return distinct(tasks(vgg_graph(SMALL), facts, (precision,), shapes))
+
+
+def conv_task(precision="fp16", batch=1) -> Task:
+    """The smallest convolution that is no first one: 64 -> 128 on 16x16."""
+    convs = [task for task in small_tasks(precision, (batch,)) if task.kernels is conv_wgmma]
+    return next(task for task in convs if not task.problem.pool)
+
+
+def right_bytes(task, spoil=None):
+    """The whole output of a task as its kernels would leave it; `spoil` changes the numbers first."""
+    expected = cases.case(task).expected.copy()
+    if spoil:
+        spoil(expected)
+    stored = cases._store(task.y.element, expected).stored
+    images = [stored[:, image % len(expected)] for image in range(task.problem.batch)]
+    return np.ascontiguousarray(np.stack(images, axis=1)).reshape(-1).view(np.uint8)
+
+
+def run(task, device, *, compiling=lambda _: None, top=6, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    return list(search.search(device, [task], compiling, top=top, deadline=deadline))
+
+
+# ---- Problems
+
+
+def test_vgg16_has_so_many_problems():
+    shapes = [(batch, 3, 224, 224) for batch in (1, 8)]
+    found = list(tasks(vgg_graph(Vgg()), H200, PRECISIONS, shapes))
+    assert len(found) == (16 + 3 * 15) * 2  # beside float32 the first two convolutions are one
+    # conv5_1 is conv5_2, conv3_2 is not conv3_1
+    assert len(distinct(iter(found))) == (1 + 11 + 3 + 3 * (1 + 10 + 3)) * 2
+    by_kernel = [task.kernels for task in found[::2]]
+    assert by_kernel[:16] == [conv_first, *[conv_wgmma] * 12, *[fc_wgmma] * 3]
+    assert by_kernel[16:31] == [conv_first_two, *[conv_wgmma] * 11, *[fc_wgmma] * 3]
+    assert found[2].key == (
+        "conv_wgmma batch=1 height=224 width=224 channels=64 out_channels=64 "
+        "element=F16_PAIR out_element=F16_PAIR pool=1"
+    )
+    assert found[-1].key == "fc_wgmma batch=8 outputs=1000 length=4096 element=U8"
+
+
+def test_the_net_in_memory_is_the_one_that_model_make_writes(tmp_path):
+    net = Vgg(size=64, width=4, hidden=8, classes=3)
+    make_vgg(tmp_path / "net.onnx", size=64, width=4, hidden=8, classes=3)
+    made, written = vgg_graph(net), Model(tmp_path / "net.onnx").graph()
+
+    def description(graph):
+        convs = [
+            (type(op), op.weight.shape, op.relu, getattr(op, "pool", None))
+            for op in graph.ops
+            if isinstance(op, Conv | Gemm)
+        ]
+        return graph.input.shape, [type(op) for op in graph.ops], convs
+
+    assert description(made) == description(written)
+
+
+def test_the_step_is_the_one_of_a_plan():
+    for task in small_tasks("fp16", (1, 8)):
+        usual, other = task.candidates()[:2]
+        assert task.dry_step(usual).kernel != task.dry_step(other).kernel or usual.tile != other.tile
+        assert task.dry_step(usual).early == usual.early
+        assert task.kernels.choose(task.problem, H200).tile == usual.tile
+        assert task.y.shape == output_shape(task.layer.op, task.layer.x_shape)
+
+
+def test_other_cards_have_nothing_to_tune():
+    assert small_tasks("fp16", facts=A100) == []
+    with pytest.raises(ModelError, match="nothing to tune in int8"):
+        small_tasks("int8", facts=replace(A100, compute_capability=(6, 0)))
+
+
+# ---- Numbers
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_expected_of_a_convolution(precision):
+    task = next(task for task in small_tasks(precision) if task.key.startswith("conv_wgmma") and task.problem.pool)
+    case = cases.case(task)
+    x = case.x.astype(np.float64) if precision != "bf16" else (case.x.astype(np.uint32) << 16).view(np.float32)
+    x = x.sum(axis=0).transpose(0, 3, 1, 2)
+    problem, op = task.problem, task.layer.op
+    raw = cases._weights(problem.element, (problem.out_channels, problem.channels, 9))
+    assert np.std(raw.exact.astype(float)) > 0
+    packed, bias, dequant, _ = case.constants
+    dequantised = raw.exact.astype(np.float64).reshape(-1, problem.channels, 3, 3) * dequant[:, None, None, None]
+    expected = reference.apply(replace(op, weight=dequantised, bias=bias), x)
+    if precision == "int8":
+        expected = np.clip(np.rint(expected), 0, 255)
+        assert len(np.unique(expected)) > 50  # neither all zero nor all saturated
+    np.testing.assert_allclose(case.expected, expected.transpose(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    block = block_nbytes(problem.element, problem.channels) // problem.element.nbytes
+    if problem.element in (Element.F16, Element.F16_PAIR):
+        planes = [in_blocks(plane.astype(np.float32), Element.F16, block)[:, :, 0] for plane in raw.stored]
+        assert np.array_equal(packed, np.stack(planes, axis=2))
+    if precision == "int8":
+        assert np.array_equal(packed, in_blocks(raw.stored[0], Element.S8, block))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_what_is_expected_of_two_convolutions_in_one(precision):
+    """What lies between is rounded to the element, as two kernels would store it."""
+    task = small_tasks(precision)[0]
+    assert task.kernels is conv_first_two
+    case, element = cases.case(task), task.problem.element
+    _, _, bias, dequant, _, _, packed, bias2, dequant2, _ = case.constants
+    factors = Element.S8 if precision == "int8" else element
+    weights = [cases._weights(factors, (64, channels, 9)).exact for channels in (3, 64)]
+    ops = [
+        replace(part.op, weight=(weight * scale[:, None, None]).reshape(64, -1, 3, 3), bias=shift)
+        for part, weight, scale, shift in zip(
+            task.layer.parts,
+            [weight.astype(np.float64) for weight in weights],
+            (dequant, dequant2),
+            (bias, bias2),
+            strict=True,
+        )
+    ]
+
+    def stored(values):
+        return np.clip(np.rint(values), 0, 255) if precision == "int8" else rounded(values.astype(np.float32), element)
+
+    between = stored(reference.apply(ops[0], case.x[0].astype(np.float64)))
+    expected = reference.apply(ops[1], between)
+    if precision == "int8":
+        expected = stored(expected)
+        assert len(np.unique(expected)) > 50
+    np.testing.assert_allclose(case.expected, expected.transpose(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
+    assert packed.nbytes == 9 * 64 * 64 * element.nbytes
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_expected_of_a_product(precision):
+    task = small_tasks(precision, (8,))[-1]
+    case = cases.case(task)
+    x = case.x.astype(np.float64) if precision != "bf16" else (case.x.astype(np.uint32) << 16).view(np.float32)
+    weight, bias, dequant, _, _, _, row_scale = case.constants
+    weight = weight[0].astype(np.float64) if precision != "bf16" else (weight[0].astype(np.uint32) << 16).view("f4")
+    scale = (dequant * row_scale)[: len(weight)]
+    expected = x.sum(axis=0) @ (weight * scale[:, None]).T + bias[: len(weight)]
+    np.testing.assert_allclose(case.expected[:, : len(weight)], expected, rtol=1e-5, atol=1e-5)
+    assert case.expected.shape[1] == task.y.pitch
+    assert not case.expected[:, len(weight) :].any()
+
+
+def test_batches_share_their_numbers():
+    one, five = conv_task(batch=1), conv_task(batch=5)
+    assert cases.case(one) is cases.case(five)
+    other = conv_task("bf16")
+    assert cases.case(other) is not cases.case(one)
+
+
+# ---- The search
+
+
+def pace(task):
+    """Every tile has a time of its own, and early starts help."""
+    times = {task.dry_step(choice).kernel: 1e-5 + 1e-7 * i for i, choice in enumerate(reversed(task.candidates()))}
+    return lambda step: times[step.kernel] * (0.9 if step.early else 1.0)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_fastest_wins(precision, batch):
+    task = conv_task(precision, batch)
+    answer, seconds = right_bytes(task), pace(task)
+    device = TuneDevice(lambda _: answer, seconds)
+    (finding,) = run(task, device)
+    assert finding.wrong == []
+    tried = search.shortlist(task, 6)
+    fastest = min((replace(choice, early=True) for choice in tried), key=lambda c: seconds(task.dry_step(c)))
+    assert finding.timings[0].entry == fastest.entry
+    assert finding.timings[0].seconds == pytest.approx(seconds(task.dry_step(fastest)))
+    assert search.tiles([finding]) == {task.key: fastest.entry}
+    assert finding.usual_seconds == pytest.approx(seconds(task.dry_step(tried[0])))
+    assert device.memory == {}
+
+
+def test_every_kind_of_kernel_is_tried():
+    for task in small_tasks("fp16", (1, 3)):
+        answer = right_bytes(task)
+        (finding,) = run(task, TuneDevice(lambda _, answer=answer: answer, lambda _: 1e-5), top=2)
+        assert finding.timings, task.key
+        assert finding.wrong == [], task.key
+
+
+def spoil_one(expected):
+    expected[-1, 3, 5, 7] += 0.01 * np.abs(expected).max()
+
+
+def spoil_nan(expected):
+    expected[0, 0, 0, 0] = np.nan
+
+
+@pytest.mark.parametrize("spoil", [spoil_one, spoil_nan, None])
+def test_a_wrong_candidate_is_reported_and_not_timed(spoil):
+    task = conv_task(batch=4)
+    bad = task.dry_step(search.shortlist(task, 6)[2]).kernel
+    wrong = right_bytes(task, spoil) if spoil else None  # None: it writes nothing, and the poison stays
+    right = right_bytes(task)
+    device = TuneDevice(lambda step: wrong if step.kernel == bad else right, pace(task))
+    (finding,) = run(task, device)
+    ((entry, why),) = finding.wrong
+    assert entry == search.shortlist(task, 6)[2].entry
+    assert "it is off by" in why
+    assert entry not in [timing.entry for timing in finding.timings]
+
+
+def test_a_candidate_that_changes_its_mind_is_wrong():
+    task = conv_task()
+    launches = []
+
+    def answer(_):
+        launches.append(1)
+        data = right_bytes(task)
+        data[5] ^= len(launches) > 7
+        return data
+
+    (finding,) = run(task, TuneDevice(answer, lambda _: 1e-5), top=1)
+    assert finding.timings == []
+    assert "other bits" in finding.wrong[0][1]
+
+
+def test_a_slow_candidate_is_checked_but_not_timed_for_long():
+    task = conv_task()
+    slow = task.dry_step(search.shortlist(task, 6)[3]).kernel
+    answer = right_bytes(task)
+    device = TuneDevice(lambda _: answer, lambda step: 1e-2 if step.kernel == slow else 1e-5)
+    (finding,) = run(task, device)
+    assert sum(step.kernel == slow for step in device.launched) == 3
+    assert len({timing.entry["rows"] for timing in finding.timings}) >= 1
+    assert search.shortlist(task, 6)[3].entry not in [timing.entry for timing in finding.timings]
+
+
+def test_a_kernel_that_does_not_compile_is_reported():
+    task = conv_task()
+    bad = task.dry_step(search.shortlist(task, 6)[1]).kernel
+    answer, threads = right_bytes(task), set()
+
+    def compiling(kernel):
+        threads.add(threading.get_ident())
+        if kernel == bad:
+            raise KernelError("it does not compile")
+
+    (finding,) = run(task, TuneDevice(lambda _: answer, pace(task)), compiling=compiling)
+    assert "it does not compile" in [why for _, why in finding.wrong]
+    assert threading.get_ident() not in threads
+    assert finding.timings
+
+
+def test_time_runs_out_while_something_compiles():
+    done = threading.Event()
+    try:
+        device = TuneDevice(lambda _: None, lambda _: 1e-5)
+        assert run(conv_task(), device, compiling=lambda _: done.wait(30), seconds=0.2) == []
+    finally:
+        done.set()
+
+
+def test_all_that_was_bound_is_given_back():
+    task = conv_task()
+    answer = right_bytes(task)
+    device = TuneDevice(lambda _: answer, lambda _: 1e-5)
+    run(task, device)
+    assert device.launched
+    assert device.bound == []
+
+
+def test_time_runs_out_between_two_tasks():
+    first, second = small_tasks("fp16")[1:3]
+    answer = right_bytes(first)
+    device = TuneDevice(lambda _: answer, lambda _: 1e-5)
+    found = search.search(device, [first, second], lambda _: None, top=1, deadline=time.monotonic() + 3600)
+    assert next(found).key == first.key
+    late = search.search(device, [first, second], lambda _: None, top=1, deadline=time.monotonic() - 1)
+    assert list(late) == []
+
+
+def test_a_device_beyond_use_ends_the_search():
+    task = conv_task()
+    device = TuneDevice(lambda _: None, lambda _: 1e-5)
+
+    def broken():
+        if device.launched:
+            raise KernelError("an illegal memory access")
+
+    device.synchronize = broken
+    with pytest.raises(KernelError, match=r"conv_wgmma batch=1 .*'tile'.* broke the device: an illegal memory access"):
+        run(task, device)
+    assert device.memory == {}
+    assert device.bound == []
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch):
+    found = [search.Finding("a problem", "", 1, {}, [search.Timing({"tile": "T"}, 1e-5)])]
+
+    def breaking(*_, **__):
+        yield from found
+        raise KernelError("it broke")
+
+    monkeypatch.setattr(command, "search", breaking)
+    result = invoke(net, "--precision", "fp16", "--batch", "1")
+    assert result.exit_code == 2
+    assert "it broke" in result.stderr
+    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
+
+
+def test_the_shortlist_has_different_tiles_and_their_kin():
+    task = next(task for task in tasks(vgg_graph(Vgg()), H200, ("fp16",), [(1, 3, 224, 224)]) if "=14 " in task.key)
+    chosen = search.shortlist(task, 12)
+    assert len(chosen) == len(set(chosen)) == 12
+    assert chosen[0] == task.candidates()[0]
+    shapes = [search._shape(choice.tile) for choice in chosen]
+    assert len(set(shapes[:8])) == 8
+    assert set(shapes[8:]) & set(shapes[:8])
+    assert {type(choice.tile) for choice in chosen} <= {LargeTile, SmallTile}
+    few = small_tasks("fp16")[-1]
+    assert search.shortlist(few, 1) == list(few.candidates())  # only convolutions have too many
+
+
+# ---- The command
+
+
+class FakeCuda(TuneDevice):
+    """Everything is right on it, whatever runs."""
+
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def fake(monkeypatch, tmp_path):
+    """The command's device, and no compiler."""
+    device = FakeCuda(lambda _: device.bytes, lambda _: 1e-5)
+    settle = search._settle
+
+    def settled(device, task, built):
+        device.bytes = right_bytes(task)
+        return settle(device, task, built)
+
+    monkeypatch.setattr(search, "_settle", settled)
+    monkeypatch.setattr(command, "open_device", lambda name: (device, name))
+    monkeypatch.setattr(command, "_compile", lambda _: lambda _: None)
+    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+    return device
+
+
+@pytest.fixture
+def net(tmp_path):
+    make_vgg(tmp_path / "net.onnx", variant="vgg11", size=32, hidden=64, classes=10)
+    return tmp_path / "net.onnx"
+
+
+def invoke(*args):
+    return CliRunner().invoke(cli, ["tune", *map(str, args)])
+
+
+def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
+    report = tmp_path / "report.json"
+    result = invoke(net, "--precision", "fp16", "--batch", "2", "--top", "2", "--output", report)
+    assert result.exit_code == 0, result.output
+    assert fake.closed
+    table = tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package")
+    problems = json.loads(report.read_text())["problems"]
+    assert {problem["key"]: problem["timings"][0]["entry"] for problem in problems} == table
+    assert len(table) == 7 + 3  # of 8 convolutions the first one has a pool, so that its kernel has no tiles
+    facts = replace(H200, tuned=table)
+    for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 32, 32)])):
+        choice = task.kernels.choose(task.problem, facts)
+        assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.early).entry
+    made = json.loads(tile_tables.own_path(H200.name, tmp_path / "cache").read_text())["made"]
+    assert made["device"]["name"] == H200.name
+    assert "tuned" not in made["device"]
+    assert "tiles: " in result.stdout
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_command_writes_where_it_is_told(net, tmp_path):
+    result = invoke(net, "--precision", "fp16", "--batch", "1", "--top", "1", "--table", tmp_path / "t.json")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "t.json").read_text())["gpu"] == H200.name
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monkeypatch):
+    def settled(_, task, __):
+        return search.Finding(task.key, "", 1, {}, wrong=[({"tile": "T"}, "off")])
+
+    monkeypatch.setattr(search, "_settle", settled)
+    result = invoke(net, "--precision", "fp16", "--batch", "1")
+    assert result.exit_code == 1
+    assert "WRONG, not used: conv_wgmma" in result.stderr
+    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
+    monkeypatch.setattr(command, "search", lambda *_, **__: iter(()))
+    assert "time ran out: 0 of 10 layers" in invoke(net, "--precision", "fp16", "--batch", "1").stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--precision", "fp64"], "'fp64' is not supported"),
+        (["--batch", "0"], "not a list of positive whole numbers"),
+        (["--size", "big"], "'big' is not a size"),
+        (["--seconds", "0"], "'--seconds'"),
+        (["--top", "0"], "'--top'"),
+        (["--output", "/no/such/folder/x.json"], "does not exist"),
+        (["no-such-model.onnx"], "no-such-model.onnx"),
+        (["--size", "16"], "input size 16 is not possible"),
+        (["--size", "224x320"], "square"),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_wrong_usage(args, message):
+    result = invoke(*args)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_card_without_such_kernels(fake):
+    fake.facts = A100
+    result = invoke()
+    assert result.exit_code == 2
+    assert "NVIDIA A100 has no kernels with tiles to tune" in result.stderr
+    assert fake.closed
+
+
+def test_devices_that_are_not_there_or_no_gpu():
+    assert "cuda:99" in (result := invoke("--device", "cuda:99")).stderr
+    assert result.exit_code == 2
+    assert "has no kernels with tiles to tune" in (result := invoke("--device", "cpu")).stderr
+    assert result.exit_code == 2
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_older_name_of_batch(net, monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.extend(tasks) or iter(()))
+    assert invoke(net, "--precision", "fp16", "--batch", "3").exit_code == 0
+    new = [task.key for task in asked]
+    result = invoke(net, "--precision", "fp16", "--batches", "3")
+    assert [task.key for task in asked] == [*new, *new]
+    assert "batch=3" in new[0]
+    assert result.stderr.startswith("vgg16gpu: --batches is called --batch now")

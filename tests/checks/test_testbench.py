@@ -1,0 +1,224 @@
+"""checks/testbench.py: what passes, what must not, and how the reasons read."""
+
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vgg16gpu.checks.testbench import (
+    MIN_DISTINCT,
+    Quantised,
+    Report,
+    judge,
+    judge_steps,
+    labelled_images,
+    mean_times,
+    read_references,
+    standard_inputs,
+    worst_steps,
+)
+from vgg16gpu.errors import InputError
+
+RNG = np.random.default_rng(7)
+REFERENCES = RNG.standard_normal((10, 50)).astype(np.float32)
+NAMES = [f"input {i}" for i in range(10)]
+NOISE = RNG.uniform(-1e-7, 1e-7, REFERENCES.shape).astype(np.float32)
+
+
+def report(scores, references=REFERENCES, **options):
+    return Report(judge(NAMES[: len(scores)], scores, references), min_distinct=MIN_DISTINCT, **options)
+
+
+def test_rounding_passes():
+    result = report(REFERENCES + NOISE)
+    assert result.passed
+    assert result.distinct >= MIN_DISTINCT
+    assert all(verdict.top5 == 5 and verdict.top1 == verdict.reference_top1 for verdict in result.verdicts)
+
+
+def test_references_shifted_by_one_fail():
+    result = report(REFERENCES, np.roll(REFERENCES, 1, axis=0))
+    assert not result.passed
+    assert not any(verdict.passed for verdict in result.verdicts)
+
+
+def test_one_bad_row_fails_alone():
+    scores = REFERENCES + NOISE
+    scores[3] = RNG.standard_normal(50)
+    result = report(scores)
+    assert [verdict.passed for verdict in result.verdicts] == [i != 3 for i in range(10)]
+    assert "1 of 10 inputs fail, the first is 'input 3'" in result.failures[0]
+
+
+@pytest.mark.parametrize("where", ["score", "reference", "row"])
+def test_nan_never_passes(where):
+    scores, references = REFERENCES.copy(), REFERENCES.copy()
+    if where == "score":
+        scores[2, 49] = np.nan
+    elif where == "reference":
+        references[2, 49] = np.nan
+    else:
+        scores[2] = np.nan
+    result = report(scores, references)
+    assert [verdict.passed for verdict in result.verdicts] == [i != 2 for i in range(10)]
+    assert not result.passed
+
+
+def test_a_close_score_with_another_best_class_fails():
+    references = np.zeros((1, 4), np.float32)
+    references[0, :2] = (1.0, 1.0 - 1e-7)
+    (verdict,) = judge(["a"], references[:, [1, 0, 2, 3]], references)
+    assert verdict.error <= 1e-5
+    assert not verdict.passed
+
+
+def test_where_rounding_is_coarse_the_other_of_two_equal_classes_passes():
+    references = np.zeros((1, 4), np.float32)
+    references[0, :2] = (1.0, 0.999)
+    (verdict,) = judge(["a"], references[:, [1, 0, 2, 3]], references, 1e-2, same_best=False)
+    assert verdict.passed
+    assert verdict.top1 != verdict.reference_top1
+    assert not judge(["a"], references[:, [2, 3, 0, 1]], references, 1e-2, same_best=False)[0].passed
+    assert Report((verdict,)).agreement == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_without_a_tolerance_a_non_finite_score_still_fails(bad):
+    scores = REFERENCES * 3
+    scores[4, 1] = bad
+    verdicts = judge(NAMES, scores, REFERENCES, math.inf, same_best=False)
+    assert [verdict.passed for verdict in verdicts] == [i != 4 for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "passed"),
+    [(0.011, 0.01, True), (0.0111, 0.01, False), (0.0, 0.0, True), (1e-9, 0.0, False), (math.nan, 0.01, False)],
+)
+def test_int8_may_err_a_tenth_more_than_onnxruntime(ours, theirs, passed):
+    result = Report(judge(NAMES, REFERENCES, REFERENCES), quantised=Quantised(ours, theirs))
+    assert result.passed == passed
+    assert any("onnxruntime's quantised form, 1.1 are allowed" in reason for reason in result.failures) != passed
+
+
+def test_the_report_in_numbers():
+    scores = REFERENCES.copy()
+    largest = np.abs(REFERENCES).max(axis=1)
+    scores[0, REFERENCES[0].argmin()] += 0.5 * largest[0]
+    scores[1, REFERENCES[1].argmin()] += 0.25 * largest[1]
+    scores[2, REFERENCES[2].argmin()] += 100 * largest[2]
+    result = Report(judge(NAMES, scores, REFERENCES, 1.0))
+    assert result.worst_error == pytest.approx(100)
+    assert result.mean_error == pytest.approx(10.075)
+    assert result.agreement == 0.9
+    assert Report(()).worst_error is Report(()).mean_error is Report(()).agreement is None
+
+
+def test_a_blind_bench_fails():
+    same = np.repeat(REFERENCES[:1], 10, axis=0)
+    result = report(same, same)
+    assert all(verdict.passed for verdict in result.verdicts)
+    assert not result.passed
+    assert "blind" in result.failures[0]
+    assert "1 different answers" in result.failures[0]
+
+
+def test_no_inputs_fail():
+    assert not Report(()).passed
+
+
+def test_accuracy_counts_labels():
+    labels = [int(row.argmax()) for row in REFERENCES]
+    labels[0] = (labels[0] + 1) % 50
+    result = Report(judge(NAMES, REFERENCES, REFERENCES, labels=labels), min_accuracy=0.95)
+    assert result.accuracy == 0.9
+    assert "90.00% is below 95.00%" in result.failures[0]
+    assert Report(result.verdicts, min_accuracy=0.9).passed
+
+
+def test_different_shapes_are_an_error_and_no_failure():
+    with pytest.raises(InputError):
+        judge(NAMES, REFERENCES, REFERENCES[:, :49])
+
+
+def test_steps_show_where_an_error_appears():
+    references = {name: RNG.standard_normal((1, 4, 6, 6)).astype(np.float32) for name in "abc"}
+    values = {name: array.copy() for name, array in references.items()}
+    values["b"][0, 2, 3, 1] += 0.01
+    values["c"][0, 0, 0, 0] = np.nan
+    stored = [(("x",), values["a"]), (("conv", "a"), values["a"]), (("b",), values["b"]), (("c",), values["c"])]
+    steps = judge_steps(stored, references)
+    assert [step.names[-1] for step in steps] == ["a", "b", "c"]
+    assert [step.passed for step in steps] == [True, False, False]
+    result = Report(judge(NAMES, REFERENCES, REFERENCES), steps)
+    assert result.first_bad_step == steps[1]
+    assert "first appears in 'b'" in result.failures[0]
+
+
+def test_rows_of_a_larger_batch_are_left_out():
+    reference = RNG.standard_normal((1, 8)).astype(np.float32)
+    (step,) = judge_steps([(("a",), np.concatenate([reference, reference + 1]))], {"a": reference})
+    assert step.passed
+
+
+def test_a_step_without_rows_is_judged_whole():
+    (step,) = judge_steps([(("mean",), np.array(2.0))], {"mean": np.array(2.0)})
+    assert (step.shape, step.error, step.passed) == ((), 0.0, True)
+
+
+def test_the_worst_of_several_inputs_is_kept_and_nan_is_worst():
+    reference = {"a": np.ones((1, 4), np.float32)}
+    runs = [judge_steps([(("a",), np.full((1, 4), value, np.float32))], reference) for value in (1, np.nan, 2)]
+    assert math.isnan(worst_steps(runs)[0].error)
+    assert worst_steps([runs[0], runs[2]])[0].error == 1.0
+
+
+def test_standard_inputs():
+    inputs = standard_inputs((3, 48, 32), (0.5,) * 3, (0.25,) * 3)
+    assert len(inputs) == 10
+    assert all(item.array.shape == (3, 48, 32) and item.array.dtype == np.float32 for item in inputs)
+    assert len({item.array.tobytes() for item in inputs}) == 10
+    assert -2 <= min(item.array.min() for item in inputs) < max(item.array.max() for item in inputs) <= 2
+    assert standard_inputs((1, 8, 8), (0.0,), (1.0,))[0].array.shape == (1, 8, 8)
+    with pytest.raises(InputError, match="--inputs"):
+        standard_inputs((12,), (0.0,), (1.0,))
+
+
+def test_labelled_images(tmp_path):
+    for folder in ("1", "Sea_lion"):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / folder / "a.png")
+    files = labelled_images(tmp_path, ["cat", "dog", "sea lion"])
+    assert [(file.removeprefix(str(tmp_path)), label) for file, label in files] == [
+        ("/1/a.png", 1),
+        ("/Sea_lion/a.png", 2),
+    ]
+    with pytest.raises(InputError, match=r"Sea_lion.*below 2.*'cat'"):
+        labelled_images(tmp_path, ["cat", "dog"])
+    with pytest.raises(InputError, match="no folders"):
+        labelled_images(tmp_path / "1", ["cat"])
+    with pytest.raises(InputError, match="not a folder"):
+        labelled_images(tmp_path / "missing", ["cat"])
+
+
+def test_references(tmp_path):
+    (tmp_path / "r.txt").write_text("1 2 3\n4 5 6\n")
+    np.save(tmp_path / "r.npy", np.arange(6.0).reshape(2, 3))
+    assert read_references(tmp_path / "r.txt", 2).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert read_references(tmp_path / "r.npy", 2).shape == (2, 3)
+    with pytest.raises(InputError, match="6 numbers, which 4 inputs"):
+        read_references(tmp_path / "r.txt", 4)
+    with pytest.raises(InputError, match="do not exist"):
+        read_references(tmp_path / "missing.txt", 4)
+    (tmp_path / "bad.npy").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"bad\.npy"):
+        read_references(tmp_path / "bad.npy", 4)
+
+
+def test_mean_times_run_every_input_n_times():
+    seen = []
+    times = mean_times(lambda x: seen.append(x.shape), [np.zeros((3, 2, 2), np.float32)] * 2, [1, 3])
+    assert len(seen) == 2 * (1 + 3)
+    assert set(seen) == {(1, 3, 2, 2)}
+    assert set(times) == {1, 3}
+    assert all(value > 0 for value in times.values())

@@ -1,0 +1,259 @@
+"""`infer` end to end: the shipped net on a real digit, every input form, every output form."""
+
+import io
+import json
+import re
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper
+from PIL import Image
+
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.cli import cli
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.zoo.digits import digit_sample, heldout
+from vgg16gpu.zoo.generate import make_vgg
+
+CLASSES = 20
+
+
+def run(*args, **options):
+    result = CliRunner().invoke(cli, ["infer", *map(str, args), "--device", "cpu"], **options)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def run_json(*args, **options):
+    return json.loads(run(*args, "--json", **options).stdout)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """A narrow VGG11 of 3x32x32 with random weights."""
+    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=CLASSES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return np.random.default_rng(8).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def expected(narrow, pixels):
+    return Oracle(narrow).scores(normalise(pixels, IMAGENET_MEAN, IMAGENET_STD))
+
+
+def test_a_real_digit(tmp_path):
+    images, _, labels = heldout()
+    Image.fromarray(images[0, :, :, 0]).save(tmp_path / "digit.png")
+    report = run_json(digit_sample(), tmp_path / "digit.png", "--model", "digits")
+    tops = [item["top"][0] for item in report["inputs"]]
+    assert tops[1]["index"] == labels[0]
+    assert tops[0]["label"] == str(tops[0]["index"])
+    assert all(top["probability"] > 0.5 for top in tops)
+
+
+def test_the_table_names_device_times_note_and_classes(narrow, pixels, tmp_path):
+    np.save(tmp_path / "a[cat].npy", pixels[0])
+    text = run(tmp_path / "a[cat].npy", "--model", narrow, "--top", 3).stdout
+    assert "Device: cpu" in text
+    assert "as asked" in text
+    assert "random weights: the names mean nothing" in text
+    assert "softmax of the scores" in text
+    for word in ("load", "first run", "steady run", "a[cat].npy"):
+        assert word in text
+    assert text.count("class ") >= 3
+
+
+def test_every_input_form_gives_the_same_scores(narrow, pixels, expected, tmp_path):
+    numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    np.save(tmp_path / "floats.npy", numbers)
+    np.save(tmp_path / "bytes.npy", pixels)
+    np.savez(tmp_path / "a.npz", first=numbers[:2], rest=numbers[2:])
+    text = "\n".join(f"{value:.9g}" for value in numbers.ravel())
+    (tmp_path / "a.txt").write_text(text)
+    for name in ("floats.npy", "bytes.npy", "a.npz", "a.txt"):
+        out = tmp_path / "scores.npy"
+        run(tmp_path / name, "--model", narrow, "--output", out)
+        np.testing.assert_allclose(np.load(out), expected, atol=1e-5 * np.abs(expected).max())
+    report = run_json("-", "--model", narrow, input=text)
+    assert [item["top"][0]["index"] for item in report["inputs"]] == expected.argmax(axis=1).tolist()
+    assert report["inputs"][4]["name"] == "standard input[4]"
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.02), ("int8", 0.2)])
+def test_precision_and_kernels(precision, bound, tmp_path):
+    options = (digit_sample(), "--model", "digits", "--output")
+    exact = run_json(*options, tmp_path / "exact.npy")
+    report = run_json(*options, tmp_path / "scores.npy", "--precision", precision, "--kernels", "mma")
+    assert (exact["precision"], exact["kernels"]) == ("fp32", "auto")
+    assert (report["precision"], report["kernels"]) == (precision, "mma")
+    assert report["inputs"][0]["top"][0]["index"] == exact["inputs"][0]["top"][0]["index"]
+    error = score_error(np.load(tmp_path / "scores.npy")[0], np.load(tmp_path / "exact.npy")[0])
+    assert 0 < error < bound
+    shown = run(digit_sample(), "--model", "digits", "--precision", precision, "--kernels", "mma").stdout
+    assert f"precision {precision}, kernels mma" in shown
+
+
+def test_a_folder_of_images(narrow, tmp_path):
+    for seed, name in enumerate(("b.png", "a.png")):
+        array = np.random.default_rng(seed).integers(0, 256, (37, 37, 3), dtype=np.uint8)
+        Image.fromarray(array).save(tmp_path / name)
+    crops = [np.asarray(Image.open(tmp_path / name))[2:34, 2:34] for name in ("a.png", "b.png")]
+    report = run_json(tmp_path, "--model", narrow, "--output", tmp_path / "scores.npz")
+    expected = Oracle(narrow).scores(normalise(np.stack(crops), IMAGENET_MEAN, IMAGENET_STD))
+    with np.load(tmp_path / "scores.npz") as archive:
+        assert [name.rsplit("/", 1)[1] for name in archive["names"]] == ["a.png", "b.png"]
+        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+    assert len(report["inputs"]) == 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """More than a handful of images, two of them broken."""
+    path = tmp_path_factory.mktemp("folder")
+    for index in range(12):
+        array = np.random.default_rng(index).integers(0, 256, (37, 37, 3), dtype=np.uint8)
+        Image.fromarray(array).save(path / f"{index:02}.png")
+    (path / "03x.jpg").write_text("no image")
+    (path / "99.png").write_bytes((path / "00.png").read_bytes()[:200])
+    return path
+
+
+@pytest.mark.parametrize("workers", [None, 0, 1])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
+    options = [] if workers is None else ["--workers", workers]
+    arguments = ["infer", folder, "--model", narrow, "--device", "cpu", "--batch", batch, "--json", *options]
+    result = CliRunner().invoke(cli, [*map(str, arguments), "--output", str(tmp_path / "scores.npz")])
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert len(lines) == 2
+    for line, name in zip(lines, ("03x.jpg", "99.png"), strict=True):
+        assert line.startswith(f"vgg16gpu: '{folder / name}' is not a readable image")
+    report = json.loads(result.stdout)
+    assert [image["name"] for image in report["unreadable"]] == [str(folder / "03x.jpg"), str(folder / "99.png")]
+    names = [str(folder / f"{index:02}.png") for index in range(12)]
+    assert [item["name"] for item in report["inputs"]] == names
+    crops = np.stack([np.asarray(Image.open(name))[2:34, 2:34] for name in names])
+    expected = Oracle(narrow).scores(normalise(crops, IMAGENET_MEAN, IMAGENET_STD))
+    with np.load(tmp_path / "scores.npz") as archive:
+        assert archive["names"].tolist() == names
+        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+    rates = report["rates"]
+    assert rates["decode_processes"] == (1 if workers == 1 else 0) or workers is None
+    assert rates["decode_images_per_s"] > 0
+    assert rates["engine_images_per_s"] == pytest.approx(batch / report["timings"]["steady_run_s"])
+
+
+def test_rates_are_shown_for_several_images(narrow, folder, tmp_path):
+    two = [folder / "00.png", folder / "01.png"]
+    assert re.search(
+        r"Rates: decoding [\d,]+ images/s \(this process\), engine [\d,]+ images/s \(batch 1, host to host\)",
+        run(*two, "--model", narrow).stdout,
+    )
+    assert "(1 processes), engine" in run(*two, "--model", narrow, "--workers", 1).stdout
+    assert "Rates" not in run(two[0], "--model", narrow).stdout
+    np.save(tmp_path / "numbers.npy", np.zeros((2, 3, 32, 32), np.float32))
+    assert "Rates" not in run(tmp_path / "numbers.npy", "--model", narrow, "--workers", 3).stdout
+
+
+def test_nothing_but_broken_images_is_one_line(narrow, folder):
+    arguments = ["infer", folder / "03x.jpg", folder / "99.png", "--model", narrow, "--device", "cpu"]
+    result = CliRunner().invoke(cli, list(map(str, arguments)))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.search(r"03x.jpg' is not a readable image.*\(1 other images cannot be read either\)", result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+def test_batches_do_not_change_bits(narrow, pixels, tmp_path):
+    np.save(tmp_path / "a.npy", pixels)
+    scores = []
+    for batch in (1, 2, 8):
+        report = run_json(tmp_path / "a.npy", "--model", narrow, "--batch", batch, "--output", tmp_path / "s.npy")
+        assert report["batch"] == batch
+        scores.append(np.load(tmp_path / "s.npy").tobytes())
+    assert len(set(scores)) == 1
+
+
+def test_mean_std_labels_and_size(narrow, pixels, tmp_path):
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    np.save(tmp_path / "a.npy", pixels[:1])
+    (tmp_path / "labels.txt").write_text("\n".join(f"name {i}" for i in range(CLASSES)))
+    options = ("--mean", "0.1,0.2,0.3", "--std", "0.5 0.6 0.7", "--labels", tmp_path / "labels.txt", "--size", "32x32")
+    (item,) = run_json(tmp_path / "a.npy", "--model", narrow, *options)["inputs"]
+    scores = Oracle(narrow).scores(normalise(pixels[:1], mean, std))[0]
+    best = item["top"][0]
+    assert best["index"] == scores.argmax()
+    assert best["label"] == f"name {scores.argmax()}"
+    assert best["score"] == pytest.approx(scores.max(), rel=1e-4)
+
+
+def test_top_is_cut_at_the_number_of_classes(narrow, pixels, tmp_path):
+    np.save(tmp_path / "a.npy", pixels[:1])
+    (item,) = run_json(tmp_path / "a.npy", "--model", narrow, "--top", 1000)["inputs"]
+    assert len(item["top"]) == CLASSES
+    assert sum(line["probability"] for line in item["top"]) == pytest.approx(1)
+
+
+def test_nonfinite_inputs_run_when_allowed(narrow, pixels, tmp_path):
+    numbers = normalise(pixels[:2], IMAGENET_MEAN, IMAGENET_STD)
+    numbers[0, 0, 0, 0] = np.nan
+    np.save(tmp_path / "a.npy", numbers)
+    report = run_json(tmp_path / "a.npy", "--model", narrow, "--allow-nonfinite", "--batch", 2)
+    bad, good = report["inputs"]
+    assert (bad["top"], bad["problem"]) == ([], "scores are NaN")
+    assert good["top"][0]["score"] is not None
+    assert good["problem"] == ""
+    shown = run(tmp_path / "a.npy", "--model", narrow, "--allow-nonfinite").stdout
+    assert "scores are NaN" in shown
+    assert "nan" not in shown
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_gives_no_numbers_gives_no_answer(narrow, pixels, tmp_path, value):
+    model = onnx.load(narrow)
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "classifier.6.bias")
+    numbers = np.array(numpy_helper.to_array(bias))
+    numbers[3] = value
+    bias.CopyFrom(numpy_helper.from_array(numbers, bias.name))
+    onnx.save(model, tmp_path / "broken.onnx")
+    np.save(tmp_path / "a.npy", pixels[:2])
+    arguments = ["infer", str(tmp_path / "a.npy"), "--model", str(tmp_path / "broken.onnx"), "--device", "cpu"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert f"scores are {'NaN' if np.isnan(value) else 'infinite'}" in result.stdout
+    assert "class 0" not in result.stdout
+    assert "2 of 2 inputs have no answer" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_first_of_several_outputs_is_shown_and_all_are_written(narrow, pixels, expected, tmp_path):
+    model = onnx.load(narrow)
+    model.graph.output.append(onnx.ValueInfoProto(name="/classifier/classifier.4/Relu_output_0"))
+    onnx.save(model, tmp_path / "two.onnx")
+    np.save(tmp_path / "a.npy", pixels)
+    shown = run(tmp_path / "a.npy", "--model", tmp_path / "two.onnx", "--output", tmp_path / "all.npz", "--batch", 2)
+    assert "shown is 'output', the first of 2" in shown.stdout
+    assert "all.npz" in shown.stdout
+    with np.load(tmp_path / "all.npz") as archive:
+        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+        assert archive["scores:/classifier/classifier.4/Relu_output_0"].shape == (5, 32)
+    one = run(tmp_path / "a.npy", "--model", tmp_path / "two.onnx", "--output", tmp_path / "one.npy").stdout
+    assert "this file the first alone" in one
+    assert np.load(tmp_path / "one.npy").shape == (5, CLASSES)
+
+
+def test_text_output_reads_back_as_references(narrow, pixels, expected, tmp_path):
+    np.save(tmp_path / "a.npy", pixels)
+    run(tmp_path / "a.npy", "--model", narrow, "--output", tmp_path / "output.txt")
+    back = np.array(io.StringIO((tmp_path / "output.txt").read_text()).read().split(), np.float32)
+    np.testing.assert_allclose(back.reshape(5, CLASSES), expected, atol=1e-5 * np.abs(expected).max())

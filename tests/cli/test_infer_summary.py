@@ -1,0 +1,85 @@
+"""cli/infer/summary.py: what many inputs gave, on a screen's worth of lines."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.common.show import console
+from vgg16gpu.cli.infer.options import MANY
+from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
+from vgg16gpu.zoo.digits import heldout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """21 held-out digits and 25 files that are none."""
+    path = tmp_path_factory.mktemp("many")
+    for number, image in enumerate(heldout()[0][: MANY + 1, :, :, 0]):
+        Image.fromarray(image).save(path / f"{number:02}.png")
+    for number in range(MANY + 5):
+        (path / f"broken{number:02}.jpg").write_text("no image")
+    return path
+
+
+def infer(*arguments):
+    command = ["infer", *map(str, arguments), "--model", "digits", "--device", "cpu", "--batch", "7", "--workers", "0"]
+    return CliRunner().invoke(cli, command)
+
+
+def test_many_inputs_are_summed_up(folder):
+    result = infer(folder)
+    assert result.exit_code == 2
+    report = json.loads(infer(folder, "--json").stdout)
+    lines = result.stdout.splitlines()
+    assert "46 inputs: 21 answered, 25 not read" in lines
+    assert any(line.startswith("  25: is not a readable image") for line in lines)
+    tops = [item["top"][0]["label"] for item in report["inputs"]]
+    labels, counts = np.unique(tops, return_counts=True)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    assert {row[1]: int(row[2]) for row in rows} == dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    assert [int(row[2]) for row in rows] == sorted(counts.tolist(), reverse=True)
+    assert rows[0][3] == f"{counts.max() / 21:.1%}"
+    assert any(line.startswith("Rates: ") for line in lines)
+    assert len(lines) < 30
+    errors = result.stderr.splitlines()
+    assert len(errors) == MANY + 1
+    assert "5 other images cannot be read either" in errors[-1]
+    assert len(report["inputs"]) == 21
+    assert len(report["unreadable"]) == 25
+
+
+def test_table_shows_every_input(folder):
+    text = infer(folder, "--table", "--top", "1").stdout
+    assert all(f"/{number:02}.png" in text for number in range(MANY + 1))
+    assert "answered" not in text
+
+
+def test_a_handful_is_a_table_without_being_asked(folder):
+    text = infer(*sorted(folder.glob("0?.png")), "--top", "1").stdout
+    assert "/03.png" in text
+    assert "answered" not in text
+
+
+def item(name, index, probability, problem=""):
+    top = [{"index": index, "label": f"label {index}", "score": 1.0, "probability": probability}]
+    return {"name": name, "top": [] if problem else top, "problem": problem}
+
+
+def test_reasons_and_classes_are_counted_and_cut(capsys):
+    inputs = [item(str(n), n % 15, 0.5 + 0.01 * (n % 15)) for n in range(100)]
+    inputs += [item("bad", 0, 0.0, "scores are NaN")] * 3
+    unreadable = [{"name": f"f{n}", "problem": f"'f{n}' is broken in way {n % 7}"} for n in range(21)]
+    print_summary(console(), {"inputs": inputs, "unreadable": unreadable})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "124 inputs: 100 answered, 3 without an answer, 21 not read"
+    reasons = [line.strip() for line in lines if line.startswith("  ")]
+    assert len(reasons) == REASONS
+    assert reasons[:2] == ["3: scores are NaN", "3: is broken in way 0"]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    assert len(rows) == CLASSES
+    assert rows[0] == ["9", "label 9", "7", "7.0%", "59.0%"]  # of those with seven the most certain
+    assert "and 5 other classes" in lines

@@ -1,0 +1,372 @@
+"""`info`: the published figures of VGG16, and memory that an engine then really takes. No weights are needed."""
+
+import json
+import time
+import tracemalloc
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+from tests.support.onnx_models import torch_vgg
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.info.command import H200, device_facts, layers
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.compile import SAMPLES
+from vgg16gpu.compiler.graph.ops import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
+from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
+from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.devices.tile_tables import table
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.zoo.architecture import Vgg
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """`--device cuda` plans for it, whatever GPU there is."""
+
+    def nothing():
+        raise DeviceError("no GPU")
+
+    monkeypatch.setattr("vgg16gpu.cli.info.command._gpu_facts", nothing)
+
+
+def hollow(path, **options):
+    """A VGG whose weights are a sparse file of zeros: 553 MB that take no room."""
+    net = Vgg("vgg16", **options)
+    graph = onnx.GraphProto()
+    graph.CopyFrom(net.graph())
+    offset = 0
+    for name, shape in (parameter for layer in net.layers for parameter in layer.parameters):
+        tensor = graph.initializer.add(name=name, dims=shape, data_type=TensorProto.FLOAT)
+        tensor.data_location = TensorProto.EXTERNAL
+        nbytes = 4 * int(np.prod(shape))
+        for key, value in (("location", "zeros.bin"), ("offset", offset), ("length", nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        offset += nbytes
+    with (path.parent / "zeros.bin").open("wb") as file:
+        file.truncate(offset)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def info(*args):
+    result = CliRunner().invoke(cli, ["info", *map(str, args)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize(("size", "gflop"), [(224, "30.94 GFLOP"), (244, "36.20 GFLOP")])
+def test_vgg16(tmp_path, size, gflop):
+    path = hollow(tmp_path / "vgg16.onnx", size=size)
+    text = info(path, "--device", "cpu")
+    assert gflop in text
+    assert "138,357,544" in text
+    assert "Device memory:" in text
+    report = json.loads(info(path, "--device", "cpu", "--json"))
+    memory = report["memory"]
+    assert report["parameters"] == 138_357_544
+    assert memory["device_nbytes"] == memory["weights_nbytes"] + memory["activations_nbytes"]
+    assert 4 * 138_357_544 <= memory["weights_nbytes"] <= 4 * 138_357_544 * 1.001
+    # The largest map (64 channels) and its pooled successor at least; room to split sums on many cores at most.
+    largest = 4 * 64 * size * size
+    assert 1.25 * largest <= memory["activations_nbytes"] <= 4 * largest
+    assert [layer["shape"][2] for layer in report["layers"] if layer["op"] == "Pool"][:5] == [
+        size >> i for i in range(1, 6)
+    ]
+
+
+def test_costs_grow_with_the_batch(tmp_path):
+    path = hollow(tmp_path / "vgg16.onnx", size=224)
+    one, four = (json.loads(info(path, "--device", "cpu", "--batch", n, "--json")) for n in (1, 4))
+    assert four["flop"] == 4 * one["flop"]
+    assert four["memory"]["weights_nbytes"] == one["memory"]["weights_nbytes"]
+    assert four["memory"]["activations_nbytes"] > 2 * one["memory"]["activations_nbytes"]
+    assert four["input"]["shape"] == [4, 3, 224, 224]
+
+
+def test_what_info_says_is_what_an_engine_takes():
+    report = json.loads(info(digits_model(), "--device", "cpu", "--batch", 3, "--json"))
+    with Engine(digits_model(), device="cpu", batch=3) as engine:
+        assert report["memory"]["device_nbytes"] == engine.plan.device_nbytes
+        assert [step["kernel"] for step in report["steps"][1:]] == [step.kernel.label for step in engine.program.steps]
+    assert report["parameters"] == 204_282
+    assert sum(step["flop"] for step in report["steps"]) >= report["flop"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_stored_value_has_a_place(device, precision):
+    report = json.loads(info(digits_model(), "--device", device, "--precision", precision, "--json"))
+    for value in report["values"]:
+        assert value["offset"] + value["nbytes"] <= report["memory"]["activations_nbytes"]
+        assert value["offset"] % 256 == 0
+
+
+STORED = {"fp32": "F16_PAIR", "fp16": "F16", "bf16": "BF16", "int8": "U8"}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.usefixtures("h200")
+def test_what_an_h200_runs_and_stores_in_each_precision(precision):
+    options = ("--device", "cuda", "--precision", precision)
+    report = json.loads(info(digits_model(), *options, "--json"))
+    assert (report["device"], report["precision"], report["kernels"]) == (H200.name, precision, "auto")
+    maps = [value for value in report["values"] if "/features/" in value["name"]]
+    assert {value["element"] for value in maps} == {STORED[precision]}
+    assert maps[-1]["kernels"] == "wgmma"
+    output = report["values"][-1]
+    assert (output["name"], output["element"]) == ("output", "F32")
+    text = info(digits_model(), *options)
+    assert f"Plan for {H200.name}, precision {precision}, kernels auto" in text
+    row = next(line for line in text.splitlines() if maps[-1]["name"] in line and "wgmma" in line)
+    assert STORED[precision] in row
+
+
+@pytest.mark.usefixtures("h200")
+def test_kernels_can_be_chosen():
+    found = {}
+    for kernels in ("wgmma", "mma", "ffma"):
+        report = json.loads(
+            info(digits_model(), "--device", "cuda", "--precision", "fp16", "--kernels", kernels, "--json")
+        )
+        found[kernels] = {value["kernels"] for value in report["values"] if value["kernels"]}
+        assert report["kernels"] == kernels
+    assert found == {"wgmma": {"wgmma"}, "mma": {"mma"}, "ffma": {"ffma"}}
+
+
+@pytest.mark.usefixtures("h200")
+def test_pairs_have_a_second_pass():
+    report = json.loads(info(digits_model(), "--device", "cuda", "--json"))
+    second = report["second_pass"]
+    assert second["samples"] == SAMPLES
+    assert 0 < second["activations_nbytes"] <= report["memory"]["activations_nbytes"]
+    assert 0 < second["calibration_nbytes"] <= report["memory"]["activations_nbytes"]
+    text = info(digits_model(), "--device", "cuda")
+    assert f"fixed on {SAMPLES} typical inputs" in text
+    assert "run again in float32 arithmetic" in text
+    for others in (("--device", "cpu"), ("--device", "cuda", "--precision", "fp16")):
+        assert json.loads(info(digits_model(), *others, "--json"))["second_pass"] is None
+        assert "again" not in info(digits_model(), *others)
+
+
+def test_facts_need_no_gpu():
+    assert device_facts("cpu").kind == "cpu"
+    assert device_facts("cpu").multiprocessors >= 1
+    assert device_facts("cuda").kind == "cuda"
+    assert H200.multiprocessors == 132
+
+
+@pytest.mark.usefixtures("h200")
+def test_an_h200_has_the_tiles_that_were_measured_on_one():
+    assert device_facts("cuda") == H200
+    assert device_facts("cuda").tuned == table("NVIDIA H200", cache_dir()) != {}
+
+
+def test_a_size_that_the_model_forbids_is_refused():
+    result = CliRunner().invoke(cli, ["info", str(digits_model()), "--size", "64"])
+    assert result.exit_code == 2
+    assert "fixed" in result.stderr
+
+
+def refused_model(path):
+    """A model that four nodes keep from running, two of them for the same reason."""
+    model = torch_vgg((4, "M"))
+    model.node("Det", ["output"], "d1", name="no [bold] such")
+    model.node("STFT", ["d1"], "d2")
+    model.nodes.append(helper.make_node("QGemm", ["d2"], ["d3"], "q", domain="com.microsoft"))
+    model.batch_norm("d3", "d4", 5, training_mode=1)
+    proto = model.proto()
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+REFUSED = [
+    ("no [bold] such", "Det", "17", "this operator is not supported", "export the model without it"),
+    ("/d2", "STFT", "17", "this operator is not supported", "export the model without it"),
+    ("q", "com.microsoft.QGemm", "1", "operators of domain 'com.microsoft' are not supported", "export with plain"),
+    ("/d4", "BatchNormalization", "17", "training_mode", "export with model.eval()"),
+]
+
+
+def test_a_refused_model_is_explained(tmp_path):
+    path = refused_model(tmp_path / "m.onnx")
+    for arguments in ([], ["--graph"]):
+        result = CliRunner().invoke(cli, ["info", str(path), *arguments])
+        assert (result.exit_code, result.stderr) == (1, "")
+        assert "m.onnx (0.0" in result.stdout
+        assert "is refused\n4 nodes are not supported:" in result.stdout
+        rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines() if "│" in line]
+        for node, op, opset, reason, remedy in REFUSED:
+            row = next(row for row in rows if row[2] == node)
+            assert (row[1], row[3]) == (op, opset)
+            assert row[4].startswith(reason)
+            assert row[5].startswith(remedy)
+            assert f"- {remedy}" in result.stdout
+        assert "- export the model without it (2 nodes)" in result.stdout
+        assert "(1 node)" in result.stdout
+        assert "\nSupported operators: Add, " in result.stdout
+
+
+def test_a_refused_model_as_json(tmp_path):
+    path = refused_model(tmp_path / "m.onnx")
+    result = CliRunner().invoke(cli, ["info", str(path), "--json"])
+    assert (result.exit_code, result.stderr) == (1, "")
+    report = json.loads(result.stdout)
+    assert (report["model"], report["file_nbytes"]) == (str(path), path.stat().st_size)
+    found = [tuple(node[key] for key in ("node", "op", "opset", "reason", "remedy")) for node in report["refused"]]
+    for got, expected in zip(found, REFUSED, strict=True):
+        assert got[:3] == expected[:3]
+        assert got[3].startswith(expected[3])
+        assert got[4].startswith(expected[4])
+    assert {"Conv", "Gemm", "MaxPool"} <= set(report["supported_operators"])
+    assert json.loads(info(digits_model(), "--device", "cpu", "--json"))["refused"] == []
+
+
+def test_one_refused_node_of_a_broken_file(tmp_path):
+    model = torch_vgg((4, "M"))
+    model.node("Relu", ["nowhere"], "y", name="lost; 'it' (opset 3): is")
+    result = CliRunner().invoke(cli, ["info", str(model.save(tmp_path / "m.onnx")), "--json"])
+    report = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert report["refused"] == [
+        {
+            "node": "lost; 'it' (opset 3): is",
+            "op": "Relu",
+            "opset": "17",
+            "reason": "its operand 'nowhere' is missing",
+            "remedy": "export the model with its weights",
+        }
+    ]
+    assert report["supported_operators"] == []
+
+
+def test_what_is_wrong_with_a_whole_file_is_one_line(tmp_path):
+    path = torch_vgg().save(tmp_path / "m.onnx", opset=3)
+    for arguments in ([str(path)], [str(path), "--json"], [str(tmp_path / "none.onnx"), "--graph"]):
+        result = CliRunner().invoke(cli, ["info", *arguments])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"vgg16gpu: {arguments[0]}: ")
+        assert result.stderr.count("\n") == 1
+
+
+def passes(path, *arguments):
+    report = json.loads(info(path, "--graph", "--json", *arguments))
+    return report, {stage["pass"]: stage for stage in report["passes"]}
+
+
+def test_graph_shows_what_each_pass_folds(tmp_path):
+    path = torch_vgg((4, "M"), norm=True).save(tmp_path / "m.onnx")
+    report, found = passes(path, "--batch", "2")
+    assert list(found) == ["load", *(step.__name__ for step in IMAGE_PASSES)]
+    assert report["input"]["shape"] == [2, 3, 8, 8]
+    assert "steps" not in report
+    assert [row["op"] for row in found["load"]["ops"]] == [
+        type(op).__name__.replace("Pool", "Pool (max)") for op in load(path).ops
+    ]
+    assert found["load"]["ops"][0] == {"op": "Conv", "value": "conv0", "reads": ["input"], "shape": [2, 4, 8, 8]}
+    (folded,) = found["fold_batch_norm"]["ops"]
+    assert (folded["op"], folded["value"], folded["shape"]) == ("Conv", "norm0", [2, 4, 8, 8])
+    assert [(source["op"], source["value"]) for source in folded["was"]] == [
+        ("Conv", "conv0"),
+        ("BatchNorm", "norm0"),
+    ]
+    assert [row["op"] for row in found["fuse_relu"]["ops"]] == ["Conv (relu)", "Gemm (relu)", "Gemm (relu)"]
+    (pooled,) = found["fuse_max_pool"]["ops"]
+    assert (pooled["op"], pooled["shape"]) == ("Conv (relu, pool)", [2, 4, 4, 4])
+    assert [source["value"] for source in pooled["was"]] == ["relu0", "avgpool"]
+    assert [row["op"] for row in found["fold_flatten"]["ops"]] == ["Gemm (relu, flattens)"]
+    counts = [stage["op_count"] for stage in report["passes"]]
+    assert counts[0] == len(load(path).ops)
+    assert counts[-1] == len(simplify(load(path)).ops) == 4
+    for before, stage in pairwise(report["passes"]):
+        swallowed = sum(len(row["was"]) - 1 for row in stage["ops"]) + len(stage["dropped"])
+        assert before["op_count"] - swallowed == stage["op_count"]
+
+
+def test_graph_as_text(tmp_path):
+    path = torch_vgg((4, "M"), norm=True).save(tmp_path / "m.onnx")
+    text = info(path, "--graph")
+    _, found = passes(path)
+    assert f"Graph as loaded: {found['load']['op_count']} ops\n" in text
+    assert "flatten_to_reshape: nothing to do\n" in text
+    before = found["fuse_relu"]["op_count"] + 3
+    assert f"fuse_relu: {before} ops -> {before - 3} ops; 3 changed\n" in text
+    _, _, section = text.partition("fuse_max_pool: ")
+    lines = [[cell.strip() for cell in line.split("│")] for line in section.splitlines() if "│" in line]
+    assert lines[0][1:-1] == ["Conv (relu, pool)", "avgpool", "input", "1x4x4x4", "Conv (relu)", "relu0"]
+    assert lines[1][1:-1] == ["", "", "", "", "Pool (max)", "avgpool"]
+    assert f"Graph to be planned: 4 ops, from {found['load']['op_count']} ops\n" in text
+    assert "Plan for" not in text
+
+
+def test_graph_names_what_only_reads_another_value(tmp_path):
+    model = torch_vgg((4, "M"))
+    model.nodes[4].input[0] = "same"  # Flatten
+    model.nodes.insert(4, helper.make_node("Identity", ["avgpool"], ["same"], "same"))
+    _, found = passes(model.save(tmp_path / "m.onnx", ["avgpool", "output"]))
+    made, moved = found["drop_identity"]["ops"]
+    assert [source["value"] for source in made["was"]] == ["pool1", "avgpool", "same"]
+    assert (made["op"], made["value"], moved["op"]) == ("Pool (max)", "avgpool", "Flatten")
+    assert [source["value"] for source in moved["was"]] == ["flatten"]
+    assert (moved["was"][0]["reads"], moved["reads"]) == (["same"], ["avgpool"])
+
+
+def test_graph_shows_ops_that_appear_and_disappear(tmp_path, monkeypatch):
+    def swap_the_last(graph, keep):
+        """Another last op.
+
+        And more.
+        """
+        del keep
+        made = Relu(graph.ops[-1].x, "made", ("made",))
+        return replace(graph, ops=(*graph.ops[:-1], made), outputs=("made",))
+
+    monkeypatch.setattr("vgg16gpu.cli.info.graph.IMAGE_PASSES", (swap_the_last,))
+    path = torch_vgg((4, "M")).save(tmp_path / "m.onnx")
+    _, found = passes(path)
+    stage = found["swap_the_last"]
+    assert stage["what"] == "Another last op."
+    assert stage["ops"] == [{"op": "Relu", "value": "made", "reads": ["fc7.relu"], "shape": [1, 7], "was": []}]
+    assert stage["dropped"] == [{"op": "Gemm", "value": "output", "reads": ["fc7.relu"]}]
+    cells = [[cell.strip() for cell in line.split("│")][1:-1] for line in info(path, "--graph").splitlines()]
+    assert ["Relu", "made", "fc7.relu", "1x7", "new", ""] in cells
+    assert ["dropped", "", "", "", "Gemm", "output"] in cells
+
+
+def test_cost_and_parameters_of_general_ops():
+    ops = (
+        GeneralConv("x", "y", ("y",), ("w", "b"), Window((3, 3)), group=2),
+        Reshape("y", "z", ("z",), (0, 4, 36)),
+        MatMul("z", "p", ("p",), ("m",)),
+        MatMul("p", "q", ("q",), ("z",), transpose_a=True),
+        Elementwise("q", "r", ("r",), ("q",), "mul"),
+    )
+    shapes = {"w": (4, 3, 3, 3), "b": (4,), "m": (36, 5)}
+    constants = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    graph = Graph(GraphInput("x", (2, 6, 8, 8)), ops, ("r",), constants=constants)
+    found = layers(graph, (2, 6, 8, 8))
+    assert [row.shape for row in found] == [(2, 4, 6, 6), (2, 4, 36), (2, 4, 5), (2, 5, 36), (2, 5, 36)]
+    assert [row.parameters for row in found] == [112, 0, 180, 0, 0]
+    assert [row.flop for row in found] == [2 * 288 * 27, 0, 2 * 40 * 36, 2 * 360 * 4, 0]
+
+
+def test_graph_of_a_large_file_reads_no_weights(tmp_path):
+    path = hollow(tmp_path / "vgg16.onnx", size=224)
+    tracemalloc.start()
+    start = time.process_time()
+    info(path, "--graph")
+    elapsed = time.process_time() - start
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert elapsed < 5
+    assert peak < 50e6

@@ -1,0 +1,93 @@
+"""`info --attributes`: all nodes of a file, within 80 columns, as JSON, and of what does not run here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from tests.support.onnx_models import Model
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.info import attributes as info_attributes
+from vgg16gpu.io.shipped import digits_model
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["info", "--attributes", *map(str, arguments)])
+
+
+def described(path: object) -> dict[str, Any]:
+    result = run(path, "--json")
+    assert result.exit_code == 0, result.output
+    content: dict[str, Any] = json.loads(result.stdout)
+    return content
+
+
+def test_as_json() -> None:
+    content = described("digits")
+    assert content["opsets"] == {"": 17}
+    assert content["file_nbytes"] == digits_model().stat().st_size
+    convolutions = [node for node in content["nodes"] if node["op"] == "Conv"]
+    assert len(convolutions) == 6
+    assert convolutions[1]["attributes"]["pads"] == [1, 1, 1, 1]
+    held = [operand["initializer"] for operand in convolutions[1]["inputs"]]
+    assert held == [None, {"type": "float32", "shape": [16, 16, 3, 3]}, {"type": "float32", "shape": [16]}]
+    pools = [node["attributes"] for node in content["nodes"] if node["op"] == "MaxPool"]
+    assert [(pool["kernel_shape"], pool["strides"]) for pool in pools] == [([2, 2], [2, 2])] * 3
+    assert content["nodes"][-1]["attributes"] == {"alpha": 1.0, "beta": 1.0, "transB": 1}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_word_is_split(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info_attributes, "console", lambda: Console(width=width, highlight=False))
+    result = run("digits")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert ["1", "node", "Conv", "/features/features.0/Conv"] in cells
+    assert ["", "attribute", "kernel_shape", "3, 3"] in cells
+    assert ["", "initializer", "W", "features.12.weight float32 64x64x3x3"] in cells
+    assert ["", "output", "Y", "/features/features.12/Conv_output_0"] in cells
+
+
+def test_a_name_that_no_column_holds_breaks_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(info_attributes, "console", lambda: Console(width=80, highlight=False))
+    model = Model()
+    model.node("Conv", ["input", model.weight("w" * 200, 4, 3, 3, 3)], "y", kernel_shape=[3, 3])
+    text = run(model.save(tmp_path / "m.onnx")).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "kernel_shape" in text
+    assert sum(line.count("w") for line in text.splitlines() if "│" in line and "www" in line) == 200
+
+
+def test_of_a_model_that_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    model.node("Einsum", ["input", model.weight("w", 3)], "y", equation="nchw,c->nchw")
+    path = model.save(tmp_path / "m.onnx")
+    assert described(path)["nodes"][0]["attributes"] == {"equation": "nchw,c->nchw"}
+    assert CliRunner().invoke(cli, ["info", str(path)]).exit_code == 1
+
+
+def test_a_long_list_is_cut_in_the_table_alone(tmp_path: Path) -> None:
+    model = Model()
+    model.node("Anything", ["input"], "y", domain="d", many=list(range(1000)))
+    path = model.save(tmp_path / "m.onnx")
+    assert described(path)["nodes"][0]["attributes"]["many"] == list(range(1000))
+    text = " ".join(run(path).stdout.replace("│", " ").split())
+    assert "30, 31 and 968 more" in text
+
+
+def test_two_views_exclude_each_other_and_errors_are_one_line(tmp_path: Path) -> None:
+    both = run("digits", "--graph")
+    assert (both.exit_code, both.stderr.count("\n")) == (2, 1)
+    assert "give one" in both.stderr
+    (tmp_path / "x.onnx").write_bytes(np.arange(100).tobytes())
+    broken = run(tmp_path / "x.onnx")
+    assert (broken.exit_code, broken.stderr.count("\n")) == (2, 1)
+    assert "is not an ONNX model" in broken.stderr

@@ -1,0 +1,398 @@
+"""--preprocess and its parts: what arrives in a network that answers with averages of channels, and what is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import helper
+from PIL import Image
+
+from tests.support.onnx_models import Model
+from vgg16gpu import Engine
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
+from vgg16gpu.compiler.onnx.metadata import MEAN_KEY, PREPROCESS_KEY, STD_KEY
+from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.zoo.digits import digit_sample, heldout
+
+SIZE = 14  # 16 before the crop
+LEFT, RIGHT = np.array([10.0, 100.0, 200.0]), np.array([250.0, 30.0, 60.0])
+ASSUMED = "assumed: the file says nothing (see --preprocess)"
+
+
+def averages(path, *, metadata=None, keras=False, first=()):
+    """A network of three scores: the average of each channel of its left half. `first`: operators before it."""
+    model = Model(("n", SIZE, SIZE, 3) if keras else ("n", 3, SIZE, SIZE))
+    x = model.node("Transpose", ["input"], "turned", perm=[0, 3, 1, 2]) if keras else "input"
+    for index, (operator, value) in enumerate(first):
+        constant = model.constant(f"c{index}", np.asarray(value, np.float32).reshape(-1, 1, 1))
+        x = model.node(operator, [x, constant], f"first{index}")
+    names = [model.constant(f"s{i}", np.array([value])) for i, value in enumerate((0, SIZE // 2, 3))]
+    half = model.node("Slice", [x, *names], "half")
+    model.node("Flatten", [model.node("GlobalAveragePool", [half], "average")], "y")
+    proto = model.proto()
+    helper.set_model_props(proto, metadata or {})
+    onnx.save(proto, path)
+    return path
+
+
+def wide(path, pixels=4 * SIZE):
+    """A picture four times as wide as high, each half of one colour."""
+    array = np.empty((SIZE, pixels, 3), np.uint8)
+    array[:, : pixels // 2], array[:, pixels // 2 :] = LEFT, RIGHT
+    Image.fromarray(array).save(path)
+    return path
+
+
+def run(command, *arguments):
+    return CliRunner().invoke(cli, [command, *map(str, arguments), "--device", "cpu"])
+
+
+def report(command, *arguments):
+    result = run(command, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refusal(command, *arguments):
+    result = run(command, *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def arrived(model, picture, tmp_path, *options):
+    """What the left half of the network's input is on average, and the line that tells why."""
+    done = report("infer", picture, "--model", model, "--output", tmp_path / "scores.npy", *options)["preprocess"]
+    return np.load(tmp_path / "scores.npy")[0], done
+
+
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+CAFFE = np.array([103.939, 116.779, 123.68])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("torchvision", (LEFT / 255 - MEAN) / STD),
+        ("keras", LEFT[::-1] - CAFFE),
+        ("caffe", LEFT[::-1] - CAFFE),
+        ("unit", LEFT / 255),
+        ("symmetric", LEFT / 127.5 - 1),
+        ("tf", LEFT / 127.5 - 1),
+        ("raw", LEFT),
+    ],
+)
+def test_every_preset_arrives_from_pictures_and_from_pixels(tmp_path, name, expected):
+    model = averages(tmp_path / "m.onnx")
+    Image.fromarray(np.full((20, 30, 3), LEFT, np.uint8)).save(tmp_path / "flat.png")
+    np.save(tmp_path / "pixels.npy", np.full((SIZE, SIZE, 3), LEFT, np.uint8))
+    np.savez(tmp_path / "pixels.npz", a=np.full((SIZE, SIZE, 3), LEFT, np.uint8))
+    for file in ("flat.png", "pixels.npy", "pixels.npz"):
+        found, done = arrived(model, tmp_path / file, tmp_path, "--preprocess", name)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        assert (done["origin"], done["options"]) == ("user", [f"--preprocess {name}"])
+        assert done["line"].startswith("pictures: " if file == "flat.png" else "pixels: ")
+        assert done["line"].endswith(f"; by --preprocess {name}")
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("fit", ["crop", "stretch"])
+def test_fit_and_interpolation_arrive(tmp_path, fit, interpolation):
+    model, picture = averages(tmp_path / "m.onnx"), wide(tmp_path / "wide.png")
+    options = ("--preprocess", "raw", "--fit", fit, "--interpolation", interpolation)
+    found, done = arrived(model, picture, tmp_path, *options)
+    image = Image.open(picture)
+    if fit == "stretch":
+        image = image.resize((SIZE, SIZE), Image.Resampling[interpolation.upper()])
+    else:
+        image = image.resize((64, 16), Image.Resampling[interpolation.upper()]).crop((25, 1, 25 + SIZE, 1 + SIZE))
+    np.testing.assert_allclose(found, np.asarray(image, np.float64)[:, : SIZE // 2].mean((0, 1)), rtol=1e-5)
+    assert (done["fit"], done["interpolation"]) == (fit, interpolation)
+    assert interpolation in done["line"]
+
+
+def test_a_keras_style_network_is_right_with_unit_and_the_assumption_is_told(tmp_path):
+    model, picture = averages(tmp_path / "m.onnx", keras=True), wide(tmp_path / "wide.png")
+    stretched = Image.open(picture).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    expected = np.asarray(stretched, np.float64)[:, : SIZE // 2].mean((0, 1)) / 255
+    found, done = arrived(model, picture, tmp_path)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert done["origin"] == "assumed"
+    assert done["reason"] == "the file has its channels last, as Keras has them"
+    by_parts = ("--preprocess", "torchvision", "--mean", "0 0 0", "--std", "1 1 1", "--fit", "stretch")
+    for options in (("--preprocess", "unit"), by_parts):
+        found, done = arrived(model, picture, tmp_path, *options)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert done["origin"] == "user"
+
+
+def test_a_network_that_subtracts_the_means_is_given_raw_pixels(tmp_path):
+    model = averages(tmp_path / "m.onnx", first=[("Sub", [123.68, 116.779, 103.939])])
+    Image.fromarray(np.full((20, 30, 3), LEFT, np.uint8)).save(tmp_path / "flat.png")
+    found, done = arrived(model, tmp_path / "flat.png", tmp_path)
+    np.testing.assert_allclose(found, LEFT - CAFFE[::-1], rtol=1e-5, atol=1e-4)
+    assert done["line"] == (
+        "pictures: shorter side to 16, bilinear, centre crop 14x14, RGB, x from 0 to 255; "
+        "assumed: the file's first layers subtract 123.68, 116.779, 103.939 (see --preprocess)"
+    )
+
+
+# ---- What is told, in each command, by origin
+
+
+def told(stdout):
+    lines = [line for line in stdout.splitlines() if line.startswith(("Pictures: ", "Pixels: "))]
+    assert len(lines) <= 1
+    return lines[0] if lines else ""
+
+
+SAYS = {PREPROCESS_KEY: Preprocess.named("symmetric").to_json()}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "options", "ending"),
+    [
+        (None, (), f"RGB, (x/255 - mean)/std with ImageNet's numbers; {ASSUMED}"),
+        (SAYS, (), "RGB, (x/255 - 0.5)/0.5; from the file's metadata"),
+        (SAYS, ("--preprocess", "raw"), "RGB, x from 0 to 255; by --preprocess raw"),
+        (
+            SAYS,
+            ("--fit", "crop", "--mean", "0.25 0.25 0.25"),
+            "RGB, (x/255 - 0.25)/0.5; by --mean, --fit crop; the rest from the file's metadata",
+        ),
+        (None, ("--std", "1 1 1"), f"RGB, x/255 - (0.485, 0.456, 0.406); by --std; the rest {ASSUMED}"),
+    ],
+)
+def test_every_command_tells_in_one_line(tmp_path, metadata, options, ending):
+    model = averages(tmp_path / "m.onnx", metadata=metadata)
+    folder = tmp_path / "images" / "0"
+    folder.mkdir(parents=True)
+    picture = wide(folder / "a.png")
+    (tmp_path / "labels.txt").write_text("zero\none\ntwo\n")
+    labels = ("--labels", tmp_path / "labels.txt")
+    shown = run("infer", picture, "--model", model, *options, *labels)
+    assert shown.exit_code == 0, shown.output
+    assert told(shown.stdout).startswith("Pictures: ")
+    assert told(shown.stdout).endswith(ending)
+    checked = run("testbench", "--model", model, "--images", folder.parent, *options, *labels)
+    assert checked.exit_code == 0, checked.output
+    assert told(checked.stdout) == told(shown.stdout)
+    line = report("testbench", "--model", model, "--images", folder.parent, *options, *labels)["preprocess"]["line"]
+    assert told(shown.stdout) == "P" + line[1:]
+    if not options:
+        assert told(run("info", model).stdout) == told(shown.stdout)
+        assert report("info", model)["preprocess"]["line"] == line
+
+
+def test_numbers_are_taken_as_they_are_and_nothing_is_told(tmp_path):
+    model = averages(tmp_path / "m.onnx")
+    np.save(tmp_path / "numbers.npy", np.zeros((2, 3, SIZE, SIZE), np.float32))
+    found, done = arrived(model, tmp_path / "numbers.npy", tmp_path, "--preprocess", "keras")
+    assert (found.tolist(), done) == ([0, 0, 0], None)
+    assert told(run("infer", tmp_path / "numbers.npy", "--model", model).stdout) == ""
+    assert report("testbench", "--model", model, "--inputs", tmp_path / "numbers.npy")["preprocess"] is None
+
+
+def test_the_shipped_net_says_so_in_the_short_form(tmp_path):
+    done = report("infer", digit_sample(), "--model", "digits")["preprocess"]
+    assert done["line"] == (
+        "pictures: stretched to 32x32, bilinear, grey, (x/255 - 0.305)/0.324; from the file's metadata"
+    )
+    np.save(tmp_path / "digits.npy", heldout()[0][:2])
+    checked = report("testbench", "--model", "digits", "--inputs", tmp_path / "digits.npy")
+    assert checked["preprocess"]["line"] == "pixels: grey, (x/255 - 0.305)/0.324; from the file's metadata"
+
+
+# ---- calibrate
+
+
+@pytest.fixture
+def digits(tmp_path):
+    model = shutil.copy(digits_model(), tmp_path / "net.onnx")
+    (tmp_path / "images").mkdir()
+    for index, image in enumerate(heldout()[0][:4]):
+        Image.fromarray(image[:, :, 0]).save(tmp_path / "images" / f"{index}.png")
+    return model
+
+
+def test_calibrate_writes_it_beside_the_scales_and_infer_warns_of_another(digits, tmp_path):
+    calibrated = report("calibrate", digits, "--images", tmp_path / "images")
+    assert calibrated["preprocess"]["line"].endswith("(x/255 - 0.305)/0.324; from the file's metadata")
+    assert read_preprocess(digits) == Preprocess((0.305,), (0.324,), fit="stretch")
+    image = next((tmp_path / "images").iterdir())
+    arguments = ("infer", image, "--model", digits, "--precision", "int8")
+    assert report(*arguments)["preprocess"]["warning"] is None
+    warned = run(*arguments, "--preprocess", "unit")
+    assert warned.exit_code == 0
+    assert warned.stderr == (
+        "vgg16gpu: warning: the model asks for other pictures: stretched to 32x32, bilinear, grey, "
+        "(x/255 - 0.305)/0.324; from the file's metadata; without --preprocess unit that is done; "
+        f"{scales_path(digits)} was calibrated on other pictures: stretched to 32x32, bilinear, "
+        "grey, (x/255 - 0.305)/0.324; run `calibrate` again with what is done now\n"
+    )
+    assert report(*arguments, "--preprocess", "unit")["preprocess"]["warning"] in warned.stderr
+    fp32 = run("infer", image, "--model", digits, "--preprocess", "unit").stderr  # has no scales
+    assert fp32 == warned.stderr.partition("; " + str(scales_path(digits)))[0] + "\n"
+
+
+def test_an_engine_takes_bytes_as_infer_does(tmp_path):
+    pixels = np.random.default_rng(3).integers(0, 256, (2, SIZE, SIZE, 3), np.uint8)
+    means = pixels[:, :, : SIZE // 2].reshape(2, -1, 3).mean(axis=1)
+    unit = averages(tmp_path / "unit.onnx", metadata={PREPROCESS_KEY: Preprocess.named("unit").to_json()})
+    divides = averages(tmp_path / "divides.onnx", first=[("Div", [255.0] * 3)])
+    for model in (unit, divides):  # the second divides by itself, so nothing is done before
+        with Engine(model, device="cpu", batch=2) as engine:
+            np.testing.assert_allclose(engine.run(pixels), means / 255, rtol=1e-5)
+    with Engine(unit, device="cpu", batch=2, mean=[0.5] * 3, std=[0.25] * 3) as engine:
+        np.testing.assert_allclose(engine.run(pixels), (means / 255 - 0.5) / 0.25, rtol=1e-4, atol=1e-5)
+
+
+def test_words_that_contradict_the_file_are_warned_of(tmp_path):
+    """Metadata in full; first layers in their numbers alone, as they know of no crop; a mere guess in nothing."""
+    picture = wide(tmp_path / "p.png")
+    told = averages(tmp_path / "told.onnx", metadata={PREPROCESS_KEY: Preprocess.named("unit").to_json()})
+    divides = averages(tmp_path / "divides.onnx", first=[("Div", [255.0] * 3)])
+    silent = averages(tmp_path / "silent.onnx", keras=True)
+
+    def warned(model, *options):
+        return run("infer", picture, "--model", model, *options).stderr
+
+    assert warned(told, "--fit", "crop") == (
+        "vgg16gpu: warning: the model asks for other pictures: stretched to 14x14, bilinear, RGB, x/255 from 0 to 1; "
+        "from the file's metadata; without --fit crop that is done\n"
+    )
+    assert "first layers divide by 255" in warned(divides, "--preprocess", "unit")
+    for model, *options in (
+        (told,),
+        (told, "--preprocess", "unit"),
+        (divides, "--preprocess", "raw", "--fit", "crop"),
+        (silent, "--preprocess", "torchvision"),
+    ):
+        assert warned(model, *options) == ""
+
+
+def test_calibrate_tells_and_takes_the_same_options(digits, tmp_path):
+    shown = run("calibrate", digits, "--images", tmp_path / "images", "--preprocess", "unit", "--fit", "crop")
+    assert told(shown.stdout) == (
+        "Pictures: shorter side to 37, bilinear, centre crop 32x32, grey, x/255 from 0 to 1; "
+        "by --preprocess unit, --fit crop"
+    )
+    assert read_preprocess(digits) == Preprocess((0,), (1,), fit="crop")
+
+
+def test_scales_of_numbers_and_of_older_files_know_nothing_of_pictures(digits, tmp_path):
+    np.save(tmp_path / "numbers.npy", heldout()[1][:4])
+    assert report("calibrate", digits, "--images", tmp_path / "numbers.npy")["preprocess"] is None
+    assert read_preprocess(digits) is None
+    image = next((tmp_path / "images").iterdir())
+    arguments = ("infer", image, "--model", digits, "--precision", "int8", "--preprocess", "unit")
+    assert "calibrated" not in run(*arguments).stderr
+    content = json.loads(scales_path(digits).read_text())
+    del content["preprocess"]
+    scales_path(digits).write_text(json.dumps(content))
+    assert "calibrated" not in run(*arguments).stderr
+    scales_path(digits).write_text(json.dumps({**content, "preprocess": {"mean": [0]}}))
+    assert "its 'preprocess' is broken (preprocessing lacks std, " in refusal(*arguments)
+
+
+# ---- Wrong values
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--preprocess", "imagenet"), "'imagenet' is not one of"),
+        (
+            ("--preprocess", "keras"),
+            "'keras' is of 3 colours, the model takes 1 channel; take one of unit",
+        ),
+        (("--fit", "squash"), "'squash' is not one of"),
+        (("--interpolation", "lanczos"), "'lanczos' is not one of"),
+        (("--channel-order", "bgr"), "--channel-order is of 3 channels, the model takes 1; leave it out"),
+        (("--mean", "0.1,0.2,0.3"), "--mean has 3 values, the model takes 1 channels"),
+        (("--std", "0"), "--std 0.0: each must be above zero"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(options, message):
+    assert message in refusal("infer", digit_sample(), "--model", "digits", *options)
+
+
+def test_models_of_rows_take_no_pictures(tmp_path):
+    model = Model(("n", 6))
+    model.gemm("input", "y", 6, 4)
+    path = model.save(tmp_path / "rows.onnx")
+    np.save(tmp_path / "rows.npy", np.ones((2, 6), np.float32))
+    assert report("infer", tmp_path / "rows.npy", "--model", path)["preprocess"] is None
+    line = refusal("infer", tmp_path / "rows.npy", "--model", path, "--preprocess", "unit")
+    assert "rows.onnx: takes rows of 6 numbers, no pictures; leave --preprocess unit out" in line
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({PREPROCESS_KEY: "keras"}, "its metadata 'vgg16gpu.preprocess' is wrong: preprocessing is no JSON"),
+        ({PREPROCESS_KEY: '{"mean": [0]}'}, "preprocessing lacks std, pixel_range"),
+        ({PREPROCESS_KEY: Preprocess.named("unit", 1).to_json()}, "it is of 1 channels, the model takes 3; correct it"),
+        ({MEAN_KEY: "[0.5]"}, "its metadata 'vgg16gpu.mean' is wrong: mean has 1 values, std 3"),
+        ({MEAN_KEY: "0.5"}, "its metadata 'vgg16gpu.mean' is '0.5', expected a JSON list"),
+        ({STD_KEY: "[0, 1, 1]"}, "its metadata 'vgg16gpu.std' is wrong: std 0, 1, 1: each must be above zero"),
+    ],
+)
+def test_wrong_metadata_is_refused_in_one_line(tmp_path, metadata, message):
+    model = averages(tmp_path / "m.onnx", metadata=metadata)
+    line = refusal("infer", wide(tmp_path / "wide.png"), "--model", model)
+    assert "m.onnx: " in line
+    assert message in line
+
+
+def test_half_of_the_short_form_leaves_the_other_assumed(tmp_path):
+    model = averages(tmp_path / "m.onnx", metadata={MEAN_KEY: "[0.5, 0.5, 0.5]"})
+    _, done = arrived(model, wide(tmp_path / "wide.png"), tmp_path)
+    assert (done["origin"], done["reason"]) == ("assumed", "the file's metadata has no vgg16gpu.std")
+    assert done["std"] == STD.tolist()
+
+
+# ---- Parts of a preprocessing
+
+
+def parts(base, **options):
+    return chosen(PixelOptions(**options), base.channels, lambda: base)
+
+
+def test_mean_and_std_are_of_0_to_1_whatever_the_range():
+    keras = Preprocess.named("keras")
+    found = parts(keras, mean=(0.4, 0.5, 0.6))
+    assert found.mean == (102, 127.5, 153)
+    assert (found.pixel_range, found.std, found.channel_order) == (255, (1, 1, 1), "bgr")
+    both = parts(keras, mean=(0.1, 0.2, 0.3), std=(0.7, 0.7, 0.7))
+    assert (both.unit_mean, both.unit_std, both.pixel_range) == ((0.1, 0.2, 0.3), (0.7, 0.7, 0.7), 1)  # unrounded
+    assert both.channel_order == "bgr"
+
+
+def test_another_order_turns_the_numbers_that_are_not_given():
+    found = parts(default_preprocess(3), channel_order="bgr", std=(1.0, 2.0, 3.0))
+    assert (found.mean, found.std) == ((0.406, 0.456, 0.485), (1, 2, 3))
+
+
+def test_numbers_of_the_user_are_rgb_where_bgr_was_but_assumed():
+    assumed = Preprocess.named("keras").with_origin(Origin("assumed", "why"))
+    found = parts(assumed, mean=(0.0,) * 3, std=(1.0,) * 3)
+    assert found == Preprocess((0,) * 3, (1,) * 3, fit="stretch", interpolation="nearest")
+    assert parts(assumed, mean=(0.0,) * 3, std=(1.0,) * 3, channel_order="bgr").channel_order == "bgr"
+
+
+def test_who_says_so_is_kept_in_its_parts():
+    origin = parts(default_preprocess(3).with_origin(Origin("file")), fit="stretch", mean=(0, 0, 0)).origin
+    assert (origin.kind, origin.options) == ("file", ("--mean", "--fit stretch"))
+    with pytest.raises(InputError, match="--std has 2 values, the model takes 3 channels"):
+        parts(default_preprocess(3), std=(1, 1))

@@ -1,0 +1,347 @@
+"""`testbench` end to end on the cpu device: it passes what is right and, above all, fails what is not."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from PIL import Image
+
+from tests.support.quantised_reference import evaluate
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.checks.testbench import standard_inputs
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.testbench import case as testbench_case
+from vgg16gpu.cli.testbench import command
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, heldout
+from vgg16gpu.zoo.generate import make_vgg
+
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    """A narrow VGG11 of 3x64x64 with random weights."""
+    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def saved(narrow, tmp_path_factory):
+    """input.txt and output.txt of the standard inputs, as `--save` writes them."""
+    folder = tmp_path_factory.mktemp("saved")
+    report, code = bench("--model", narrow, "--save", folder)
+    assert code == 0, report["failures"]
+    return folder
+
+
+def bench(*args, device="cpu"):
+    result = CliRunner().invoke(cli, ["testbench", *map(str, args), "--device", device, "--json"])
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout), result.exit_code
+
+
+def text(*args):
+    return CliRunner().invoke(cli, ["testbench", *map(str, args), "--device", "cpu"])
+
+
+@DEVICES
+def test_the_standard_inputs_pass(narrow, tmp_path, device):
+    options = ("--layers", "--iterations", "1,2", "--output", tmp_path / "r.json")
+    report, code = bench("--model", narrow, *options, device=device)
+    assert code == 0, report["failures"]
+    assert report["passed"] is True
+    assert report["inputs_passed"] == 10
+    assert report["distinct_answers"] >= 6
+    assert 0 < report["worst_error"] <= 1e-5
+    assert len(report["steps"]) >= 11  # 8 convolutions and 3 gemms, at least
+    assert set(report["mean_run_s"]) == {"1", "2"}
+    assert report["environment"]["versions"]["onnxruntime"]
+    assert json.loads((tmp_path / "r.json").read_text())["inputs"] == report["inputs"]
+
+
+class Pictures(CalibrationDataReader):
+    """What onnxruntime's tool calibrates with."""
+
+    def __init__(self):
+        self.left = iter(standard_inputs((3, 64, 64), IMAGENET_MEAN, IMAGENET_STD))
+
+    def get_next(self):
+        item = next(self.left, None)
+        return None if item is None else {"input": item.array[None]}
+
+
+@pytest.fixture(scope="module")
+def rounded(narrow, tmp_path_factory):
+    """The narrow VGG11 with QuantizeLinear and DequantizeLinear, of its output too."""
+    path = tmp_path_factory.mktemp("models") / "rounded.onnx"
+    options = {"ActivationSymmetric": True}
+    form, kind = QuantFormat.QDQ, QuantType.QInt8
+    quantize_static(narrow, path, Pictures(), form, per_channel=True, activation_type=kind, extra_options=options)
+    return path
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_a_file_that_rounds_by_itself(rounded, precision):
+    """References are what it says unrounded; int8 is compared with what onnxruntime makes of the file as it is."""
+    report, code = bench("--model", rounded, "--precision", precision, "--layers")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == 10
+    if precision == "int8":
+        assert 0.5 < report["quantised"]["ratio"] <= 1.1
+        assert report["worst_error"] > 1e-3
+    else:
+        assert report["worst_error"] < SCORE_TOLERANCES[precision]
+        assert len(report["steps"]) >= 11
+
+
+def test_tables(narrow):
+    result = text("--model", narrow, "--layers", "--iterations", "1")
+    assert result.exit_code == 0
+    assert "PASS: 10 of 10 inputs" in result.stdout
+    assert "Mean of 10 inputs x 1" in result.stdout
+    assert "Device: cpu" in result.stdout
+
+
+def test_saved_files_are_the_seeds_format_and_pass_again(narrow, saved):
+    inputs = np.array((saved / "input.txt").read_text().split(), np.float32)
+    outputs = np.array((saved / "output.txt").read_text().split(), np.float32)
+    assert inputs.size == 10 * 3 * 64 * 64
+    assert outputs.size == 10 * 40
+    report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", saved / "output.txt")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == 10
+
+
+def test_references_shifted_by_one_fail(narrow, saved, tmp_path):
+    rows = (saved / "output.txt").read_text().splitlines()
+    (tmp_path / "shifted.txt").write_text("\n".join(rows[1:] + rows[:1]))
+    report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", tmp_path / "shifted.txt")
+    assert code == 1
+    assert report["inputs_passed"] <= 4  # two of ten may share an answer, never their scores
+    assert max(item["error"] for item in report["inputs"]) > 1e-3
+
+
+def test_one_input_zeroed_fails(narrow, saved, tmp_path):
+    inputs = np.array((saved / "input.txt").read_text().split(), np.float32).reshape(10, -1)
+    inputs[7] = 0
+    (tmp_path / "zeroed.txt").write_text(" ".join(f"{value:.9g}" for value in inputs.ravel()))
+    report, code = bench("--model", narrow, "--inputs", tmp_path / "zeroed.txt", "--references", saved / "output.txt")
+    assert code == 1
+    assert [item["passed"] for item in report["inputs"]] == [i != 7 for i in range(10)]
+
+
+def test_nan_references_fail(narrow, saved, tmp_path):
+    rows = (saved / "output.txt").read_text().split()
+    rows[45] = "nan"
+    (tmp_path / "nan.txt").write_text(" ".join(rows))
+    report, code = bench("--model", narrow, "--inputs", saved / "input.txt", "--references", tmp_path / "nan.txt")
+    assert code == 1
+    assert [item["passed"] for item in report["inputs"]] == [i != 1 for i in range(10)]
+    assert report["inputs"][1]["error"] is None
+
+
+def test_a_nan_output_fails(narrow, monkeypatch):
+    class Broken(Engine):
+        def run(self, x):
+            scores = super().run(x)
+            scores[:, 3] = np.nan
+            return scores
+
+    monkeypatch.setattr(command, "Engine", Broken)
+    report, code = bench("--model", narrow)
+    assert code == 1
+    assert report["inputs_passed"] == 0
+    result = text("--model", narrow)
+    assert result.exit_code == 1
+    assert "FAIL: 10 of 10 inputs fail" in result.stdout
+
+
+def test_a_wrong_step_is_named(narrow, monkeypatch):
+    class Broken(Engine):
+        def read_values(self):
+            for index, (names, value) in enumerate(super().read_values()):
+                yield names, value + np.float32(0.01) * (index >= 4)
+
+    monkeypatch.setattr(command, "Engine", Broken)
+    report, code = bench("--model", narrow, "--layers")
+    assert code == 1
+    assert [step["passed"] for step in report["steps"]][:4] == [True, True, True, False]
+    assert any(report["steps"][3]["names"][-1] in reason for reason in report["failures"])
+
+
+def test_a_blind_model_fails(tmp_path, monkeypatch):
+    path = tmp_path / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    one = testbench_case.standard_inputs((3, 64, 64), (0.5,) * 3, (0.5,) * 3)[:1]
+    monkeypatch.setattr(testbench_case, "standard_inputs", lambda *_: one * 10)
+    report, code = bench("--model", path)
+    assert code == 1
+    assert report["inputs_passed"] == 10
+    assert "blind" in report["failures"][0]
+
+
+def test_the_tolerance_counts(narrow):
+    report, code = bench("--model", narrow, "--tolerance", "1e-12")
+    assert code == 1
+    assert report["inputs_passed"] < 10
+
+
+@DEVICES
+def test_the_shipped_net_on_held_out_digits(device):
+    report, code = bench("--model", "digits", device=device)
+    assert code == 0, report["failures"]
+    assert report["accuracy"] >= 0.98
+    assert report["inputs_passed"] == len(report["inputs"]) == len(heldout()[0])
+
+
+@pytest.fixture(params=[100, pytest.param(450, marks=pytest.mark.slow(reason="more digits of the same"))])
+def fewer_digits(request, monkeypatch):
+    """The held-out digits are so many."""
+    digits = [values[: request.param] for values in heldout()]
+    assert len(digits[0]) == request.param
+    monkeypatch.setattr(testbench_case, "heldout", lambda: digits)
+    return request.param
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "int8"])
+def test_the_shipped_net_in_other_precisions(precision, fewer_digits):
+    report, code = bench("--model", "digits", "--precision", precision, device="auto")
+    assert code == 0, report["failures"]
+    assert report["precision"] == precision
+    assert len(report["inputs"]) == fewer_digits
+    assert report["tolerance"] == {"fp16": 1e-2, "bf16": 8e-2}.get(precision)
+    assert report["agreement"] >= 0.99
+    assert (report["quantised"] is not None) == (precision == "int8")
+
+
+class Integers(Engine):
+    """An engine that computes in fp32, and answers as int8 kernels must; `shift`: what one score is off by."""
+
+    shift = 0.0
+
+    def __init__(self, model, *, precision, **options):
+        assert precision == "int8"
+        super().__init__(model, **options)
+        self.integers = self.model.graph()
+        self.scales = read_scales(self.model.path, self.integers)
+
+    def run(self, x):
+        normalised = normalise(x, DIGITS_MEAN, DIGITS_STD)
+        scores = evaluate(self.integers, self.scales, normalised).stored[self.integers.outputs[0]]
+        return scores + np.float32(self.shift) * np.eye(1, scores.shape[1], dtype=np.float32)
+
+
+def test_int8_is_judged_by_onnxruntimes_quantised_form(monkeypatch, fewer_digits):
+    monkeypatch.setattr(command, "Engine", Integers)
+    report, code = bench("--model", "digits", "--precision", "int8")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == len(report["inputs"]) == fewer_digits
+    assert report["accuracy"] >= 0.98
+    assert 0.9 < report["quantised"]["ratio"] <= report["quantised"]["limit"] == 1.1
+    assert report["quantised"]["mean_error"] == pytest.approx(report["mean_error"])
+    result = text("--model", "digits", "--precision", "int8")
+    assert "judged by their mean" in result.stdout
+    assert "times that of onnxruntime's quantised form (at most 1.1)" in " ".join(result.stdout.split())
+    monkeypatch.setattr(Integers, "shift", 0.2)
+    report, code = bench("--model", "digits", "--precision", "int8")
+    assert code == 1
+    assert report["quantised"]["ratio"] > 1.1
+    assert any("onnxruntime's quantised form" in reason for reason in report["failures"])
+
+
+def test_int8_needs_scales(narrow):
+    result = text("--model", narrow, "--precision", "int8")
+    assert result.exit_code == 2
+    assert "calibrate" in result.stderr
+
+
+def test_kernels_that_the_device_lacks_are_refused(narrow):
+    result = text("--model", narrow, "--kernels", "wgmma")
+    assert result.exit_code == 2
+    assert "kernels 'wgmma'" in result.stderr
+    report, code = bench("--model", narrow, "--kernels", "ffma")
+    assert code == 0, report["failures"]
+    assert report["kernels"] == "ffma"
+
+
+def test_folders_of_labelled_images(tmp_path):
+    images, _, labels = heldout()
+    for index in range(8):
+        folder = tmp_path / str(labels[index])
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(images[index, :, :, 0]).save(folder / f"{index}.png")
+    report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "0.7")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == 8
+    wrong = tmp_path / str((labels[0] + 1) % 10)
+    wrong.mkdir(exist_ok=True)
+    (tmp_path / str(labels[0]) / "0.png").rename(wrong / "0.png")
+    report, code = bench("--model", "digits", "--images", tmp_path, "--min-accuracy", "1")
+    assert code == 1
+    assert "accuracy" in report["failures"][0]
+    report, code = bench("--model", "digits", "--images", tmp_path)
+    assert code == 0
+    assert report["min_accuracy"] is None
+    assert "(not judged without --min-accuracy)" in text("--model", "digits", "--images", tmp_path).stdout
+
+
+def test_without_a_model_of_244_pixels_it_takes_another_and_says_so(narrow, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "vgg16.onnx").symlink_to(narrow)
+    result = text()
+    assert result.exit_code == 0, result.output
+    assert "testbench: takes models/vgg16.onnx" in result.stderr
+    assert "model make --size 244" in result.stderr
+    assert "PASS" in result.stdout
+    (tmp_path / "vgg16-244.onnx").symlink_to(narrow)
+    assert text().stderr == ""
+
+
+def test_nan_inputs_get_advice_that_this_command_can_follow(narrow, tmp_path):
+    np.save(tmp_path / "nan.npy", np.full((3, 64, 64), np.nan, np.float32))
+    result = text("--model", narrow, "--inputs", tmp_path / "nan.npy")
+    assert result.exit_code == 2
+    assert "repair the data" in result.stderr
+    assert "--allow-nonfinite" not in result.stderr
+
+
+def test_labels_are_read_even_where_none_is_shown(narrow, tmp_path):
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    result = text("--model", narrow, "--labels", tmp_path / "labels.txt")
+    assert result.exit_code == 2
+    assert "2 class names, the model has 40" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--references", "r.txt"], "give both"),
+        (["--inputs", "a.txt", "--images", "b"], "exclude each other"),
+        (["--images", "b", "--save", "c"], "--save"),
+        (["--inputs", "missing.txt"], "missing.txt"),
+        (["--images", "missing"], "not a folder"),
+        (["--output", "missing/report.json"], "create it first"),
+        (["--size", "16"], "size"),
+    ],
+)
+def test_wrong_requests(narrow, arguments, words):
+    result = text("--model", narrow, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_references_of_another_model_are_refused(narrow, saved, tmp_path):
+    (tmp_path / "r.txt").write_text("1 " * 410)
+    result = text("--model", narrow, "--inputs", saved / "input.txt", "--references", tmp_path / "r.txt")
+    assert result.exit_code == 2
+    assert "41 scores" in result.stderr

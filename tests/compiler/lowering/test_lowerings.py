@@ -1,0 +1,274 @@
+"""The Python side of the kernels: every op has one, tiles suit the device, launches cover the work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.kernel_harness import CONV_TILES, GEMM_TILES
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, MultiOp, Op, Pads, Shape, Window
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
+from vgg16gpu.compiler.lowering.conv import conv_igemm
+from vgg16gpu.compiler.lowering.gemm import gemm_splitk
+from vgg16gpu.compiler.planner.selection import FAMILIES
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Scalar, Step
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+
+MB = 2**20
+CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
+GPUS = {
+    "T4": DeviceFacts("cuda", "T4", 40, (7, 5), 65536, 2**34, 2**34),
+    "MX450": DeviceFacts("cuda", "MX450", 14, (7, 5), 65536, 2**31, 2**31),
+    "RTX 3060": DeviceFacts("cuda", "RTX 3060", 28, (8, 6), 101376, 2**33, 2**33),
+    "A100": DeviceFacts("cuda", "A100", 108, (8, 0), 166912, 2**36, 2**36),
+    "H200": DeviceFacts("cuda", "H200", 132, (9, 0), 232448, 2**37, 2**37),
+}
+DEVICES = {"cpu": CPU, **GPUS}
+VGG16 = (  # (C, OC, map, pool) of the 13 convolutions at 224
+    (3, 64, 224, False),
+    (64, 64, 224, True),
+    (64, 128, 112, False),
+    (128, 128, 112, True),
+    (128, 256, 56, False),
+    (256, 256, 56, False),
+    (256, 256, 56, True),
+    (256, 512, 28, False),
+    (512, 512, 28, False),
+    (512, 512, 28, True),
+    (512, 512, 14, False),
+    (512, 512, 14, True),
+)
+
+
+def convolution(channels: int, filters: int, pool: bool = False) -> Conv:
+    weight = np.broadcast_to(np.float32(0), (filters, channels, 3, 3))
+    return Conv("x", "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), relu=True, pool=pool)
+
+
+def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout.NHWC) -> tuple[Step, ...]:
+    x = Value("x", x_shape, Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0))
+    y = Value("y", output_shape(op, x_shape), layout, Pointer(Arena.ACTIVATIONS, x.nbytes))
+    constants = (Pointer(Arena.WEIGHTS, 0),) * 2
+    words = Pointer(Arena.ACTIVATIONS, 2 * x.nbytes)
+    places = Places(words, Control(words, words, x_shape[0]), words, words)
+    return ffma(op).steps(Layer(op, x_shape, facts), x, y, constants, places)
+
+
+def ffma(op: Op) -> Lowering:
+    (found,) = (lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
+    return found
+
+
+# Without those that are no ops by themselves: only its own kernel asks for a chain.
+OP_TYPES = sorted(
+    {*Op.__subclasses__(), *MultiOp.__subclasses__()} - {ConvChain, MultiOp}, key=lambda kind: kind.__name__
+)
+
+
+@pytest.mark.parametrize("op_type", OP_TYPES, ids=lambda op_type: op_type.__name__)
+def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
+    """On every device, from float32 to float32: what other kernels lack is always there."""
+    op = object.__new__(op_type)
+    found = ops.lowerings(op)
+    assert {lowering.op_type for lowering in found} == {op_type}
+    assert {lowering.family for lowering in found} <= {*FAMILIES}
+    layer = Layer(op, (1, 3, 8, 8), CPU)
+    lowering = ffma(op)
+    assert lowering.supports(layer)
+    assert lowering.takes(layer) == (Element.F32,)
+    assert lowering.gives(layer, (Element.F16,)) is Element.F32
+    assert lowering.counters(layer) == 0
+    assert not lowering.reads_input
+
+
+def test_an_op_without_a_kernel_is_refused() -> None:
+    class Unknown(Op):
+        pass
+
+    with pytest.raises(ModelError, match="Unknown 'y': there is no kernel for this operator"):
+        ops.lowerings(Unknown("x", "y", ("y",)))
+
+
+# ---- Convolution
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8, 32])
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layer", VGG16, ids=str)
+def test_convolution_on_every_device(layer: tuple[int, int, int, bool], device: str, batch: int) -> None:
+    channels, filters, size, pool = layer
+    facts, op, shape = DEVICES[device], convolution(channels, filters, pool), (batch, channels, size, size)
+    geometry = conv_igemm.geometry(op, shape, facts)
+    tile = geometry.tile
+    assert tile.shared <= facts.shared_nbytes
+    assert 1 <= geometry.splits <= geometry.groups <= conv_igemm.MAX_GROUPS
+    assert geometry.group % tile.k == 0
+    per_block = ceil_div(geometry.groups, geometry.splits)
+    assert (geometry.splits - 1) * per_block < geometry.groups  # no block without a group
+    main, *rest = steps_of(op, shape, facts)
+    assert main.grid.x * tile.px >= geometry.rows > (main.grid.x - 1) * tile.px
+    assert main.grid.y * tile.oc >= geometry.columns > (main.grid.y - 1) * tile.oc
+    assert main.grid.z == geometry.splits
+    assert main.block.x == tile.threads <= 256
+    assert main.flop == 2 * batch * size * size * channels * filters * 9
+    workspace = conv_igemm.workspace_nbytes(Layer(op, shape, facts))
+    assert bool(rest) == bool(workspace) == (geometry.splits > 1)
+    assert workspace <= 64 * MB * batch
+    if rest:
+        assert rest[0].grid.x * rest[0].block.x >= geometry.rows * geometry.columns // (16 if pool else 4)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_at_most_a_quarter_of_the_card_stands_idle(gpu: str) -> None:
+    facts = GPUS[gpu]
+    for channels, filters, size, pool in VGG16:
+        main = steps_of(convolution(channels, filters, pool), (1, channels, size, size), facts)[0]
+        waves = math.prod(main.grid) / facts.multiprocessors
+        assert waves / math.ceil(waves) >= 0.75, main.label
+
+
+def test_no_cut_is_estimated_to_be_faster_than_the_one_chosen() -> None:
+    rows, columns, groups, group = 196, 512, 8, 576
+
+    def estimate(tile: conv_igemm.ConvTile, splits: int) -> float:
+        return conv_igemm.estimated_products(rows, columns, groups, group, tile, splits, GPUS["H200"].multiprocessors)
+
+    chosen = conv_igemm.choose_cut(rows, columns, groups, group, GPUS["H200"])
+    assert chosen[1] > 1  # without sharing, 28 blocks for 132 multiprocessors
+    assert estimate(*chosen) == min(estimate(tile, n) for tile in conv_igemm.GPU_TILES for n in range(1, groups + 1))
+
+
+def test_the_group_length_is_a_function_of_the_reduction_alone() -> None:
+    op = convolution(512, 512)
+    groups = {
+        conv_igemm.geometry(op, (batch, 512, size, size), facts).group
+        for facts in DEVICES.values()
+        for batch in (1, 9)
+        for size in (7, 30)
+    }
+    assert groups == {576}
+
+
+@pytest.mark.parametrize("tile", CONV_TILES)
+def test_conv_tiles_meet_the_constraints_of_the_kernel(tile: str) -> None:
+    t = CONV_TILES[tile]
+    quads = t.k // 4
+    assert t.px % t.thread_px == t.oc % t.thread_oc == t.k % 4 == t.thread_px % 4 == t.thread_oc % 4 == 0
+    assert t.threads % quads == t.px % (t.threads // quads) == 0
+    assert t.k * t.oc // 4 % t.threads == 0
+    assert t.stages >= 2
+    assert conv_igemm.GROUP_ALIGNMENT % t.k == conv_igemm.MIN_GROUP % t.k == 0
+
+
+def test_some_tile_fits_the_smallest_card() -> None:
+    assert conv_igemm.SMALL_TILE.shared <= 65536
+    assert min(tile.dynamic_shared for tile in CONV_TILES.values()) <= 49152
+
+
+TOO_LARGE: tuple[Shape, ...] = ((1, 4, 1, 32768), (1, 4, 32768, 1), (1, 1 << 20, 64, 64), (1 << 13, 4, 2048, 1024))
+
+
+@pytest.mark.parametrize("shape", TOO_LARGE, ids=str)
+def test_maps_beyond_the_indices_of_the_kernel_are_refused(shape: Shape) -> None:
+    op = Conv("x", "y", ("y",), np.broadcast_to(np.float32(0), (4, shape[1], 1, 1)), None, Window((1, 1)))
+    with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; .*use a smaller image or batch"):
+        conv_igemm.geometry(op, shape, CPU)
+
+
+# ---- Fully connected
+
+
+@pytest.mark.parametrize("batch", [*range(1, 34), 64, 1000])
+def test_gemm_covers_batch_and_outputs(batch: int) -> None:
+    op = Gemm("x", "y", ("y",), np.broadcast_to(np.float32(0), (1001, 64)), None)
+    for layout, pitch in ((Layout.NHWC, 1004), (Layout.PLAIN, 1001)):
+        (step,) = steps_of(op, (batch, 64), CPU, layout)
+        tile_out, tile_n, _ = gemm_splitk.choose_tile(batch)
+        assert math.prod(step.grid) == ceil_div(pitch, tile_out) * ceil_div(batch, tile_n)
+        assert step.arguments[-2] == Scalar(pitch)
+
+
+@pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
+def test_gemm_tiles_meet_the_constraints_of_the_kernel(tile: tuple[int, int, int]) -> None:
+    tile_out, tile_n, unroll = tile
+    assert tile_out * tile_n <= 128
+    assert unroll >= 1
+
+
+def test_small_batches_read_each_weight_once() -> None:
+    assert [gemm_splitk.choose_tile(batch)[1] >= batch for batch in range(1, 9)] == [True] * 8
+
+
+# ---- Shared parts
+
+
+def test_weight_arena() -> None:
+    arena = WeightArena()
+    first = arena.add(np.ones(3, np.float32))
+    second = arena.add_channels(np.array([1, 2, 3], np.float32), 3)
+    third = arena.add_channels(None, 5)
+    fourth = arena.add_channels(np.full(9, 4, np.float32), 9, Element.F16)
+    assert (first.offset, second.offset, third.offset, fourth.offset, arena.nbytes) == (0, 256, 512, 768, 1024)
+    arrays = [upload.array.tolist() for upload in arena.uploads]
+    assert arrays == [[1, 1, 1], [1, 2, 3, 0], [0] * 8, [4] * 9 + [0] * 55]
+    assert arena.staging_nbytes == 0
+    step = Step(*[None] * 4)  # type: ignore[arg-type]
+    arena.add_packed(np.ones(100, np.float32), step)
+    arena.add_packed(np.ones(10, np.float32), step)
+    assert arena.staging_nbytes == aligned(400)
+    assert arena.nbytes == 1024
+
+
+def test_what_is_shared_is_made_once() -> None:
+    arena = WeightArena()
+    places = [arena.once(key, lambda: arena.add_zeros(64)) for key in ("a", "b", "a")]
+    assert [place.offset for place in places] == [0, 256, 0]
+    assert len(arena.uploads) == 2
+
+
+@pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (256, 1), (257, 2), (1000, 4)])
+def test_linear(threads: int, blocks: int) -> None:
+    assert linear(threads) == ((blocks, 1, 1), (256, 1, 1))
+
+
+def test_padding_counts_towards_the_limit_of_a_map() -> None:
+    weight = np.broadcast_to(np.float32(0), (4, 4, 1, 1))
+    for pads, fits in ((Pads(0, 32767, 0, 0), True), (Pads(0, 32768, 0, 0), False), (Pads(0, 0, 0, 65536), False)):
+        op = Conv("x", "y", ("y",), weight, None, Window((1, 1), pads=pads))
+        if fits:
+            conv_igemm.geometry(op, (1, 4, 1, 16384), CPU)
+        else:
+            with pytest.raises(ModelError, match=r"padded by \(.*is too large"):
+                conv_igemm.geometry(op, (1, 4, 1, 16384), CPU)
+
+
+def test_a_kernel_has_at_most_32767_rows() -> None:
+    """Or a row that must read as zero would come back into the map."""
+    weight = np.broadcast_to(np.float32(0), (1, 1, 35000, 1))
+    op = Conv("x", "y", ("y",), weight, None, Window((35000, 1), pads=Pads(17500, 0, 17496, 0)))
+    with pytest.raises(ModelError, match="maps and kernels may have up to 32767 rows"):
+        conv_igemm.geometry(op, (1, 1, 4, 1), CPU)
+
+
+def test_every_tile_that_is_chosen_is_a_variant_that_ptxas_sees() -> None:
+    assert {gemm_splitk.tile_defines(gemm_splitk.choose_tile(batch)) for batch in range(1, 70)} == {
+        *gemm_splitk.VARIANTS
+    }
+    for rows in (1, 196, 784, 3136, 12544, 401408):
+        tile, _ = conv_igemm.choose_cut(rows, 512, 8, 288, GPUS["H200"])
+        assert tile.kernel("conv_igemm_f32", True).defines in conv_igemm.VARIANTS
+
+
+def test_a_device_whose_blocks_share_no_sum_gets_another_tile_but_no_split() -> None:
+    alone = replace(GPUS["H200"], shares_sums=False)
+    tile, splits = conv_igemm.choose_cut(196, 512, 8, 576, alone)
+    assert (tile, splits) == (conv_igemm.SMALL_TILE, 1)  # 32 blocks for 132 multiprocessors: the most there are

@@ -1,0 +1,546 @@
+"""loader: the forms that are accepted, against onnxruntime, and the structure that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.graph_reference import compute
+from tests.support.onnx_models import (
+    Model,
+    dynamo_vgg,
+    inner_values,
+    onnxruntime_values,
+    random_input,
+    torch_vgg,
+    view_vgg,
+    zoo_vgg,
+)
+from tests.support.reference import evaluate
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.onnx.file import OnnxFile, parse_onnx
+from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.errors import ModelError
+
+FORMS: dict[str, tuple[Callable[[], Model], dict[str, Any]]] = {
+    **{f"torch-opset{opset}": (torch_vgg, {"opset": opset}) for opset in (7, 8, 9, 11, 13, 17, 20)},
+    "torch-norm-opset9": (lambda: torch_vgg(norm=True), {"opset": 9}),
+    "torch-norm-opset15": (lambda: torch_vgg(norm=True), {"opset": 15}),
+    "torch-odd-maps": (lambda: torch_vgg(size=11), {}),
+    "torch-fixed-batch": (lambda: torch_vgg(batch=2), {}),
+    "weights-as-inputs-ir3": (torch_vgg, {"opset": 8, "ir_version": 3, "weights_as_inputs": True}),
+    "dynamo": (dynamo_vgg, {"opset": 18}),
+    "dynamo-opset20": (dynamo_vgg, {"opset": 20}),
+    "dynamo-unoptimised": (lambda: dynamo_vgg(folded=False), {"opset": 18}),
+    "dynamo-unoptimised-open-batch": (lambda: view_vgg(style="dynamo"), {"opset": 18}),
+    "view-opset9": (lambda: view_vgg(style="attribute"), {"opset": 9}),
+    "view-opset13": (lambda: view_vgg(style="operand"), {"opset": 13}),
+    "zoo-mxnet": (lambda: zoo_vgg(style="mxnet"), {"opset": 7, "ir_version": 3, "weights_as_inputs": True}),
+    "zoo-caffe2": (lambda: zoo_vgg(style="caffe2"), {"opset": 8, "ir_version": 3, "weights_as_inputs": True}),
+}
+
+
+def relative_error(got: Any, expected: Any) -> float:
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+def check_against_onnxruntime(path: Path, graph: Graph) -> None:
+    shape = resolve_input_shape(graph, graph.input.shape[0] or 2)
+    x = random_input(shape)
+    expected = onnxruntime_values(path, x, graph.outputs)
+    values = evaluate(graph, x)
+    for name in graph.outputs:
+        assert values[name].shape == expected[name].shape, name
+        assert relative_error(values[name], expected[name]) < 1e-5, name
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_means_what_onnxruntime_computes(tmp_path: Path, form: str) -> None:
+    make, options = FORMS[form]
+    path = make().save(tmp_path / "m.onnx", **options)
+    graph = simplify(load(path))
+    check_against_onnxruntime(path, graph)
+    assert {type(op).__name__ for op in graph.ops} <= {"Conv", "Gemm", "Softmax", "Pool"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_value_can_be_asked_for(tmp_path: Path, form: str) -> None:
+    make, options = FORMS[form]
+    model = make()
+    path = model.save(tmp_path / "m.onnx", **options)
+    names = inner_values(model)
+    graph = simplify(load(path, names))
+    assert graph.outputs == tuple(names)
+    assert {op.y for op in graph.ops} == set(names)
+    check_against_onnxruntime(path, graph)
+
+
+def test_names_follow_the_nodes(tmp_path: Path) -> None:
+    model = torch_vgg((4, "M"), norm=True)
+    path = model.save(tmp_path / "m.onnx")
+    assert [op.names for op in load(path).ops] == [(name,) for name in inner_values(model)]
+    assert [op.names for op in simplify(load(path)).ops] == [
+        ("conv0", "norm0", "relu0", "pool1", "avgpool"),
+        ("flatten", "fc6", "fc6.relu"),
+        ("fc7", "fc7.relu"),
+        ("output",),
+    ]
+
+
+def test_the_input_keeps_what_is_open(tmp_path: Path) -> None:
+    model = Model(("n", 3, None, "w"))
+    model.conv("input", "y", 3, 2)
+    assert load(model.save(tmp_path / "m.onnx")).input.shape == (None, 3, None, None)
+
+
+def test_large_weights_are_views_of_the_file(tmp_path: Path) -> None:
+    path = torch_vgg((16, "M"), hidden=32).save(tmp_path / "m.onnx")
+    for op in simplify(load(path)).ops:
+        weight = vars(op).get("weight")
+        assert weight is None or (not weight.flags.owndata and not weight.flags.writeable)
+
+
+def test_weights_from_constant_nodes_and_identities(tmp_path: Path) -> None:
+    model = Model(("n", 2, 5, 5))
+    model.node("Constant", [], "w", value=numpy_helper.from_array(random_input((3, 2, 3, 3))))
+    model.constant("b", random_input((3,)))
+    model.node("Identity", ["b"], "shared")
+    model.node("Conv", ["input", "w", "shared"], "y")
+    path = model.save(tmp_path / "m.onnx")
+    graph = load(path)
+    assert [op.y for op in graph.ops] == ["y"]
+    check_against_onnxruntime(path, graph)
+
+
+def test_branches_share_values(tmp_path: Path) -> None:
+    model = Model()
+    x = model.conv("input", "stem", 3, 4)
+    model.node("Relu", [x], "left")
+    model.node("MaxPool", [x], "right", kernel_shape=[2, 2], strides=[2, 2])
+    path = model.save(tmp_path / "m.onnx", ["right", "left"])
+    graph = simplify(load(path))
+    assert graph.outputs == ("right", "left")
+    assert len(graph.ops) == 3
+    check_against_onnxruntime(path, graph)
+
+
+# Outputs
+
+
+def test_a_used_second_output_of_a_node_without_a_first_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    model.nodes.append(helper.make_node("Dropout", ["input"], ["", "mask"], "it"))
+    with pytest.raises(ModelError, match=r"Dropout 'it' .* its first output has no name"):
+        load(model.save(tmp_path / "m.onnx", ["mask"]))
+
+
+def test_a_model_without_nodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no value 'y'; its outputs are 'y'"):
+        load(Model().save(tmp_path / "m.onnx", ["y"]))
+
+
+def test_dead_nodes_are_dropped_and_do_not_offend(tmp_path: Path) -> None:
+    model = torch_vgg((4, "M"))
+    model.node("Gelu", ["relu0"], "unused")
+    model.node("Relu", ["nowhere"], "unused2")
+    path = model.save(tmp_path / "m.onnx", ["output"])
+    assert load(path, ["relu0"]).ops[-1].y == "relu0"
+    assert len(load(path, ["relu0"]).ops) == 2
+    assert "unused" not in {op.y for op in load(path).ops}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        (["fc6.rely"], "has no value 'fc6.rely'; did you mean 'fc6.relu'"),
+        (["zzz"], "has no value 'zzz'; its outputs are 'output'"),
+        ([], "no output is asked for"),
+        (["output", "output"], "'output' is asked for twice"),
+        (["input"], "'input' is the model's input"),
+        (["fc6.weight"], "output 'fc6.weight' is a constant; ask for a value that depends on the input"),
+    ],
+)
+def test_outputs_that_are_refused(tmp_path: Path, outputs: list[str], message: str) -> None:
+    path = torch_vgg().save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=message):
+        load(path, outputs)
+
+
+def test_a_constant_output_is_refused(tmp_path: Path) -> None:
+    model = torch_vgg()
+    model.node("Constant", [], "one", value_float=1.0)
+    with pytest.raises(ModelError, match="output 'one' is a constant"):
+        load(model.save(tmp_path / "m.onnx", ["output", "one"]))
+
+
+def test_one_output_may_be_a_plain_string(tmp_path: Path) -> None:
+    assert load(torch_vgg().save(tmp_path / "m.onnx"), "relu0").outputs == ("relu0",)
+
+
+# Refusals
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def test_all_offending_nodes_are_listed_at_once(tmp_path: Path) -> None:
+    model = Model(("n", 4, 8, 8))
+    x = model.node("Gelu", ["input"], "norm", name="first")
+    x = model.conv(x, "strange", 1, 4, kernel_shape=[5, 5])
+    x = model.node("MaxPool", [x], "flat", kernel_shape=[2, 2, 2])
+    x = model.conv(x, "fine", 4, 4)
+    x = model.node("Gelu", [x], "gelu", name="last", domain="com.microsoft")
+    message = refusal(model.save(tmp_path / "m.onnx")).splitlines()
+    assert message[0].endswith("m.onnx: 4 nodes are not supported:")
+    assert message[1] == "  Gelu 'first' (opset 17): this operator is not supported; export the model without it"
+    assert message[2] == (
+        "  Conv '/strange' (opset 17): kernel_shape [5, 5] differs from its weight's; "
+        "the file is broken, export the model again"
+    )
+    assert message[3] == (
+        "  MaxPool '/flat' (opset 17): kernel_shape is [2, 2, 2]; two positive numbers (2-D) are needed"
+    )
+    assert message[4] == (
+        "  com.microsoft.Gelu 'last' (opset none): operators of domain 'com.microsoft' are not supported; "
+        "export with plain ONNX operators: the float32 model, or the QuantizeLinear/DequantizeLinear (QDQ) form; "
+        "supported operators: Add, AveragePool, BatchNormalization, Cast, Clip, Concat, Conv, DequantizeLinear, Div, "
+        "Dropout, Flatten, Gather, Gemm, GlobalAveragePool, GlobalMaxPool, Identity, LRN, LeakyRelu, LogSoftmax, "
+        "MatMul, MaxPool, Mul, Pad, QuantizeLinear, ReduceMean, Relu, Reshape, Slice, Softmax, Squeeze, Sub, Sum, "
+        "Transpose, Unsqueeze"
+    )
+
+
+def test_a_single_refusal_is_one_line_and_falls_back_to_the_output_name(tmp_path: Path) -> None:
+    model = Model()
+    model.nodes.append(helper.make_node("Sin", ["input"], ["wave"]))
+    assert "m.onnx: Sin 'wave' (opset 17): this operator is not supported" in refusal(model.save(tmp_path / "m.onnx"))
+
+
+def test_nodes_behind_a_refused_one_are_not_blamed(tmp_path: Path) -> None:
+    model = Model((1, 3, 8, 8))
+    model.node("NonZero", ["input"], "dims")
+    model.node("Concat", ["dims", "dims"], "twice", axis=0)
+    model.node("Reshape", ["input", "twice"], "y")
+    model.node("Shape", ["y"], "shape")
+    model.node("Reshape", ["y", "shape"], "z")
+    message = refusal(model.save(tmp_path / "m.onnx"))
+    assert "NonZero '/dims'" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"opset": 6}, "has opset 6; one of 7 to 25 is needed"),
+        ({"opset": 99}, "has opset 99; one of 7 to 25 is needed"),
+        ({"ir_version": 2}, "has IR version 2; 3 to 14 are supported"),
+        ({"ir_version": 99}, "has IR version 99"),
+    ],
+)
+def test_versions(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    assert message in refusal(torch_vgg().save(tmp_path / "m.onnx", **options))
+
+
+def edited(path: Path, edit: Callable[[onnx.ModelProto], object]) -> Path:
+    """A VGG after `edit` has been at it."""
+    proto = torch_vgg((4, "M")).proto()
+    edit(proto)
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def swap_first_nodes(proto: onnx.ModelProto) -> None:
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([nodes[1], nodes[0], *nodes[2:]])
+
+
+def close_a_cycle(proto: onnx.ModelProto) -> None:
+    proto.graph.node[0].input[0] = "output"
+
+
+def add_input(proto: onnx.ModelProto) -> None:
+    proto.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, [1]))
+
+
+def refer(proto: onnx.ModelProto) -> None:
+    attribute = proto.graph.node[-1].attribute[-1]
+    attribute.ClearField("i")
+    attribute.ref_attr_name = "outer"
+
+
+def first_dim(proto: onnx.ModelProto) -> Any:
+    return proto.graph.input[0].type.tensor_type.shape.dim[0]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (swap_first_nodes, r"Relu '/relu0' .* reads 'conv0' before Conv '/conv0' computes it; .* unsorted or .* cycle"),
+        (close_a_cycle, r"Conv '/conv0' .* reads 'output' before Gemm '/output' computes it"),
+        (lambda proto: proto.graph.initializer.pop(0), r"operand 'conv0.weight' is missing; export .* its weights"),
+        (lambda proto: proto.graph.initializer.pop(1), r"operand 'conv0.bias' is missing"),
+        (refer, "attribute of it refers to a function's"),
+        (lambda proto: proto.graph.node[0].output.__setitem__(0, ""), r"operand 'conv0' is missing"),
+        (add_input, r"has 2 run-time inputs \('input', 'mask'\); exactly one"),
+        (lambda proto: proto.graph.input.pop(), r"has 0 run-time inputs \(none\)"),
+        (lambda proto: proto.graph.output.pop(), "declares no output"),
+        (lambda proto: proto.opset_import.pop(), "names no version"),
+        (lambda proto: proto.opset_import.add(domain="ai.onnx", version=9), "has opset 9 and 17"),
+        (lambda proto: proto.graph.node.append(proto.graph.node[0]), "name 'conv0' is given to two values"),
+        (lambda proto: proto.graph.initializer.append(proto.graph.initializer[0]), "'conv0.weight' is given to two"),
+        (lambda proto: first_dim(proto).__setattr__("dim_value", 0), "has shape .*0, 3, 8, 8"),
+        (lambda proto: first_dim(proto).__setattr__("dim_value", -1), "has shape .*-1, 3, 8, 8"),
+        (lambda proto: proto.graph.input[0].type.tensor_type.shape.dim.pop(), "has shape .*; .N, C, H, W. or .N, F."),
+        (lambda proto: proto.graph.input[0].type.tensor_type.ClearField("shape"), "is declared without a shape"),
+        (lambda proto: proto.graph.input[0].ClearField("type"), "has element type UNDEFINED"),
+    ],
+)
+def test_broken_structure(tmp_path: Path, edit: Callable[[onnx.ModelProto], object], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(edited(tmp_path / "m.onnx", edit))
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "DOUBLE", "UINT8"])
+def test_input_types(tmp_path: Path, kind: str) -> None:
+    model = Model((1, 2), input_type=TensorProto.DataType.Value(kind))
+    model.node("Relu", ["input"], "y")
+    assert f"input 'input' has element type {kind}; export the model in float32" in refusal(
+        model.save(tmp_path / "m.onnx")
+    )
+
+
+def test_half_precision_input(tmp_path: Path) -> None:
+    model = Model((1, 2), input_type=TensorProto.FLOAT16)
+    model.node("Relu", ["input"], "y")
+    assert load(model.save(tmp_path / "m.onnx")).input.shape == (1, 2)
+
+
+@pytest.mark.parametrize("op", ["If", "Loop", "Scan"])
+def test_control_flow_is_refused(tmp_path: Path, op: str) -> None:
+    model = Model()
+    model.node(op, ["input"], "y")
+    assert "control flow is not supported; export the model for one path" in refusal(model.save(tmp_path / "m.onnx"))
+
+
+@pytest.mark.parametrize("size", [7, 9, 64])
+@pytest.mark.parametrize("style", ["torch", "dynamo"])
+def test_a_size_that_would_fit_is_named(tmp_path: Path, size: int, style: str) -> None:
+    model = torch_vgg((4, "M"), size=16) if style == "torch" else dynamo_vgg((4, "M"), size=16)
+    model.input_shape = (1, 3, size, size)
+    message = refusal(model.save(tmp_path / "m.onnx"))
+    assert "export the model for another input size, 16x16 would fit" in message
+    assert "\n" not in message
+
+
+def test_other_channels_are_no_matter_of_size(tmp_path: Path) -> None:
+    model = torch_vgg((4, "M"))
+    model.input_shape = (1, 4, 8, 8)
+    message = refusal(model.save(tmp_path / "m.onnx"))
+    assert message.endswith(
+        "weights for 3 channels, input has 4; export the model for inputs with 3 channels, in the layout (N, C, H, W)"
+    )
+
+
+def test_a_size_that_fits_everything(tmp_path: Path) -> None:
+    """The first pool that is too large is not the only op that has to fit: the weights behind it take 8x8 alone."""
+    model = torch_vgg((4, "M", 4, "M", "M"), size=8)
+    model.input_shape = (1, 3, 4, 4)
+    assert refusal(model.save(tmp_path / "m.onnx")).endswith("for another input size, 8x8 would fit")
+
+
+def test_a_declared_output_is_a_value_whatever_nodes_are_called(tmp_path: Path) -> None:
+    model = Model((1, 3, 8, 8))
+    model.node("Relu", ["input"], "y", name="output")
+    built = model.proto()
+    built.graph.output[0].name = "output"
+    onnx.save(built, tmp_path / "m.onnx")
+    assert "declares the output 'output', which no node computes" in refusal(tmp_path / "m.onnx")
+
+
+def test_an_image_without_a_batch_is_told_what_it_lacks(tmp_path: Path) -> None:
+    model = Model((3, 8, 8))
+    model.node("Conv", ["input", model.constant("weight", np.ones((4, 3, 3, 3), np.float32))], "y")
+    message = refusal(model.save(tmp_path / "m.onnx"))
+    assert message.endswith(
+        "it needs (N, C, H, W), so a batch dimension in front; export the model with a batch dimension"
+    )
+
+
+def test_the_rank_of_the_input_and_all_nodes_at_once(tmp_path: Path) -> None:
+    model = Model(("n", 4, 9))
+    model.node("Conv", [model.node("Gelu", ["input"], "g"), model.weight("w", 5, 4, 3)], "y", name="one_d")
+    message = refusal(model.save(tmp_path / "m.onnx")).splitlines()
+    assert message[0].endswith("input 'input' has shape (None, 4, 9); (N, C, H, W) or (N, F) is needed")
+    assert len(message) == 4
+    assert message[3].startswith("  Conv 'one_d' (opset 17): its weight has shape (5, 4, 3), only 2-D convolution")
+
+
+# Several inputs, and inputs that are constants
+
+
+def sum_of(*kinds: tuple[str, int, Any]) -> OnnxFile:
+    """A model that adds its inputs, each (name, element type, shape)."""
+    inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
+    node = helper.make_node("Sum", [name for name, _, _ in kinds], ["y"], "it")
+    graph = helper.make_graph([node], "graph", inputs, [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17)]
+    return parse_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def test_several_inputs_of_fixed_shapes() -> None:
+    graph = load(sum_of(("a", FLOAT, [2, 3, 4]), ("b", TensorProto.FLOAT16, [])))
+    assert [(value.name, value.shape) for value in graph.inputs] == [("a", (2, 3, 4)), ("b", ())]
+    assert graph.input is graph.inputs[0]
+
+
+def test_given_shapes_take_the_place_of_declared_ones() -> None:
+    file = sum_of(("a", FLOAT, None), ("b", TensorProto.UNDEFINED, ["n", 3]))
+    with pytest.raises(ModelError, match=r"has 2 run-time inputs \('a', 'b'\); exactly one is supported, or several"):
+        load(file)
+    with pytest.raises(ModelError, match="has 2 run-time inputs"):
+        load(file, shapes={"a": (3,)})
+    graph = load(file, shapes={"a": (4, 2, 3), "b": (2, 3)})
+    assert [value.shape for value in graph.inputs] == [(4, 2, 3), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"a": (2, 0)}, r"input 'a' has shape \(2, 0\); all dimensions must be positive"),
+        ({"a": (1,) * 9}, "input 'a' has 9 dimensions; at most 8"),
+        ({"c": (2,)}, "has no run-time input 'c'; its inputs are 'a'"),
+    ],
+)
+def test_shapes_that_are_refused(shapes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(sum_of(("a", FLOAT, ["n", 2])), shapes=shapes)
+
+
+def test_bound_inputs_are_constants() -> None:
+    file = sum_of(("a", FLOAT, [2, 3]), ("b", FLOAT, [3]))
+    graph = load(file, bound={"b": np.ones(3, np.float16)})
+    assert [value.name for value in graph.inputs] == ["a"]
+    assert graph.constants["b"].dtype == np.float32
+    with pytest.raises(ModelError, match="has no run-time input 'c'; its inputs are 'a', 'b'"):
+        load(file, bound={"c": np.ones(3, np.float32)})
+    with pytest.raises(ModelError, match="output 'b' is the model's input"):
+        load(file, ["b"], bound={"b": np.ones(3, np.float32)})
+
+
+def test_inputs_of_whole_numbers_must_be_bound() -> None:
+    file = sum_of(("a", FLOAT, [2, 3]), ("b", INT64, [3]))
+    with pytest.raises(ModelError, match="input 'b' has element type INT64"):
+        load(file)
+    with pytest.raises(ModelError, match="its operand has element type int64"):
+        load(file, bound={"b": np.ones(3, np.int64)})
+
+
+def test_a_value_that_stands_for_open_dimensions_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    model.node("Reshape", ["input", model.constant("shape", np.array([-(1 << 62), -1]))], "y")
+    assert "a constant that it reads is out of range" in refusal(model.save(tmp_path / "m.onnx"))
+
+
+# Constants as outputs
+
+
+def test_outputs_that_are_constants(tmp_path: Path) -> None:
+    model = Model((2, 3, 8, 8))
+    model.node("Relu", ["input"], "y")
+    model.node("Shape", ["y"], "dims")
+    model.node("Constant", [], "one", value_float=1.0)
+    model.constant("weight", np.float32([3]))
+    path = model.save(tmp_path / "m.onnx")
+    loaded = load_model(path, ["one", "y", "dims", "weight"])
+    assert loaded.outputs == ("one", "y", "dims", "weight")
+    assert loaded.graph is not None
+    assert loaded.graph.outputs == ("y",)
+    assert {name: array.tolist() for name, array in loaded.constants.items()} == {
+        "one": 1.0,
+        "dims": [2, 3, 8, 8],
+        "weight": [3.0],
+    }
+    loaded = load_model(path, ["dims"])
+    assert loaded.graph is None
+    with pytest.raises(ModelError, match="output 'dims' is a constant"):
+        load(path, ["dims"])
+
+
+def test_a_constant_that_depends_on_the_batch_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    model.node("Shape", ["input"], "y")
+    with pytest.raises(ModelError, match="output 'y' depends on a dimension that is open; export with fixed sizes"):
+        load_model(model.save(tmp_path / "m.onnx"))
+
+
+def test_what_only_shapes_need_is_no_op(tmp_path: Path) -> None:
+    model = Model((2, 3, 8, 8))
+    model.node("Mul", ["input", model.constant("c", np.float32([2]))], "twice")
+    model.node("Shape", ["twice"], "dims")
+    model.node("Reshape", ["input", "dims"], "y")
+    graph = load(model.save(tmp_path / "m.onnx"))
+    assert [op.y for op in graph.ops] == ["y"]
+    assert not graph.constants
+
+
+# Forms in the wild
+
+
+def test_keras_through_tf2onnx(tmp_path: Path) -> None:
+    model = Model(("n", 8, 8, 3))
+    x = model.node("Transpose", ["input"], "nchw:0", perm=[0, 3, 1, 2])
+    x = model.node("Relu", [model.conv(x, "block1/conv1:0", 3, 4)], "block1/relu:0")
+    x = model.node("MaxPool", [x], "pool:0", kernel_shape=[2, 2], strides=[2, 2])
+    x = model.node("Transpose", [x], "nhwc:0", perm=[0, 2, 3, 1])
+    model.node("Shape", [x], "dims:0")
+    model.node("Cast", ["dims:0"], "dims32:0", to=TensorProto.INT32)
+    slices = [model.constant(f"slice{index}", np.array([number])) for index, number in enumerate((0, 1, 0))]
+    model.node("Slice", ["dims32:0", *slices], "batch:0")
+    model.node("Concat", ["batch:0", model.constant("rest", np.int32([-1]))], "target32:0", axis=0)
+    model.node("Cast", ["target32:0"], "target:0", to=TensorProto.INT64)
+    x = model.node("Reshape", [x, "target:0"], "flat:0")
+    x = model.node("MatMul", [x, model.weight("kernel", 64, 5)], "product:0")
+    x = model.node("Add", [x, model.weight("bias", 5)], "dense:0")
+    model.node("Softmax", [x], "prediction:0")
+    path = model.save(tmp_path / "m.onnx")
+    graph = load(path)
+    assert [type(op).__name__ for op in graph.ops] == [
+        *["Transpose", "Conv", "Relu", "Pool", "Transpose", "Flatten", "Gemm", "Elementwise", "Softmax"]
+    ]
+    x_values = random_input((2, 8, 8, 3))
+    expected = onnxruntime_values(path, x_values)["prediction:0"]
+    np.testing.assert_allclose(compute(graph, {"input": x_values})["prediction:0"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_cntk_mnist(tmp_path: Path) -> None:
+    model = Model((1, 1, 28, 28))
+    x = model.node("Conv", ["input", model.weight("w", 8, 1, 5, 5)], "conv", auto_pad="SAME_UPPER", strides=[1, 1])
+    x = model.node("Relu", [model.node("Add", [x, model.weight("b", 8, 1, 1)], "plus")], "relu")
+    x = model.node("MaxPool", [x], "pool", kernel_shape=[2, 2], strides=[2, 2], auto_pad="NOTSET", pads=[0] * 4)
+    x = model.node("Reshape", [x, model.constant("rows", np.array([1, 1568]))], "flat")
+    weight = model.node("Reshape", [model.weight("w2", 8, 14, 14, 10), model.constant("s", np.array([1568, 10]))], "w3")
+    x = model.node("MatMul", [x, weight], "times")
+    model.node("Add", [x, model.weight("b2", 1, 10)], "y")
+    path = model.save(tmp_path / "m.onnx", opset=8, ir_version=3)
+    graph = load(path)
+    assert [type(op).__name__ for op in graph.ops] == [
+        *["Conv", "Elementwise", "Relu", "Pool", "Flatten", "Gemm", "Elementwise"]
+    ]
+    x_values = random_input((1, 1, 28, 28))
+    expected = onnxruntime_values(path, x_values)["y"]
+    np.testing.assert_allclose(compute(graph, {"input": x_values})["y"], expected, rtol=1e-4, atol=1e-5)

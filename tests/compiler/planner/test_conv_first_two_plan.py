@@ -1,0 +1,290 @@
+"""The planning of the first two convolutions as one: when it is done, and how the launch is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.kernel_signatures import arguments
+from tests.support.random_graphs import SAME, zeros
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, op_arrays
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.lowering.conv import conv_first_two
+from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, Problem, Tile
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Element
+
+HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
+PRECISIONS = ("fp16", "bf16", "int8")
+ELEMENTS = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}
+HEIGHT, WIDTH = 30, 37
+
+
+def conv(x: str, y: str, channels: int, filters: int, **options: Any) -> Conv:
+    options = {"relu": True} | options
+    return Conv(x, y, (f"{y} before", y), zeros(filters, channels, 3, 3), zeros(filters), SAME, **options)
+
+
+FIRST, SECOND = conv("x", "a", 3, 64), conv("a", "b", 64, 64, pool=True)
+THIRD = conv("b", "c", 64, 128)
+LAST = Gemm("c", "d", ("d",), zeros(70, 128 * (HEIGHT // 2) * (WIDTH // 2)), None, flattens=True)
+
+
+def graph_of(*ops: Op, outputs: tuple[str, ...] = (), channels: int = 3) -> Graph:
+    return Graph(GraphInput("x", (None, channels, HEIGHT, WIDTH)), ops, outputs or (ops[-1].y,))
+
+
+NET = graph_of(FIRST, SECOND, THIRD, LAST)
+
+
+def wish_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
+    if precision == "int8":
+        steps = {"x": 0.5, "a": 0.25, "b": 0.125}
+        signed = quantised_inputs(graph)
+        scales = {name: Scale(steps.get(name, 0.0625), is_signed) for name, is_signed in signed.items()}
+        options["quantised"] = quantise(graph, scales)
+    normalisation = Normalisation((0.5,) * 3, (0.25,) * 3) if graph.input.shape[1] == 3 else None
+    return PlanOptions(precision, normalisation=normalisation, **options)
+
+
+def path_of(graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any) -> Path:
+    shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
+    return choose_path(graph, facts, shapes, wish_of(graph, precision, **options))
+
+
+def plan_of(precision: str, *batches: int, **options: Any) -> Plan:
+    shapes = [(batch, 3, HEIGHT, WIDTH) for batch in batches]
+    return make_plan(NET, HOPPER, shapes, wish_of(NET, precision, **options))
+
+
+def is_chained(path: Path) -> bool:
+    chains = [lowering is conv_first_two.LOWERING for lowering in path.lowerings.values()]
+    assert not any(chains[1:])
+    return chains[0]
+
+
+def defines(step: Step) -> dict[str, int]:
+    return dict(step.kernel.defines)
+
+
+# ---- When
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_two_convolutions_are_one_launch(precision: str) -> None:
+    for program in plan_of(precision, 1, 7).programs:
+        for element_type in ("float32", "uint8"):
+            first, *others = program.all_steps(element_type)
+            assert first.kernel.source == "conv_first_two.cu"
+            assert len(others) == 2
+            assert first.names == ("a before", "a", "b before", "b")
+            assert first.label == "conv 3x3 3->64 + relu, conv 3x3 64->64 + relu + pool"
+            assert first.flop == program.batch * HEIGHT * WIDTH * 2 * 9 * 64 * (3 + 64)
+            source = 3 * HEIGHT * WIDTH * (4 if element_type == "float32" else 1)
+            size = ELEMENTS[precision].nbytes
+            stored = 64 * (HEIGHT // 2) * (WIDTH // 2) * size
+            assert first.nbytes == program.batch * (source + stored) + 9 * 64 * 64 * size
+        assert [value.name for value in program.values] == ["b", "c", "d"]
+        assert program.control.watched == (("b", "c") if precision == "fp16" else ())
+    assert plan_of(precision, 1).families == dict.fromkeys("bcd", "wgmma")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_values_that_are_kept_have_a_kernel_each(precision: str) -> None:
+    for program in plan_of(precision, 1, 7, keep_values=True).programs:
+        assert [step.names[-1] for step in program.all_steps()] == ["a", "b", "c", "d"]
+        assert program.all_steps()[0].kernel.source == "conv_first.cu"
+        assert [value.name for value in program.values] == ["a", "b", "c", "d"]
+
+
+def test_pairs_of_float16_are_stored_between() -> None:
+    path = path_of(NET, "fp32")
+    assert not is_chained(path)
+    assert path.graph is NET
+
+
+OTHERS = {
+    "the value between is an output": graph_of(FIRST, SECOND, outputs=("a", "b")),
+    "somebody else reads it": graph_of(FIRST, SECOND, Relu("a", "r", ("r",)), outputs=("b", "r")),
+    "the input is an output": graph_of(FIRST, SECOND, outputs=("x", "b")),
+    "somebody else reads the input": graph_of(FIRST, SECOND, Relu("x", "r", ("r",)), outputs=("b", "r")),
+    "five channels": graph_of(conv("x", "a", 5, 64), SECOND, channels=5),
+    "no pool": graph_of(FIRST, conv("a", "b", 64, 64)),
+    "more channels between": graph_of(conv("x", "a", 3, 65), conv("a", "b", 65, 64, pool=True)),
+    "more channels out": graph_of(FIRST, conv("a", "b", 64, 65, pool=True)),
+    "few channels between": graph_of(conv("x", "a", 3, 8), conv("a", "b", 8, 64, pool=True)),
+    "a pool between": graph_of(conv("x", "a", 3, 64, pool=True), SECOND),
+    "an op between": graph_of(FIRST, Relu("a", "r", ("r",)), conv("r", "b", 64, 64, pool=True)),
+    "one convolution": graph_of(FIRST),
+    "later in the net": graph_of(Relu("x", "r", ("r",)), conv("r", "a", 3, 64), SECOND),
+}
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_other_graphs_stay_as_they_are(why: str) -> None:
+    graph = OTHERS[why]
+    path = path_of(graph)
+    assert path.graph is graph
+    assert not is_chained(path)
+
+
+@pytest.mark.parametrize("graph", [NET, graph_of(conv("x", "a", 4, 20), conv("a", "b", 20, 9, pool=True), channels=4)])
+def test_graphs_that_have_a_chain(graph: Graph) -> None:
+    path = path_of(graph)
+    assert is_chained(path)
+    assert len(path.graph.ops) == len(graph.ops) - 1
+    assert path.graph.outputs == graph.outputs
+
+
+def test_signs_have_to_be_the_same() -> None:
+    """The kernel has one element; the value between has a sign without its ReLU."""
+    others = conv("b", "c", 64, 64), conv("c", "d", 64, 64)
+    for first, second in ((True, False), (False, True), (False, False), (True, True)):
+        graph = graph_of(replace(FIRST, relu=first), replace(SECOND, relu=second), *others)
+        assert is_chained(path_of(graph, "int8")) is (first == second)
+        assert is_chained(path_of(graph, "fp16"))
+
+
+def test_integers_that_nobody_wants_are_none() -> None:
+    assert not is_chained(path_of(graph_of(FIRST, SECOND), "int8"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "options"),
+    [
+        (HOPPER, {"kernels": "ffma"}),
+        (HOPPER, {"kernels": "mma"}),
+        (replace(HOPPER, tensor_maps=False), {}),
+        (replace(HOPPER, compute_capability=(8, 0)), {}),
+        (DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34), {}),
+    ],
+)
+def test_other_kernels_have_no_chain(facts: DeviceFacts, options: dict[str, str]) -> None:
+    assert path_of(NET, "fp16", facts, **options).graph is NET
+    assert is_chained(path_of(NET, kernels="wgmma"))
+
+
+# ---- Layers
+
+
+def test_a_chain_has_the_layers_of_its_convolutions() -> None:
+    path = path_of(NET, "int8")
+    chain, *others = path.layers(infer_shapes(path.graph, (5, 3, HEIGHT, WIDTH)))
+    first, second = chain.parts
+    assert (first.op, second.op) == (FIRST, SECOND)
+    assert (chain.x_shape, first.x_shape, second.x_shape) == ((5, 3, HEIGHT, WIDTH),) * 2 + ((5, 64, HEIGHT, WIDTH),)
+    assert (chain.reads_input, first.reads_input, second.reads_input) == (True, True, False)
+    assert first.quantised is path.quantised["a"]
+    assert second.quantised is path.quantised["b"]
+    assert [layer.number for layer in (chain, *others)] == [1, 2, 3]
+    assert not any(layer.parts for layer in (first, second, *others))
+
+
+def test_steps_of_integers_are_those_of_the_two() -> None:
+    path = path_of(NET, "int8")
+    assert [path.steps.get(name, 1.0) for name in "xab"] == [0.5, 0.25, 0.125]
+
+
+def test_a_chain_has_the_arrays_of_its_convolutions() -> None:
+    path = path_of(NET)
+    assert [id(array) for array in op_arrays(path.graph.ops[0])] == [
+        id(array) for op in (FIRST, SECOND) for array in (op.weight, op.bias)
+    ]
+    assert path.graph.parameters == NET.parameters
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_weights_are_packed_as_for_two(precision: str) -> None:
+    """And do not depend on the batch."""
+    one, two = plan_of(precision, 1).weights, plan_of(precision, 1, keep_values=True).weights
+    assert one.weights_nbytes == two.weights_nbytes == plan_of(precision, 3, 40).weights.weights_nbytes
+    assert [upload.pack for upload in one.uploads] == [upload.pack for upload in two.uploads]
+    assert all(np.array_equal(a.array, b.array) for a, b in zip(one.uploads, two.uploads, strict=True))
+
+
+# ---- The launch
+
+
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_arguments(precision: str, element_type: str) -> None:
+    element = ELEMENTS[precision]
+    apart = {p.batch: p for p in plan_of(precision, 1, 7, 300, keep_values=True).programs}
+    for program in plan_of(precision, 1, 7, 300).programs:
+        step = program.all_steps(element_type)[0]
+        given, macros = arguments(step), defines(step)
+        first, second = (arguments(one) for one in apart[program.batch].all_steps(element_type)[:2])
+        block = 128 // element.nbytes if element.nbytes == 2 else 64
+        rows, warpgroups = macros["TILE_ROWS"], macros["WARPGROUPS"]
+        assert given["weight2"] == replace(second["weight"], box=(block, 64, 9))
+        y = program.values[0]
+        assert given["out"].pointer == y.pointer
+        assert given["out"].dimensions == (64, WIDTH // 2, HEIGHT // 2, program.batch)
+        assert given["out"].box == (64, 4, rows // 2, 1)
+        assert given["source"] == program.input.entries[element_type].pointer
+        same = {"weight": "weight", "weight_scale": "weight_scale", "bias": "bias", "dequant": "dequant"}
+        same |= {"scale": "out_scale", "in_scale": "in_scale", "mean_scale": "mean_scale", "mean_shift": "mean_shift"}
+        assert {name: given[name] for name in same} == {name: first[other] for name, other in same.items()}
+        finish2 = [given[name] for name in ("bias2", "dequant2", "scale2")]
+        assert finish2 == [second[name] for name in ("bias", "dequant", "out_scale")]
+        control = program.control
+        word = control.maxima(0) if precision == "fp16" else control.error
+        assert given["maxima"] == word
+        assert (given["maxima_stride"], given["status"], given["error"]) == (1, control.status, control.error)
+        assert (given["step"], given["H"], given["W"]) == (1, HEIGHT, WIDTH)
+        assert (given["apply_relu"], given["apply_relu2"]) == (1, 1)
+        tiles_x, tiles_y = given["tiles_x"], given["tiles_y"]
+        assert (tiles_x, tiles_y) == (ceil_div(WIDTH - 1, 8), ceil_div(HEIGHT, rows))
+        assert given["tiles"] == tiles_x * tiles_y * program.batch
+        assert step.grid == (min(132, ceil_div(given["tiles"], warpgroups)), 1, 1)
+        assert step.block == (128 * warpgroups, 1, 1)
+        assert step.shared <= HOPPER.shared_nbytes
+        assert not step.early  # nothing runs before it
+        assert (macros["ELEMENT"], macros["IN_CHANNELS"]) == (element.number, 3)
+        assert macros["SOURCE"] == (element_type == "uint8")
+
+
+# ---- The choice of a tile
+
+
+def test_tiles_fit_into_shared_memory() -> None:
+    """By the source's own count: 72 KB of weights, a ring of pixels around each tile."""
+    assert conv_first_two.shared_nbytes(Element.F16, 28, 2) == 1024 + 73728 + 6144 + 2 * (40960 + 7168 + 11264)
+    assert conv_first_two.shared_nbytes(Element.U8, 28, 2) == 1024 + 36864 + 6144 + 2 * (20480 + 4096 + 11264)
+    for element in (Element.F16, Element.BF16, Element.U8, Element.S8):
+        assert all(Tile(*cut).fits(Problem(1, 30, 30, element)) for cut in CUTS)
+        assert not Tile(28, 3).fits(Problem(1, 30, 30, element))
+
+
+@pytest.mark.parametrize("element", [Element.F16, Element.BF16, Element.U8, Element.S8], ids=lambda e: e.name)
+@pytest.mark.parametrize(("batch", "size"), [(1, 2), (1, 30), (1, 224), (8, 224), (128, 224)])
+def test_the_usual_tile_takes_the_least_estimated_time(element: Element, batch: int, size: int) -> None:
+    problem = Problem(batch, size, size, element)
+    choices = conv_first_two.candidates(problem, 132)
+    usual = choices[0].tile
+    assert conv_first_two.choose(problem, HOPPER).tile == usual
+    assert {(choice.tile.rows, choice.tile.warpgroups) for choice in choices} == {*CUTS}
+    assert usual.cycles(problem, 132) == min(choice.tile.cycles(problem, 132) for choice in choices)
+
+
+def test_one_image_has_small_tiles_and_many_large_ones() -> None:
+    one, many = (conv_first_two.choose(Problem(batch, 224, 224, Element.F16), HOPPER).tile for batch in (1, 128))
+    assert (one.rows, one.warpgroups) == (16, 3)
+    assert (many.rows, many.warpgroups) == (28, 2)
+
+
+def test_a_table_has_the_last_word() -> None:
+    problem = Problem(1, 224, 224, Element.F16)
+    other = conv_first_two.Choice(Tile(24, 2), early=False)
+    assert conv_first_two.choose(problem, replace(HOPPER, tuned={problem.key: other.entry})) == other

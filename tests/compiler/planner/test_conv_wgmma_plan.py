@@ -1,0 +1,443 @@
+"""The planning of the kernels on Hopper's tensor cores: tiles, grids, tensor maps, workspace and weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.kernel_signatures import arguments
+from tests.support.random_graphs import SAME
+from tests.support.selection import examples
+from vgg16gpu.compiler.compile import SAMPLES
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
+from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.lowering.conv import conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut, LargeTile, Problem, SmallTile
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.runtime.executor import check_memory
+
+HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
+MULTIPROCESSOR_SHARED = 228 << 10  # of which a block takes 1 KB more than it asks for
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+BATCHES = (1, 2, 8, 32, 128)
+CONVOLUTIONS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+WIDEST_BOX = 256
+REGISTERS_OF_SUMS = 168  # of a consumer thread's 240
+
+
+def hollow(*shape: int) -> Array:
+    """Weights that take no memory."""
+    return np.broadcast_to(np.float32(0), shape)
+
+
+@cache
+def vgg16(size: int, width: int = 1, hidden: int = 4096) -> Graph:
+    """VGG16, its channels divided by `width`."""
+    ops: list[Op] = []
+    x, channels = "x", 3
+    for block, (filters, count) in enumerate(CONVOLUTIONS, 1):
+        for number in range(1, count + 1):
+            y, filters_ = f"conv{block}_{number}", filters // width
+            weight, bias = hollow(filters_, channels, 3, 3), hollow(filters_)
+            ops.append(Conv(x, y, (y,), weight, bias, SAME, relu=True, pool=number == count))
+            x, channels = y, filters_
+    side = size // 32
+    if side > 7:
+        ops.append(Pool(x, "average", ("average",), "average", Window((side - 6, side - 6))))
+        x, side = "average", 7
+    features = channels * side * side
+    for y, outputs, relu in (("fc6", hidden, True), ("fc7", hidden, True), ("scores", 1000, False)):
+        ops.append(Gemm(x, y, (y,), hollow(outputs, features), hollow(outputs), relu, flattens=y == "fc6"))
+        x, features = y, outputs
+    return Graph(GraphInput("x", (None, 3, size, size)), tuple(ops), ("scores",))
+
+
+def wish_of(graph: Graph, precision: str) -> PlanOptions:
+    if precision == "int8":
+        signed = quantised_inputs(graph)
+        scales = {name: Scale(0.5, is_signed) for name, is_signed in signed.items()}
+        return PlanOptions(precision, quantised=quantise(graph, scales), keep_values=True)
+    return PlanOptions(precision, samples=lambda: hollow(SAMPLES, 3, 224, 224), keep_values=True)
+
+
+@cache
+def plan_of(precision: str, size: int = 224, width: int = 1, hidden: int = 4096) -> Plan:
+    graph = vgg16(size, width, hidden)
+    return make_plan(graph, HOPPER, [(batch, 3, size, size) for batch in BATCHES], wish_of(graph, precision))
+
+
+NETS = ((224, 1, 4096), (244, 1, 4096), (48, 2, 100), (61, 3, 96))
+PLANS = [
+    pytest.param(precision, *net, id=f"{precision}-{net[0]}-{net[1]}") for net in NETS for precision in PRECISIONS[:3]
+]
+PLANS += [pytest.param("int8", 48, 2, 100, id="int8-48-2")]
+
+
+def programs(*key: Any) -> Iterator[tuple[Program, Mapping[str, Step]]]:
+    """Each program with its steps by the value that they compute."""
+    plan = plan_of(*key)
+    for program in plan.programs:
+        yield program, {step.names[-1]: step for step in program.all_steps() if step.kernel.name != "convert"}
+
+
+def maps(step: Step) -> list[TensorMap]:
+    return [argument for argument in step.arguments if isinstance(argument, TensorMap)]
+
+
+def defines(step: Step) -> dict[str, int]:
+    return dict(step.kernel.defines)
+
+
+# ---- A whole VGG16
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_vgg16_is_sixteen_launches(precision: str) -> None:
+    for program, steps in programs(precision):
+        sources = [step.kernel.source for step in program.all_steps()]
+        gemm = "gemv.cu" if program.batch == 1 else "gemm_wgmma.cu"
+        assert sources[0] == "conv_first.cu"
+        assert {*sources[1:13]} <= {"conv_wgmma.cu", "conv_wgmma_small.cu"}
+        assert sources[13:] == [gemm] * 3
+        assert len(steps) == 16
+        assert program.flop == program.batch * 30_940_528_640
+        assert program.outputs == (program.values[-1],)  # written in place
+
+
+def test_an_average_pool_in_between_is_two_conversions() -> None:
+    for program, _ in programs("fp32", 256):
+        sources = [step.kernel.source for step in program.all_steps()]
+        into_gemm = ["gemv.cu"] if program.batch == 1 else ["convert.cu", "gemm_wgmma.cu"]
+        assert sources[13:-2] == ["convert.cu", "pool.cu", *into_gemm]
+
+
+def test_batches_share_the_weights() -> None:
+    graph = vgg16(224)
+    for precision in PRECISIONS[:3]:
+        alone = make_plan(graph, HOPPER, [(1, 3, 224, 224)], wish_of(graph, precision))
+        assert plan_of(precision).weights.weights_nbytes == alone.weights.weights_nbytes
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 613e6), ("fp16", 278e6), ("bf16", 278e6)])
+def test_fully_connected_weights_lie_there_once(precision: str, limit: float) -> None:
+    """138.4 million weights; fp32 keeps convolutions as float32 and as pairs, and fully connected layers as float32."""
+    plan = plan_of(precision)
+    assert plan.weights.weights_nbytes < limit
+    for op in vgg16(224, 1, 4096).ops:
+        if isinstance(op, Gemm):
+            uploads = [up.array for up in plan.weights.uploads if np.may_share_memory(up.array, op.weight)]
+            assert sum(array.nbytes for array in uploads) == op.weight.nbytes
+
+
+def on_a_card_with(free: int) -> Any:
+    """What `check_memory` asks of a device."""
+    return SimpleNamespace(facts=replace(HOPPER, memory_free=free))
+
+
+@pytest.mark.parametrize(("precision", "batch"), [("fp32", 8), ("fp16", 32), ("bf16", 32)])
+def test_a_gigabyte_is_enough(precision: str, batch: int) -> None:
+    graph = vgg16(224)
+    wish = replace(wish_of(graph, precision), keep_values=False)
+    plan = make_plan(graph, HOPPER, [(batch, 3, 224, 224)], wish)
+    need = plan.device_nbytes + plan.weights.staging_nbytes
+    check_memory(plan, on_a_card_with(800 * 10**6))
+    check_memory(plan, on_a_card_with(need))
+    with pytest.raises(
+        DeviceError, match=rf"needs {need / 1e6:.0f} MB of memory for batch {batch} and 300 MB are free"
+    ):
+        check_memory(plan, on_a_card_with(300 * 10**6))
+
+
+def test_a_small_classifier_is_packed_for_each_of_its_readers() -> None:
+    """100 features are 128 on tensor cores and 100 in float32: the rows of weights have to fit the values."""
+    for program, steps in programs("fp32", 48, 2, 100):
+        for name in ("fc6", "fc7", "scores"):
+            given = arguments(steps[name])
+            x = given["inp"]
+            stored = {value.pointer: value for value in program.values}
+            pointer = x.pointer if isinstance(x, TensorMap) else x
+            if pointer in stored:
+                assert given["K"] == math.prod(stored[pointer].stored_shape[1:])
+            assert given["K"] % 64 == 0
+
+
+# ---- Tensor maps
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_tensor_maps_are_what_the_copy_engine_takes(key: tuple[Any, ...]) -> None:
+    """CUDA driver API, cuTensorMapEncodeTiled: sizes, strides and alignment."""
+    plan = plan_of(*key)
+    seen = 0
+    for program in plan.programs:
+        for step in program.all_steps():
+            for tensor in maps(step):
+                seen += 1
+                assert 1 <= len(tensor.dimensions) == len(tensor.box) == len(tensor.strides) + 1 <= 5
+                assert all(1 <= size <= WIDEST_BOX for size in tensor.box), step.label
+                assert all(1 <= size < 2**32 for size in tensor.dimensions)
+                assert all(stride % 16 == 0 and stride < 2**40 for stride in tensor.strides)
+                assert tensor.pointer.offset % 16 == 0
+                assert tensor.swizzle_nbytes in (64, 128)
+                row = tensor.dimensions[0] * tensor.element.nbytes
+                assert row % 64 == 0  # whole blocks of channels; what a box has beyond is zero
+    assert seen
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_maps_of_values_cover_them_and_no_more(key: tuple[Any, ...]) -> None:
+    for program, steps in programs(*key):
+        values = {value.pointer: value for value in program.values}
+        for step in steps.values():
+            for name in ("inp", "out"):
+                tensor = arguments(step).get(name)
+                if isinstance(tensor, TensorMap) and values[tensor.pointer].element is not Element.F32:
+                    value = values[tensor.pointer]
+                    assert math.prod(tensor.dimensions) * value.element.nbytes == value.nbytes, step.label
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_maps_of_weights_cover_what_is_packed(key: tuple[Any, ...]) -> None:
+    plan = plan_of(*key)
+    packs = [upload.pack for upload in plan.weights.uploads if upload.pack]
+    packs += plan.calibration.finish if plan.calibration else ()
+    packed = {arguments(step)["out"]: step for step in packs if step.kernel.name == "pack_blocks"}
+    for program in plan.programs:
+        for step in program.all_steps():
+            if step.kernel.source not in ("conv_wgmma.cu", "conv_wgmma_small.cu"):
+                continue
+            tensor = arguments(step)["weight"]
+            given = arguments(packed[tensor.pointer])
+            block = defines(packed[tensor.pointer])["BLOCK"]
+            slabs = given["blocks"] * given["TAPS"] * tensor.element.planes
+            assert tensor.dimensions == (block, given["OCP"], slabs)
+            assert defines(step)["BLOCK_BYTES"] == block * tensor.element.nbytes
+
+
+# ---- Tiles, grids and what they ask for
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_launches_fit_the_device(key: tuple[Any, ...]) -> None:
+    for program, steps in programs(*key):
+        for step in steps.values():
+            assert step.shared <= HOPPER.shared_nbytes
+            assert step.block.x * step.block.y * step.block.z <= 1024
+            assert step.grid.y <= 65535
+            assert step.grid.z <= 65535
+            blocks = defines(step).get("BLOCKS_PER_SM", 1)
+            assert (step.shared + 1024) * blocks <= MULTIPROCESSOR_SHARED
+            if step.early and step.kernel.source.startswith("conv_wgmma") and blocks == 1:
+                assert step.shared >= 114 << 10  # the next kernel's blocks must not crowd in
+        assert program.batch in BATCHES
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_convolutions_cover_their_maps(key: tuple[Any, ...]) -> None:
+    for program, steps in programs(*key):
+        shapes = {value.name: value for value in program.values}
+        for name, step in steps.items():
+            if step.kernel.source not in ("conv_wgmma.cu", "conv_wgmma_small.cu"):
+                continue
+            given, macros = arguments(step), defines(step)
+            y = shapes[name]
+            small = step.kernel.name == "conv_wgmma_small"
+            height, width = given["height"], given["width"]
+            pool = macros["POOL"]
+            assert y.shape[2:] == ((height // 2, width // 2) if pool else (height, width))
+            tile_width = macros.get("FLAT_PITCH") or 8
+            tile_rows = macros["TILE_ROWS"] * (1 + macros.get("PAIR_TILES", 0))
+            used = y.shape[3] * (1 + pool), y.shape[2] * (1 + pool)
+            assert (given["tiles_x"] - 1) * tile_width < used[0] <= given["tiles_x"] * tile_width
+            assert (given["tiles_y"] - 1) * tile_rows < used[1] <= given["tiles_y"] * tile_rows
+            filters = 64 if small or macros["PAIR_TILES"] else 128
+            assert given["oc_tiles"] * filters == y.pitch
+            assert given["images"] == program.batch
+            tiles = given["oc_tiles"] * given["tiles_x"] * given["tiles_y"] * program.batch
+            if small:
+                assert step.grid == (tiles * macros["SPLITS"], 1, 1)
+                assert step.block == (160, 1, 1)
+            else:
+                assert given["tiles"] == tiles
+                assert step.grid == (min(tiles, HOPPER.multiprocessors), 1, 1)
+                assert step.block == (384, 1, 1)
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_numbers_say_which_operator_waited(key: tuple[Any, ...]) -> None:
+    graph = vgg16(*key[1:])
+    order = {op.y: number for number, op in enumerate(graph.ops, 1)}
+    for program, steps in programs(*key):
+        for name, step in steps.items():
+            given = arguments(step)
+            if "error" in given:
+                assert given["step"] == order[name]
+                assert given["error"] == program.control.error
+
+
+@pytest.mark.parametrize("key", [param.values for param in PLANS], ids=[param.id for param in PLANS])
+def test_counters_are_nobody_elses(key: tuple[Any, ...]) -> None:
+    """Words as the kernels' headers count them, between the input and the error word."""
+    for program, steps in programs(*key):
+        used: list[tuple[int, int]] = []
+        for step in steps.values():
+            given = arguments(step)
+            words = 0
+            if step.kernel.name == "gemm_wgmma":
+                words = 2 * step.grid.x * step.grid.y
+            elif defines(step).get("EXCHANGE") == 2:
+                words = step.grid.x // defines(step)["SPLITS"]
+            if words:
+                used.append((given["counters"].offset, words))
+        ends = [offset + 4 * words for offset, words in used]
+        first = program.control.counters.offset
+        assert [offset for offset, _ in sorted(used)] == [first, *sorted(ends)][: len(used)]
+        assert max(ends, default=first) == program.control.error.offset
+
+
+# ---- The choice of a tile
+
+
+problems = st.builds(
+    Problem,
+    batch=st.sampled_from([1, 2, 3, 8, 32]),
+    height=st.integers(1, 70),
+    width=st.integers(1, 70),
+    channels=st.sampled_from([64, 128, 192, 512]),
+    out_channels=st.sampled_from([64, 128, 192, 512]),
+    element=st.sampled_from([Element.F16, Element.BF16, Element.F16_PAIR, Element.U8, Element.S8]),
+    out_element=st.just(Element.F16),
+    pool=st.booleans(),
+).map(lambda p: Problem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
+
+
+@examples(60)
+@given(problems)
+def test_every_tile_is_one_that_the_kernels_accept(problem: Problem) -> None:
+    """The static asserts of conv_wgmma.cu and conv_wgmma_small.cu."""
+    found = conv_wgmma.candidates(problem, HOPPER.multiprocessors)
+    assert found
+    for choice in found:
+        cut = Cut(problem, choice.tile, HOPPER.multiprocessors, choice.early)
+        macros = dict(cut.kernel.defines)
+        assert macros["BLOCK_BYTES"] == 128 or problem.element.nbytes == 1
+        assert cut.shared <= HOPPER.shared_nbytes
+        if isinstance(choice.tile, LargeTile):
+            check_large(problem, choice.tile, macros)
+        else:
+            check_small(problem, choice.tile, macros, cut.shared)
+
+
+def check_large(problem: Problem, tile: LargeTile, macros: Mapping[str, int]) -> None:
+    flat, planes = macros["FLAT_PITCH"], problem.element.planes
+    assert macros["TILE_ROWS"] % 2 == 0 or flat
+    assert not flat or flat == problem.width + 1 >= 8
+    if flat and macros["POOL"]:
+        assert macros["PAIR_TILES"]
+        assert planes == 1
+    assert tile.pixels <= 256
+    assert tile.pixels // 2 * (3 if planes == 2 else 1) <= REGISTERS_OF_SUMS
+    assert max(tile.halo) <= WIDEST_BOX
+    assert 9 * planes % macros["STAGE_UNITS"] == 0
+    assert macros["STAGE_UNITS"] == 1 or macros["STAGE_UNITS"] % planes == 0
+    assert macros["HALO_STAGES"] >= 2
+    assert macros["WEIGHT_STAGES"] >= (2 * planes if macros["STAGE_UNITS"] == 1 else 2)
+    assert problem.out_channels % (64 if macros["PAIR_TILES"] else 128) == 0
+
+
+def check_small(problem: Problem, tile: SmallTile, macros: Mapping[str, int], shared: int) -> None:
+    splits, exchange = macros["SPLITS"], macros["EXCHANGE"]
+    assert macros["TILE_ROWS"] % 2 == 0
+    assert macros["TILE_ROWS"] <= 32
+    assert 9 % macros["TAPS_PER_STAGE"] == 0
+    assert {0: splits == 1, 1: splits == 2, 2: splits > 1}[exchange]
+    assert splits <= problem.channel_blocks
+    assert macros["WEIGHT_STAGES"] >= 2
+    assert macros["HALO_STAGES"] > 1 or problem.element.planes == 2 or splits == problem.channel_blocks
+    assert (shared + 1024) * macros["BLOCKS_PER_SM"] <= MULTIPROCESSOR_SHARED
+    if exchange == 2:  # blocks wait for each other
+        assert tile.blocks(problem) <= HOPPER.multiprocessors * macros["BLOCKS_PER_SM"]
+        tiles = tile.blocks(problem) // splits
+        assert tile.workspace_nbytes(problem) == tiles * splits * splits * tile.slice_rows(problem.pool) * 2048
+    rows = tile.store_rows(problem.pool)
+    assert macros["TILE_ROWS"] % rows == 0
+    assert rows % (2 if problem.pool else 1) == 0
+
+
+def test_the_fastest_by_the_estimate_is_taken() -> None:
+    problem = Problem(1, 14, 14, 512, 512, Element.F16, Element.F16, pool=False)
+    tile = conv_wgmma.choose(problem, HOPPER).tile
+    sms = HOPPER.multiprocessors
+    estimates = [choice.tile.cycles(problem, sms) for choice in conv_wgmma.candidates(problem, sms)]
+    assert tile.cycles(problem, sms) == min(estimates)
+    assert isinstance(tile, SmallTile)
+    assert tile.splits > 1  # else 16 blocks for 132 multiprocessors
+    many = conv_wgmma.choose(Problem(128, 14, 14, 512, 512, Element.F16, Element.F16, pool=False), HOPPER)
+    assert isinstance(many.tile, LargeTile)
+
+
+# ---- Fully connected layers
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 16, 17, 64, 128, 129, 1000])
+@pytest.mark.parametrize(("features", "outputs"), [(25088, 4096), (4096, 1000), (64, 65), (1000, 130)])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: int, batch: int) -> None:
+    op = Gemm("x", "y", ("y",), hollow(outputs, features), None)
+    shape: Shape = batch, features
+    graph = Graph(GraphInput("x", (None, features)), (op,), ("y",))
+    wish = PlanOptions(precision, samples=lambda: hollow(1, features))
+    program = make_plan(graph, HOPPER, [shape], wish).programs[0]
+    step = program.steps[-1]
+    given, macros = arguments(step), defines(step)
+    assert given["N"] == batch
+    assert given["pitch"] == outputs
+    assert given["K"] >= features
+    if batch == 1:
+        assert step.kernel.source == "gemv.cu"
+        per_block = 8 // macros["SPLIT_K"] * macros["ROWS"]
+        assert 8 % macros["SPLIT_K"] == 0
+        assert per_block <= 32
+        assert (step.grid.x - 1) * per_block < outputs <= step.grid.x * per_block
+        return
+    assert (step.grid.x - 1) * macros["TILE_N"] < batch <= step.grid.x * macros["TILE_N"]
+    assert (step.grid.y - 1) * fc_wgmma.TILE_OUT < outputs <= step.grid.y * fc_wgmma.TILE_OUT
+    assert 1 <= step.grid.z <= ceil_div(given["K"], macros["TILE_K"])
+    assert macros["STAGES"] >= 2
+    weight, inputs = given["weight"], given["inp"]
+    assert weight.dimensions == (given["K"], outputs)
+    assert inputs.dimensions == (given["K"], batch, inputs.element.planes)
+    assert weight.swizzle_nbytes == inputs.swizzle_nbytes == 128
+    workspace = 4 * math.prod(step.grid) * fc_wgmma.TILE_OUT * macros["TILE_N"]
+    assert isinstance(given["workspace"], Pointer)
+    assert given["workspace"].offset + workspace <= program.activations_nbytes
+
+
+# ---- int8
+
+
+def test_int8_computes_on_bytes() -> None:
+    for program, steps in programs("int8", 48, 2, 100):
+        found = {value.name: value.element for value in program.values}
+        assert {element for name, element in found.items() if name.startswith("conv")} == {Element.U8}
+        assert found["scores"] is Element.F32
+        first = arguments(steps["conv1_1"])
+        assert first["in_scale"].arena is first["out_scale"].arena
+        assert [step.label for step in program.all_steps() if step.kernel.name == "convert"] == []

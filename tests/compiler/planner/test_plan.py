@@ -1,0 +1,267 @@
+"""The planner, without a device: a simulated run finds every value where its reader looks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.kernel_signatures import arguments
+from tests.support.plan_simulator import Memory, recorded_plan, simulate
+from tests.support.random_graphs import SAME, graphs, zeros
+from tests.support.selection import examples
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step, TensorMap
+from vgg16gpu.program.plans import Control, Plan, Program
+from vgg16gpu.program.values import ALIGNMENT, Arena, Element, Layout, Pointer, Value
+
+CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
+GPU = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 2**37, 2**37)
+HOPPER = replace(GPU, tensor_maps=True)
+SMALL_GPU = DeviceFacts("cuda", "a small GPU", 14, (7, 5), 65536, 2**32, 2**32)
+DEVICES = (CPU, GPU, HOPPER, HOPPER, SMALL_GPU)
+PRECISIONS = ("fp32", "fp16", "bf16")
+
+
+def conv(x: str, y: str, channels: int, filters: int, *, pool: bool = False) -> Conv:
+    return Conv(x, y, (y,), zeros(filters, channels, 3, 3), zeros(filters), SAME, relu=True, pool=pool)
+
+
+def small_vgg(outputs: tuple[str, ...] = ("scores",)) -> Graph:
+    ops: tuple[Op, ...] = (
+        conv("x", "a", 3, 64),
+        conv("a", "b", 64, 64, pool=True),
+        conv("b", "c", 64, 256, pool=True),
+        Gemm("c", "d", ("d",), zeros(10, 256 * 4), zeros(10), relu=True, flattens=True),
+        Gemm("d", "scores", ("scores",), zeros(5, 10), None),
+    )
+    return Graph(GraphInput("x", (None, 3, 8, 8)), ops, outputs)
+
+
+# ---- Simulated runs
+
+
+def wish(precision: str, channels: int = 3, **options: Any) -> PlanOptions:
+    """A wish for both element types; typical inputs are made by nobody."""
+    normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
+    return PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(0), **options)
+
+
+@examples(200)
+@given(graphs(), st.sampled_from(DEVICES), st.sampled_from(PRECISIONS), st.booleans())
+def test_no_value_is_overwritten_before_its_last_reader(
+    case: tuple[Graph, Shape], facts: DeviceFacts, precision: str, keep_values: bool
+) -> None:
+    graph, shape = case
+    plan, made = recorded_plan(graph, facts, [shape], wish(precision, shape[1], keep_values=keep_values))
+    for recorded in made:
+        for element_type in plan.programs[0].input.entries:
+            simulate(recorded, element_type)
+    check_pointers(plan)
+
+
+@examples(150)
+@given(graphs())
+def test_with_keep_values_none_is_ever_overwritten(case: tuple[Graph, Shape]) -> None:
+    """Not even by a second pass."""
+    graph, shape = case
+    plan, made = recorded_plan(graph, HOPPER, [shape], wish("fp32", shape[1], keep_values=True))
+    program = plan.programs[0]
+    memory = Memory(plan.activations_nbytes)
+    for value in program.values:
+        memory.write(value.name, value.pointer, value.nbytes)
+    for recorded in made[1:]:
+        for event in recorded.events:
+            if event.writes:
+                memory.write("second pass", event.writes.pointer, event.writes.nbytes)
+            if event.workspace:
+                memory.write("second pass", *event.workspace)
+    for value in program.values:
+        memory.read(value.name, value.pointer, value.nbytes)
+
+
+def check_pointers(plan: Plan) -> None:
+    sizes = {
+        Arena.WEIGHTS: plan.weights.weights_nbytes,
+        Arena.ACTIVATIONS: plan.activations_nbytes,
+        Arena.STAGING: plan.weights.staging_nbytes,
+    }
+    packs = [upload.pack for upload in plan.weights.uploads if upload.pack]
+    finish = plan.calibration.finish if plan.calibration else ()
+    for step in (*packs, *finish, *(step for program in plan.all_programs for step in launched(program))):
+        for pointer in pointers(step):
+            assert 0 <= pointer.offset < sizes[pointer.arena]
+        arguments(step)  # fit the kernel
+        assert all(size >= 1 for size in (*step.grid, *step.block))
+        assert step.kernel in plan.kernels
+    for program in plan.all_programs:
+        control = program.control
+        assert control.end <= program.output_end <= program.activations_nbytes <= plan.activations_nbytes
+        for entry in program.input.entries.values():
+            assert 0 <= control.counters.offset - entry.pointer.offset - entry.nbytes < ALIGNMENT
+        for value in (*program.values, *program.outputs):
+            assert value.pointer.offset % ALIGNMENT == 0
+    for upload in plan.weights.uploads:
+        assert upload.target.offset + upload.array.nbytes <= sizes[upload.target.arena]
+
+
+def launched(program: Program) -> list[Step]:
+    return [*program.steps, *(step for entry in program.input.entries.values() for step in entry.steps)]
+
+
+def pointers(step: Step) -> list[Pointer]:
+    found = [a.pointer if isinstance(a, TensorMap) else a for a in step.arguments]
+    return [pointer for pointer in found if isinstance(pointer, Pointer)]
+
+
+# ---- What a plan says
+
+
+def test_batches_share_the_weights_and_come_smallest_first() -> None:
+    plan = make_plan(small_vgg(), CPU, [(4, 3, 8, 8), (1, 3, 8, 8), (2, 3, 8, 8)])
+    alone = make_plan(small_vgg(), CPU, [(1, 3, 8, 8)])
+    assert [program.batch for program in plan.programs] == [1, 2, 4]
+    assert plan.weights.weights_nbytes == alone.weights.weights_nbytes
+    assert len(plan.weights.uploads) == len(alone.weights.uploads)
+    largest = max(program.activations_nbytes for program in plan.programs)
+    assert plan.activations_nbytes == largest
+    assert plan.device_nbytes == plan.weights.weights_nbytes + largest
+    assert plan.calibration is plan.second_pass is None
+    check_pointers(plan)
+
+
+def test_an_output_that_nobody_reads_is_written_in_place() -> None:
+    program = make_plan(small_vgg(), CPU, [(1, 3, 8, 8)]).programs[0]
+    assert program.outputs[0].layout is Layout.PLAIN
+    assert program.values[-1] is program.outputs[0]
+    assert [step.kernel.source for step in program.steps] == ["conv_igemm.cu"] * 3 + ["gemm_splitk.cu"] * 2
+
+
+def test_other_outputs_are_converted_at_the_end() -> None:
+    program = make_plan(small_vgg(("b", "scores", "d")), CPU, [(2, 3, 8, 8)]).programs[0]
+    assert [output.name for output in program.outputs] == ["b", "scores", "d"]
+    assert [output.shape for output in program.outputs] == [(2, 64, 4, 4), (2, 5), (2, 10)]
+    assert [step.label for step in program.steps[-2:]] == ["output to ONNX layout"] * 2
+    ends = [output.pointer.offset + output.nbytes for output in program.outputs]
+    starts = [output.pointer.offset for output in program.outputs[1:]] + [program.output_end]
+    assert program.control.end <= program.outputs[0].pointer.offset
+    assert all(end <= start for end, start in zip(ends, starts, strict=True))
+
+
+def test_entries() -> None:
+    plain = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)]).programs[0]
+    assert {name: entry.nbytes for name, entry in plain.input.entries.items()} == {"float32": 4 * 2 * 3 * 64}
+    normalisation = Normalisation((0,) * 3, (1,) * 3)
+    both = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)], PlanOptions(normalisation=normalisation)).programs[0]
+    assert {name: entry.nbytes for name, entry in both.input.entries.items()} == {"float32": 4 * 384, "uint8": 384}
+    assert [step.kernel.name for step in both.all_steps("uint8")[:2]] == ["preprocess_u8", "conv_igemm_f32"]
+
+
+def test_control_words() -> None:
+    """The error word, then a status word for each image, then what else comes back."""
+    control = Control(Pointer(Arena.ACTIVATIONS, 512), Pointer(Arena.ACTIVATIONS, 520), 3, ("a", "b"))
+    assert control.status.offset == 524
+    assert [control.maxima(index).offset for index in (0, 1)] == [536, 548]
+    assert (control.returned_words, control.end) == (10, 560)
+    for batch in (1, 5):
+        program = make_plan(small_vgg(), CPU, [(batch, 3, 8, 8)]).programs[0]
+        assert program.control.counters == program.control.error  # nobody counts in float32 arithmetic
+        assert (program.control.watched, program.control.returned_words) == ((), 1 + batch)
+
+
+def test_a_reduction_is_split_where_the_device_would_stand_idle() -> None:
+    kernels = [step.kernel.name for step in make_plan(small_vgg(), GPU, [(1, 3, 8, 8)]).programs[0].steps]
+    assert kernels.count("conv_igemm_reduce_f32") == 2  # the first layer has one group only
+    kernels = [step.kernel.name for step in make_plan(small_vgg(), GPU, [(3000, 3, 8, 8)]).programs[0].steps]
+    assert "conv_igemm_reduce_f32" not in kernels
+
+
+def test_an_input_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ModelError, match="Gemm 'd': weights for 1024 features"):
+        make_plan(small_vgg(), CPU, [(1, 3, 16, 16)])
+
+
+def test_the_plan_depends_on_nothing_but_its_arguments() -> None:
+    def text(plan: Plan) -> str:
+        return repr([(program.steps, program.outputs, program.values) for program in plan.programs])
+
+    shapes: Sequence[Shape] = [(1, 3, 8, 8), (4, 3, 8, 8)]
+    assert text(make_plan(small_vgg(), GPU, shapes)) == text(make_plan(small_vgg(), GPU, shapes))
+
+
+@pytest.mark.parametrize(
+    ("element", "pitch", "nbytes"),
+    [
+        (Element.F32, 20, 4 * 2 * 7 * 3 * 20),
+        (Element.F16, 64, 2 * 2 * 7 * 3 * 64),
+        (Element.BF16, 64, 2 * 2 * 7 * 3 * 64),
+        (Element.F16_PAIR, 64, 2 * 2 * 2 * 7 * 3 * 64),
+        (Element.U8, 64, 2 * 7 * 3 * 64),
+        (Element.S8, 64, 2 * 7 * 3 * 64),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_value_sizes(element: Element, pitch: int, nbytes: int) -> None:
+    value = Value("v", (2, 18, 7, 3), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0), element)
+    assert (value.stored_shape, value.pitch, value.nbytes) == ((2, 7, 3, pitch), pitch, nbytes)
+    assert value.nbytes == value.element.planes * value.plane_nbytes
+
+
+def test_few_channels_are_padded_to_16_bytes() -> None:
+    found = {element.name: [element.padded(channels) for channels in (1, 3, 8, 9)] for element in Element}
+    assert found == {
+        "F32": [4, 4, 8, 12],
+        "F16": [8, 8, 8, 64],
+        "BF16": [8, 8, 8, 64],
+        "F16_PAIR": [8, 8, 8, 64],
+        "U8": [16] * 4,
+        "S8": [16] * 4,
+    }
+
+
+def test_a_plain_value_has_its_own_shape() -> None:
+    value = Value("v", (2, 5), Layout.PLAIN, Pointer(Arena.ACTIVATIONS, 0))
+    assert (value.stored_shape, value.pitch, value.nbytes) == ((2, 5), 5, 40)
+
+
+@pytest.mark.parametrize("name", ["raw input", "output block", "workspace of y", "value", ""])
+def test_an_onnx_name_may_be_anything(name: str) -> None:
+    """Names of values and of the planner's own buffers must not meet."""
+    other = f"{name}!"
+    weight = np.ones((4, 4, 3, 3), np.float32)
+    first = Conv(name, other, (other,), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)))
+    second = Conv(other, "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)))
+    shape = (2, 4, 8, 8)
+    plain = Graph(GraphInput("x", shape), (replace(first, x="x"), second), ("y",))
+    hostile = Graph(GraphInput(name, shape), (first, second), ("y",))
+    expected, found = (make_plan(graph, CPU, [shape]).programs[0] for graph in (plain, hostile))
+    assert [step.arguments for step in found.steps] == [step.arguments for step in expected.steps]
+    assert found.input.entries["float32"].pointer == expected.input.entries["float32"].pointer
+
+
+def test_values_beyond_the_kernels_indices_are_refused() -> None:
+    graph = Graph(GraphInput("x", (None, 4, None, None)), (Relu("x", "y", ("y",)),), ("y",))
+    for shape in ((65535, 4, 1 << 23, 1 << 23), (1, 4, 1 << 15, 1 << 14), (5, 4, 1 << 14, 1 << 15)):
+        with pytest.raises(ModelError, match=r"is too large: an image may have 2\^31 values"):
+            make_plan(graph, CPU, [shape])
+
+
+def test_a_program_prints_as_a_table_whose_columns_do_not_touch() -> None:
+    weight = np.ones((64, 512, 3, 3), np.float32)
+    op = Conv("x", "y", ("y",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1)), relu=True, pool=True)
+    facts = DeviceFacts("cuda", "a GPU", 132, (9, 0), 232448, 1 << 36, 1 << 36)
+    program = make_plan(Graph(GraphInput("x", (1, 512, 14, 14)), (op,), ("y",)), facts, [(1, 512, 14, 14)]).programs[0]
+    lines = str(program).splitlines()
+    assert len({line.index(step.kernel.label) for line, step in zip(lines[3:], program.steps, strict=False)}) == 1
+    assert all(f"{step.label} " in line for line, step in zip(lines[3:], program.steps, strict=False))
+    assert "group sums" in str(program)

@@ -1,0 +1,302 @@
+"""A program of a path: elements, conversions where they do not meet, control words, entries, what is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.compiler.planner.test_selection import HOPPER, conv, gemm, graph_of
+from tests.support.kernel_signatures import arguments
+from tests.support.random_graphs import HALF, zeros
+from vgg16gpu.compiler.graph.ops import BatchNorm, Graph, Op, Pool, Softmax, Window
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.schedule import LOWEST_OF_PAIRS
+from vgg16gpu.compiler.quantization.scheme import quantised_inputs
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Arena, Element, Pointer
+
+ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
+
+
+def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> Plan:
+    channels = graph.input.shape[1] or 1
+    normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
+    wish = PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(3, channels, 8, 8), **options)  # type: ignore[arg-type]
+    return make_plan(graph, HOPPER, [(batch, channels, 8, 8) for batch in batches], wish)
+
+
+def program_of(graph: Graph, precision: str = "fp16", batch: int = 2) -> Program:
+    return plan_of(graph, precision, (batch,)).programs[0]
+
+
+def elements(program: Program) -> dict[str, Element]:
+    return {value.name: value.element for value in program.values}
+
+
+def conversions(program: Program) -> list[str]:
+    return [f"{step.names[0]}: {step.label}" for step in program.all_steps() if step.kernel.name == "convert"]
+
+
+def vgg(outputs: tuple[str, ...] | None = None) -> Graph:
+    return graph_of(
+        conv("x", "a", 3, 20),
+        conv("a", "b", 20, 70, pool=True),
+        gemm("b", "c", 70 * 16, 100, flattens=True),
+        gemm("c", "d", 100, 10),
+        Softmax("d", "e", ("e",)),
+        outputs=outputs,
+    )
+
+
+def between(op: Op) -> Graph:
+    """A net with `op`, b from a, between two convolutions."""
+    return graph_of(conv("x", "a", 3, 20), op, conv("b", "c", 20, 70))
+
+
+POOL = Pool("a", "b", ("b",), "average", HALF)
+NORM = BatchNorm("a", "b", ("b",), zeros(20), zeros(20), zeros(20), np.ones(20, np.float32), 1e-5)
+POINTWISE = conv("a", "b", 20, 20, Window((1, 1)))
+
+
+# ---- Elements
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("precision", ELEMENTS)
+def test_nothing_is_converted_inside_a_vgg(precision: str, batch: int) -> None:
+    program = program_of(vgg(), precision, batch)
+    element = ELEMENTS[precision]
+    assert conversions(program) == []
+    found = elements(program)
+    assert "x" not in found  # the first convolution takes it as it comes
+    assert {found["a"], found["b"]} == {element}
+    assert found["c"] in (element, Element.F32)
+    assert found["d"] is found["e"] is Element.F32
+
+
+@pytest.mark.parametrize("op", [POOL, NORM], ids=["average pool", "batch norm"])
+@pytest.mark.parametrize("precision", ELEMENTS)
+def test_an_op_on_float32_in_between(precision: str, op: Op) -> None:
+    program = program_of(between(op), precision)
+    name = ELEMENTS[precision].name
+    assert elements(program) == {"a": ELEMENTS[precision], "b": Element.F32, "c": ELEMENTS[precision]}
+    assert conversions(program) == [f"a: {name} to F32", f"b: F32 to {name}", f"c: {name} to F32"]
+
+
+def test_a_convolution_of_another_size_in_between() -> None:
+    """On float32 where pairs are needed, else on the tensor cores that every card has."""
+    exact, half = (program_of(between(POINTWISE), precision) for precision in ("fp32", "fp16"))
+    assert elements(exact)["b"] is Element.F32
+    assert conversions(exact)[:2] == ["a: F16_PAIR to F32", "b: F32 to F16_PAIR"]
+    assert elements(half)["b"] is Element.F16
+    assert conversions(half) == ["c: F16 to F32"]
+    assert "conv_mma.cu" in {step.kernel.source for step in half.steps}
+
+
+def test_every_reader_gets_what_it_can_read() -> None:
+    pool = Pool("a", "c", ("c",), "max", HALF)
+    program = program_of(graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 70), pool, outputs=("b", "c")))
+    assert conversions(program) == ["a: F16 to F32", "b: F16 to F32"]
+    assert program.steps[0].names == ("b",)  # reads a as it is
+
+
+@pytest.mark.parametrize("precision", ELEMENTS)
+def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
+    program = program_of(vgg(("a", "e", "b")), precision)
+    assert [output.name for output in program.outputs] == ["a", "e", "b"]
+    assert {output.element for output in program.outputs} == {Element.F32}
+    *_, a, a_out, b, b_out = program.steps
+    assert [step.kernel.name for step in (a, a_out, b, b_out)] == ["convert", "nhwc_to_nchw_f32"] * 2
+    assert arguments(a_out)["inp"] == arguments(a)["out"]
+    assert [arguments(step)["out"] for step in (a_out, b_out)] == [
+        output.pointer for output in program.outputs if output.name != "e"
+    ]
+
+
+def test_an_input_that_is_asked_for_is_stored() -> None:
+    program = program_of(vgg(("x", "e")))
+    assert elements(program)["x"] is Element.F32
+    assert conversions(program) == ["x: F32 to F16"]
+    assert [step.kernel.name for step in program.input.entries["uint8"].steps] == ["preprocess_u8"]
+
+
+def test_pairs_are_converted_with_the_scales_of_the_value() -> None:
+    plan = plan_of(between(POOL), "fp32")
+    for program in plan.programs:
+        values = {value.name: value for value in program.values}
+        into_float, into_pairs, _ = (step for step in program.steps if step.kernel.name == "convert")
+        assert arguments(into_float)["inp_scale"] == values["a"].scale
+        scale = arguments(into_pairs)["out_scale"]
+        assert isinstance(scale, Pointer)
+        assert scale not in (values["a"].scale, values["c"].scale)
+
+
+# ---- What is watched
+
+
+def magnitudes(program: Program) -> dict[str, list[Pointer]]:
+    """Where the steps that compute or convert a value note its largest magnitudes."""
+    found: dict[str, list[Pointer]] = {}
+    for step in program.all_steps():
+        given = arguments(step)
+        if "maxima" in given:
+            assert given.get("maxima_stride", 1) == 1
+            found.setdefault(step.names[-1], []).append(given["maxima"])
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_each_stored_value_has_a_word_for_every_image(precision: str, batch: int) -> None:
+    program = program_of(between(POOL), precision, batch)
+    control = program.control
+    assert control.watched == ("a", "b", "c")  # b only as it is converted
+    assert control.lowest == (LOWEST_OF_PAIRS if precision == "fp32" else 0)
+    assert control.returned_words == 1 + 4 * batch
+    found = magnitudes(program)
+    for index, name in enumerate(control.watched):
+        first = control.error.offset + 4 * (1 + batch * (1 + index))
+        assert control.maxima(index).offset == first
+        assert control.maxima(index) in found[name]
+        assert {*found[name]} <= {control.maxima(index), control.error}
+    assert control.end == control.error.offset + 4 * (1 + 4 * batch)
+
+
+def test_bfloat16_does_not_overflow() -> None:
+    program = program_of(between(POOL), "bf16")
+    assert program.control.watched == ()
+    assert {pointer for places in magnitudes(program).values() for pointer in places} == {program.control.error}
+
+
+# ---- Entries
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7])
+def test_the_input_ends_where_the_control_words_begin(batch: int) -> None:
+    """One copy brings both."""
+    program = program_of(vgg(), batch=batch)
+    sizes = {"float32": 4 * batch * 192, "uint8": batch * 192}
+    for element_type, nbytes in sizes.items():
+        entry = program.input.entries[element_type]
+        assert entry.nbytes == nbytes
+        assert entry.pointer.offset % 256 == 0
+        assert 0 <= program.control.counters.offset - entry.pointer.offset - nbytes < 256
+        (first,) = entry.steps
+        given = arguments(first)
+        assert given["source"] == entry.pointer
+        assert given["status"] == program.control.status
+        assert dict(first.kernel.defines)["SOURCE"] == (element_type == "uint8")
+    floats, pixels = (program.input.entries[name].steps[0] for name in sizes)
+    assert arguments(floats)["out"] == arguments(pixels)["out"]
+
+
+# ---- float32 from pairs: calibration and second pass
+
+
+def test_scales_are_fixed_on_the_exact_path() -> None:
+    plan = plan_of(between(POOL), "fp32", (1, 4))
+    calibration, second = plan.calibration, plan.second_pass
+    assert calibration is not None
+    assert second is not None
+    assert len(calibration.samples) == 3
+    for program in (calibration.program, second):
+        assert program.batch == 1
+        assert {step.kernel.source for step in program.steps} <= {"conv_igemm.cu", "pool.cu", "layout.cu", "scales.cu"}
+        assert program.control.watched == ()
+        assert program.control.lowest == 0
+        assert [output.name for output in program.outputs] == ["c"]
+    assert observed(calibration.program) == ["x", "a", "b", "c"]
+    assert observed(second) == []
+    assert {*second.input.entries} == {*plan.programs[0].input.entries} == {"float32", "uint8"}
+    assert [program.batch for program in plan.programs] == [1, 4]
+    assert plan.all_programs == (*plan.programs, second, calibration.program)
+    assert {step.kernel for step in calibration.finish} <= plan.kernels
+
+
+def observed(program: Program) -> list[str]:
+    """The values whose magnitudes are noted, in the order in which they are computed."""
+    steps = [step for step in program.all_steps() if step.kernel.name == "observe_f32"]
+    return [step.label.removeprefix("largest magnitudes of ") for step in steps]
+
+
+def test_a_value_is_observed_before_its_memory_is_used_again() -> None:
+    program = plan_of(vgg(), "fp32").calibration.program  # type: ignore[union-attr]
+    names = [step.names[-1] if step.names else step.label.split()[-1] for step in program.all_steps()]
+    for name in ("a", "b", "c"):
+        positions = [i for i, found in enumerate(names) if found == name]
+        assert positions == list(range(positions[0], positions[-1] + 1))  # right behind the step that computes it
+
+
+@pytest.mark.parametrize("graph", [vgg(), between(POOL), between(NORM)], ids=["vgg", "pool", "norm"])
+def test_scales_are_known_before_they_are_used(graph: Graph) -> None:
+    plan = plan_of(graph, "fp32")
+    assert plan.calibration is not None
+    known: set[Pointer] = set()
+    for step in plan.calibration.finish:
+        used, made = scales_of(step)
+        assert used <= known, step.label
+        assert not made & known, step.label
+        known |= made
+    used = {pointer for program in plan.programs for step in program.all_steps() for pointer in scales_of(step)[0]}
+    unscaled = {upload.target for upload in plan.weights.uploads if upload.array.any()}
+    assert {pointer for pointer in used if pointer.arena is Arena.WEIGHTS} <= known | unscaled
+
+
+def scales_of(step: Step) -> tuple[set[Pointer], set[Pointer]]:
+    """The vectors of scales that a step reads, and those that it makes."""
+    given = arguments(step)
+    match step.kernel.name:
+        case "choose_scale_f32":
+            return set(), {given["scale"]}
+        case "row_scale_f32":
+            return {given["inp_scale"]}, {given["scale"], given["dequant"], given["plain"]}
+        case "pack_blocks":
+            return {given["row_scale"], given["inp_scale"]}, {given["out"]}
+    return {given[name] for name in ("in_scale", "out_scale", "dequant", "row_scale") if name in given}, set()
+
+
+def test_levels_are_noted_before_the_scale_is_chosen() -> None:
+    plan = plan_of(vgg(), "fp32")
+    assert plan.calibration is not None
+    chosen: set[Pointer] = set()
+    for step in plan.calibration.finish:
+        given = arguments(step)
+        if step.kernel.name == "choose_scale_f32":
+            chosen.add(given["level"])
+        elif step.kernel.name == "row_scale_f32":
+            assert given["level"] not in chosen
+
+
+def test_without_samples_there_are_no_scales() -> None:
+    with pytest.raises(ModelError, match="fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"):
+        make_plan(vgg(), HOPPER, [(1, 3, 8, 8)])
+
+
+def test_kept_values_are_out_of_reach_of_the_second_pass() -> None:
+    plan = plan_of(vgg(), "fp32", (1, 2), keep_values=True)
+    assert plan.second_pass is not None
+    end = max(value.pointer.offset + value.nbytes for program in plan.programs for value in program.values)
+    second = plan.second_pass
+    places = [value.pointer for value in second.values] + [entry.pointer for entry in second.input.entries.values()]
+    assert all(pointer.offset >= end for pointer in places)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_other_precisions_need_neither(precision: str) -> None:
+    plan = plan_of(vgg(), precision, (1, 4))
+    assert plan.calibration is plan.second_pass is None
+
+
+def test_ffma_stores_what_calibration_asks_for_and_others_need_not() -> None:
+    graph = vgg()
+    asked = set(quantised_inputs(graph))
+    assert graph.input.name in asked
+    for kernels, missing in (("ffma", set()), ("auto", {graph.input.name})):
+        program = plan_of(graph, "fp32", keep_values=True, kernels=kernels).programs[0]
+        assert asked - {value.name for value in program.values} == missing

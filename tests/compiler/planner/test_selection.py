@@ -1,0 +1,217 @@
+"""Which kernels compute a graph: by what the device can do, and what the op, its place and the user ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.random_graphs import HALF, SAME, zeros
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, Softmax, Window
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+
+HOPPER = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
+CPU = DeviceFacts("cpu", "a processor", 2, (0, 0), 232448, 2**34, 2**34)
+INPUT = (1, 3, 8, 8)
+
+
+def conv(x: str, y: str, channels: int, filters: int, window: Window = SAME, *, pool: bool = False) -> Conv:
+    return Conv(x, y, (y,), zeros(filters, channels, *window.kernel), zeros(filters), window, relu=True, pool=pool)
+
+
+def gemm(x: str, y: str, features: int, outputs: int, *, flattens: bool = False) -> Gemm:
+    return Gemm(x, y, (y,), zeros(outputs, features), zeros(outputs), flattens=flattens)
+
+
+def graph_of(*ops: Op, outputs: tuple[str, ...] | None = None, channels: int = 3) -> Graph:
+    return Graph(GraphInput("x", (None, channels, 8, 8)), ops, outputs or (ops[-1].y,))
+
+
+NET = graph_of(
+    conv("x", "a", 3, 20),
+    conv("a", "b", 20, 70, pool=True),
+    gemm("b", "c", 70 * 16, 30, flattens=True),
+    Softmax("c", "d", ("d",)),
+)
+
+
+def path_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions | None = None) -> Path:
+    shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
+    return choose_path(graph, facts, shapes, options or PlanOptions())
+
+
+def families(path: Path) -> dict[str, str]:
+    return {name: lowering.family for name, lowering in path.lowerings.items()}
+
+
+def takes_input(path: Path) -> bool:
+    return path.lowerings[path.graph.ops[0].y].reads_input
+
+
+# ---- What the device can do
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_hopper(precision: str) -> None:
+    path = path_of(NET, options=PlanOptions(precision))
+    assert families(path) == {"a": "wgmma", "b": "wgmma", "c": "wgmma", "d": "ffma"}
+    assert takes_input(path)
+    assert path.splits_float32 == (precision == "fp32")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        CPU,
+        replace(HOPPER, tensor_maps=False),
+        replace(HOPPER, compute_capability=(8, 0)),
+        replace(HOPPER, compute_capability=(10, 0)),
+        replace(HOPPER, compute_capability=(12, 0)),
+    ],
+    ids=lambda facts: f"{facts.kind}-{facts.compute_capability}-{facts.tensor_maps}",
+)
+def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) -> None:
+    path = path_of(NET, facts)
+    assert "wgmma" not in families(path).values()
+    assert not path.splits_float32
+
+
+# ---- What the op is
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window((1, 1)),
+        Window((5, 5), pads=Pads(2, 2, 2, 2)),
+        Window((3, 3)),
+        Window((3, 3), (2, 2), Pads(1, 1, 1, 1)),
+        Window((3, 3), pads=Pads(1, 1, 1, 0)),
+    ],
+    ids=lambda w: f"{w.kernel}-{w.strides}-{tuple(w.pads)}",
+)
+def test_other_convolutions_run_on_what_every_card_has(window: Window) -> None:
+    graph = graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 20, window))
+    assert families(path_of(graph)) == {"a": "wgmma", "b": "ffma"}
+    assert families(path_of(graph, options=PlanOptions("fp16"))) == {"a": "wgmma", "b": "mma"}
+
+
+@pytest.mark.parametrize("few", [1, 8])
+def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
+    graph = graph_of(conv("x", "a", 3, few), conv("a", "b", few, 20), conv("b", "c", 20, few))
+    assert families(path_of(graph)) == {"a": "ffma", "b": "ffma", "c": "ffma"}
+    assert families(path_of(graph, options=PlanOptions("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "family"),
+    [
+        ("fp32", (8, 0), "ffma"),  # float16 alone would lose bits
+        ("fp16", (7, 0), "ffma"),
+        ("fp16", (7, 5), "mma"),
+        ("bf16", (7, 5), "ffma"),
+        ("bf16", (8, 0), "mma"),
+        ("fp16", (12, 0), "mma"),
+    ],
+)
+def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int], family: str) -> None:
+    path = path_of(NET, replace(HOPPER, compute_capability=capability), PlanOptions(precision))
+    assert families(path) == {"a": family, "b": family, "c": family, "d": "ffma"}
+
+
+def test_the_cpu_emulates_tensor_cores_where_they_are_asked_for() -> None:
+    emulated = path_of(NET, CPU, PlanOptions("fp16", kernels="mma"))
+    assert families(emulated) == {"a": "mma", "b": "mma", "c": "mma", "d": "ffma"}
+    assert {*families(path_of(NET, CPU, PlanOptions("fp16"))).values()} == {"ffma"}
+
+
+@pytest.mark.parametrize(
+    "op", [Pool("a", "b", ("b",), "max", HALF), Relu("a", "b", ("b",))], ids=lambda op: type(op).__name__
+)
+def test_other_ops_run_on_float32(op: Op) -> None:
+    assert families(path_of(graph_of(conv("x", "a", 3, 20), op)))["b"] == "ffma"
+
+
+# ---- Who takes the input in
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (graph_of(conv("x", "a", 3, 20)), True),
+        (graph_of(conv("x", "a", 4, 20), channels=4), True),
+        (graph_of(conv("x", "a", 5, 20), channels=5), False),  # more channels than the kernel has slots
+        (graph_of(conv("x", "a", 3, 20, pool=True)), False),
+        (graph_of(conv("x", "a", 3, 20), outputs=("x", "a")), False),  # the input is wanted back
+        (graph_of(conv("x", "a", 3, 20), conv("x", "b", 3, 20), outputs=("a", "b")), False),  # two read it
+        (graph_of(gemm("x", "a", 192, 20, flattens=True)), False),
+        (graph_of(Relu("x", "a", ("a",)), conv("a", "b", 3, 20)), False),
+    ],
+    ids=["3", "4", "5", "pooled", "wanted", "read twice", "gemm", "later"],
+)
+def test_the_first_convolution_takes_the_input_in(graph: Graph, expected: bool) -> None:
+    assert takes_input(path_of(graph)) is expected
+    assert all(not lowering.reads_input for op, lowering in path_of(graph).lowerings.items() if op != graph.ops[0].y)
+
+
+# ---- What the user asks for
+
+
+def test_float32_arithmetic_can_be_asked_for() -> None:
+    path = path_of(NET, options=PlanOptions(kernels="ffma"))
+    assert {*families(path).values()} == {"ffma"}
+    assert not path.splits_float32
+
+
+def test_a_family_that_can_do_nothing_is_refused() -> None:
+    with pytest.raises(ModelError, match="kernels 'wgmma': none of them computes an op of this model in fp32 on a"):
+        path_of(NET, CPU, PlanOptions(kernels="wgmma"))
+    with pytest.raises(ModelError, match="accepted: auto, wgmma, mma, ffma"):
+        path_of(graph_of(Relu("x", "a", ("a",))), HOPPER, PlanOptions(kernels="wgmma"))
+
+
+def test_a_family_that_is_asked_for_is_used_where_it_can_be() -> None:
+    assert families(path_of(NET, options=PlanOptions(kernels="wgmma"))) == families(path_of(NET))
+
+
+def test_the_exact_path_of_the_same_graph() -> None:
+    exact = path_of(NET, options=PlanOptions("fp16")).on_ffma()
+    assert {*families(exact).values()} == {"ffma"}
+    assert (exact.precision, exact.scalings, exact.graph) == ("fp32", {}, NET)
+
+
+# ---- Layers
+
+
+def test_layers_say_where_an_op_stands() -> None:
+    path = path_of(NET)
+    layers = list(path.layers(infer_shapes(NET, (5, 3, 8, 8))))
+    assert [layer.number for layer in layers] == [1, 2, 3, 4]
+    assert [layer.x_shape for layer in layers] == [(5, 3, 8, 8), (5, 20, 8, 8), (5, 70, 4, 4), (5, 30)]
+    assert [layer.reads_input for layer in layers] == [True, False, False, False]
+    assert {layer.facts for layer in layers} == {HOPPER}
+
+
+def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:
+    none = np.zeros((1, 1), np.int8)
+    quantised = {
+        "a": QuantisedOp(none, zeros(1), Scale(0.5, True), Scale(0.25, False)),
+        "b": QuantisedOp(none, zeros(1), Scale(0.25, False), None),
+        "c": QuantisedOp(none, zeros(1), Scale(0.125, False), None),
+    }
+    path = path_of(NET, options=PlanOptions("int8", quantised=quantised))
+    assert [path.steps.get(name, 1.0) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]
+
+
+def test_the_planner_never_chooses_between_equals():
+    """Of the ways that one family has for an op each has a priority of its own."""
+    for op_type, several in ops._lowerings().items():
+        ranks = [(lowering.family, lowering.priority) for lowering in several]
+        assert len(set(ranks)) == len(ranks), op_type

@@ -1,0 +1,315 @@
+"""compiler/quantization/qdq.py: ops "quantise" become scales, ReLUs or nothing; and whole files in int8, bit by bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+from tests.support.onnx_models import Model, random_input, torch_vgg
+from tests.support.quantised_reference import evaluate
+from vgg16gpu import Engine
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
+    Conv,
+    Elementwise,
+    Flatten,
+    Gemm,
+    Graph,
+    GraphInput,
+    Identity,
+    Op,
+    Pool,
+    Relu,
+    Softmax,
+    Transpose,
+    Window,
+)
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.compiler.quantization.qdq import dequantised, lifted, plain_operators
+from vgg16gpu.compiler.quantization.scheme import Scale, held_scales
+
+SYMMETRIC: Any = np.int8(0)
+SIGNED, UNSIGNED, ODD = (0.5, -128.0, 127.0), (0.25, 0.0, 255.0), (0.5, -120.0, 135.0)
+
+
+def chain(*steps: Any, outputs: tuple[str, ...] = (), rank: int = 4) -> Graph:
+    """Ops one behind the other, v0 -> v1 -> ...; numbers stand for an op "quantise"."""
+    ops = []
+    for index, step in enumerate(steps):
+        names = f"v{index}", f"v{index + 1}", (f"v{index + 1}",)
+        ops.append(Elementwise(*names, (), "quantise", step) if isinstance(step, tuple) else step(*names))
+    shape = (None, 3, 8, 8) if rank == 4 else (None, 3, *(8,) * (rank - 2))
+    return Graph(GraphInput("v0", shape), tuple(ops), outputs or (f"v{len(steps)}",))
+
+
+def conv(x: str, y: str, names: tuple[str, ...]) -> Op:
+    return Conv(x, y, names, np.zeros((3, 3, 1, 1), np.float32), None, Window((1, 1)))
+
+
+def gemm(x: str, y: str, names: tuple[str, ...]) -> Op:
+    return Gemm(x, y, names, np.zeros((3, 192), np.float32), None)
+
+
+def pool(x: str, y: str, names: tuple[str, ...]) -> Op:
+    return Pool(x, y, names, "max", MAX_POOL_2X2)
+
+
+def average(x: str, y: str, names: tuple[str, ...]) -> Op:
+    return Pool(x, y, names, "average", MAX_POOL_2X2)
+
+
+def types(graph: Graph) -> list[type[Op]]:
+    return [type(op) for op in graph.ops]
+
+
+@pytest.mark.parametrize("change", [dequantised, lifted])
+def test_a_graph_without_them_stays(change: Callable[[Graph], Graph]) -> None:
+    graph = chain(conv, Relu)
+    assert change(graph) is graph
+
+
+@pytest.mark.parametrize("numbers", [SIGNED, ODD])
+def test_rounding_is_left_out(numbers: tuple[float, ...]) -> None:
+    graph = dequantised(chain(numbers, conv, numbers))
+    assert types(graph) == [Identity, Conv, Identity]
+    assert graph.integers == {}
+    assert [op.y for op in graph.ops] == ["v1", "v2", "v3"]
+
+
+def test_a_relu_that_the_exporter_left_to_rounding_is_put_back() -> None:
+    assert types(dequantised(chain(conv, UNSIGNED, conv))) == [Conv, Relu, Conv]
+    assert types(lifted(chain(conv, UNSIGNED, conv))) == [Conv, Relu, Conv]
+
+
+def test_and_is_not_where_nothing_negative_can_be() -> None:
+    for made in (dequantised, lifted):
+        graph = made(chain(conv, Relu, UNSIGNED, Identity, pool, UNSIGNED, conv))
+        assert types(graph) == [Conv, Relu, Identity, Identity, Pool, Identity, Conv]
+
+
+def test_a_relu_of_another_rank_is_a_clip() -> None:
+    (op,) = dequantised(chain(UNSIGNED, rank=3)).ops
+    assert isinstance(op, Elementwise)
+    assert (op.function, op.numbers) == ("clip", (0.0, math.inf))
+
+
+def test_what_kernels_can_hold_becomes_a_scale() -> None:
+    graph = lifted(chain(SIGNED, conv, Relu, UNSIGNED, Identity, pool, conv))
+    assert types(graph) == [Identity, Conv, Relu, Identity, Identity, Pool, Conv]
+    signed, unsigned = (0.5, True), (0.25, False)
+    assert graph.integers == {"v0": signed, "v1": signed, **dict.fromkeys(["v3", "v4", "v5", "v6"], unsigned)}
+
+
+def test_what_they_cannot_hold_stays() -> None:
+    graph = lifted(chain(ODD, conv, Relu, UNSIGNED, conv))
+    assert types(graph) == [Elementwise, Conv, Relu, Identity, Conv]
+    assert set(graph.integers) == {"v3", "v4"}
+
+
+def test_a_value_that_others_read_as_it_was() -> None:
+    """The op stays, and who reads it can still compute with integers."""
+    graph = lifted(chain(conv, SIGNED, conv, outputs=("v1", "v3")))
+    assert types(graph) == [Conv, Elementwise, Conv]
+    assert graph.integers == {"v2": (0.5, True)}
+
+
+def test_a_value_that_all_who_read_it_round_alike() -> None:
+    """Some exporters write QuantizeLinear once for each operator that follows."""
+    first = chain(conv, SIGNED, conv, outputs=("v3", "w3"))
+    second = (
+        Elementwise("v1", "w2", ("w2",), (), "quantise", SIGNED),
+        conv("w2", "w3", ("w3",)),
+    )
+    graph = lifted(replace(first, ops=(*first.ops, *second)))
+    assert types(graph) == [Conv, Identity, Conv, Identity, Conv]
+    assert graph.integers == dict.fromkeys(["v1", "v2", "w2"], (0.5, True))
+    other = Elementwise("v1", "w2", ("w2",), (), "quantise", UNSIGNED)
+    graph = lifted(replace(first, ops=(*first.ops, other, second[1])))
+    assert types(graph) == [Conv, Elementwise, Conv, Elementwise, Conv]
+    assert graph.integers == {"v2": (0.5, True), "w2": (0.25, False)}
+
+
+def test_integers_end_where_something_is_computed() -> None:
+    graph = lifted(chain(SIGNED, average, conv))
+    assert set(graph.integers) == {"v1"}
+    assert types(graph) == [Elementwise, Pool, Conv]
+    turned = lifted(chain(SIGNED, lambda x, y, names: Transpose(x, y, names, (0, 1, 3, 2)), Flatten, gemm))
+    assert set(turned.integers) == {"v0", "v1", "v2", "v3"}
+    assert types(turned) == [Identity, Transpose, Flatten, Gemm]
+
+
+@pytest.mark.parametrize("behind", [(), (Identity,), (Identity, Flatten), (pool, Flatten), (Softmax,)])
+def test_what_comes_out_is_rounded(behind: tuple[Any, ...]) -> None:
+    graph = lifted(chain(SIGNED, conv, UNSIGNED, *behind))
+    assert types(graph)[:3] == [Identity, Conv, Elementwise]
+    assert types(dequantised(chain(SIGNED, conv, UNSIGNED, *behind)))[:3] == [Identity, Conv, Relu]
+
+
+def test_a_value_that_comes_out_and_goes_on_is_rounded_once() -> None:
+    graph = lifted(chain(SIGNED, conv, SIGNED, Identity, conv, outputs=("v4", "v5")))
+    assert types(graph) == [Identity, Conv, Elementwise, Identity, Conv]
+    assert held_scales(graph)["v4"] == Scale(0.5, signed=True)
+
+
+def test_operators_for_a_judge() -> None:
+    assert plain_operators(chain(conv, Relu, Identity)) == {}
+    found = plain_operators(chain(UNSIGNED, Identity, conv, ODD, Identity))
+    assert found == {"v1": "Relu", "v2": "Identity", "v4": "Identity", "v5": "Identity"}
+
+
+# ---- Whole files
+
+
+def rounded(model: Model, x: str, step: float, zero: Any) -> str:
+    """X through QuantizeLinear and DequantizeLinear."""
+    operands = [model.constant(f"{x}_s", np.float32(step)), model.constant(f"{x}_z", np.asarray(zero))]
+    return model.node(
+        "DequantizeLinear", [model.node("QuantizeLinear", [x, *operands], f"{x}_q"), *operands], f"{x}_dq"
+    )
+
+
+def weight(model: Model, name: str, *shape: int) -> str:
+    """Signed bytes with a step for each output, the least and the largest among them."""
+    q = model.random.integers(-128, 128, shape).astype(np.int8)
+    q.flat[:2] = -128, 127
+    steps = (model.random.uniform(0.5, 1, shape[0]) / math.prod(shape[1:]) ** 0.5 / 64).astype(np.float32)
+    operands = [model.constant(f"{name}_q", q), model.constant(f"{name}_s", steps)]
+    zeros = model.constant(f"{name}_z", np.zeros(shape[0], np.int8))
+    return model.node("DequantizeLinear", [*operands, zeros], name, axis=0)
+
+
+def network(zero: Any = SYMMETRIC, relu: bool = True, steps: tuple[float, float] = (0.03, 0.012)) -> Model:
+    """Conv, MaxPool, Conv, Flatten, Gemm, all on integers; with zero points at 0 a ReLU may be left out."""
+    model = Model(("n", 3, 12, 12))
+    x, channels = rounded(model, "input", steps[0], zero), 3
+    for index, filters in enumerate((8, 12)):
+        operands = [x, weight(model, f"w{index}", filters, channels, 3, 3), model.weight(f"b{index}", filters)]
+        x, channels = model.node("Conv", operands, f"conv{index}", pads=[1] * 4), filters
+        x = model.node("Relu", [x], f"relu{index}") if relu else x
+        x = rounded(model, x, steps[1], np.uint8(0))
+        if index == 0:
+            x = model.node("MaxPool", [x], "pool", kernel_shape=[2, 2], strides=[2, 2])
+    x = model.node("Flatten", [x], "flat")
+    model.node("Gemm", [x, weight(model, "w2", 5, 432), model.weight("b2", 5)], "y", transB=1)
+    return model
+
+
+def exact(path: Path, x: Any) -> Any:
+    """What onnxruntime makes of the file, op by op."""
+    return open_session(path, optimise=False).run(None, {"input": x})[0]
+
+
+def run(path: Path, x: Any, precision: str) -> Any:
+    with Engine(path, device="cpu", batch=len(x), precision=precision) as engine:
+        return engine.run(x)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_the_sums_of_integers_are_exact(tmp_path: Path, relu: bool) -> None:
+    path, x = network(relu=relu).save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12))
+    graph = OnnxModel(path).graph("int8")
+    assert [type(op) for op in graph.ops] == [Conv, Conv, Gemm]
+    assert all(op.weight_steps is not None for op in graph.ops if isinstance(op, Conv | Gemm))
+    expected = evaluate(graph, held_scales(graph), x)
+    assert [value.dtype for value in expected.stored.values()] == [np.int8, np.uint8, np.uint8, np.float32]
+    scores = run(path, x, "int8")
+    assert np.array_equal(scores, expected.stored["y"])
+    # One of a byte's steps where x / step and x * (1 / step) round apart; most are the same.
+    assert score_error(scores, exact(path, x)).max() < 0.01
+
+
+@pytest.mark.parametrize("zero", [np.uint8(128), np.uint8(120), np.int8(-7)])
+def test_zero_points_of_the_input(tmp_path: Path, zero: Any) -> None:
+    """Of 128 the bytes are signed ones; with any other the input is rounded in float32, and so is its Conv computed."""
+    path, x = network(zero).save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12))
+    graph = OnnxModel(path).graph("int8")
+    stays = isinstance(graph.ops[0], Elementwise)
+    assert stays == (zero != 128)
+    assert len(held_scales(graph)) >= (2 if stays else 3)
+    assert score_error(run(path, x, "int8"), exact(path, x)).max() < 0.01
+
+
+@pytest.mark.parametrize("ends", [("y",), ("y", "relu1")])
+@pytest.mark.parametrize("zero", [SYMMETRIC, np.uint8(160)])
+def test_outputs_are_rounded_as_the_file_says(tmp_path: Path, zero: Any, ends: tuple[str, ...]) -> None:
+    """Where no byte inside is off, scores on the file's own grid are onnxruntime's, saturated ones included."""
+    model = network(relu=True)
+    y = rounded(model, "y", 0.01, zero)
+    names = [y, *(f"{name}_dq" for name in ends[1:])]
+    path, x = model.save(tmp_path / "m.onnx", names), random_input((4, 3, 12, 12))
+    scores = run(path, x, "int8")
+    scores = scores[0] if len(ends) > 1 else scores
+    expected = exact(path, x)
+    largest = 0.01 * (np.iinfo(zero.dtype).max - int(zero))
+    assert expected.max() == pytest.approx(largest)
+    assert scores.max() == pytest.approx(largest)
+    assert (scores == expected).mean() > 0.8
+    assert np.abs(scores - expected).max() < 0.025  # where a byte inside is off by one
+
+
+def test_a_branch_around_rounding(tmp_path: Path) -> None:
+    """What the first Conv computes is rounded for the second, and added to it as it is."""
+    model = Model(("n", 3, 12, 12))
+    x = rounded(model, "input", 0.03, SYMMETRIC)
+    first = model.node("Conv", [x, weight(model, "w0", 8, 3, 3, 3)], "first", pads=[1] * 4)
+    operands = [rounded(model, first, 0.02, SYMMETRIC), weight(model, "w1", 8, 8, 3, 3)]
+    x = model.node("Add", [model.node("Conv", operands, "second", pads=[1] * 4), first], "sum")
+    model.node("Flatten", [model.node("Relu", [x], "relu")], "y")
+    path, images = model.save(tmp_path / "m.onnx"), random_input((2, 3, 12, 12))
+    graph = OnnxModel(path).graph("int8")
+    assert sum(op.x in graph.integers for op in graph.ops if isinstance(op, Conv)) == 2
+    scores, expected = run(path, images, "int8"), exact(path, images)
+    assert np.abs(scores - expected).max() < 0.02  # one step of an element
+    assert np.median(np.abs(scores - expected)) < 1e-6
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_other_precisions_do_not_round(tmp_path: Path, relu: bool) -> None:
+    """With small steps and a wide range onnxruntime hardly rounds either. Without the ReLU back it would be far off."""
+    path = network(SYMMETRIC, relu, (2.0**-5, 2.0**-6)).save(tmp_path / "m.onnx")
+    x = random_input((4, 3, 12, 12)).clip(-3, 3)
+    scores = run(path, x, "fp32")
+    graph = OnnxModel(path).graph()
+    assert [type(op) for op in graph.ops] == [Conv, Conv, Gemm]
+    assert 1e-5 < score_error(scores, exact(path, x)).max() < 0.05
+    plain = OnnxModel(network(SYMMETRIC, True).save(tmp_path / "r.onnx")).graph()
+    assert [op.relu for op in graph.ops if isinstance(op, Conv)] == [
+        op.relu for op in plain.ops if isinstance(op, Conv)
+    ]
+
+
+class Images(CalibrationDataReader):  # type: ignore[misc]
+    """What onnxruntime's tool calibrates with."""
+
+    def __init__(self) -> None:
+        self._left = iter(range(8))
+
+    def get_next(self) -> dict[str, Any] | None:
+        seed = next(self._left, None)
+        return None if seed is None else {"input": random_input((1, 3, 16, 16), seed)}
+
+
+@pytest.mark.parametrize("kind", ["QUInt8", "QInt8"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_files_of_onnxruntimes_own_tool(tmp_path: Path, kind: str, symmetric: bool) -> None:
+    """With zero points it leaves out every ReLU. int8 is as it says, fp32 near the model before it was quantised."""
+    plain = torch_vgg((8, "M", 16, "M"), 16, hidden=32).save(tmp_path / "plain.onnx", opset=17)
+    path, x = tmp_path / "m.onnx", random_input((16, 3, 16, 16), 99)
+    options = {"ActivationSymmetric": symmetric}
+    activations, form = QuantType[kind], QuantFormat.QDQ
+    quantize_static(plain, path, Images(), form, per_channel=True, activation_type=activations, extra_options=options)
+    assert any(node.op_type == "Relu" for node in onnx.load(path).graph.node) == symmetric
+    scores, before = run(path, x, "int8"), exact(plain, x)
+    assert score_error(scores, exact(path, x)).mean() < 0.01
+    assert score_error(scores, before).mean() <= 1.1 * score_error(exact(path, x), before).mean()
+    assert score_error(run(path, x, "fp32"), before).mean() < score_error(scores, before).mean()

@@ -1,0 +1,128 @@
+"""A model that is opened once: what it is made of, and that a command opens and simplifies its file once."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import vgg16gpu
+from vgg16gpu.cli import cli
+from vgg16gpu.compiler import model as model_module
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx import file as onnx_file
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.session import Session
+from vgg16gpu.zoo.digits import heldout
+
+X = heldout()[1][:3]
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often model files are mapped, by their names, and graphs simplified."""
+    done: Counter[str] = Counter()
+    map_file, simplify = onnx_file._map_file, model_module.simplify
+
+    def mapped(path: Path) -> memoryview:
+        done[path.name] += 1
+        return map_file(path)
+
+    def simplified(*arguments: object, **options: object) -> object:
+        done["simplified"] += 1
+        return simplify(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(onnx_file, "_map_file", mapped)
+    monkeypatch.setattr(model_module, "simplify", simplified)
+    return done
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """The digits net, with scales beside it, and inputs."""
+    path = Path(shutil.copy(digits_model(), tmp_path / "net.onnx"))
+    shutil.copy(f"{digits_model()}.int8.json", f"{path}.int8.json")
+    np.save(tmp_path / "x.npy", heldout()[1][:40])
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["info", "NET"],
+        ["info", "NET", "--attributes"],
+        ["info", "NET", "--precision", "int8"],
+        ["infer", "x.npy", "--model", "NET"],
+        ["infer", "x.npy", "--model", "NET", "--precision", "int8"],
+        ["testbench", "--model", "NET", "--inputs", "x.npy"],
+        ["testbench", "--model", "NET", "--inputs", "x.npy", "--precision", "int8", "--layers"],
+        ["calibrate", "NET", "--images", "x.npy"],
+        ["bench", "--model", "NET", "--repeats", "1", "--seconds", "0.01", "--precision", "fp32,int8"],
+        ["ladder", "NET", "--rungs", "E,T"],
+    ],
+    ids=" ".join,
+)
+def test_one_command_opens_and_simplifies_once(
+    command: list[str], net: Path, work: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(net.parent)
+    device = [] if command[0] == "info" else ["--device", "cpu"]
+    result = CliRunner().invoke(cli, [str(net) if word == "NET" else word for word in command] + device)
+    assert result.exit_code == 0, result.output
+    assert work["net.onnx"] == 1
+    assert work["simplified"] == ("--attributes" not in command)
+
+
+def test_whatever_is_a_model_gives_the_same(net: Path) -> None:
+    with Engine("digits", device="cpu") as engine:
+        expected = engine.run(X)
+    for source in (str(net), net, net.read_bytes(), onnx.load(net), Model(net)):
+        with Engine(source, device="cpu") as engine:
+            np.testing.assert_array_equal(engine.run(X), expected)
+        with Session(source, "cpu") as session:
+            assert session.run({session.inputs[0].name: X})[0].shape == (3, 10)
+
+
+def test_engines_and_sessions_share_a_model(net: Path, work: Counter[str]) -> None:
+    model = Model(net)
+    with Engine(model, device="cpu") as a, Engine(model, device="cpu", batch=3) as b, Session(model, "cpu"):
+        np.testing.assert_array_equal(a.run(X), b.run(X))
+        assert a.graph is b.graph
+    assert Model.of(model) is model
+    assert (work["net.onnx"], work["simplified"]) == (1, 1)
+
+
+def test_other_outputs_are_another_graph(net: Path) -> None:
+    model = Model(net)
+    inner = model.loaded().ops[0].y
+    assert model.graph(outputs=[inner]).outputs == (inner,)
+    assert model.graph(outputs=[inner]) is model.graph("fp16", (inner,))
+    assert model.graph().outputs == model.loaded().outputs
+
+
+def test_a_model_in_memory_has_no_file_and_so_no_scales_beside_it() -> None:
+    model = Model(digits_model().read_bytes())
+    assert (repr(model), model.is_on_disk) == ("Model(the model in memory)", False)
+    with pytest.raises(InputError, match="the model in memory has no file; save it, and give the path"):
+        _ = model.path
+    with pytest.raises(InputError, match="int8 needs scales, and no file of them lies beside it; give scales"):
+        Engine(model, device="cpu", precision="int8")
+    assert repr(Model("digits")).endswith("digits.onnx)")
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(InputError, match="model is 5; give the path of an ONNX file, 'digits', the bytes of a file"):
+        Model(5)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=r"no-such\.onnx: no such file"):
+        Model("no-such.onnx")
+
+
+def test_the_package_exports_it() -> None:
+    assert vgg16gpu.Model is Model

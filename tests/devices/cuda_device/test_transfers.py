@@ -1,0 +1,224 @@
+"""The GPU device on a real GPU: copies, lanes, memory, facts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.devices.cuda_device.harness import COUNT, chain, chained, numbers
+from vgg16gpu.devices.base import Counters, Lane
+from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.program.values import Arena
+
+pytestmark = pytest.mark.gpu
+
+# Copies
+
+
+@pytest.mark.parametrize("nbytes", [1, 4097, CHUNK_NBYTES, CHUNK_NBYTES + 1, 5 * CHUNK_NBYTES // 2])
+def test_copies_from_ordinary_memory(gpu, nbytes):
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, dtype=np.uint8)
+    address = gpu.allocate(nbytes)
+    before = Counters(**vars(gpu.counters))
+    kept = data.copy()
+    gpu.copy_in(address, data)
+    data[:] = 0  # ordinary memory may change once copy_in returns
+    result = np.zeros_like(data)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, kept)
+    done = gpu.counters.since(before)
+    assert (done.copies_in, done.copies_out) == (-(-nbytes // CHUNK_NBYTES), 1)
+    gpu.free(address)
+
+
+def test_uploads_one_after_the_other_share_the_chunks(gpu):
+    arrays = [np.full(CHUNK_NBYTES // 4 * 3, value, np.float32) for value in (1, 2, 3)]
+    addresses = [gpu.allocate(array.nbytes) for array in arrays]
+    for address, array in zip(addresses, arrays, strict=True):
+        gpu.copy_in(address, array)
+    for address, array in zip(addresses, arrays, strict=True):
+        result = np.zeros_like(array)
+        gpu.copy_out(result, address)
+        gpu.synchronize()
+        assert (result == array).all()
+        gpu.free(address)
+
+
+def test_a_pinned_buffer_is_given_back_once(gpu):
+    count = len(gpu._held.buffers)
+    buffer = gpu.pinned(4096)
+    assert len(gpu._held.buffers) == count + 1
+    gpu.unpin(buffer)
+    assert len(gpu._held.buffers) == count
+    with pytest.raises(DeviceError, match="not pinned here"):
+        gpu.unpin(np.zeros(16, np.uint8))
+
+
+def test_a_pinned_buffer_is_copied_whole(gpu):
+    buffer = gpu.pinned(3 * CHUNK_NBYTES)
+    address = gpu.allocate(buffer.nbytes)
+    buffer[:] = np.arange(buffer.size, dtype=np.uint32).astype(np.uint8)
+    before = Counters(**vars(gpu.counters))
+    gpu.copy_in(address, buffer[4:].view(np.float32))
+    result = gpu.pinned(buffer.nbytes - 4)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, buffer[4:])
+    assert gpu.counters.since(before) == Counters(1, 1, 0, 1, 0)
+    gpu.free(address)
+
+
+def test_copies_from_a_mapped_file(gpu, tmp_path):
+    data = np.random.default_rng(1).standard_normal(CHUNK_NBYTES // 3, dtype=np.float32)
+    np.save(tmp_path / "data.npy", data)
+    mapped = np.load(tmp_path / "data.npy", mmap_mode="r")
+    address = gpu.allocate(mapped.nbytes)
+    gpu.copy_in(address, mapped)
+    result = np.zeros_like(data)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, data)
+    gpu.free(address)
+
+
+def test_a_copy_of_a_strided_array_is_refused(gpu):
+    with pytest.raises(DeviceError, match="not contiguous"):
+        gpu.copy_in(0, np.zeros((4, 4), np.float32)[:, ::2])
+
+
+def test_a_copy_to_nowhere_is_refused(gpu):
+    with pytest.raises(DeviceError, match="cuMemcpy"):
+        gpu.copy_in(0, np.zeros(4, np.float32))
+
+
+# Lanes
+
+
+@pytest.fixture
+def busy(gpu, kernel):
+    """A call that gives the compute lane milliseconds of work."""
+    gpu.build([kernel])
+    address = gpu.allocate(8192)
+    gpu.copy_in(address, np.zeros(COUNT, np.float32))
+    yield gpu.bind(chain(kernel, 4000), {Arena.ACTIVATIONS: address})
+    gpu.free(address)
+
+
+def test_lanes_keep_the_order_that_events_give(gpu, kernel, busy):
+    """Up, on, through 16 kernels and down again, with the compute lane late and the buffers used over and over."""
+    landing, place, leaving = (gpu.allocate(8192) for _ in range(3))
+    launch = gpu.bind(chain(kernel, 16), {Arena.ACTIVATIONS: place})
+    source, target = gpu.pinned(4 * COUNT).view(np.float32), gpu.pinned(4 * COUNT).view(np.float32)
+    uploaded, computed, downloaded = (gpu.event() for _ in range(3))
+    for start in range(3):
+        source[:] = numbers() + start
+        target[:] = np.nan
+        busy()
+        gpu.copy_in(landing, source, Lane.UPLOAD)
+        gpu.record(uploaded, Lane.UPLOAD)
+        gpu.follow(Lane.COMPUTE, uploaded)
+        gpu.copy_on_device(place, landing, source.nbytes)
+        launch()
+        gpu.copy_on_device(leaving, place, source.nbytes)
+        gpu.record(computed, Lane.COMPUTE)
+        gpu.follow(Lane.DOWNLOAD, computed)
+        gpu.copy_out(target, leaving, Lane.DOWNLOAD)
+        gpu.record(downloaded, Lane.DOWNLOAD)
+        gpu.wait(downloaded)
+        np.testing.assert_array_equal(target, chained(numbers() + start, 16))
+    for address in (landing, place, leaving):
+        gpu.free(address)
+
+
+def test_lanes_do_not_wait_for_each_other(gpu, busy):
+    buffer, address = gpu.pinned(4096), gpu.allocate(4096)
+    for lane, copy in (
+        (Lane.UPLOAD, lambda: gpu.copy_in(address, buffer, Lane.UPLOAD)),
+        (Lane.DOWNLOAD, lambda: gpu.copy_out(buffer, address, Lane.DOWNLOAD)),
+    ):
+        copied, computed = gpu.event(), gpu.event()
+        busy()
+        gpu.record(computed, Lane.COMPUTE)
+        copy()
+        gpu.record(copied, lane)
+        gpu.wait(copied)
+        assert not gpu._held.marks[computed].query()
+        gpu.wait(computed)
+    gpu.free(address)
+
+
+def test_an_event_that_was_never_recorded_is_reached(gpu):
+    event = gpu.event()
+    before = Counters(**vars(gpu.counters))
+    gpu.wait(event)
+    gpu.follow(Lane.COMPUTE, event)
+    gpu.synchronize()
+    assert gpu.counters.since(before) == Counters(synchronisations=2)
+
+
+def test_a_copy_on_the_device_counts_as_a_launch(gpu):
+    addresses = [gpu.allocate(4096) for _ in range(2)]
+    data = np.arange(4096, dtype=np.uint32).astype(np.uint8)
+    gpu.copy_in(addresses[0], data)
+    before = Counters(**vars(gpu.counters))
+    gpu.copy_on_device(addresses[1], addresses[0], data.nbytes)
+    assert gpu.counters.since(before) == Counters(launches=1)
+    result = np.zeros_like(data)
+    gpu.copy_out(result, addresses[1])
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, data)
+    for address in addresses:
+        gpu.free(address)
+
+
+# Memory
+
+
+def test_allocations_are_aligned(gpu):
+    addresses = [gpu.allocate(nbytes) for nbytes in (0, 1, 300, 5000)]
+    assert all(address % 256 == 0 for address in addresses)
+    assert len(set(addresses)) == 4
+    for address in addresses:
+        gpu.free(address)
+
+
+def test_too_large_an_allocation_says_need_and_free(gpu):
+    need = gpu.facts.memory_total + 1
+    with pytest.raises(DeviceError, match=f"{need:,} bytes needed, [0-9,]+ free of {gpu.facts.memory_total:,}"):
+        gpu.allocate(need)
+
+
+def test_what_is_not_allocated_cannot_be_freed(gpu):
+    address = gpu.allocate(10)
+    gpu.free(address)
+    with pytest.raises(DeviceError, match="not allocated"):
+        gpu.free(address)
+
+
+# Facts
+
+
+def test_facts(gpu):
+    facts = gpu.facts
+    assert facts.kind == "cuda"
+    assert facts.name
+    assert facts.multiprocessors > 0
+    assert facts.compute_capability >= (5, 0)
+    assert facts.shared_nbytes >= 48 * 1024
+    assert 0 < facts.memory_free <= facts.memory_total
+
+
+def test_a_gpu_that_is_not_there(gpu):
+    assert gpu.facts.name
+    with pytest.raises(DeviceError, match=r"no GPU cuda:99: there (is|are) \d+ GPUs? here, cuda:0"):
+        CudaDevice(99)
+
+
+def test_versions(gpu):
+    versions = gpu.versions()
+    assert set(versions) == {"driver", "driver_cuda", "cuda", "pycuda", "cuda_bindings", "nvcc"}
+    assert all(versions.values())
+    assert float(versions["cuda"]) <= float(versions["driver_cuda"]) + 1

@@ -1,0 +1,85 @@
+"""Where the kernel sources are found, and what is said when they are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgg16gpu.devices import kernel_source
+from vgg16gpu.errors import KernelError
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package folder without kernels, in which the module believes to lie."""
+    package = tmp_path / "site" / "vgg16gpu"
+    package.mkdir(parents=True)
+    monkeypatch.setattr(kernel_source, "__file__", str(package / "devices" / "kernel_source.py"))
+    return package
+
+
+def put_kernels(folder: Path) -> Path:
+    (folder / "include").mkdir(parents=True)
+    (folder / "include" / "common.cuh").write_text("// common\n")
+    (folder / "scale.cu").write_text("// scale\n")
+    return folder
+
+
+def test_the_checkout_has_sources_and_headers() -> None:
+    folder = kernel_source.kernel_dir()
+    assert folder.name == "kernels"
+    names = {str(path.relative_to(folder)) for path in kernel_source.headers()}
+    assert names >= {
+        "include/common.cuh",
+        "include/cpu_shim.h",
+        "cpu/scheduler.h",
+        "cpu/intrinsics.h",
+        "cpu/stack_switch.h",
+    }
+    ordered = [kernel_source.source_name(path) for path in kernel_source.headers()]
+    assert ordered == sorted(ordered, key=Path)
+    assert kernel_source.read_source("common.cuh") == (folder / "include" / "common.cuh").read_text()
+
+
+def test_sources_beside_the_package(installed: Path) -> None:
+    folder = put_kernels(installed.parent / "kernels")
+    assert kernel_source.kernel_dir() == folder
+    assert kernel_source.read_source("scale.cu") == "// scale\n"
+
+
+def test_sources_in_the_package_come_first(installed: Path) -> None:
+    put_kernels(installed.parent / "kernels")
+    packaged = put_kernels(installed / "kernels")
+    assert kernel_source.kernel_dir() == packaged
+    assert kernel_source.source_path("scale.cu") == packaged / "scale.cu"
+
+
+def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    source = tmp_path / "own.cu"
+    source.write_text("// own\n")
+    assert kernel_source.read_source(str(source)) == "// own\n"
+
+
+def test_folders_sort_sources_and_names_stay(installed: Path) -> None:
+    folder = put_kernels(installed / "kernels")
+    for name in ("conv/conv.cu", "cpu/half.h", "include/conv.cuh", "lab/direct/conv.cu", "lab/plain.cu"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"// {name}\n")
+    names = ["common.cuh", "conv.cu", "conv.cuh", "cpu/half.h", "lab/conv.cu", "lab/plain.cu", "scale.cu"]
+    assert [kernel_source.source_name(path) for path in kernel_source.files(*kernel_source.SUFFIXES)] == names
+    assert [kernel_source.source_name(kernel_source.source_path(name)) for name in names] == names
+    assert kernel_source.own_sources() == (folder / "conv" / "conv.cu", folder / "scale.cu")
+    with pytest.raises(KernelError, match=r"'plain\.cu' not found in .*; there are: conv\.cu, scale\.cu"):
+        kernel_source.source_path("plain.cu")
+
+
+def test_missing_sources_are_named(installed: Path) -> None:
+    with pytest.raises(KernelError, match=r"no kernel sources .*vgg16gpu/kernels or .*/kernels: .* install it again"):
+        kernel_source.kernel_dir()
+    put_kernels(installed / "kernels")
+    with pytest.raises(KernelError, match=r"'nonesuch\.cu' not found in .*; there are: scale\.cu"):
+        kernel_source.read_source("nonesuch.cu")
+    (installed / "kernels" / "scale.cu").write_bytes(b"\xff\xfe")
+    with pytest.raises(KernelError, match=r"scale\.cu cannot be read"):
+        kernel_source.read_source("scale.cu")

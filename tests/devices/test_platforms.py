@@ -1,0 +1,21 @@
+import platform
+
+import pytest
+
+from vgg16gpu.devices.platforms import supported_machine
+from vgg16gpu.errors import DeviceError
+
+
+@pytest.mark.parametrize(("machine", "name"), [("x86_64", "x86_64"), ("AMD64", "x86_64"), ("aarch64", "aarch64")])
+def test_linux_on_these_is_supported(monkeypatch, machine, name):
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert supported_machine() == name
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Windows", "AMD64"), ("Linux", "riscv64")])
+def test_anything_else_gets_one_line(monkeypatch, system, machine):
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(DeviceError, match=f"{system} on {machine} is not supported: .*x86-64 or aarch64"):
+        supported_machine()

@@ -1,0 +1,169 @@
+"""Tables of measured tiles: written, found by the card's name, asked, and ignored where they do not fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.support.tune_device import H200
+from vgg16gpu.bench.tune.tasks import distinct, tasks, vgg_graph
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.devices import tile_tables
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.values import Element
+from vgg16gpu.zoo.architecture import Vgg
+
+GPU = "NVIDIA H200"
+CONV = conv_wgmma.Problem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)
+FIRST = conv_first.Problem(8, 224, 224, 64, Element.F16)
+CHAIN = conv_first_two.Problem(8, 224, 224, Element.F16)
+GEMV = fc_wgmma.Problem(1, 4096, 25088, Element.F16)
+GEMM = fc_wgmma.Problem(128, 1000, 4096, Element.F16)
+OP_MODULES = [(conv_wgmma, CONV), (conv_first, FIRST), (conv_first_two, CHAIN), (fc_wgmma, GEMV), (fc_wgmma, GEMM)]
+
+
+def with_table(tiles):
+    return replace(H200, tuned=tiles)
+
+
+# ---- Files
+
+
+def test_what_is_written_is_read(tmp_path):
+    tiles = {"a problem": {"tile": "LargeTile", "rows": 28}, 'one "more"': {"tile": "SmallTile", "rows": 4}}
+    path = tile_tables.own_path(GPU, tmp_path)
+    path.parent.mkdir()
+    tile_tables.write(path, GPU, tiles, {"driver": "580"})
+    assert tile_tables.table(GPU, tmp_path, tmp_path / "no package") == tiles
+    assert json.loads(path.read_text())["made"] == {"driver": "580"}
+
+
+def test_a_problem_has_a_line(tmp_path):
+    tile_tables.write(tmp_path / "t.json", GPU, {"b": {"tile": "x"}, "a": {"tile": "y"}}, {})
+    lines = (tmp_path / "t.json").read_text().splitlines()
+    assert [line.strip() for line in lines[4:6]] == ['"a": {"tile": "y"},', '"b": {"tile": "x"}']
+
+
+def test_the_users_word_goes_before_the_packages(tmp_path):
+    package, cache = tmp_path / "package", tmp_path / "cache"
+    package.mkdir()
+    tile_tables.own_path(GPU, cache).parent.mkdir(parents=True)
+    tile_tables.write(package / tile_tables.file_name(GPU), GPU, {"both": {"rows": 1}, "package": {"rows": 2}}, {})
+    tile_tables.write(tile_tables.own_path(GPU, cache), GPU, {"both": {"rows": 3}, "own": {"rows": 4}}, {})
+    found = tile_tables.table(GPU, cache, package)
+    assert found == {"both": {"rows": 3}, "package": {"rows": 2}, "own": {"rows": 4}}
+
+
+def test_another_run_keeps_what_it_has_not_measured(tmp_path):
+    path = tmp_path / "t.json"
+    tile_tables.write(path, GPU, {"a": {"rows": 1}, "b": {"rows": 1}}, {})
+    tile_tables.write(path, GPU, {"b": {"rows": 2}}, {})
+    assert json.loads(path.read_text())["tiles"] == {"a": {"rows": 1}, "b": {"rows": 2}}
+
+
+def test_only_the_exact_name_counts(tmp_path):
+    tile_tables.write(tmp_path / tile_tables.file_name(GPU), GPU, {"a": {"rows": 1}}, {})
+    (tmp_path / tile_tables.file_name("NVIDIA H100")).write_bytes((tmp_path / tile_tables.file_name(GPU)).read_bytes())
+    assert tile_tables.table(GPU, tmp_path / "no cache", tmp_path)
+    assert not tile_tables.table("NVIDIA H100", tmp_path / "no cache", tmp_path)
+    assert not tile_tables.table("NVIDIA_H200", tmp_path / "no cache", tmp_path)  # the same file, another card
+
+
+def test_names_of_cards_are_safe_file_names():
+    assert tile_tables.file_name("NVIDIA H100 80GB HBM3") == "NVIDIA_H100_80GB_HBM3.json"
+    assert tile_tables.file_name("../a/b") == ".._a_b.json"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"gpu": "NVIDIA H200"}', '{"gpu": "NVIDIA H200", "tiles": {"a": 1}}',
+             '{"gpu": "NVIDIA H200", "tiles": {"a": {"rows": [1]}}}', '{"gpu": "NVIDIA H200", "tiles": []}']
+)  # fmt: skip
+def test_a_damaged_table_is_passed_over(tmp_path, caplog, text):
+    (tmp_path / tile_tables.file_name(GPU)).write_text(text)
+    assert tile_tables.table(GPU, tmp_path / "no cache", tmp_path) == {}
+    assert "NVIDIA_H200.json is no table of tiles" in caplog.text
+
+
+def test_a_table_that_cannot_be_written(tmp_path):
+    with pytest.raises(ModelError, match="cannot be written"):
+        tile_tables.write(tmp_path / "missing" / "t.json", GPU, {}, {})
+
+
+# ---- What the op modules make of them
+
+
+@pytest.mark.parametrize(("ops", "problem"), OP_MODULES)
+def test_every_candidate_can_be_asked_for(ops, problem):
+    for choice in ops.candidates(problem, H200.multiprocessors):
+        found = ops.choose(problem, with_table({problem.key: choice.entry}))
+        assert (found.tile, found.early) == (choice.tile, choice.early)
+        found = ops.choose(problem, with_table({problem.key: {**choice.entry, "early": 1 - choice.entry["early"]}}))
+        assert (found.tile, found.early) == (choice.tile, not choice.early)
+
+
+@pytest.mark.parametrize(("ops", "problem"), OP_MODULES)
+def test_an_entry_that_does_not_fit_is_ignored(ops, problem):
+    usual = ops.choose(problem, H200)
+    other = ops.candidates(problem, H200.multiprocessors)[1].entry
+    number = next(name for name in other if name not in ("tile", "early"))
+    stale = [
+        {},
+        {**other, "tile": "NoTile"},
+        {**other, "tile": 3},
+        {**other, "early": 2},
+        {**other, "new": 1},
+        {**other, number: "1"},
+        {**other, number: 10**6},
+        {**other, number: -1},
+        {**other, number: 0},
+        {name: value for name, value in other.items() if name != number},
+        {name: value for name, value in other.items() if name != "early"},
+    ]
+    for entry in stale:
+        assert ops.choose(problem, with_table({problem.key: entry})) == usual, entry
+    assert ops.choose(problem, with_table({problem.key: other})) != usual
+
+
+def test_a_tile_of_another_problem_is_ignored():
+    flat = conv_wgmma.LargeTile(4, flat_pitch=29)
+    entry = conv_wgmma.Choice(flat, early=True).entry
+    assert conv_wgmma.choose(CONV, with_table({CONV.key: entry})).tile == flat
+    wider = replace(CONV, height=30, width=30)
+    assert conv_wgmma.choose(wider, with_table({wider.key: entry})) == conv_wgmma.choose(wider, H200)
+    gemv = fc_wgmma.choose(GEMV, H200)
+    assert fc_wgmma.choose(GEMM, with_table({GEMM.key: gemv.entry})) == fc_wgmma.choose(GEMM, H200)
+
+
+def test_blocks_that_wait_for_each_other_are_all_resident():
+    choice = next(c for c in conv_wgmma.candidates(CONV, 132) if getattr(c.tile, "exchange", 0) == 2)
+    small = replace(H200, multiprocessors=2, tuned={CONV.key: choice.entry})
+    assert conv_wgmma.choose(CONV, small).tile != choice.tile
+
+
+def test_the_gemm_of_a_long_sum_keeps_its_accuracy():
+    long = replace(GEMM, length=25088)
+    assert min(choice.tile.splits for choice in fc_wgmma.candidates(long, 132)) == 4  # 25088 / 8192
+    short = fc_wgmma.Choice(fc_wgmma.GemmTile(128, 64, 3), early=False).entry
+    assert fc_wgmma.choose(long, with_table({long.key: short})) == fc_wgmma.choose(long, H200)
+
+
+def test_facts_with_and_without_a_table_are_equal():
+    assert with_table({"a": {"rows": 1}}) == H200
+
+
+# ---- The tables of the package
+
+
+@pytest.mark.parametrize("path", sorted(tile_tables.TABLES.glob("*.json")), ids=lambda path: path.stem)
+def test_shipped_tables_hold_for_vgg16(path, tmp_path):
+    gpu = json.loads(path.read_text())["gpu"]
+    assert tile_tables.file_name(gpu) == path.name
+    facts = with_table(tile_tables.table(gpu, tmp_path))
+    shapes = [(batch, 3, 224, 224) for batch in (1, 8, 32, 128)]
+    for task in distinct(tasks(vgg_graph(Vgg()), facts, ("fp32", "fp16", "bf16", "int8"), shapes)):
+        if task.key in facts.tuned:
+            choice = task.kernels.choose(task.problem, facts)
+            assert conv_wgmma.Choice(choice.tile, choice.early).entry == facts.tuned[task.key], task.key

@@ -1,0 +1,83 @@
+"""io/text.py: numbers in text, and messages that say where and what would fit."""
+
+import time
+
+import numpy as np
+import pytest
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.text import fitting_sizes, parse_numbers, shape_samples
+
+
+def test_numbers_in_every_spelling():
+    text = b"\xef\xbb\xbf1 -2.5\t+3e2\r\n\n .5  1.e-3 nan -Inf"
+    expected = np.array([1, -2.5, 300, 0.5, 0.001, np.nan, -np.inf], np.float32)
+    np.testing.assert_array_equal(parse_numbers(text, "a.txt"), expected)
+
+
+def test_nine_digits_round_trip_every_float32():
+    values = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+    text = "\n".join(f"{v:.9g}" for v in values).encode()
+    np.testing.assert_array_equal(parse_numbers(text, "a.txt"), values)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (b"1 2 x 4", "line 1, column 5: 'x'"),
+        (b"1 2\n3 4,5", "line 2, column 3: '4,5'"),
+        (b"1\n\n  1-2", "line 3, column 3: '1-2'"),
+        (b"1 1.5.5", "line 1, column 3: '1.5.5'"),
+        (b"1_000", "line 1, column 1: '1_000'"),
+        (b"0x10", "line 1, column 1: '0x10'"),
+        (b"1 1.5abc", "line 1, column 3: '1.5abc'"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "line 1, column 1: '\ufffdPNG'"),
+        ("1 2".encode("utf-16"), "line 1, column 1"),
+        (b"7 " + b"y" * 1000, f"line 1, column 3: '{'y' * 24}'..."),
+    ],
+)
+def test_the_first_thing_that_is_no_number_is_named(text, place):
+    with pytest.raises(InputError) as caught:
+        parse_numbers(text, "a.txt")
+    assert place in str(caught.value)
+    assert "a.txt" in str(caught.value)
+
+
+def test_wrong_count_says_which_sizes_would_fit():
+    numbers = np.zeros(10 * 3 * 244 * 244, np.float32)
+    with pytest.raises(InputError) as caught:
+        shape_samples(numbers, (3, 224, 224), "input.txt", open_size=True)
+    message = str(caught.value)
+    assert "1786080 numbers" in message
+    assert "150528 (3x224x224)" in message
+    assert "10 of 3x244x244 (--size 244)" in message
+    with pytest.raises(InputError, match=r"10 of 3x244x244.*size of this model is fixed") as caught:
+        shape_samples(numbers, (3, 224, 224), "input.txt")
+    assert "--size" not in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3 * 224 * 224 - 1, 1_000_003])
+def test_counts_that_fit_nothing(count):
+    with pytest.raises(InputError, match=rf"{count} numbers.*no square size"):
+        shape_samples(np.zeros(count, np.float32), (3, 224, 224), "input.txt")
+
+
+def test_samples_are_cut_in_order():
+    samples = shape_samples(np.arange(24, dtype=np.float32), (3, 2, 2), "a.txt")
+    assert samples.shape == (2, 3, 2, 2)
+    assert samples[1, 0, 0, 0] == 12
+
+
+def test_fitting_sizes():
+    assert fitting_sizes(3 * 244 * 244, 3)[0] == (1, 244)
+    assert fitting_sizes(10 * 3 * 244 * 244, 3)[0] == (10, 244)
+    assert fitting_sizes(7, 3) == []
+
+
+def test_ten_images_in_one_file_are_read_fast():
+    row = " ".join(f"{v:.9g}" for v in np.random.default_rng(2).standard_normal(3 * 244 * 244))
+    text = "\n".join([row] * 10).encode()
+    start = time.process_time()
+    samples = shape_samples(parse_numbers(text, "input.txt"), (3, 244, 244), "input.txt")
+    assert time.process_time() - start < 5  # the limit is a second per image; it takes about 0.03
+    assert samples.shape == (10, 3, 244, 244)

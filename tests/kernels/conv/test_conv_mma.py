@@ -1,0 +1,240 @@
+"""kernels/conv/conv_mma.cu the production way: every precision against float64 or exact integers, and its bits.
+
+tests/kernels/test_mma.py has what it is made of, and the kernel alone, on the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY
+from tests.kernels.conv.test_conv_igemm import Case as Shapes
+from tests.support.kernel_harness import Result, assert_same_bits, seeded
+from tests.support.kernel_signatures import arguments
+from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module, tile_id
+from tests.support.wgmma_harness import (
+    Trial,
+    check,
+    check_batches,
+    check_nan,
+    check_positions,
+    fully,
+    parameters,
+    resident,
+    step_of,
+    value_of,
+)
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, MmaTile
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Element
+from vgg16gpu.runtime.outputs import LARGEST_FLOAT16
+
+READER = 20  # outputs of the fully connected layer behind the convolution
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution in a precision. A fully connected layer reads it, or (`last`) nobody does: then it is float32."""
+
+    precision: str
+    shapes: Shapes
+    last: bool = False
+    tile: MmaTile | None = None
+
+    def __str__(self) -> str:
+        return f"{self.precision}-{self.shapes}{'-last' * self.last}{tile_id(self.tile)}"
+
+    def trial(self) -> MmaTrial:
+        """The graph and its input. The tile changes nothing of them."""
+        conv, x = self.shapes.make()
+        ops: tuple[Op, ...] = (conv,)
+        graph = Graph(GraphInput("x", (None, *x.shape[1:])), ops, ("y",))
+        if not self.last:
+            _, channels, height, width = infer_shapes(graph, x.shape)["y"]
+            gemm = fully(seeded(str(self.shapes)), "y", "z", channels * height * width, READER, flattens=True)
+            graph = Graph(graph.input, (conv, gemm), ("z",))
+        return MmaTrial(graph, x, self.precision, conv_tile=self.tile)
+
+
+@pytest.fixture(scope="module")
+def device(device: Device, request: pytest.FixtureRequest) -> Device:
+    return build_module(device, request.session, __name__)
+
+
+def check_case(device: Device, case: Case) -> Result:
+    """Judge a case, once its convolution has been found to run on conv_mma and to be stored as it should."""
+    result = check(device, case.trial())
+    assert step_of(result.program, "y").kernel.name == "conv_mma"
+    element = value_of(result.program, "y").element
+    signed = Element.S8 if case.precision == "int8" and not case.shapes.relu else STORED[case.precision]
+    assert element is (Element.F32 if case.last else signed)
+    return result
+
+
+FEW_CHANNELS = tuple(Shapes((2, channels, 6, 7), 9) for channels in range(1, 10))
+AWKWARD = (
+    Shapes((1, 100, 7, 7), 70),
+    Shapes((1, 100, 7, 7), 70, pool=True),
+    Shapes((2, 64, 9, 5), 130, (1, 1), pads=(0, 0, 0, 0)),
+    Shapes((1, 70, 9, 8), 33, (5, 5), (2, 1), (2, 2, 2, 2), relu=False),
+    Shapes((9, 17, 1, 1), 65, (1, 1), pads=(0, 0, 0, 0)),
+    Shapes((40, 8, 2, 2), 4, pool=True),
+    Shapes((1, 1, 1, 1), 1, relu=False),
+    Shapes((1, 1, 1, 1), 1, (1, 1), pads=(0, 0, 0, 0), relu=False),
+)
+INSIDE = (*(shapes for shapes in EDGES if shapes.shape != (1, 1, 1, 1)), *BATCHES)  # those are among the awkward ones
+WIDE = {(1, 32767), (32767, 1), (2, 32767)}  # a sum over all of it would lose float32's bits on tensor cores
+SANITIZED = (
+    Case("fp16", Shapes((2, 20, 7, 7), 70, pool=True)),
+    Case("bf16", Shapes((1, 3, 9, 8), 6, (2, 3), (2, 1), (0, 1, 1, 0), relu=False)),
+    Case("int8", Shapes((1, 5, 7, 7), 9, pool=True)),
+    Case("int8", Shapes((1, 65, 5, 4), 9), last=True),
+)
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in AWKWARD))
+def test_shapes(device: Device, case: Case) -> None:
+    check_case(device, case)
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in GEOMETRY))
+def test_kernels_strides_and_padding(device: Device, case: Case) -> None:
+    check_case(device, case)
+
+
+@pytest.mark.parametrize(
+    "case", parameters(Case(p, s, last=s.shape[2:] in WIDE) for p in ("fp16", "int8") for s in INSIDE)
+)
+def test_edges(device: Device, case: Case) -> None:
+    check_case(device, case)
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in FEW_CHANNELS))
+def test_few_channels_are_padded_to_16_bytes(device: Device, case: Case) -> None:
+    result = check_case(device, case)
+    channels = case.shapes.shape[1]
+    nbytes = 1 if case.precision == "int8" else 2
+    stored = 16 // nbytes if channels * nbytes <= 16 else 64
+    assert arguments(step_of(result.program, "y"))["CP"] == stored
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_nobody_reads_is_float32(device: Device, precision: str, pool: bool) -> None:
+    check_case(device, Case(precision, Shapes((2, 20, 9, 7), 70, relu=False, pool=pool), last=True))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("case", parameters(SANITIZED))
+def test_small_shapes(device: Device, case: Case) -> None:
+    check_case(device, case)
+
+
+# ---- Bits
+
+TILED = (Shapes((3, 70, 7, 9), 70), Shapes((3, 70, 7, 9), 70, pool=True))
+PLACED = (Shapes((5, 20, 7, 7), 12), Shapes((5, 20, 7, 7), 12, pool=True))
+
+
+@pytest.mark.parametrize(
+    "case", parameters(Case(p, s, tile=tile) for p in PRECISIONS for s in TILED for tile in CONV_TILES)
+)
+def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
+    assert case.tile is not None
+    result = check_case(device, case)
+    assert step_of(result.program, "y").shared == case.tile.shared
+    assert_same_bits(result.value("y"), check_case(device, replace(case, tile=None)).value("y"))
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, shapes) for p in PRECISIONS for shapes in PLACED))
+def test_an_image_has_the_same_bits_at_any_place(device: Device, case: Case) -> None:
+    check_positions(device, case.trial())
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, Shapes((17, 20, 7, 7), 70)) for p in PRECISIONS))
+def test_an_image_has_the_same_bits_in_any_batch(device: Device, case: Case) -> None:
+    check_batches(device, case.trial(), 1, 5)
+
+
+# ---- What is not finite
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_nan_reaches_the_windows_that_hold_it_and_no_other(device: Device, precision: str, pool: bool) -> None:
+    reached = np.zeros((8, 8), np.bool_)
+    reached[2:5, 3:6] = True
+    if pool:
+        reached = reached.reshape(4, 2, 4, 2).any(axis=(1, 3))
+    check_nan(device, Case(precision, Shapes((3, 3, 8, 8), 70, pool=pool), last=True).trial(), reached)
+
+
+def test_nan_is_reported_in_int8(device: Device) -> None:
+    """The integer that it becomes is 0, so only the status word knows."""
+    check_nan(device, Case("int8", Shapes((3, 3, 8, 8), 70)).trial())
+
+
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_padding_channels_stay_zero_beside_an_infinity(device: Device, precision: str, pool: bool) -> None:
+    """Or 0 times NaN would make the next layer NaN where ONNX says infinity."""
+    trial = Case(precision, Shapes((1, 20, 8, 8), 6, pool=pool)).trial()
+    x = trial.x.copy()
+    x[0, 2, 3, 4] = np.inf
+    scaled = replace(trial, x=x)
+    with mock.patch.object(Trial, "scales", trial.scales):
+        result = scaled.run(device)
+    result.value("y")  # looks at the padding
+    assert result.nonfinite.tolist() == [True]
+
+
+def test_overflow_of_float16_is_reported(device: Device) -> None:
+    """Of the image in which it happens, inside the network: what comes in is within the range."""
+    trial = Case("fp16", Shapes((4, 40, 7, 7), 70)).trial()
+    x = trial.x.copy()
+    x[2] *= 6000
+    assert np.abs(x).max() < LARGEST_FLOAT16
+    with resident(device, trial) as plan:
+        clean = plan.run(4, trial.x)
+        found = plan.run(4, x)
+    assert not clean.out_of_range.any()
+    assert found.out_of_range.tolist() == [False, False, True, False]
+    assert not found.nonfinite.any()
+    assert_same_bits(found.outputs[0][[0, 1, 3]], clean.outputs[0][[0, 1, 3]])
+
+
+def test_bfloat16_has_the_range_of_float32(device: Device) -> None:
+    trial = Case("bf16", Shapes((2, 40, 7, 7), 70)).trial()
+    check(device, replace(trial, x=trial.x * np.float32(1e9)))
+
+
+# ---- Limits, without a device
+
+A100 = DeviceFacts("cuda", "an A100", 108, (8, 0), 163 << 10, 80 << 30, 80 << 30)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 32768), (1, 1, 32768, 1), (1, 64, 32767, 600)], ids=str)
+def test_maps_beyond_the_kernels_integers_are_refused(shape: tuple[int, int, int, int]) -> None:
+    conv, _ = Shapes((1, shape[1], 3, 3), 1).make()
+    graph = Graph(GraphInput("x", (None, *shape[1:])), (conv,), ("y",))
+    with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; maps and kernels may have up to 32767"):
+        make_plan(graph, A100, [shape], PlanOptions("fp16", kernels="mma"))
+
+
+def test_the_largest_map_is_accepted() -> None:
+    conv, _ = Shapes((1, 1, 3, 3), 1).make()
+    graph = Graph(GraphInput("x", (None, 1, 32767, 32767)), (conv,), ("y",))
+    (step,) = (
+        step for step in make_plan(graph, A100, [(1, 1, 20, 32767)], PlanOptions("fp16")).programs[0].steps if step.flop
+    )
+    assert step.kernel.name == "conv_mma"

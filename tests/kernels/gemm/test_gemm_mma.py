@@ -1,0 +1,181 @@
+"""kernels/gemm/gemm_mma.cu the production way: every precision against float64 or exact integers, and its bits.
+
+tests/kernels/test_mma.py has what it is made of, and the kernel alone, on the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.kernel_harness import Result, assert_same_bits, normal, seeded
+from tests.support.kernel_signatures import arguments
+from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
+from tests.support.mma_harness import FullyMmaCase as Case
+from tests.support.wgmma_harness import (
+    check,
+    check_batches,
+    check_positions,
+    convolution,
+    fully,
+    parameters,
+    resident,
+    step_of,
+    value_of,
+)
+from vgg16gpu.compiler.graph.ops import Flatten, Graph, GraphInput
+from vgg16gpu.compiler.lowering.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.devices.base import Device
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.values import Element
+
+
+@pytest.fixture(scope="module")
+def device(device: Device, request: pytest.FixtureRequest) -> Device:
+    return build_module(device, request.session, __name__)
+
+
+def check_case(device: Device, case: Case) -> Result:
+    """Judge a case, once all of its layers have been found to run on gemm_mma, and to be stored as they should."""
+    result = check(device, case.trial())
+    last = len(case.outputs)
+    for i in range(1, last + 1):
+        assert step_of(result.program, f"v{i}").kernel.name == "gemm_mma"
+        signed = Element.S8 if case.precision == "int8" and not case.relu else STORED[case.precision]
+        assert value_of(result.program, f"v{i}").element is (Element.F32 if i == last else signed)
+    return result
+
+
+SHAPES = (
+    Case("", (1, 100), (130, 70, 20)),
+    Case("", (3, 17), (17, 33), bias=False),
+    Case("", (2, 5000), (33, 1000), relu=False),  # the reduction is cut into parts
+    Case("", (5, 20, 7, 7), (200, 3)),
+    Case("", (4, 3, 5, 9), (65, 1), relu=False),  # few channels, padded to 16 bytes
+    Case("", (2, 1), (1, 1), relu=False),
+    Case("", (30, 8), (8, 16, 5)),
+)
+CASES = tuple(replace(case, precision=precision) for precision in PRECISIONS for case in SHAPES)
+BATCHES = tuple(Case(p, (n, 300), (135, 20)) for p in PRECISIONS for n in (1, 8, 9, 16, 17, 33, 65, 129))
+SANITIZED = tuple(Case(p, (3, 1100), (70, 3), relu=False) for p in PRECISIONS)
+
+
+@pytest.mark.parametrize("case", parameters((*CASES, *BATCHES)))
+def test_shapes(device: Device, case: Case) -> None:
+    check_case(device, case)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("case", parameters(SANITIZED))
+def test_small_shapes(device: Device, case: Case) -> None:
+    check_case(device, case)
+
+
+@pytest.mark.parametrize("flattens", [False, True])
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_behind_a_convolution(device: Device, precision: str, pool: bool, flattens: bool) -> None:
+    """A map with padded channels is read as it lies; behind a Flatten its features lie as ONNX says."""
+    random = seeded("behind a convolution")
+    conv = convolution(random, "x", "a", 3, 70, relu=True, pool=pool)
+    length = 70 * (12 if pool else 63)
+    name = "a" if flattens else "f"
+    gemm = fully(random, name, "y", length, 20, flattens=flattens)
+    ops = (conv, gemm) if flattens else (conv, Flatten("a", "f", ("f",)), gemm)
+    graph = Graph(GraphInput("x", (None, 3, 9, 7)), ops, ("y",))
+    result = check(device, MmaTrial(graph, normal(random, 2, 3, 9, 7), precision))
+    assert step_of(result.program, "y").kernel.name == "gemm_mma"
+
+
+# ---- Bits
+
+TILES = (*GEMM_TILES, LARGE_48K)
+
+
+@pytest.mark.parametrize(
+    "case", parameters(Case(p, (19, 1500), (130, 20), tile=tile) for p in PRECISIONS for tile in TILES)
+)
+def test_every_tile_gives_the_same_bits(device: Device, case: Case) -> None:
+    assert case.tile is not None
+    result, expected = check_case(device, case), check_case(device, replace(case, tile=None))
+    assert step_of(result.program, "v1").shared == case.tile.shared
+    for name in ("v1", "v2"):
+        assert_same_bits(result.value(name), expected.value(name), name)
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, (5, 1500), (70, 20)) for p in PRECISIONS))
+def test_an_image_has_the_same_bits_at_any_place(device: Device, case: Case) -> None:
+    check_positions(device, case.trial())
+
+
+@pytest.mark.parametrize("case", parameters(Case(p, (130, 1500), (70, 20)) for p in PRECISIONS))
+def test_an_image_has_the_same_bits_in_any_batch(device: Device, case: Case) -> None:
+    check_batches(device, case.trial(), 1, 9)
+
+
+# ---- What is not finite
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_stays_in_its_image(device: Device, precision: str, relu: bool) -> None:
+    trial = Case(precision, (3, 100), (20, 30), relu=relu).trial()
+    x = trial.x.copy()
+    x[1, 3] = np.nan
+    with resident(device, trial) as plan:
+        clean = plan.run(3, trial.x).outputs[0]
+        (y,), nonfinite, _ = plan.run(3, x)
+    assert nonfinite.tolist() == [False, True, False]
+    assert_same_bits(y[[0, 2]], clean[[0, 2]])
+    assert np.isnan(y[1]).all() == (precision != "int8")  # no integer is NaN
+
+
+def test_overflow_of_float16_is_reported(device: Device) -> None:
+    """Of the image in which it happens, inside the network: what comes in is within the range."""
+    trial = Case("fp16", (4, 300), (70, 20)).trial()
+    x = trial.x.copy()
+    x[2] = 60000
+    with resident(device, trial) as plan:
+        clean = plan.run(4, trial.x)
+        found = plan.run(4, x)
+    assert not clean.out_of_range.any()
+    assert found.out_of_range.tolist() == [False, False, True, False]
+    assert_same_bits(found.outputs[0][[0, 1, 3]], clean.outputs[0][[0, 1, 3]])
+
+
+def test_bfloat16_has_the_range_of_float32(device: Device) -> None:
+    trial = Case("bf16", (2, 300), (70, 20)).trial()
+    check(device, replace(trial, x=trial.x * np.float32(1e9)))
+
+
+# ---- Launches, without a device
+
+A100 = DeviceFacts("cuda", "an A100", 108, (8, 0), 163 << 10, 80 << 30, 80 << 30)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 9, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize(("features", "outputs"), [(25088, 4096), (4096, 1000), (64, 1), (1000, 130)])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_parts_and_tiles_cover_the_product(precision: str, features: int, outputs: int, batch: int) -> None:
+    gemm = replace(
+        fully(seeded(""), "x", "y", 1, 1), weight=np.broadcast_to(np.float32(0), (outputs, features)), bias=None
+    )
+    graph = Graph(GraphInput("x", (None, features)), (gemm,), ("y",))
+    program = make_plan(graph, A100, [(batch, features)], PlanOptions(precision, kernels="mma")).programs[0]
+    step = step_of(program, "y")
+    finish = program.steps[program.steps.index(step) + 1]
+    given, last, macros = arguments(step), arguments(finish), dict(step.kernel.defines)
+    tiles = -(-batch // macros["TILE_N"]) * -(-outputs // macros["TILE_OUT"])
+    parts = last["parts"]
+    assert step.grid == (tiles, parts, 1)
+    assert 1 <= parts <= MAX_PARTS
+    length = given["KP"] * 2
+    assert (parts - 1) * given["part_nbytes"] < length <= parts * given["part_nbytes"]
+    assert given["partial"] == last["partial"]
+    assert given["partial"].offset + 4 * parts * batch * -(-outputs // 64) * 64 <= program.activations_nbytes
+    assert finish.grid.x * finish.block.x * 4 >= batch * last["pitch"]
+    assert step.shared <= A100.shared_nbytes

@@ -1,0 +1,243 @@
+"""`lab claims` and the records that it reads: which are found, what is written, what is refused."""
+
+import csv
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from vgg16gpu.cli import cli
+from vgg16gpu.errors import InputError
+from vgg16gpu.lab.claims.records import ABSENT, newest, our_times, read_records
+from vgg16gpu.lab.claims.table import CPU_NOTE, NO_FLOOR, claims
+from vgg16gpu.lab.claims.times import key
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+PLACE = {"date": "2026-01-01T00:00:00+00:00", "device": {"name": "some card", "kind": "cuda"}}
+
+
+COLUMNS = [
+    "number",
+    "seed",
+    "section",
+    "kind",
+    "claim",
+    "test",
+    "theirs",
+    "theirs_verdict",
+    "theirs_holds",
+    "theirs_cases",
+    "ours",
+    "verdict",
+    "holds",
+    "cases",
+    "short",
+    "which",
+]
+
+
+def summary(median_s):
+    return {"median_s": median_s, "min_s": 0.9 * median_s, "p95_s": 1.2 * median_s}
+
+
+def row(method, ours, **changes):
+    fields = {"seed": "S1", "table": "methods", "size": "31", "parameter": "", "status": "right", "remark": ""}
+    compute = ours and {"warm": summary(1e-3 * ours), "cold": None}
+    taken = {"scope": "compute", "compute": compute, "convert": None, "error": 1e-7, "details": {}}
+    return {**fields, "method": method, "ours": ours, **taken, **changes}
+
+
+def record(folder, rows, name="S1", changes=()):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    content = {"experiment": name, "environment": PLACE, "options": {}, "rows": rows}
+    path.write_text(json.dumps(content | dict(changes)))
+    return path
+
+
+def climbed(path, **changes):
+    rung = {"letter": "B", "status": "measured", "why": "", "error": 1e-6, "times": summary(0.002)}
+    missing = {"letter": "C", "status": "missing", "why": "no memory", "error": None, "times": None}
+    model = {"path": "some/vgg16.onnx", "input_shape": [1, 3, 244, 244]}
+    found = {"model": model, "rungs": [rung, missing], "onnxruntime": summary(0.2), "environment": PLACE}
+    path.write_text(json.dumps(found | changes))
+    return path
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *args: CliRunner().invoke(cli, ["lab", *map(str, args)])
+
+
+def test_a_table_and_both_files(lab, tmp_path):
+    record(tmp_path / "lab-results", [row("direct", 1.0), row("im2col_gemm_only", 2.0)])
+    climbed(tmp_path / "ladder.json")
+    result = lab("claims", "--ladder", "ladder.json")
+    assert result.exit_code == 0, result.output
+    for text in (
+        "S1: some card",
+        "ladder of vgg16.onnx, 1x3x244x244: some card",
+        "S5.10",
+        "(3.1)",
+        "our question",
+        "HOLDS",
+        "DOES NOT",
+        "CANNOT TELL",
+        "Written:",
+    ):
+        assert text in result.stdout
+    assert CPU_NOTE not in result.stdout
+    found = json.loads((tmp_path / "lab-results" / "claims.json").read_text())
+    assert [record["experiment"] for record in found["records"]] == ["S1", "ladder"]
+    assert [record["model"] for record in found["records"]] == ["", "vgg16.onnx, 1x3x244x244"]
+    rows = {claim["number"]: claim for claim in found["claims"]}
+    assert len(rows) == len(claims())
+    assert (rows["S1.1"]["verdict"], rows["S1.1"]["theirs_verdict"]) == ("does not", "does not")
+    assert rows["S1.1"]["ours"].startswith("0.5x (31: 2 against 1 ms)")
+    assert (rows["S1.1"]["section"], rows["S1.1"]["kind"]) == ("3.1", "said")
+    assert (rows["S1.1"]["holds"], rows["S1.1"]["cases"], rows["S1.1"]["theirs_holds"]) == (0, 1, 2)
+    assert (rows["S5.3"]["verdict"], rows["S5.3"]["ours"]) == ("does not", "0.01x (200 against 2 ms)")
+    assert rows["S5.4"]["ours"].startswith("no row device serial 1d of table causes in the record")
+    assert found["counts"]["ours"]["holds"] == sum(claim["verdict"] == "holds" for claim in rows.values())
+    with (tmp_path / "lab-results" / "claims.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert lines == [{name: str(value) for name, value in claim.items()} for claim in found["claims"]]
+    assert list(lines[0]) == COLUMNS
+    assert NO_FLOOR in " ".join(result.stdout.split())
+    again = lab("claims", "--ladder", "ladder.json", "--json")  # claims.json is no record
+    assert json.loads(again.stdout) == found
+
+
+def test_without_records_the_published_tables_are_judged(lab, tmp_path):
+    result = lab("claims")
+    assert result.exit_code == 0
+    assert "By theirs: 25 holds, 22 does not" in result.stdout
+    assert NO_FLOOR not in result.stdout
+    assert "no records" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_lab_run_writes_is_read(lab, tmp_path):
+    options = ("--device", "cpu", "--quick", "--sizes", "256", "--strides", "1", "--blocks", "16,64")
+    assert lab("run", "S2", *options).exit_code == 0
+    result = lab("claims", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (taken,) = found["records"]
+    assert (taken["kind"], taken["quick"]) == ("cpu", True)
+    rows = {claim["number"]: claim for claim in found["claims"]}
+    assert rows["S2.13"]["verdict"] == "does not"
+    assert "invalid launch, 1 of 5 sizes" in rows["S2.13"]["ours"]
+    assert "needs an NVIDIA GPU" in rows["S2.3"]["ours"]
+    assert rows["S2.10"]["ours"].endswith(f"4 missing: {ABSENT}")
+    assert "of 15 as claimed" in rows["S2.4"]["ours"]
+    assert taken["floor_ms"] > 0
+    assert NO_FLOOR not in lab("claims").stdout
+    assert CPU_NOTE in lab("claims").stdout
+    assert (tmp_path / "lab-results" / "claims.csv").is_file()
+
+
+def refused(result):
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_a_ladder_alone_is_judged_and_nothing_is_written(lab, tmp_path):
+    climbed(tmp_path / "ladder.json")
+    result = lab("claims", "--ladder", tmp_path / "ladder.json", "--json")
+    assert result.exit_code == 0, result.stderr
+    judged = {claim["number"]: claim["verdict"] for claim in json.loads(result.stdout)["claims"]}
+    assert judged["S5.3"] == "does not"  # B takes 2 ms there, onnxruntime 200
+    assert [path.name for path in tmp_path.iterdir()] == ["ladder.json"]
+
+
+def test_what_is_refused(lab, tmp_path):
+    assert "is no folder" in refused(lab("claims", "--records", "nowhere"))
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "other.json").write_text('{"rows": [], "experiment": "comparison"}')
+    (folder / "list.json").write_text("[]")
+    assert "holds no record" in refused(lab("claims", "--records", folder))
+    assert "is no record of" in refused(lab("claims", "--records", folder, "--ladder", folder / "list.json"))
+    assert "cannot be read" in refused(lab("claims", "--records", folder, "--ladder", folder / "gone.json"))
+    record(folder, [row("direct", 1.0)])
+    climbed(folder / "ladder.json")
+    other = climbed(tmp_path / "ladder-2.json")
+    assert "two records of ladder" in refused(lab("claims", "--records", folder, "--ladder", other))
+    assert "a record of S1, not of `ladder" in refused(
+        lab("claims", "--records", folder, "--ladder", folder / "S1.json")
+    )
+    (folder / "S2.json").write_text('{"schema": 99, "rows": [], "experiment": "S2"}')
+    assert "has schema 99, this version reads 1" in refused(lab("claims", "--records", folder))
+    (folder / "S2.json").write_text("{")
+    assert "S2.json' is no JSON" in refused(lab("claims", "--records", folder))
+
+
+@pytest.mark.parametrize("changes", [{"rows": [{"seed": "S1"}]}, {"rows": 3}, {"environment": None}])
+def test_records_of_another_version(tmp_path, changes):
+    record(tmp_path, [row("direct", 1.0)], changes=changes)
+    with pytest.raises(InputError, match="another version"):
+        read_records(tmp_path)
+
+
+def test_the_numbers_of_a_record(tmp_path):
+    library = row("cudnn", 1.0, details={"setup_s": 0.25})
+    setup = row("cudnn_setup", 251.0, scope="setup")
+    both = row("im2col_gemm", 3.0, scope="total", convert={"warm": summary(0.002), "cold": None})
+    record(tmp_path, [library, setup, both, row("direct", None, status="wrong", remark="error 1", error=None)])
+    climbed(tmp_path / "ladder.json")
+    times = our_times(read_records(tmp_path))
+    assert times[key("S1", "methods", 31, "cudnn")].setup_ms == 250
+    assert times[key("S1", "methods", 31, "direct")].remark == "error 1"
+    assert times[key("S1", "methods", 31, "cudnn")].spread == pytest.approx((0.9, 1.2))
+    assert times[key("S1", "methods", 31, "im2col_gemm")].spread == pytest.approx((0.9 * 5, 1.2 * 5))
+    assert times[key("S1", "methods", 31, "cudnn_setup")].spread is None
+    assert times[key("S1", "methods", 31, "direct")].spread is None
+    assert times[key("S5", "ladder", "", "B")].value == 2
+    assert times[key("S5", "ladder", "", "B")].spread == pytest.approx((1.8, 2.4))
+    assert times[key("S5", "ladder", "", "onnxruntime")].value == 200
+    assert times[key("S5", "ladder", "", "Z")].remark == "no row Z of table ladder in the record"
+    assert times[key("S2", "stride", 256, "direct")].remark == ABSENT
+    assert times[key("S1", "methods", 63, "direct")].remark == ABSENT
+
+
+def test_an_empty_launch_is_a_floor(lab, tmp_path):
+    def judged(**changes):
+        record(tmp_path / "lab-results", [row("direct", 0.0046), row("im2col_gemm_only", 0.0041)], changes=changes)
+        result = lab("claims", "--json")
+        found = json.loads(result.stdout)
+        claim = next(claim for claim in found["claims"] if claim["number"] == "S1.1")
+        return found["records"][0]["floor_ms"], claim
+
+    floor, claim = judged()
+    assert (floor, claim["cases"], claim["short"]) == (None, 1, "")
+    floor, claim = judged(empty_launch=summary(2e-6))
+    assert floor == pytest.approx(0.0024)  # the 95th percentile
+    assert (claim["cases"], claim["short"], claim["verdict"]) == (0, "31", "cannot tell")
+    assert NO_FLOOR not in lab("claims").stdout
+    assert judged(empty_launch=None)[0] is None  # of a device that broke
+
+
+def test_what_was_judged_of_a_row_is_read(tmp_path):
+    fields = {"variant": "direct-rows", "tolerance": 1e-5, "compute": {"warm": {**summary(1e-3), "samples": 7}}}
+    record(tmp_path, [row("direct", 1.0, **fields)])
+    found = our_times(read_records(tmp_path))[key("S1", "methods", 31, "direct")]
+    assert (found.variant, found.tolerance, found.samples, found.precision) == ("direct-rows", 1e-5, 7, "fp32")
+
+
+def test_the_newest_run(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert newest((first, second)) is None
+    record(second, [])
+    assert newest((first, second)) == second
+    older, newer = record(first / "older", []), record(first / "newer", [])
+    os.utime(older, (1, 1))
+    assert newest((first, second)) == newer.parent
+    os.utime(newer, (0.5, 0.5))
+    assert newest((first, second)) == older.parent
+    os.utime(record(first, []), (3, 3))
+    assert newest((first, second)) == first

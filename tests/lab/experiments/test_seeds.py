@@ -1,0 +1,111 @@
+"""The experiments: every published row of S1, S2 and S4 has a case, every case a variant that takes its problem."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from vgg16gpu.lab.experiment import Choice, experiments
+from vgg16gpu.lab.experiments import s1, s2, s4, s5
+from vgg16gpu.lab.measure.baseline import BASELINES
+from vgg16gpu.lab.published import CARDS, TABLES, published
+from vgg16gpu.lab.variants import variants
+
+SEEDS = (s1, s2, s4)
+NAMES = {variant.name: variant for variant in variants()}
+
+
+@pytest.fixture(params=SEEDS, ids=lambda seed: seed.__name__.rsplit(".")[-1])
+def experiment(request):
+    return request.param.EXPERIMENT
+
+
+def cases(experiment, **choice):
+    return experiment.cases(Choice(**choice))
+
+
+def keys(experiment, **choice):
+    found = cases(experiment, **choice)
+    return [(experiment.name, case.table, case.size, case.method, case.parameter) for case in found]
+
+
+def test_the_published_times_are_all_there():
+    with TABLES.open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(published()) == len(rows) == 244
+    assert published()["S2", "gemm_partition", "4096", "row", "block=64"] == 41211.0
+    assert Path(TABLES).parent.name == "data"
+
+
+def test_every_published_row_has_a_case(experiment):
+    theirs = {key for key in published() if key[0] == experiment.name and key[1] != "claim"}
+    assert theirs <= set(keys(experiment, kind="cuda"))
+
+
+def test_every_published_row_of_the_network_has_a_version():
+    found = {(version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations}
+    assert {key[3:] for key in published() if key[0] == "S5"} <= found
+    assert {key[1:3] for key in published() if key[0] == "S5"} == {(s5.TABLE, str(s5.SIZES[0]))}
+
+
+def test_every_claim_of_a_ratio_has_a_row(experiment):
+    theirs = {key for key in published() if key[0] == experiment.name and key[1] == "claim"}
+    assert {row.key for row in experiment.ratios(())} == theirs
+
+
+def test_no_row_is_there_twice(experiment):
+    for kind in ("cpu", "cuda"):
+        found = keys(experiment, kind=kind, channels=(3, 5), outputs=(1, 4))
+        assert len(set(found)) == len(found)
+
+
+def test_every_case_has_a_variant_that_takes_it(experiment):
+    for case in cases(experiment, kind="cuda"):
+        if case.variant in BASELINES:
+            continue
+        variant = NAMES[case.variant]
+        assert experiment.name in variant.seeds, case.variant
+        assert not variant.refuses(case.problem, variant.with_defaults(case.parameters)), case
+
+
+def test_every_variant_is_in_the_experiments_that_it_names(experiment):
+    named = {name for name, variant in NAMES.items() if experiment.name in variant.seeds}
+    assert named <= {case.variant for case in cases(experiment, kind="cuda")}
+
+
+def test_published_rows_are_of_their_problem(experiment):
+    for case, key in zip(cases(experiment, kind="cuda"), keys(experiment, kind="cuda"), strict=True):
+        if key in published():
+            assert case.problem.height == int(case.size.split("x")[0])
+            assert (case.problem.channels, case.problem.outputs) == (3, 1)
+            block = case.parameters.get("block")
+            if "block=" in case.parameter:
+                assert f"block={block}" == case.parameter
+
+
+def test_other_channels_and_outputs_are_no_published_rows(experiment):
+    assert not set(keys(experiment, channels=(8,), outputs=(64,))) & set(published())
+
+
+def test_options_choose(experiment):
+    chosen = cases(experiment, sizes=(96,), strides=(2,), channels=(4,), outputs=(7,))
+    assert any(
+        (case.problem.height, case.problem.stride, case.problem.channels, case.problem.outputs) == (96, 2, 4, 7)
+        for case in chosen
+    )
+    assert len(cases(experiment, quick=True)) < len(cases(experiment))
+
+
+def test_blocks():
+    found = {case.parameters.get("block") for case in cases(s2.EXPERIMENT, blocks=(4,)) if case.table != "stride"}
+    assert found == {4, None}
+
+
+def test_the_registry_has_them_in_order():
+    assert [experiment.name for experiment in experiments()] == ["S1", "S2", "S3", "S4", "S5"]
+
+
+def test_what_their_card_can_do_at_most():
+    case = next(case for case in cases(s2.EXPERIMENT) if case.size == "4096" and case.parameter == "stride=1")
+    assert 3 < CARDS["S2"].percent(case.problem, 37.8888e-3) < 4
+    assert CARDS["S2"].percent(case.problem, 0.004928e-3) > 100  # a launch that failed

@@ -1,0 +1,377 @@
+"""lab/figures/write.py: every figure of a record is there, shows each number once, and can be read."""
+
+import dataclasses
+import re
+
+import pytest
+
+from tests.lab.figure_records import CEILINGS, LAYERS, PARTS, case_record, lenet_record, network_record
+from vgg16gpu.lab.experiments import s1, s2, s3, s4
+from vgg16gpu.lab.figures import write as figures
+from vgg16gpu.lab.figures.data import FAILED_LAUNCH, Cell, Chart, Panel, Roofline, Series
+from vgg16gpu.lab.figures.draw import digits, draw_picture
+from vgg16gpu.lab.figures.seeds import pictures
+
+pytest.importorskip("matplotlib")
+
+S2_FIGURES = {
+    "S2-memory-bars",
+    "S2-memory-basic-lines",
+    "S2-memory-shared-lines",
+    "S2-memory-registers-lines",
+    "S2-partition-bars",
+    "S2-partition-lines",
+    "S2-stride-bars",
+    "S2-stride-lines",
+    "S2-size-bars",
+    "S2-size-lines",
+}
+LAYER_FIGURES = {"S2": {"S2-layer-bars-1024"}, "quick": {"S2-layer-bars-256"}}
+RECORDS = {
+    "S1": lambda: case_record("S1"),
+    "S2": lambda: case_record("S2"),
+    "S3": lenet_record,
+    "S4": lambda: case_record("S4"),
+    "S5": network_record,
+    "quick": lambda: case_record("S2", library=False, quick=True),
+}
+
+
+@pytest.fixture(scope="module")
+def shown():
+    """The pictures of every record, by name."""
+    return {name: {picture.name: picture for picture in pictures(record())} for name, record in RECORDS.items()}
+
+
+def lines(axes):
+    """Numbers of points by legend, hollow marks left out."""
+    return {line.get_label(): len(line.get_xdata()) for line in axes.lines if not line.get_label().startswith("hollow")}
+
+
+def bars(axes):
+    return {container.get_label(): [bar.get_height() for bar in container] for container in axes.containers}
+
+
+def cell(panel, label, place):
+    return next(series for series in panel.series if series.label == label).cells[place]
+
+
+# Which figures there are
+
+
+@pytest.mark.parametrize(
+    ("record", "names"),
+    [
+        ("S1", {f"S1-{kind}{stride}" for kind in ("methods", "powers") for stride in ("", "-stride2", "-stride3")}),
+        ("S2", S2_FIGURES),
+        ("S3", {"S3-versions", "S3-parts", "S3-batches", "S3-tiles"}),
+        ("S4", {"S4-map", "S4-bars"}),
+        ("S5", {"S5-versions-244", "S5-causes-244", "S5-layers-244"}),
+        ("quick", S2_FIGURES),
+    ],
+)
+def test_every_figure_is_there_and_none_is_empty(shown, record, names):
+    name = "S2" if record == "quick" else record
+    assert set(shown[record]) == {*names, *LAYER_FIGURES.get(record, ()), f"{name}-roofline"}
+    assert not [picture.name for picture in shown[record].values() if picture.is_empty]
+
+
+def test_other_channels_and_outputs_have_figures_of_their_own():
+    names = {picture.name for picture in pictures(case_record("S2", outputs=(1, 64), sizes=(256,)))}
+    more = {f"{name}-outputs64" for name in S2_FIGURES}
+    assert names == {*S2_FIGURES, *more, "S2-layer-bars-256", "S2-roofline"}
+
+
+def test_sizes_and_strides_that_were_not_run_are_replaced(shown):
+    assert "256x256" in shown["quick"]["S2-memory-bars"].title
+    assert "1024x1024" in shown["S2"]["S2-memory-bars"].title
+    found = {picture.name: picture for picture in pictures(case_record("S2", sizes=(256, 512), strides=(1, 3)))}
+    assert "512x512" in found["S2-stride-bars"].title
+    assert "stride 3" in found["S2-size-lines"].title
+
+
+# What they show
+
+
+def test_s1_has_a_line_for_each_method(shown):
+    figure = draw_picture(shown["S1"]["S1-methods"])
+    theirs, ours = figure.axes
+    assert lines(theirs) == {"direct": 5, "im2col gemm only": 5, "cudnn": 5}
+    sizes = len(s1.SIZES + s1.NEAR)
+    expected = {method.replace("_", " "): sizes for method, _, _ in s1.METHODS}
+    assert lines(ours) == expected | {"cudnn three": len(s1.SIZES)}
+    assert (ours.get_xscale(), ours.get_yscale()) == ("log", "log")
+    assert len(draw_picture(shown["S1"]["S1-methods-stride2"]).axes) == 1  # nothing was published of it
+
+
+def test_s1_shows_powers_of_two_apart(shown):
+    (ours,) = draw_picture(shown["S1"]["S1-powers"]).axes
+    assert set(lines(ours).values()) == {len(s1.LARGER)}
+    assert not [each.name for each in pictures(case_record("S1", quick=True)) if each.name.startswith("S1-powers")]
+
+
+def test_s2_bars_by_mode_and_block(shown):
+    theirs, ours = draw_picture(shown["S2"]["S2-memory-bars"]).axes
+    assert {label: len(heights) for label, heights in bars(theirs).items()} == dict.fromkeys(
+        ["block 8", "block 16", "block 32"], 3
+    )
+    assert bars(theirs)["block 8"] == [18.620352, 15.13824, 15.132832]
+    assert {label: len(heights) for label, heights in bars(ours).items()} == {
+        "block 8": 3,
+        "block 16": 3,
+        "block 32": 3,
+        "own tile": 1,
+    }
+    assert [text.get_text() for text in ours.get_xticklabels()] == ["basic", "shared", "registers", "register\ntile"]
+
+
+@pytest.mark.parametrize("mode", s2.MEMORY)
+def test_s2_lines_of_a_mode(shown, mode):
+    theirs, ours = draw_picture(shown["S2"][f"S2-memory-{mode}-lines"]).axes
+    blocks = dict.fromkeys(["block 8", "block 16", "block 32"], 5)
+    assert lines(theirs) == blocks
+    assert lines(ours) == (blocks | {"register tile": 5} if mode == "registers" else blocks)
+
+
+def test_s2_a_launch_that_failed_is_no_time(shown):
+    theirs, ours = shown["S2"]["S2-partition-bars"].panels
+    assert cell(theirs, "block 64", "block") == Cell(0.003616, FAILED_LAUNCH)
+    assert cell(ours, "block 64", "block") == Cell(None, "invalid launch")
+    texts = [text.get_text() for axes in draw_picture(shown["S2"]["S2-partition-bars"]).axes for text in axes.texts]
+    assert "0.0036 failed launch" in texts
+    assert "invalid launch" in texts
+    theirs, ours = draw_picture(shown["S2"]["S2-partition-lines"]).axes
+    assert lines(theirs) == {"row": 3, "column": 3, "block": 3}
+    assert lines(ours) == {"row": 3, "column": 3, "block": 2}
+    assert [line.get_label() for line in theirs.lines if line.get_markerfacecolor() == "white"] == [
+        "hollow: failed launch"
+    ]
+
+
+def test_s2_tasks(shown):
+    for name, count in (("S2-stride", 3), ("S2-size", 5)):
+        expected = dict.fromkeys(["direct", "im2col gemm", "cudnn"], count)
+        both = [expected, expected | {"cudnn tf32": count}]
+        assert [lines(axes) for axes in draw_picture(shown["S2"][f"{name}-lines"]).axes] == both
+        found = [bars(axes) for axes in draw_picture(shown["S2"][f"{name}-bars"]).axes]
+        assert [{label: len(heights) for label, heights in each.items()} for each in found] == both
+
+
+def test_what_is_missing_is_said(shown):
+    figure = draw_picture(shown["quick"]["S2-size-lines"])
+    (legend,) = figure.legends
+    names = ["direct", "im2col gemm", "cudnn\n(ours: missing)", "cudnn tf32\n(ours: missing)"]
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert "missing" in [text.get_text() for text in draw_picture(shown["quick"]["S2-size-bars"]).axes[1].texts]
+
+
+def test_an_estimate_looks_like_one():
+    chart = chart_of({"a": {1: Cell(2.0), 2: Cell(30.0, "estimated")}})
+    assert lines(draw_picture(chart).axes[0]) == {"a": 2}
+    assert len(draw_picture(chart).axes[0].lines) == 2
+    (axes,) = draw_picture(dataclasses.replace(chart, bars=True)).axes
+    assert [text.get_text() for text in axes.texts] == ["2", "~30"]
+    assert [bool(bar.get_hatch()) for bar in axes.containers[0]] == [False, True]
+
+
+def test_s3_versions_and_parts(shown):
+    theirs, ours = shown["S3"]["S3-versions"].panels
+    assert [series.label for series in theirs.series] == [*LAYERS, "forward"]
+    assert [len(series.cells) for series in theirs.series] == [5, 5, 5]
+    assert [len(series.cells) for series in ours.series] == [len(s3.METHODS)] * 3
+    assert cell(theirs, "forward", "sequential cpu").value == pytest.approx((1867.571 + 1875.280) / 2)
+    theirs, ours = shown["S3"]["S3-parts"].panels
+    assert cell(theirs, "outside", "direct parallel").value == pytest.approx(286 - 67, abs=1)
+    assert {series.label for series in ours.series} == set(PARTS)
+    assert cell(ours, "copies and waiting", "tiled shared") == Cell(None, "about 0")
+
+
+def test_s3_sweeps(shown):
+    batches = shown["S3"]["S3-batches"]
+    assert [panel.title for panel in batches.panels] == [*LAYERS, "forward"]
+    assert cell(batches.panels[2], "tiled shared", 512).value == pytest.approx(25.12 / 512)
+    figure = draw_picture(shown["S3"]["S3-tiles"])
+    assert [axes.get_title("left") for axes in figure.axes] == list(LAYERS)
+    found = lines(figure.axes[0])
+    assert found["tiled shared (tile)"] == 3
+    assert found["im2col gemm gpu (block)"] > 3
+    assert not any(label.startswith(("sequential", "parallel im2col")) for label in found)
+
+
+def test_s4_map(shown):
+    chart = shown["S4"]["S4-map"]
+    assert chart.sizes == s4.CHART_SIZES
+    assert chart.channels == s4.CHART_CHANNELS
+    figure = draw_picture(chart)
+    assert [axes.get_title("left") for axes in figure.axes[:2]] == ["direct", "halo prefetch"]
+    cells = len(s4.CHART_SIZES) * len(s4.CHART_CHANNELS)
+    assert [len(axes.texts) for axes in figure.axes[:2]] == [cells, cells]
+    record = case_record("S4")
+    times = {
+        row["method"]: row["ours"]
+        for row in record["rows"]
+        if row["table"] == "chart" and row["size"] == "256" and row["problem"]["channels"] == 16
+    }
+    assert dict(chart.panels)["direct"][256, 16] == times["cudnn"] / times["direct"]
+
+
+def test_s4_map_is_blank_where_cudnn_is_missing():
+    record = case_record("S4")
+    gone = [row for row in record["rows"] if row["table"] == "chart" and row["method"] == "cudnn"]
+    for row in gone[1:]:
+        row["ours"] = None
+    chart = next(picture for picture in pictures(record) if picture.name == "S4-map")
+    assert [len(axes.texts) for axes in draw_picture(chart).axes[:2]] == [1, 1]
+
+
+def test_s4_bars(shown):
+    figure = draw_picture(shown["S4"]["S4-bars"])
+    assert [len(axes.containers[0]) for axes in figure.axes] == [
+        len(methods) for methods in (s4.POINT_METHODS, s4.SIMPLE_METHODS, s4.WINOGRAD_METHODS)
+    ]
+    point = shown["S4"]["S4-bars"].panels[0]
+    assert point.line == pytest.approx(cell(point, "", "cudnn").value / 1.2)
+    assert "1.2 times cuDNN's" in point.title
+
+
+def test_s5_causes_and_layers(shown):
+    (panel,) = shown["S5"]["S5-causes-244"].panels
+    assert [found.label for found in panel.series] == ["grid: 1d", "grid: 2d"]
+    assert list(panel.series[0].cells) == ["host serial", "host tree", "device serial", "device tree"]
+    assert (cell(panel, "grid: 1d", "host serial").value, cell(panel, "grid: 2d", "host tree").value) == (800.0, 100.0)
+    (panel,) = shown["S5"]["S5-layers-244"].panels
+    found = {place: each.value for place, each in panel.series[0].cells.items()}
+    assert found == {"conv1_1": 0.5, "conv1_2": 0.25, "fc6": 0.125}  # a pool multiplies nothing
+
+
+@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4", "S5"])
+def test_rooflines(shown, name):
+    chart = shown[name][f"{name}-roofline"]
+    assert isinstance(chart, Roofline)
+    ours = chart.panels[-1]
+    assert (ours.flop_per_s, ours.bytes_per_s) == (CEILINGS.flop_per_s, CEILINGS.bytes_per_s)
+    figure = draw_picture(chart)
+    assert len(figure.axes) == (2 if name == "S2" else 1)
+    labels = {dot.label for dot in ours.dots}
+    shown_dots = {label: count for label, count in lines(figure.axes[-1]).items() if label in labels}
+    assert sum(shown_dots.values()) == len(ours.dots)
+    assert "numpy" not in labels
+
+
+def test_a_dot_is_the_best_time_of_the_largest_problem(shown):
+    rows = [row for row in case_record("S2")["rows"] if row["variant"] == "gemm-basic"]
+    largest = {
+        "gemm-basic": [row for row in rows if row["table"] == "gemm_memory" and row["size"] == "4096"],
+        "gemm-basic with conversion": [row for row in rows if row["table"] == "layer"],
+    }
+    for label, chosen in largest.items():
+        (dot,) = (dot for dot in shown["S2"]["S2-roofline"].panels[1].dots if dot.label == label)
+        best = min(chosen, key=lambda row: row["ours"])
+        assert dot.intensity == best["flop"] / best["nbytes"]
+        assert dot.flop_per_s == pytest.approx(1e3 * best["flop"] / best["ours"])
+    labels = {dot.label for dot in shown["S2"]["S2-roofline"].panels[0].dots}
+    assert "gemm-by-block (failed launch)" in labels
+
+
+# How they look
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_no_text_lies_on_another(shown, record):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    for picture in shown[record].values():
+        figure = draw_picture(picture)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        texts = [figure._suptitle, *(text for legend in figure.legends for text in legend.get_texts())]
+        for axes in figure.axes:
+            texts += [axes._left_title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+            texts += [text for text in axes.get_xticklabels() if inside(text, axes.get_xlim(), 0)]
+            texts += [text for text in axes.get_yticklabels() if inside(text, axes.get_ylim(), 1)]
+        drawn = [text for text in texts if text.get_visible() and text.get_text()]
+        boxes = [text.get_window_extent(canvas.get_renderer()) for text in drawn]
+        page = figure.bbox
+        for i, box in enumerate(boxes):
+            assert min(box.x0, box.y0, page.x1 - box.x1, page.y1 - box.y1) >= 0, (picture.name, drawn[i])
+            hit = [drawn[j] for j, other in enumerate(boxes) if j > i and box.overlaps(other)]
+            assert not hit, (picture.name, drawn[i], hit)
+
+
+def inside(text, limits, axis):
+    """Whether a tick is within its axis: ticks outside have labels that are not drawn."""
+    return min(limits) <= text.get_position()[axis] <= max(limits)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(41205.7, "41206"), (18.62, "18.6"), (0.0364, "0.0364"), (0.00246, "0.0025"), (3e-5, "3e-05")]
+)
+def test_digits(value, text):
+    assert digits(value) == text
+    assert len(text) <= 6
+
+
+# Files
+
+
+def chart_of(series, **options):
+    panel = Panel("", tuple(Series(label, cells) for label, cells in series.items()))
+    return Chart("name", "title", (panel,), "x", "y", **options)
+
+
+def test_files_are_written_and_the_same_each_time(tmp_path):
+    record = case_record("S4", quick=True)
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        drawn = figures.draw(record, folder)
+        assert drawn.notes == ()
+        assert {path.name for path in drawn.paths} == {path.name for path in folder.iterdir()}
+    assert {path.stem for path in drawn.paths} == {"S4-map", "S4-bars", "S4-roofline"}
+    for path in drawn.paths:
+        content = path.read_bytes()
+        assert content == (tmp_path / "one" / path.name).read_bytes()
+        assert content.startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+        if path.suffix == ".svg":
+            assert not re.search(rb"<dc:date>", content)
+
+
+def test_a_figure_without_data_is_skipped_and_said(tmp_path):
+    drawn = figures.draw(case_record("S4", library=False, quick=True), tmp_path)
+    assert drawn.notes == ("no figure S4-map: no image has a time of ours and one of cuDNN",)
+    assert {path.stem for path in drawn.paths} == {"S4-bars", "S4-roofline"}
+
+
+@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S4", "S5", "comparison"])
+def test_a_record_without_rows_has_no_figures(tmp_path, name):
+    record = {**case_record("S1", quick=True), "experiment": name, "rows": []}
+    drawn = figures.draw(record, tmp_path)
+    assert drawn.paths == ()
+    assert drawn.notes
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_it_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures.importlib.util, "find_spec", lambda _: None)
+    drawn = figures.draw(case_record("S1", quick=True), tmp_path)
+    assert drawn == figures.Drawn((), (figures.NO_MATPLOTLIB,))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_variants_side_by_side(tmp_path):
+    record = case_record("S1", quick=True, sizes=(63,), strides=(1,))
+    rows = [row | {"table": "problems"} for row in record["rows"] if row["table"] == "methods"]
+    drawn = figures.draw({**record, "experiment": "comparison", "rows": rows}, tmp_path)
+    assert {path.stem for path in drawn.paths} == {"comparison-bars", "comparison-roofline"}
+
+
+def test_lab_run_draws(tmp_path):
+    from click.testing import CliRunner
+
+    from vgg16gpu.cli import cli
+
+    options = ["--device", "cpu", "--quick", "--sizes", "31", "--strides", "1", "--output", str(tmp_path)]
+    result = CliRunner().invoke(cli, ["lab", "run", "S1", *options])
+    assert result.exit_code == 0, result.output
+    names = {"S1.csv", "S1.json", "S1-methods.png", "S1-methods.svg", "S1-roofline.png", "S1-roofline.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert "4 pictures" in result.stdout

@@ -1,0 +1,138 @@
+"""ladder on the command line: table, JSON, chart, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from vgg16gpu.cli import cli
+from vgg16gpu.lab.ladder import climb, rungs
+from vgg16gpu.lab.ladder.plot import draw, write_plot
+from vgg16gpu.lab.ladder.report import BOUNDS
+from vgg16gpu.zoo.digits import heldout
+
+
+@pytest.fixture(autouse=True)
+def _one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climb, "SECONDS", 0.0)
+
+
+def ladder(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["ladder", "digits", "--device", "cpu", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ladder")
+    result = ladder("--rungs", "L,A,N,G", "--output", folder / "ladder.json", "--plot", folder / "ladder.png")
+    assert result.exit_code == 0, result.stderr
+    (folder / "ladder.txt").write_text(result.stdout)
+    return folder
+
+
+def test_the_table(written: Path) -> None:
+    text = (written / "ladder.txt").read_text()
+    for part in ("sums on the host", "register tile", "split-K", "onnxruntime, CPU", "ms (CPU)", "a CPU's", "missing"):
+        assert part in text
+    assert " ".join(BOUNDS.split()) in " ".join(text.split())
+    assert "N: a CPU has few cores" in text
+    assert text.index("sums on the host") < text.index("register tile") < text.index("engine's FFMA kernels")
+
+
+def test_the_file(written: Path) -> None:
+    content = json.loads((written / "ladder.json").read_text())
+    assert [rung["letter"] for rung in content["rungs"]] == ["A", "G", "L", "N"]
+    assert [rung["status"] for rung in content["rungs"]] == ["measured"] * 3 + ["missing"]
+    a, g, _, n = content["rungs"]
+    assert n["times"] is None
+    assert n["why"]
+    assert a["on_device"] is None
+    assert g["on_device"]["median_s"] > 0
+    assert g["times"]["samples"] >= 1
+    assert g["gain"]["measured"] == pytest.approx(a["times"]["median_s"] / g["times"]["median_s"])
+    assert content["onnxruntime"]["median_s"] > 0
+    assert content["environment"]["versions"]["onnxruntime"]
+    assert content["model"]["input_shape"] == [1, 1, 32, 32]
+    assert content["inputs"] is None
+
+
+def test_the_chart_is_the_same_for_the_same_numbers(written: Path, tmp_path: Path) -> None:
+    assert (written / "ladder.png").read_bytes().startswith(b"\x89PNG")
+    content = json.loads((written / "ladder.json").read_text())
+    for name in ("a.svg", "b.svg"):
+        write_plot(content, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_predictions_are_drawn_for_a_gpu_and_reports_at_their_size(written: Path) -> None:
+    content = json.loads((written / "ladder.json").read_text())
+
+    def legend() -> list[str]:
+        return [text.get_text().partition(":")[0] for text in draw(content).axes[0].get_legend().get_texts()]
+
+    assert {*legend()} == {"measured", "onnxruntime, CPU"}
+    content["device"]["kind"] = "cuda"
+    content["model"]["input_shape"] = [1, 3, 244, 244]
+    assert {*legend()} == {"measured", "onnxruntime, CPU", "predicted", "published, another card"}
+
+
+def test_no_word_of_the_chart_lies_over_another(written: Path) -> None:
+    content = json.loads((written / "ladder.json").read_text())
+    figure = draw(content)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    axes, renderer = figure.axes[0], canvas.get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in axes.texts + axes.get_yticklabels() if text.get_text()]
+    clashes = [(i, j) for i, a in enumerate(boxes) for j, b in enumerate(boxes[:i]) if a.overlaps(b)]
+    assert not clashes
+
+
+def test_json_alone() -> None:
+    result = ladder("--rungs", "M", "--json")
+    assert result.exit_code == 0
+    assert [rung["letter"] for rung in json.loads(result.stdout)["rungs"]] == ["M"]
+
+
+def test_your_own_inputs(tmp_path: Path) -> None:
+    x = heldout()[1][:3]
+    np.save(tmp_path / "x.npy", x)
+    result = ladder("--rungs", "E", "--inputs", tmp_path, "--output", tmp_path / "ladder.json")
+    assert result.exit_code == 0, result.stderr
+    assert "error: the largest of your inputs (3)" in result.stdout
+    assert json.loads((tmp_path / "ladder.json").read_text())["inputs"] == 3
+
+
+def test_wrong_scores_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climb, "TOLERANCES", {"fp32": 0.0})
+    result = ladder("--rungs", "E")
+    assert result.exit_code == 1
+    assert "wrong" in result.stdout
+    assert "E: the scores differ by" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rungs", "A,Z"), "'Z' is none of A, B"),
+        (("--plot", "x.gif"), "accepted are .png"),
+        (("--output", "/nowhere/x.json"), "/nowhere"),
+        (("--size", "30"), "30"),
+        (("--model", "x.onnx"), "the same"),
+        (("--inputs", "/nowhere"), "does not exist"),
+    ],
+)
+def test_refused(arguments: tuple[str, ...], words: str) -> None:
+    result = ladder(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+
+
+def test_help_names_the_rungs() -> None:
+    result = CliRunner().invoke(cli, ["ladder", "--help"])
+    assert f"A to {rungs.LETTERS[-1]}" in result.stdout

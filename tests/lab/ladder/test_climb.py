@@ -1,0 +1,352 @@
+"""The whole ladder on narrow networks: every rung that a device has against onnxruntime, and what has no time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.support.onnx_models import Model
+from vgg16gpu.bench.measure import timing
+from vgg16gpu.bench.measure.timing import Summary
+from vgg16gpu.bench.session import sample_inputs
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Conv, Pool, Relu
+from vgg16gpu.compiler.model import Model as OnnxModel
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import DeviceError, KernelError, ModelError
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.lab.ladder import climb as climbing
+from vgg16gpu.lab.ladder import net
+from vgg16gpu.lab.ladder import rungs as rungs_module
+from vgg16gpu.lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
+from vgg16gpu.lab.ladder.layers import sites, unfused
+from vgg16gpu.lab.ladder.planned import _OneByOne
+from vgg16gpu.lab.ladder.report import BOUNDS, PRECISIONS
+from vgg16gpu.lab.ladder.rung import Setting
+from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
+from vgg16gpu.pictures.inputs import NamedInput
+from vgg16gpu.zoo.generate import make_vgg
+
+SIMPLE = "ABCDEFGHIJK"  # on kernels of the ladder alone
+ON_A_CPU = "LMPT"  # of the engine's
+
+
+@pytest.fixture(autouse=True)
+def _one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """36 pixels: a pool drops a row and a column of a map of 9."""
+    path = tmp_path_factory.mktemp("ladder") / "narrow.onnx"
+    make_vgg(path, width=8, hidden=64, size=36, classes=10)
+    return path
+
+
+def setting(path: Path, device: Device) -> Setting:
+    model = OnnxModel(path)
+    graph = model.graph()
+    return Setting(model, graph, resolve_input_shape(graph, 1), device, device.facts.kind)
+
+
+def climbed(path: Path, device: Device, letters: str = "".join(LETTERS)) -> dict[str, Outcome]:
+    where = setting(path, device)
+    x = sample_inputs(where.shape[1:])[:1]
+    reference, _ = onnxruntime_scores(where, x)
+    rungs = [rung for rung in RUNGS if rung.letter in letters]
+    said: list[str] = []
+    outcomes = climb(where, rungs, x, reference, said.append)
+    assert [line[0] for line in said] == [outcome.rung.letter for outcome in outcomes] == [r.letter for r in rungs]
+    return {outcome.rung.letter: outcome for outcome in outcomes}
+
+
+def test_every_rung_that_the_device_has_is_right_and_timed(device: Device, narrow: Path) -> None:
+    outcomes = climbed(narrow, device)
+    assert not [(letter, outcome.why) for letter, outcome in outcomes.items() if outcome.status == "wrong"]
+    measured = {letter for letter, outcome in outcomes.items() if outcome.status == "measured"}
+    assert {*SIMPLE, *ON_A_CPU} <= measured
+    if device.facts.kind == "cpu":
+        assert measured == {*SIMPLE, *ON_A_CPU}
+        assert "CPU" in outcomes["N"].why
+        assert "CUDA graphs" in outcomes["O"].why
+    for outcome in outcomes.values():
+        assert (outcome.times is not None) == (outcome.status == "measured")
+        assert bool(outcome.why) == (outcome.status != "measured")
+        if outcome.times:
+            assert outcome.error is not None
+            assert outcome.error <= TOLERANCES[outcome.rung.precision]
+            assert outcome.rung.precision != "fp32" or outcome.error < 1e-5  # this narrow one is better than it must be
+            assert (outcome.device is None) == (outcome.rung.letter in "AB")
+
+
+def test_a_net_with_scales_climbs_to_int8(device: Device) -> None:
+    outcomes = climbed(digits_model(), device, "ADGT")
+    assert {letter: outcome.status for letter, outcome in outcomes.items()} == dict.fromkeys("ADGT", "measured")
+
+
+@pytest.mark.sanitize
+def test_nets_of_simple_kernels_are_clean(device: Device, tmp_path: Path) -> None:
+    model = Model(("n", 2, 7, 9))
+    pooled = model.node("MaxPool", [model.conv("input", "a", 2, 3)], "b", kernel_shape=[2, 2], strides=[2, 2])
+    model.gemm(model.node("Flatten", [pooled], "f"), "scores", 3 * 3 * 4, 4)
+    opened = OnnxModel(written(model, tmp_path))
+    where = Setting(opened, opened.graph(), (1, 2, 7, 9), device, "")
+    x = np.random.default_rng(0).standard_normal((1, 2, 7, 9)).astype(np.float32)
+    scores = []
+    for rung in RUNGS[: len(SIMPLE)]:
+        running = rung.open(where)
+        scores.append(running.run(x))
+        np.testing.assert_array_equal(running.run(x), scores[-1])
+        running.close()
+        running.close()
+    for other in scores[1:]:
+        np.testing.assert_allclose(other, scores[0], rtol=1e-5, atol=1e-6)
+
+
+def test_what_no_kernel_writes_is_nan(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not what the rung before has left there."""
+    where = setting(digits_model(), device)
+    x = sample_inputs(where.shape[1:])[:1]
+    rungs = RUNGS[1], RUNGS[4]
+    for rung in rungs:
+        running = rung.open(where)
+        assert np.isfinite(running.run(x)).all()
+        running.close()
+    monkeypatch.setattr(net._Memory, "bind", lambda *_: lambda: None)
+    for rung in rungs:
+        running = rung.open(where)
+        assert np.isnan(running.run(x)).all()
+        running.close()
+
+
+def test_layers_that_simple_kernels_do_not_know(device: Device, tmp_path: Path) -> None:
+    model = Model(("n", 3, 8, 8))
+    pooled = model.node("AveragePool", [model.conv("input", "a", 3, 4)], "b", kernel_shape=[2, 2], strides=[2, 2])
+    model.gemm(model.node("Flatten", [pooled], "f"), "scores", 4 * 4 * 4, 5)
+    outcomes = climbed(written(model, tmp_path), device, "AELM")
+    assert {letter: outcome.status for letter, outcome in outcomes.items()} == {
+        "A": "missing",
+        "E": "missing",
+        "L": "measured",
+        "M": "measured",
+    }
+    assert "Pool 'b'" in outcomes["E"].why
+    assert "engine's FFMA kernels" in outcomes["E"].why
+
+
+def written(model: Model, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(model.proto().SerializeToString())
+    return path
+
+
+# What is not timed, and how often what is
+
+
+class Fixed:
+    """Runs to these scores; counts."""
+
+    def __init__(self, scores: Array, error: Exception | None = None) -> None:
+        self.scores, self.error, self.runs, self.closed = scores, error, 0, 0
+
+    def run(self, _: Array) -> Array:
+        self.runs += 1
+        if self.error:
+            raise self.error
+        return self.scores
+
+    def device_seconds(self, _: int) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+REFERENCE = np.array([[1.0, 2.0]], np.float32)
+
+
+def outcome_of(running: Fixed | Exception) -> Outcome:
+    def opened(_: Setting) -> Fixed:
+        if isinstance(running, Exception):
+            raise running
+        return running
+
+    rung = replace(RUNGS[0], open=opened)
+    where = Setting(None, None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
+    return climb(where, [rung], REFERENCE, REFERENCE, lambda _: None)[0]
+
+
+@pytest.mark.parametrize("scores", [REFERENCE * 1.01, REFERENCE * np.nan, REFERENCE[:, ::-1]])
+def test_wrong_scores_get_no_time(scores: Array) -> None:
+    running = Fixed(scores)
+    outcome = outcome_of(running)
+    assert (outcome.status, outcome.times, running.runs, running.closed) == ("wrong", None, 1, 1)
+    assert "differ" in outcome.why
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(None, "measured"), (0, "wrong"), (2, "wrong")])
+def test_every_image_is_checked_and_the_first_timed(
+    wrong: int | None, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
+    reference = np.array([[1.0, 2.0], [3.0, 5.0], [-1.0, 4.0]], np.float32)
+    seen: list[int] = []
+
+    class Each(Fixed):
+        def run(self, x: Array) -> Array:
+            seen.append(int(x[0, 0]))
+            return reference[seen[-1] :][:1] * (1.01 if seen[-1] == wrong else 1.0)
+
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    rung = replace(RUNGS[0], open=lambda _: Each(reference))
+    where = Setting(None, None, (1, 1, 1, 1), SimpleNamespace(), "cpu")
+    (outcome,) = climb(where, [rung], x, reference, lambda _: None)
+    assert (outcome.status, seen[:3]) == (status, [0, 1, 2])
+    assert {*seen[3:]} == ({0} if status == "measured" else set())
+
+
+def test_onnxruntime_has_a_row_for_each_image(narrow: Path, device: Device) -> None:
+    where = setting(narrow, device)
+    x = sample_inputs(where.shape[1:])[:3]
+    scores, line = onnxruntime_scores(where, x)
+    assert scores.shape == (3, 10)
+    assert line.samples >= 1
+    for image, row in zip(x, scores, strict=True):
+        np.testing.assert_allclose(onnxruntime_scores(where, image[np.newaxis])[0][0], row, rtol=1e-4, atol=1e-4)
+
+
+def test_int8_is_calibrated_on_the_users_inputs(narrow: Path, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Array] = []
+
+    def noted(_: object, items: list[NamedInput]) -> SimpleNamespace:
+        given.extend(item.array for item in items)
+        raise ModelError("seen")
+
+    monkeypatch.setattr(rungs_module, "calibrate", noted)
+    x = sample_inputs((3, 36, 36))[:2] * 3
+    rung = RUNGS[LETTERS.index("T")]
+    with pytest.raises(ModelError, match="seen"):
+        rung.open(replace(setting(narrow, device), inputs=x))
+    np.testing.assert_array_equal(np.stack(given), x)
+
+
+def test_a_run_that_fails_is_wrong_and_closed() -> None:
+    running = Fixed(REFERENCE, KernelError("gave up"))
+    outcome = outcome_of(running)
+    assert (outcome.status, outcome.why, outcome.times, running.closed) == ("wrong", "gave up", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ModelError("no"), "missing"), (DeviceError("no"), "missing"), (KernelError("no"), "wrong")]
+)
+def test_what_cannot_be_opened(error: Exception, status: str) -> None:
+    outcome = outcome_of(error)
+    assert (outcome.status, outcome.why, outcome.times) == (status, "no", None)
+
+
+def test_a_long_checked_run_is_the_only_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.0)
+    running = Fixed(REFERENCE)
+    assert outcome_of(running).times is not None
+    assert running.runs == 2
+    monkeypatch.setattr(climbing, "PATIENCE", 0.0)
+    patient = Fixed(REFERENCE)
+    outcome = outcome_of(patient)
+    assert outcome.times is not None
+    assert (outcome.times.samples, patient.runs) == (1, 1)
+
+
+def test_samples_end_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(climbing, "SECONDS", 0.5)
+
+    def run() -> None:
+        now[0] += 0.2
+
+    assert climbing._samples(run, 0.2) == pytest.approx([0.2] * 3)
+
+
+def test_short_runs_are_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(climbing, "WARM_UP", 0.1)
+    ticks = [0.05, 0.06, 1.0]  # the checked run took 0.01
+    monkeypatch.setattr(climbing, "wall", lambda _: ticks.pop(0))
+    assert climbing._samples(lambda: None, 0.01) == [1.0]
+
+
+# Gains
+
+
+def reached(letter: str, seconds: float | None) -> Outcome:
+    rung = RUNGS[LETTERS.index(letter)]
+    if seconds is None:
+        return Outcome(rung, "missing", "why")
+    return Outcome(rung, "measured", "", 0.0, Summary(seconds, seconds, seconds, 1))
+
+
+def test_gains_are_over_the_last_rung_with_a_time() -> None:
+    found = gains([reached("A", 8.0), reached("B", 2.0), reached("C", None), reached("D", 0.5)])
+    b, c, d = (RUNGS[LETTERS.index(letter)].predicted for letter in "BCD")
+    assert [gain.measured for gain in found] == [None, 4.0, None, 4.0]
+    assert [gain.predicted for gain in found] == [None, b, c, c * d]
+
+
+def test_a_rung_left_out_counts_in_the_prediction() -> None:
+    (_, gain) = gains([reached("E", 3.0), reached("G", 1.0)])
+    f, g = (RUNGS[LETTERS.index(letter)].predicted for letter in "FG")
+    assert (gain.measured, gain.predicted) == (3.0, f * g)
+
+
+def test_the_table_of_rungs_is_whole() -> None:
+    assert "".join(LETTERS) == "ABCDEFGHIJKLMNOPQRST"
+    assert [rung.letter for rung in RUNGS if rung.predicted is None] == ["A"]
+    assert all(rung.reason and rung.idea and len(rung.name) <= 24 for rung in RUNGS)
+    assert [rung.published_ms for rung in RUNGS[:3]] == [20803.31, 1197.87, None]
+    assert all("minus infinity" in rung.note for rung in RUNGS[:2])
+
+
+def test_the_bounds_are_said_as_they_are_used() -> None:
+    assert {name: TOLERANCES[name] for name in PRECISIONS} == {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.5}
+    assert "0.0001 (fp32), 0.02 (fp16), 0.5 (int8)" in BOUNDS
+
+
+def test_what_is_several_things_or_a_switch_says_so() -> None:
+    notes = {rung.letter: rung.note for rung in RUNGS}
+    assert "Not one idea" in notes["L"]
+    assert all("no file of its own" in notes[letter] for letter in "MNO")
+    alone = [rung.source for rung in RUNGS if rung.letter in SIMPLE]
+    assert len({*alone}) == len(SIMPLE)  # every other rung of the simple kernels has a file
+
+
+# Layers and launches
+
+
+def test_fused_operators_come_apart(narrow: Path) -> None:
+    graph = OnnxModel(narrow).graph()
+    apart = unfused(graph, relu=True)
+    assert not any(op.pool for op in apart.ops if isinstance(op, Conv))
+    assert sum(isinstance(op, Pool) for op in apart.ops) == 5
+    assert sum(isinstance(op, Relu) for op in apart.ops) == 15
+    assert apart.outputs == graph.outputs
+    assert [site.y_shape for site in sites(graph, (1, 3, 36, 36))][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
+
+
+def test_one_by_one_launches_every_step(device: Device) -> None:
+    calls: list[object] = []
+    fake = SimpleNamespace(
+        bind=lambda steps, bases: lambda: calls.append((steps, bases)), unbind=calls.append, facts=device.facts
+    )
+    each = _OneByOne(fake)
+    launch = each.bind(["a", "b"], {})
+    launch()
+    assert calls == [(["a"], {}), (["b"], {})]
+    each.unbind(launch)
+    assert len(calls) == 4
+    each.unbind(print)
+    assert calls[-1] is print
+    assert each.facts is device.facts

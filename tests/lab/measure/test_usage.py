@@ -1,0 +1,115 @@
+"""lab/measure/usage.py: what kernels take, and what a multiprocessor has room for."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from vgg16gpu.cli import cli
+from vgg16gpu.devices.base import KernelResources
+from vgg16gpu.devices.cuda.compiler import find_nvcc
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.lab.measure import usage
+from vgg16gpu.lab.measure.usage import LIMITS, NO_COMPILER, resident, usages
+from vgg16gpu.lab.variants import variants
+
+HOPPER = LIMITS[9, 0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "threads", "registers", "shared", "expected"),
+    [
+        (HOPPER, 256, 32, 0, (8, "threads")),
+        (HOPPER, 256, 33, 0, (6, "registers")),  # 1056 of a warp are 1280, a multiple of 256
+        (HOPPER, 256, 64, 8192, (4, "registers")),
+        (HOPPER, 16, 32, 0, (32, "blocks")),
+        (HOPPER, 128, 168, 227 << 10, (1, "shared")),
+        (HOPPER, 256, 32, 47 << 10, (4, "shared")),  # 228 KiB are four times 47 + 1, not five
+        (HOPPER, 1024, 255, 0, (0, "registers")),
+        (LIMITS[8, 9], 256, 32, 0, (6, "threads")),
+        (LIMITS[7, 5], 512, 16, 32 << 10, (2, "threads")),
+        (LIMITS[7, 0], 64, 16, 48 << 10, (2, "shared")),
+    ],
+)
+def test_resident_blocks(limits, threads, registers, shared, expected):
+    assert resident(limits, threads, registers, shared) == expected
+
+
+@pytest.fixture
+def no_card(monkeypatch):
+    def refuse(name):
+        raise DeviceError(f"no {name}")
+
+    monkeypatch.setattr(usage, "open_device", refuse)
+
+
+def chosen(*names):
+    return [variant for variant in variants() if variant.name in names]
+
+
+@pytest.mark.usefixtures("no_card")
+def test_as_nvcc_says():
+    if find_nvcc() is None:
+        pytest.skip("no nvcc")
+    found = usages(chosen("tiled-shared", "gemm-register"))
+    assert (found.capability, found.card) == ((9, 0), "")
+    kernels = {taken.kernel.split("<")[0]: taken for taken in found.kernels}
+    tile = kernels["tiled_shared_f32"]
+    assert (tile.variant, tile.source, tile.block) == ("tiled-shared", "lab/tiled_shared.cu", (16, 16, 1))
+    assert tile.shared_nbytes == 4 * 18**2
+    assert 16 <= tile.registers <= 64
+    assert kernels["gemm_register"].shared_nbytes == 2 * 4 * 16 * 64
+    assert {"im2col_taps", "gemm_register"} <= {*kernels}
+    assert all(taken.occupancy == taken.resident_blocks * 256 / 2048 for taken in found.kernels)
+    assert found.content["kernels"][0]["block"] == (16, 16, 1)
+
+
+@pytest.mark.usefixtures("no_card")
+def test_without_a_compiler_a_line_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(usage, "find_nvcc", lambda: None)
+    with pytest.raises(DeviceError, match="cuda_setup") as raised:
+        usages(variants())
+    assert str(raised.value) == NO_COMPILER
+
+
+@pytest.mark.usefixtures("no_card")
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'no licence' >&2\nexit 1\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(usage, "find_nvcc", lambda: nvcc)
+    with pytest.raises(KernelError, match="no licence"):
+        usages(chosen("direct-chw"))
+
+
+@pytest.mark.usefixtures("no_card")
+def test_the_list(monkeypatch):
+    def compiled(kernels, *_):
+        return dict.fromkeys(kernels, KernelResources(40, 1024, 8))
+
+    monkeypatch.setattr(usage, "find_nvcc", lambda: "nvcc")
+    monkeypatch.setattr(usage, "nvcc_release", lambda _: "13.0.88")
+    monkeypatch.setattr(usage, "_compiled", compiled)
+    shown = CliRunner().invoke(cli, ["lab", "list", "--kernels"]).stdout
+    assert "compute capability 9.0, nvcc 13.0.88" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines() if "│" in line)
+    (row,) = (line for line in shown.splitlines() if "direct_chw_f32 " in line)
+    assert [cell.strip() for cell in row.split("│")][1:-1] == [
+        "direct_chw_f32", "40", "1024", "6", "75 %", "registers",
+    ]  # fmt: skip
+    assert "direct_chw_f32<3>: 8 bytes of each thread" in shown
+    found = json.loads(CliRunner().invoke(cli, ["lab", "list", "--kernels", "--json"]).stdout)
+    assert {taken["variant"] for taken in found["kernels"]} == {variant.name for variant in variants()}
+    monkeypatch.setattr(usage, "find_nvcc", lambda: None)
+    refused = CliRunner().invoke(cli, ["lab", "list", "--kernels"])
+    assert refused.exit_code == 2
+    assert "no GPU and no nvcc" in refused.stderr
+
+
+@pytest.mark.gpu
+def test_as_the_card_says():
+    found = usages(variants())
+    assert found.card
+    names = {variant.name for variant in variants() if found.capability == (9, 0) or not variant.hopper}
+    assert {taken.variant for taken in found.kernels} == names
+    assert all(taken.registers > 0 and taken.resident_blocks > 0 for taken in found.kernels)

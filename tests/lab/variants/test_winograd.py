@@ -1,0 +1,46 @@
+"""kernels/lab/winograd.cu: odd and even sizes, each tap, its error, and what it does not do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.lab.harness import check
+from vgg16gpu.devices.base import Device
+from vgg16gpu.lab.measure.trial import RefusedError, Trial
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variants.winograd import VARIANTS
+
+(VARIANT,) = VARIANTS
+
+
+@pytest.mark.parametrize("outputs", VARIANT.parameters["outputs"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (3, 3), (2, 30), (31, 2)], ids=str)
+def test_odd_and_even_sizes(device: Device, size: tuple[int, int], outputs: int) -> None:
+    check(device, VARIANT, Problem(2, 3, *size, 9, padding=1), {"outputs": outputs})
+
+
+def test_many_channels_stay_within_the_tolerance(device: Device) -> None:
+    check(device, VARIANT, Problem(1, 512, 7, 7, 12, padding=1))
+
+
+@pytest.mark.parametrize("tap", range(9))
+def test_each_tap_alone_moves_the_image_and_is_exact(device: Device, tap: int) -> None:
+    """Small integers: the transforms halve and add up without rounding."""
+    problem = Problem(1, 1, 7, 6, 1, padding=1)
+    x = np.arange(42, dtype=np.float32).reshape(problem.x_shape)
+    weight = np.zeros(problem.weight_shape, np.float32)
+    weight.reshape(-1)[tap] = 1
+    with Trial(device, VARIANT, problem, inputs=(x, weight)) as trial:
+        assert np.array_equal(trial.run(), problem.expected(x, weight))
+
+
+@pytest.mark.parametrize("other", [{"kernel": 5}, {"kernel": 1}, {"stride": 2}], ids=str)
+def test_other_kernels_and_strides_are_refused(device: Device, other: dict[str, int]) -> None:
+    with pytest.raises(RefusedError, match=r"winograd: F\(2x2,3x3\) does 3x3 kernels at stride 1"):
+        Trial(device, VARIANT, Problem(1, 1, 9, 9, 1, **other))
+
+
+def test_filters_that_cannot_be_read_by_fours_are_refused(device: Device) -> None:
+    with pytest.raises(RefusedError, match="'outputs' is 6"):
+        Trial(device, VARIANT, Problem(1, 1, 9, 9, 1), {"outputs": 6})

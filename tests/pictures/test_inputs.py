@@ -1,0 +1,217 @@
+"""pictures/inputs.py: every accepted form, and one line for everything else."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.inputs import InputSpec, batched, expand_paths, read_inputs
+
+SHAPE = (3, 4, 5)
+SPEC = InputSpec(SHAPE, open_size=True, nonfinite_advice="give --some-option")
+RNG = np.random.default_rng(3)
+FLOATS = RNG.standard_normal((2, *SHAPE)).astype(np.float32)
+PIXELS = RNG.integers(0, 256, (2, 4, 5, 3), dtype=np.uint8)
+
+
+def read(*paths, spec=SPEC):
+    return list(read_inputs(paths, spec))
+
+
+def text_of(array):
+    return " ".join(f"{v:.9g}" for v in array.ravel())
+
+
+def refusal(path, spec=SPEC):
+    with pytest.raises(InputError) as caught:
+        read(path, spec=spec)
+    message = str(caught.value)
+    assert path.name in message
+    assert "\n" not in message
+    return message
+
+
+def test_text_one_and_several(tmp_path):
+    (tmp_path / "one.txt").write_text(text_of(FLOATS[0]))
+    (tmp_path / "two.txt").write_text(text_of(FLOATS))
+    one, first, second = read(tmp_path / "one.txt", tmp_path / "two.txt")
+    np.testing.assert_array_equal(one.array, FLOATS[0])
+    np.testing.assert_array_equal(second.array, FLOATS[1])
+    assert one.name == str(tmp_path / "one.txt")
+    assert first.name == str(tmp_path / "two.txt") + "[0]"
+
+
+def test_standard_input(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(text_of(FLOATS[0]).encode()))
+    monkeypatch.setattr(sys, "stdin", stream)
+    (item,) = read("-")
+    assert item.name == "standard input"
+    np.testing.assert_array_equal(item.array, FLOATS[0])
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", None])
+def test_empty_or_closed_standard_input(monkeypatch, content):
+    monkeypatch.setattr(sys, "stdin", None if content is None else io.TextIOWrapper(io.BytesIO(content)))
+    with pytest.raises(InputError, match="'standard input' is empty"):
+        read("-")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
+def test_npy_floats_are_channels_first(tmp_path, dtype):
+    np.save(tmp_path / "a.npy", FLOATS.astype(dtype))
+    items = read(tmp_path / "a.npy")
+    assert [item.array.dtype for item in items] == [np.float32] * 2
+    np.testing.assert_array_equal(items[1].array, FLOATS.astype(dtype)[1].astype(np.float32))
+
+
+def test_pixels_are_rgb_and_get_the_order_of_the_network(tmp_path):
+    np.save(tmp_path / "a.npy", PIXELS)
+    np.savez(tmp_path / "a.npz", PIXELS)
+    spec = InputSpec(SHAPE, preprocess=Preprocess.named("keras"))
+    for name in ("a.npy", "a.npz"):
+        for item, pixels in zip(read(tmp_path / name, spec=spec), PIXELS, strict=True):
+            np.testing.assert_array_equal(item.array, pixels[..., ::-1])
+    np.save(tmp_path / "a.npy", np.ones((1, *SHAPE), np.float32) * np.arange(3)[:, None, None])
+    (item,) = read(tmp_path / "a.npy", spec=spec)  # numbers are as they are
+    assert item.array[:, 0, 0].tolist() == [0, 1, 2]
+
+
+def test_npy_bytes_are_pixels_channels_last(tmp_path):
+    np.save(tmp_path / "a.npy", PIXELS[0])
+    (item,) = read(tmp_path / "a.npy")
+    assert item.array.dtype == np.uint8
+    np.testing.assert_array_equal(item.array, PIXELS[0])
+
+
+def test_npz_holds_several(tmp_path):
+    np.savez(tmp_path / "a.npz", cat=FLOATS[0], dogs=PIXELS)
+    names = [item.name.removeprefix(str(tmp_path)) for item in read(tmp_path / "a.npz")]
+    assert names == ["/a.npz[cat]", "/a.npz[dogs][0]", "/a.npz[dogs][1]"]
+
+
+def test_folder_is_sorted_and_images_only(tmp_path):
+    for name in ("b.png", "a.JPG", "c.bmp", "d.webp"):
+        Image.fromarray(PIXELS[0]).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "sub.png").mkdir()
+    names = [item.name.rsplit("/", 1)[1] for item in read(tmp_path)]
+    assert names == ["a.JPG", "b.png", "c.bmp", "d.webp"]
+    assert len(expand_paths([tmp_path, "-", tmp_path / "b.png"])) == 6
+
+
+def test_inputs_are_read_one_by_one(tmp_path):
+    Image.fromarray(PIXELS[0]).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"broken")
+    items = read_inputs([tmp_path], SPEC)
+    assert next(items).array.shape == (4, 5, 3)
+    with pytest.raises(InputError, match=r"b\.png"):
+        next(items)
+
+
+def test_vector_models(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((7, 6), np.float32))
+    assert len(read(tmp_path / "a.npy", spec=InputSpec((6,)))) == 7
+    (tmp_path / "a.txt").write_text("1 2 3 4 5 6")
+    assert read(tmp_path / "a.txt", spec=InputSpec((6,)))[0].array.shape == (6,)
+    Image.fromarray(PIXELS[0]).save(tmp_path / "a.png")
+    refusal(tmp_path / "a.png", spec=InputSpec((6,)))
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((4, 5), np.float32), ["rank 2", "(3, 4, 5)"]),
+        (np.zeros((1, 1, 3, 4, 5), np.float32), ["rank 5"]),
+        (np.zeros((2, 4, 5, 3), np.float32), ["transpose", "0, 3, 1, 2"]),
+        (np.zeros((3, 4, 5), np.uint8), ["uint8", "(4, 5, 3)", "transpose"]),
+        (np.zeros((3, 9, 9), np.float32), ["(3, 9, 9)", "--size 9"]),
+        (np.zeros((0, 3, 4, 5), np.float32), ["(0, 3, 4, 5)", "holds no inputs"]),
+        (np.zeros((3, 4, 5), np.int64), ["int64", "uint8"]),
+        (np.zeros((3, 4, 5), complex), ["complex128"]),
+        (np.full((3, 4, 5), 1e300), ["too large for float32"]),
+    ],
+)
+def test_wrong_arrays(tmp_path, array, words):
+    np.save(tmp_path / "a.npy", array)
+    np.savez(tmp_path / "a.npz", x=array)
+    for path in (tmp_path / "a.npy", tmp_path / "a.npz"):
+        message = refusal(path)
+        assert all(word in message for word in words), message
+
+
+def test_no_size_is_advised_for_a_model_whose_size_is_fixed(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 9, 9), np.float32))
+    (tmp_path / "a.txt").write_text("1 " * 3 * 9 * 9)
+    for name in ("a.npy", "a.txt"):
+        assert "--size 9" in refusal(tmp_path / name)
+        assert "--size" not in refusal(tmp_path / name, InputSpec(SHAPE))
+
+
+def test_an_archive_without_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz")
+    assert "holds no arrays" in refusal(tmp_path / "a.npz")
+    assert "broken" not in refusal(tmp_path / "a.npz")
+
+
+def test_pickles_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], dtype=object))
+    np.savez(tmp_path / "a.npz", x=np.array([{"a": 1}], dtype=object))
+    assert "pickled" in refusal(tmp_path / "a.npy")
+    assert "pickled" in refusal(tmp_path / "a.npz")
+
+
+def test_broken_files(tmp_path):
+    np.save(tmp_path / "whole.npy", FLOATS)
+    np.savez(tmp_path / "whole.npz", x=FLOATS)
+    npy, npz = (tmp_path / "whole.npy").read_bytes(), (tmp_path / "whole.npz").read_bytes()
+    damaged = npz[:200] + bytes(b ^ 0xFF for b in npz[200:240]) + npz[240:]
+    for name, content in {
+        "empty.npy": b"",
+        "text.npy": b"1 2 3",
+        "short.npy": npy[:-10],
+        "header.npy": npy[:20],
+        "pickle.npy": b"\x80\x04\x95",
+        "short.npz": npz[:100],
+        "damaged.npz": damaged,
+        "empty.npz": b"",
+        "empty.txt": b" \n",
+        "words.txt": b"1 2 three",
+        "count.txt": b"1 2 3",
+        "text.png": b"hello",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        refusal(tmp_path / name)
+
+
+def test_paths_that_cannot_be_inputs(tmp_path):
+    (tmp_path / "a.onnx").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    assert "does not exist" in refusal(tmp_path / "missing.png")
+    assert ".npz" in refusal(tmp_path / "a.onnx")
+    assert "no images" in refusal(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nonfinite_is_refused_unless_allowed(tmp_path, value):
+    bad = FLOATS[0].copy()
+    bad[2, 1, 0] = value
+    np.save(tmp_path / "a.npy", bad)
+    (tmp_path / "a.txt").write_text(text_of(bad))
+    for name in ("a.npy", "a.txt"):
+        message = refusal(tmp_path / name)
+        assert "[2, 1, 0]" in message
+        assert "give --some-option" in message
+        assert "--allow-nonfinite" not in message
+        (item,) = read(tmp_path / name, spec=InputSpec(SHAPE, allow_nonfinite=True))
+        np.testing.assert_array_equal(item.array, bad)
+
+
+def test_batches_hold_one_type(tmp_path):
+    np.save(tmp_path / "a.npy", np.concatenate([FLOATS, FLOATS])[:3])
+    np.save(tmp_path / "b.npy", PIXELS)
+    sizes = [len(batch) for batch in batched(read_inputs([tmp_path / "a.npy", tmp_path / "b.npy"], SPEC), 2)]
+    assert sizes == [2, 1, 2]

@@ -1,0 +1,525 @@
+"""Streams: the same answers as runs, in order, whatever is overlapped, abandoned, refused or shared."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.test_device_array import ByDlpack, ByInterface
+from tests.support.kernel_harness import assert_same_bits
+from vgg16gpu import Engine
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
+from vgg16gpu.devices.base import Counters, Device, Lane
+from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, Stager
+from vgg16gpu.errors import DeviceError, InputError
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.synthetic import structured_images
+from vgg16gpu.runtime.batcher import Item, cut, flow
+from vgg16gpu.runtime.double_buffer import DEPTH, Pipeline, Port, Span
+from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.zoo.generate import make_vgg
+
+SIZE = 32
+PARTS = (3, 1, 7, 1, 1, 4, 2)  # rows of the items of a stream
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=SIZE, width=8, hidden=32, classes=10)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Any:
+    return structured_images(sum(PARTS), SIZE, seed=5)
+
+
+def items(x: Any) -> list[Any]:
+    return np.split(x, np.cumsum(PARTS)[:-1])
+
+
+@pytest.fixture
+def engine(device: Device, model: Path) -> Iterator[Engine]:
+    """On float32 kernels, whose bits do not depend on the batch size: runs and streams make different batches."""
+    with Engine(model, device=device.facts.kind, batch=[1, 4], kernels="ffma") as opened:
+        yield opened
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert_same_bits(one, other, f"item {index}")
+
+
+# ---- The same as run
+
+
+@pytest.mark.parametrize("batch", [None, 1, 4])
+@pytest.mark.parametrize("element_type", ["uint8", "float32"])
+def test_a_stream_gives_what_runs_give(engine: Engine, pixels: Any, element_type: str, batch: int | None) -> None:
+    x = pixels if element_type == "uint8" else normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    expected = [engine.run(item) for item in items(x)]
+    assert_same(list(engine.stream(items(x), batch)), expected)
+    assert_same(list(engine.stream(iter(items(x)), batch)), expected)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_any_kernels_give_the_same_bits_at_one_batch_size(
+    device: Device, model: Path, pixels: Any, precision: str, batch: int
+) -> None:
+    with Engine(model, device=device.facts.kind, batch=batch, precision=precision) as engine:
+        expected: list[Any] = [engine.run(item) for item in items(pixels)]
+        assert_same(list(engine.stream(items(pixels))), expected)
+        backwards: list[Any] = list(engine.stream(items(pixels[::-1])))
+        assert_same_bits(np.concatenate(backwards)[::-1], np.concatenate(expected))
+
+
+def test_any_kernels_give_the_same_bits_in_full_batches(device: Device, model: Path, pixels: Any) -> None:
+    """Of one size, where the engine has several; those of another size are as right."""
+    x = pixels[: 4 * (len(pixels) // 4)]
+    with Engine(model, device=device.facts.kind, batch=[1, 4]) as engine:
+        expected: Any = engine.run(x)
+        streamed: list[Any] = list(engine.stream(np.split(x, (3, 4, 11, 12))))
+        assert_same_bits(np.concatenate(streamed), expected)
+        alone: list[Any] = list(engine.stream([x], 1))
+        one_by_one: list[Any] = [engine.run(image[None]) for image in x]
+        assert_same_bits(alone[0], np.concatenate(one_by_one))
+    assert (score_error(alone[0], expected) <= SCORE_TOLERANCE).all()
+
+
+def test_a_stream_of_nothing(engine: Engine) -> None:
+    before = engine.counters
+    assert list(engine.stream([])) == []
+    assert engine.counters == before
+
+
+def test_element_types_may_change(engine: Engine, pixels: Any) -> None:
+    numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    mixed = [pixels[:3], pixels[3:5], numbers[5:6], numbers[6:9], pixels[9:10]]
+    assert_same(list(engine.stream(mixed)), [engine.run(item) for item in mixed])
+
+
+def test_several_outputs_and_inputs_by_name(device: Device, model: Path, pixels: Any) -> None:
+    names = ["output", "/classifier/classifier.4/Relu_output_0"]
+    with Engine(model, device=device.facts.kind, batch=2, outputs=names) as engine:
+        found = list(engine.stream({"input": item} for item in items(pixels)))
+        for outputs, item in zip(found, items(pixels), strict=True):
+            assert_same(list(outputs), list(engine.run(item)))
+
+
+def test_memory_may_be_used_again_for_the_next_item(engine: Engine, pixels: Any) -> None:
+    def refilled() -> Iterator[Any]:
+        memory = np.empty_like(pixels[:1])
+        for image in pixels:
+            memory[0] = image
+            yield memory
+            memory[0] = 0
+
+    assert_same_bits(np.concatenate(list(engine.stream(refilled()))), engine.run(pixels))
+
+
+def test_results_outlive_the_stream(engine: Engine, pixels: Any) -> None:
+    found = list(engine.stream(items(pixels)))
+    kept = [scores.copy() for scores in found]
+    list(engine.stream(items(pixels[::-1])))
+    assert_same(found, kept)
+
+
+def test_values_are_of_the_batch_that_was_sent_last(device: Device, model: Path, pixels: Any) -> None:
+    with Engine(model, device=device.facts.kind, batch=(1, 4), keep_values=True) as engine:
+        *_, last = engine.stream(items(pixels))
+        values = {names[-1]: array for names, array in engine.read_values()}
+    assert_same_bits(values["output"][1:3], last)  # 19 rows: the last batch of 4 has three, the last item two of them
+
+
+def test_it_costs_one_copy_each_way_for_a_batch(engine: Engine, pixels: Any) -> None:
+    list(engine.stream(pixels[:1][None]))  # allocates
+    before = Counters(**vars(engine.counters))
+    list(engine.stream([pixels[:12]]))
+    steps = len(engine.program.all_steps("uint8"))
+    assert engine.counters.since(before) == Counters(3, 3, 3 * (steps + 2), 3, 0)
+
+
+def test_two_batches_are_read_ahead_and_no_more(engine: Engine, pixels: Any) -> None:
+    read = []
+
+    def watched() -> Iterator[Any]:
+        for index, image in enumerate(pixels):
+            read.append(index)
+            yield image[None]
+
+    stream = engine.stream(watched())
+    next(stream)
+    assert len(read) == DEPTH * 4
+
+
+# ---- What goes wrong
+
+
+def test_an_item_that_does_not_fit_is_named_after_the_results_before_it(engine: Engine, pixels: Any) -> None:
+    stream = engine.stream([pixels[:1], pixels[1:6], pixels[:1, 1:], pixels[:1]])
+    assert_same([next(stream), next(stream)], [engine.run(pixels[:1]), engine.run(pixels[1:6])])
+    with pytest.raises(InputError, match=r"item 2 of the stream: input 'input' is uint8 \(1, 31, 32, 3\); this model"):
+        next(stream)
+
+
+def test_what_the_iterable_raises_comes_after_the_results_before_it(engine: Engine, pixels: Any) -> None:
+    class BrokenError(Exception):
+        pass
+
+    def failing() -> Iterator[Any]:
+        yield pixels[:1]
+        yield pixels[1:4]
+        raise BrokenError("the camera fell down")
+
+    stream = engine.stream(failing())
+    assert_same([next(stream), next(stream)], [engine.run(pixels[:1]), engine.run(pixels[1:4])])
+    with pytest.raises(BrokenError, match="the camera fell down"):
+        next(stream)
+    assert_same(list(engine.stream(items(pixels))), [engine.run(item) for item in items(pixels)])
+
+
+def test_nan_is_refused_by_item_and_input(device: Device, model: Path, pixels: Any) -> None:
+    x = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    bad = [x[:3], x[3:4], x[4:11].copy(), x[11:12]]
+    bad[2][[1, 5], 0, 3, 3] = np.nan
+    with Engine(model, device=device.facts.kind, batch=4) as engine:
+        stream = engine.stream(bad)
+        assert_same([next(stream), next(stream)], [engine.run(x[:3]), engine.run(x[3:4])])
+        with pytest.raises(InputError, match=r"item 2 of the stream: input 1, 5 of 7 \(counted from 0\) holds NaN"):
+            next(stream)
+        assert_same(list(engine.stream(items(x))), [engine.run(item) for item in items(x)])
+    with Engine(model, device=device.facts.kind, batch=4, allow_nonfinite=True) as engine:
+        scores = list(engine.stream(bad))
+        assert np.isnan(scores[2][[1, 5]]).all()
+        assert_same_bits(scores[2][[0, 2, 3, 4, 6]], engine.run(x[[4, 6, 7, 8, 10]]))
+
+
+def test_images_beyond_float16_are_refused_by_item_and_input(device: Device, model: Path, pixels: Any) -> None:
+    x = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    large = x[4:11] * np.where(np.arange(7) == 5, np.float32(3e4), np.float32(1))[:, None, None, None]
+    with Engine(model, device=device.facts.kind, precision="fp16", kernels="mma", batch=4) as engine:
+        stream = engine.stream([x[:4], large])
+        assert_same_bits(next(stream), engine.run(x[:4]))
+        message = r"item 1 of the stream: input 5 of 7 \(counted from 0\): values leave the range of float16"
+        with pytest.raises(InputError, match=message):
+            next(stream)
+
+
+@pytest.mark.parametrize("batch", [0, 2, 8])
+def test_a_batch_size_that_is_not_the_engines_is_refused_at_once(engine: Engine, batch: int) -> None:
+    with pytest.raises(InputError, match=f"batch {batch}: the engine is built for 1, 4; give one of these"):
+        engine.stream([], batch)
+
+
+@pytest.mark.parametrize("given", [5, None, np.float32(1), np.array(1.0)], ids=repr)
+def test_what_cannot_be_iterated_over_is_refused_at_once(engine: Engine, given: Any) -> None:
+    with pytest.raises(InputError, match=f"stream takes inputs one after the other, .* no {type(given).__name__}; "):
+        engine.stream(given)
+
+
+@pytest.mark.parametrize("place", [ByInterface, ByDlpack])
+def test_arrays_on_a_gpu_are_for_run(engine: Engine, pixels: Any, place: Any) -> None:
+    message = "item 1 of the stream: the input lies on a GPU, and a stream takes arrays on the host; give it to run"
+    for item in (place(pixels), {"input": place(pixels)}):
+        stream = engine.stream([pixels, item])
+        next(stream)
+        with pytest.raises(InputError, match=message):
+            next(stream)
+
+
+# ---- Company
+
+
+@pytest.mark.parametrize("results", [0, 1, 3])
+def test_leaving_a_stream_early_leaves_the_engine_usable(engine: Engine, pixels: Any, results: int) -> None:
+    expected = [engine.run(item) for item in items(pixels)]
+    for _ in range(3):
+        stream = engine.stream(items(pixels[::-1]))
+        for _ in range(results):
+            next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        assert_same(list(engine.stream(items(pixels))), expected)
+        assert_same_bits(engine.run(pixels[:3]), expected[0])
+    assert engine.counters.allocations == 2  # the buffers of the first stream served all
+
+
+def test_runs_and_other_streams_in_between(engine: Engine, pixels: Any) -> None:
+    expected = [engine.run(item) for item in items(pixels)]
+    found: list[Any] = []
+    for one, other in zip(engine.stream(items(pixels)), engine.stream(items(pixels)), strict=True):
+        assert_same_bits(one, other)
+        assert_same_bits(engine.run(pixels[:3]), expected[0])
+        found.append(one)
+    assert_same(found, expected)
+
+
+def test_threads_stream_side_by_side(engine: Engine, pixels: Any) -> None:
+    expected = [engine.run(item) for item in items(pixels)]
+    found: dict[int, list[Any]] = {}
+
+    def work(index: int) -> None:
+        found[index] = list(engine.stream(items(pixels))) if index % 2 else [engine.run(item) for item in items(pixels)]
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for scores in found.values():
+        assert_same(scores, expected)
+
+
+def test_a_stream_ends_with_its_engine(device: Device, model: Path, pixels: Any) -> None:
+    engine = Engine(model, device=device.facts.kind, batch=4)
+    stream, unused = engine.stream(items(pixels)), engine.stream(items(pixels))
+    next(stream)
+    engine.close()
+    for left in (stream, unused):
+        with pytest.raises(InputError, match="the engine is closed; build a new one"):
+            list(left)
+
+
+# ---- The input in pinned memory
+
+
+def test_the_input_can_be_filled_in_place(engine: Engine, pixels: Any) -> None:
+    numbers = normalise(pixels, IMAGENET_MEAN, IMAGENET_STD)
+    for element_type, x in (("float32", numbers), ("uint8", pixels)):
+        memory = engine.input(element_type)
+        assert memory.shape == (4, *x.shape[1:])
+        assert memory.dtype == element_type
+        for first, count in ((0, 4), (4, 3), (7, 1)):
+            memory[:count] = x[first : first + count]
+            assert_same_bits(engine.run(memory[:count]), engine.run(x[first : first + count]))
+    assert engine.input().dtype == np.float32
+
+
+def test_rows_of_the_input_may_lie_anywhere_in_it(engine: Engine, pixels: Any) -> None:
+    memory = engine.input("uint8")
+    memory[:] = pixels[:4]
+    assert_same_bits(engine.run(memory[1:4]), engine.run(pixels[1:4]))
+
+
+def test_input_refuses_other_types_and_closed_engines(engine: Engine) -> None:
+    with pytest.raises(InputError, match="element type 'float64': this model takes float32 or uint8"):
+        engine.input("float64")
+    engine.close()
+    with pytest.raises(InputError, match="the engine is closed"):
+        engine.input()
+
+
+# ---- Which rows go with which batch
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_batches_are_full_and_items_come_back_whole_and_in_order(size: int) -> None:
+    rows = np.arange(sum(PARTS))
+    sent: list[Any] = []
+    under_way = 0
+
+    def send(parts: Any) -> Any:
+        nonlocal under_way
+        under_way += 1
+        assert under_way <= DEPTH
+        sent.append(np.concatenate(parts))
+        return sent[-1]
+
+    def receive(batch: Any) -> Results:
+        nonlocal under_way
+        under_way -= 1
+        return Results((10 * batch,), batch % 5 == 0, batch % 3 == 0)
+
+    numbered = (Item(number, part) for number, part in enumerate(items(rows)))
+    done = list(flow(cut(numbered, size), send, receive))
+    assert [len(batch) for batch in sent[:-1]] == [size] * (len(sent) - 1)
+    assert np.array_equal(np.concatenate(sent), rows)
+    assert [item.number for item in done] == list(range(len(PARTS)))
+    for item, part in zip(done, items(rows), strict=True):
+        assert np.array_equal(np.concatenate([results.outputs[0] for results in item.results]), 10 * part)
+        assert np.array_equal(np.concatenate([results.nonfinite for results in item.results]), part % 5 == 0)
+        assert np.array_equal(np.concatenate([results.out_of_range for results in item.results]), part % 3 == 0)
+
+
+# ---- Staging
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+@pytest.mark.parametrize("spare", [0, 2, 60])
+def test_staging_copies_all_parts_and_zeroes_the_rest(rows: int, spare: int) -> None:
+    generator = np.random.default_rng(rows)
+    width = 2 * THREADS * MIN_NBYTES // 64  # with 64 rows more than enough for all threads
+    x = generator.integers(0, 256, (rows, width), dtype=np.uint8)
+    target = np.full((rows + spare, width), 7, np.uint8)
+    bounds = sorted(generator.integers(0, rows + 1, 5))
+    stager = Stager()
+    stager.fill(target, np.split(x, bounds))
+    stager.close()
+    stager.close()
+    assert np.array_equal(target[:rows], x)
+    assert not target[rows:].any()
+
+
+def test_staging_within_the_same_memory() -> None:
+    memory = np.random.default_rng(0).integers(0, 256, (65, 2 * THREADS * MIN_NBYTES // 64), dtype=np.uint8)
+    stager = Stager()
+    for start in (0, 1):
+        kept = memory[start : start + 60].copy()
+        stager.fill(memory, [memory[start : start + 60]])
+        assert np.array_equal(memory[:60], kept)
+        assert not memory[60:].any()
+        memory[60:] = 3
+    stager.close()
+
+
+def test_staging_raises_what_a_thread_raises() -> None:
+    stager = Stager()
+    with pytest.raises(ValueError, match="broadcast"):
+        stager.fill(np.empty((64, MIN_NBYTES), np.uint8), [np.empty((64, MIN_NBYTES - 1), np.uint8)])
+    stager.close()
+
+
+# ---- The order of things on a device that does them as late, and in as odd an order, as it may
+
+
+class LateDevice:
+    """Lanes whose work is done only when somebody waits, each time the next piece of a lane that chance picks."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._lanes: dict[Lane, deque[Callable[[], bool]]] = {lane: deque() for lane in Lane}
+        self._recorded: list[int] = []
+        self._reached: list[int] = []
+        self.memory: dict[int, Any] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        self.memory[address := len(self.memory) + 1] = np.full(nbytes, 0xEE, np.uint8)
+        return address
+
+    def free(self, address: int) -> None:
+        del self.memory[address]
+
+    def pinned(self, nbytes: int) -> Any:
+        return np.full(nbytes, 0xDD, np.uint8)
+
+    def copy_in(self, address: int, source: Any, lane: Lane) -> None:
+        self.enqueue(lane, lambda: np.copyto(self.memory[address][: source.size], source))
+
+    def copy_out(self, target: Any, address: int, lane: Lane) -> None:
+        self.enqueue(lane, lambda: np.copyto(target, self.memory[address][: target.size]))
+
+    def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
+        self.enqueue(Lane.COMPUTE, lambda: np.copyto(self.memory[target][:nbytes], self.memory[source][:nbytes]))
+
+    def event(self) -> int:
+        self._recorded.append(0)
+        self._reached.append(0)
+        return len(self._recorded) - 1
+
+    def record(self, event: int, lane: Lane) -> None:
+        self._recorded[event] += 1
+        self.enqueue(lane, partial(self._reached.__setitem__, event, self._recorded[event]))
+
+    def follow(self, lane: Lane, event: int) -> None:
+        self._lanes[lane].append(partial(self._is_reached, event, self._recorded[event]))
+
+    def wait(self, event: int) -> None:
+        while not self._is_reached(event, self._recorded[event]):
+            self._do_something()
+
+    def enqueue(self, lane: Lane, work: Callable[[], None]) -> None:
+        def done() -> bool:
+            work()
+            return True
+
+        self._lanes[lane].append(done)
+
+    def _is_reached(self, event: int, count: int) -> bool:
+        return self._reached[event] >= count
+
+    def _do_something(self) -> None:
+        for lane in self._random.sample(list(Lane), len(Lane)):
+            if self._lanes[lane] and self._lanes[lane][0]():
+                self._lanes[lane].popleft()
+                return
+        raise AssertionError("every lane waits for another one")
+
+
+class LateRunner:
+    """Batches of up to 3 rows of 5 bytes and a control byte: each row plus one comes out, and the input is spoilt."""
+
+    def __init__(self, device: LateDevice) -> None:
+        self._device = device
+        self._arena, self._results = device.allocate(16), device.allocate(16)
+
+    def port(self, batch: int) -> Port:
+        span = Span(self._arena, 5 * batch + 1), Span(self._results, 5 * batch)
+        return Port((batch, 5), "uint8", *span, partial(self._launch, batch), partial(self._read, batch))
+
+    def _launch(self, batch: int) -> None:
+        def compute() -> None:
+            arena = self._device.memory[self._arena]
+            assert arena[5 * batch] == 0  # the control byte
+            self._device.memory[self._results][: 5 * batch] = arena[: 5 * batch] + 1
+            arena[:] = 0xCC
+
+        self._device.enqueue(Lane.COMPUTE, compute)
+
+    def _read(self, batch: int, out: Any, count: int) -> Results:
+        none = np.zeros(count, bool)
+        return Results((out.reshape(batch, 5)[:count].copy(),), none, none)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(seed: int) -> None:
+    device: Any = LateDevice(seed)
+    runner = LateRunner(device)
+    pipeline = Pipeline(device, Stager(), {batch: runner.port(batch) for batch in (2, 3)})
+    chance = random.Random(seed)
+    under_way: deque[Any] = deque()
+
+    def receive() -> None:
+        x, sent = under_way.popleft()
+        images, results = pipeline.receive(sent)
+        assert np.array_equal(images, x)
+        assert np.array_equal(results.outputs[0], x + 1)
+
+    for number in itertools.count():
+        batch = chance.choice((2, 3))
+        x = np.full((chance.randint(1, batch), 5), 8 * number % 200, np.uint8) + np.arange(5, dtype=np.uint8)
+        under_way.append((x, pipeline.send(batch, [x])))
+        if number == 12:
+            under_way.clear()  # as when a stream is left
+        if number == 25:
+            break
+        if len(under_way) == DEPTH:
+            receive()
+    while under_way:
+        receive()
+
+
+def test_a_pipeline_that_finds_no_memory_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    device: Any = LateDevice(0)
+    runner = LateRunner(device)
+    before = set(device.memory)
+
+    def refuse(_: int) -> Any:
+        raise DeviceError("no pinned memory")
+
+    monkeypatch.setattr(device, "pinned", refuse)
+    with pytest.raises(DeviceError, match="no pinned memory"):
+        Pipeline(device, Stager(), {2: runner.port(2)})
+    assert set(device.memory) == before

@@ -1,0 +1,291 @@
+"""fp32 on tensor cores keeps its promise: scales fit what is typical, and what they do not fit is computed once more.
+
+The judge is the float32 path: no layer of an image may be further from float64 than 1.2 times its own error, or
+FLOOR; and an image that was run again has its very bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.support import reference
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.wgmma_harness import Array64, Trial, convolution, fully, resident, value_of
+from vgg16gpu.checks.accuracy import layer_error
+from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.synthetic import SCALES_SEED, TESTBENCH_SEED, typical_inputs
+from vgg16gpu.program.launches import Scalar, Step
+from vgg16gpu.program.values import Arena, Pointer
+from vgg16gpu.runtime.executor import Executor
+
+pytestmark = pytest.mark.gpu
+
+FLOOR = 5e-7
+FACTOR = 1.2
+SIDE = 24
+BATCH = 4
+SPREAD = 10  # powers of two: channels lie between 2^-10 and 2^10
+
+
+def net(*, bias: bool = True) -> Graph:
+    """A small VGG. Without biases it answers s * x with s times the answer to x."""
+    random = seeded("second pass")
+    ops = (
+        convolution(random, "x", "a", 3, 64, relu=True),
+        convolution(random, "a", "b", 64, 64, relu=True, pool=True),
+        convolution(random, "b", "c", 64, 128, relu=True, pool=True),
+        fully(random, "c", "d", 128 * (SIDE // 4) ** 2, 96, relu=True, flattens=True),
+        fully(random, "d", "y", 96, 20),
+    )
+    kept: tuple[Op, ...] = ops if bias else tuple(replace(op, bias=None) for op in ops)
+    return Graph(GraphInput("x", (None, 3, SIDE, SIDE)), kept, ("y",))
+
+
+def spread_net(*places: int, spread: float = SPREAD) -> Graph:
+    """The same function through channels of very different sizes: what one layer multiplies, the next divides."""
+    graph = net()
+    random = seeded("spread")
+    ops: list[Any] = list(graph.ops)
+    for i in places:
+        first, second = ops[i], ops[i + 1]
+        factor = (2.0 ** random.uniform(-spread, spread, len(first.bias))).astype(np.float32)
+        factor[:2] = 2.0**-spread, 2.0**spread
+        ops[i] = replace(first, weight=first.weight * factor[:, None, None, None], bias=first.bias * factor)
+        by_input = second.weight.reshape(len(second.weight), len(factor), -1) / factor[:, None]
+        ops[i + 1] = replace(second, weight=by_input.reshape(second.weight.shape))
+    return replace(graph, ops=tuple(ops))
+
+
+def pictures(count: int, seed: int = TESTBENCH_SEED) -> Array:
+    """Natural enough."""
+    return typical_inputs(count, (3, SIDE, SIDE), IMAGENET_MEAN, IMAGENET_STD, seed)
+
+
+def trial_of(graph: Graph, x: npt.NDArray[Any], samples_scale: float = 1.0) -> Trial:
+    return Trial(graph, x, "fp32", samples=pictures(8, SCALES_SEED) * np.float32(samples_scale))
+
+
+def exactly(device: CudaDevice, trial: Trial) -> Array:
+    """What float32 arithmetic says."""
+    with resident(device, replace(trial, kernels="ffma")) as plan:
+        return plan.run(len(trial.x), trial.x).outputs[0]
+
+
+def errors(device: CudaDevice, trial: Trial, expected: Mapping[str, Array64]) -> tuple[dict[str, float], int]:
+    """The norm-wise error of every value, as far as a first pass leaves them, and how many images were run again."""
+    with resident(device, trial, keep_values=True) as plan:
+        plan.run(len(trial.x), trial.x)
+        program = plan.plan.programs[0]
+        values = {value.name: layer_error(plan.read(value), expected[value.name]) for value in program.values}
+        return values, plan.second_passes
+
+
+def check_layers_keep_the_promise(device: CudaDevice, trial: Trial) -> None:
+    """Directly: no image is run again."""
+    expected = reference.evaluate(trial.graph, trial.floats)
+    found, second_passes = errors(device, trial, expected)
+    by_float32, _ = errors(device, replace(trial, kernels="ffma"), expected)
+    assert second_passes == 0
+    for name, error in found.items():
+        limit = max(FACTOR * by_float32[name], FLOOR)
+        assert error <= limit, f"{name}: {error:.3g}, float32 arithmetic {by_float32[name]:.3g}"
+
+
+# ---- Within the range
+
+
+def test_natural_images(hopper: CudaDevice) -> None:
+    check_layers_keep_the_promise(hopper, trial_of(net(), pictures(16)))
+
+
+def test_noise_that_no_sample_resembles(hopper: CudaDevice) -> None:
+    check_layers_keep_the_promise(hopper, trial_of(net(), normal(seeded("noise"), BATCH, 3, SIDE, SIDE)))
+
+
+def test_channels_of_very_different_sizes(hopper: CudaDevice) -> None:
+    check_layers_keep_the_promise(hopper, trial_of(spread_net(0, 1), pictures(BATCH)))
+
+
+@pytest.mark.parametrize("power", [-4, 4])
+def test_samples_of_another_size(hopper: CudaDevice, power: int) -> None:
+    """There is room for that on both sides."""
+    check_layers_keep_the_promise(hopper, trial_of(net(bias=False), pictures(BATCH), 2.0**power))
+
+
+# ---- Beyond it
+
+
+def check_scores_keep_the_promise(device: CudaDevice, trial: Trial) -> int:
+    """Directly or not, image by image; how many were run again."""
+    expected = reference.evaluate(trial.graph, trial.floats)["y"]
+    by_float32 = exactly(device, trial)
+    with resident(device, trial) as plan:
+        y = plan.run(len(trial.x), trial.x).outputs[0]
+        second_passes = plan.second_passes
+    for i in range(len(y)):
+        error, limit = layer_error(y[i], expected[i]), FACTOR * layer_error(by_float32[i], expected[i])
+        assert error <= max(limit, FLOOR), f"image {i}: {error:.3g}, float32 arithmetic {limit / FACTOR:.3g}"
+    return second_passes
+
+
+@pytest.mark.parametrize("spread", [4, 7, SPREAD])
+def test_channels_of_very_different_sizes_before_a_fully_connected_layer(hopper: CudaDevice, spread: float) -> None:
+    """All of them have one scale there."""
+    check_scores_keep_the_promise(hopper, trial_of(spread_net(2, spread=spread), pictures(BATCH)))
+
+
+MakeImage = Callable[[Array], Array]
+
+
+def one_pixel(image: Array) -> Array:
+    changed = image.copy()
+    changed[1, 5, 7] = 1e6
+    return changed
+
+
+STRANGE: Mapping[str, MakeImage] = {
+    "a pixel of 1e6": one_pixel,
+    "times 1e6": lambda image: image * np.float32(1e6),
+    "times 1e-6": lambda image: image * np.float32(1e-6),
+    "zeros": np.zeros_like,
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_a_strange_image_is_run_again_and_the_others_keep_their_bits(hopper: CudaDevice, strange: str) -> None:
+    x = pictures(BATCH)
+    trial = trial_of(net(bias=False), x)
+    mixed = x.copy()
+    mixed[2] = STRANGE[strange](x[2])
+    with resident(hopper, trial) as plan:
+        clean = plan.run(BATCH, x).outputs[0]
+        assert plan.second_passes == 0
+        y, nonfinite, out_of_range = plan.run(BATCH, mixed)
+        assert plan.second_passes == 1
+        assert_same_bits(plan.run(BATCH, x).outputs[0], clean, "afterwards")
+    assert not nonfinite.any()
+    assert not out_of_range.any()
+    others = np.arange(BATCH) != 2
+    assert_same_bits(y[0][others], clean[others])
+    assert_same_bits(y[0][2], exactly(hopper, replace(trial, x=mixed))[2])
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_with_biases_too(hopper: CudaDevice, strange: str) -> None:
+    """Small images then are no smaller than their biases: whether they are run again is a matter of time."""
+    x = pictures(BATCH)
+    x[1] = STRANGE[strange](x[1])
+    assert check_scores_keep_the_promise(hopper, trial_of(net(), x)) <= 1
+
+
+def test_nan_is_run_again_and_stays_nan(hopper: CudaDevice) -> None:
+    x = pictures(BATCH)
+    x[3, 0, 0, 0] = np.nan
+    trial = trial_of(net(), x)
+    with resident(hopper, trial) as plan:
+        y, nonfinite, _ = plan.run(BATCH, x)
+        assert plan.second_passes == 1
+    assert np.isnan(y[0][3]).all()
+    assert np.isfinite(y[0][:3]).all()
+    assert nonfinite.tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("power", [-12, 12])
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+def test_samples_that_are_wrong_by_far(hopper: CudaDevice, element_type: str, power: int) -> None:
+    """Every image is run again."""
+    x: npt.NDArray[Any] = pictures(BATCH)
+    if element_type == "uint8":
+        x = seeded("bytes").integers(0, 256, (BATCH, SIDE, SIDE, 3), dtype=np.uint8)
+    trial = trial_of(net(bias=False), x, 2.0**power)
+    with resident(hopper, trial) as plan:
+        y = plan.run(BATCH, x).outputs[0]
+        assert plan.second_passes == BATCH
+    assert_same_bits(y, exactly(hopper, trial))
+
+
+@pytest.mark.parametrize("power", [-12, 12])
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_a_scale_inside_the_network_that_is_wrong_by_far(hopper: CudaDevice, name: str, power: int) -> None:
+    x = pictures(BATCH)
+    trial = trial_of(net(bias=False), x)
+    plan = trial.plan(hopper.facts)
+    assert plan.calibration is not None
+    scale = value_of(plan.programs[0], name).scale
+    assert scale is not None
+    hopper.build(plan.kernels)
+    made = Executor(plan, Miscalibrating(hopper, plan.calibration.finish, scale, 2.0**power))  # type: ignore[arg-type]
+    try:
+        y = made.run(BATCH, x).outputs[0]
+        assert made.second_passes == BATCH
+    finally:
+        made.close()
+    assert_same_bits(y, exactly(hopper, trial))
+
+
+class Miscalibrating:
+    """A device on which the build chooses the scales at one place wrong by a factor."""
+
+    def __init__(self, device: CudaDevice, finish: Sequence[Step], scale: Pointer, factor: float) -> None:
+        self._device, self._finish, self._scale, self._factor = device, finish, scale, np.float32(factor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def bind(self, steps: Sequence[Step], bases: Mapping[Arena, int]) -> Callable[[], None]:
+        """As the device does; the work that ends the build is interrupted behind the choice."""
+        if tuple(steps) != tuple(self._finish):
+            return self._device.bind(steps, bases)
+
+        def run() -> None:
+            for step in steps:
+                self._device.bind((step,), bases)()
+                if step.kernel.name == "choose_scale_f32" and step.arguments[0] == self._scale:
+                    channels = step.arguments[3]
+                    assert isinstance(channels, Scalar)
+                    self._spoil(bases[self._scale.arena] + self._scale.offset, int(channels.value))
+
+        return run
+
+    def _spoil(self, address: int, channels: int) -> None:
+        scales = np.empty(channels, np.float32)
+        self._device.copy_out(scales, address)
+        self._device.synchronize()
+        self._device.copy_in(address, scales * self._factor)
+
+
+# ---- The engine's own memory
+
+
+@contextmanager
+def mixed_run(device: CudaDevice) -> Iterator[tuple[Executor, Array, Array]]:
+    """A plan, images of which two are strange, and what is right."""
+    x = pictures(BATCH)
+    x[1], x[2] = one_pixel(x[1]), x[2] * np.float32(1e-6)
+    trial = trial_of(net(bias=False), x)
+    with resident(device, trial) as plan:
+        yield plan, x, plan.run(BATCH, x).outputs[0]
+
+
+def test_images_may_lie_where_the_second_pass_sends_from(hopper: CudaDevice) -> None:
+    with mixed_run(hopper) as (plan, x, expected):
+        pinned = plan.input("float32")[:BATCH]
+        pinned[:] = x
+        assert_same_bits(plan.run(BATCH, pinned).outputs[0], expected)
+        assert plan.second_passes == 4
+
+
+def test_fewer_images_than_the_batch(hopper: CudaDevice) -> None:
+    """The empty places, zeros, are not run again."""
+    with mixed_run(hopper) as (plan, x, expected):
+        assert_same_bits(plan.run(BATCH, x[:2]).outputs[0], expected[:2])
+        assert plan.second_passes == 3

@@ -1,0 +1,76 @@
+"""One op on its own, between values of chosen layouts, without a planner: what general lowerings are tested with.
+
+Between the buffers and in the output lies poison: a float that no thread stored is NaN, a store beside a buffer is
+found afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from tests.support.kernel_harness import Bench, stored
+from tests.support.kernel_signatures import arguments
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Array, MultiOp, Op, Shape
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering.base import Layer, Places, WeightArena
+from vgg16gpu.devices.base import Device
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+
+NOWHERE = Pointer(Arena.ACTIVATIONS, 0)
+NO_PLACES = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
+
+
+def layouts_of(*shapes: Shape) -> Iterator[tuple[Layout, ...]]:
+    """Every choice of layouts for values of these shapes: NHWC is for maps and matrices."""
+    return product(*((Layout.PLAIN, Layout.NHWC) if len(shape) in (2, 4) else (Layout.PLAIN,) for shape in shapes))
+
+
+def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence[Layout]) -> Array:
+    """op.y in its ONNX shape; `layouts` are those of the operands and of y. AssertionError if its padding is not 0."""
+    bench = Bench(device, Arena.ACTIVATIONS)
+    shapes = [operand.shape for operand in operands]
+    values = [_put(bench, array, layout) for array, layout in zip(operands, layouts[:-1], strict=True)]
+    y = Value("y", output_shape(op, *shapes), layouts[-1], NOWHERE)
+    y = Value("y", y.shape, y.layout, bench.room(y.nbytes))
+    (lowering,) = (lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
+    assert lowering.free
+    layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
+    arena = WeightArena()
+    constants = lowering.weights(layer, arena)
+    places = {upload.target: bench.put(upload.array) for upload in arena.uploads}
+    x = tuple(values) if isinstance(op, MultiOp) else values[0]
+    steps = lowering.steps(layer, x, y, tuple(places[constant] for constant in constants), NO_PLACES)
+    for step in steps:
+        arguments(step)
+    assert steps
+    bench.run(*steps)
+    return real_part(bench.get(y.pointer, y.stored_shape), y)
+
+
+def check_all_layouts(device: Device, op: Op, operands: Sequence[Array], expected: Array) -> None:
+    """Bit by bit the same in every choice of layouts."""
+    shapes = [operand.shape for operand in operands]
+    for layouts in layouts_of(*shapes, output_shape(op, *shapes)):
+        y = compute(device, op, operands, layouts)
+        assert y.shape == expected.shape
+        np.testing.assert_array_equal(y.view(np.uint32), np.ascontiguousarray(expected).view(np.uint32), str(layouts))
+
+
+def real_part(memory: Array, value: Value) -> Array:
+    """A value as numpy knows it; AssertionError where its padding is not zero."""
+    if value.layout is Layout.PLAIN:
+        return memory
+    channels = value.shape[1]
+    assert not memory[..., channels:].view(np.uint32).any(), f"padding channels are not zero: {memory[..., channels:]}"
+    return np.ascontiguousarray(np.moveaxis(memory, -1, 1)[:, :channels])
+
+
+def _put(bench: Bench, array: Array, layout: Layout) -> Value:
+    assert array.dtype == np.float32
+    memory = array if layout is Layout.PLAIN else stored(array)
+    return Value("x", array.shape, layout, bench.put(memory))

@@ -1,0 +1,166 @@
+"""Graphs of any ops in float64 numpy: several inputs, any rank. What `reference` says of an op of a VGG holds here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.support import reference
+from vgg16gpu.compiler.graph.ops import (
+    AxisSoftmax,
+    Concat,
+    Elementwise,
+    Gather,
+    GeneralConv,
+    GlobalPool,
+    Graph,
+    LocalResponseNorm,
+    MatMul,
+    Op,
+    Pad,
+    Pool,
+    Reshape,
+    Slice,
+    Transpose,
+    Window,
+)
+from vgg16gpu.compiler.graph.shapes import output_shape
+
+Array64: TypeAlias = npt.NDArray[np.float64]
+
+
+def compute(graph: Graph, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array64]:
+    """Every value of a graph; each has the shape that `output_shape` says."""
+    values = {name: np.asarray(array, np.float64) for name, array in {**graph.constants, **inputs}.items()}
+    for op in graph.ops:
+        operands = [values[name] for name in op.operands]
+        values[op.y] = _apply(op, *operands)
+        assert values[op.y].shape == output_shape(op, *(operand.shape for operand in operands)), op
+    return values
+
+
+def _apply(op: Op, x: Array64, *others: Array64) -> Array64:
+    match op:
+        case GeneralConv():
+            return _convolve(op, x, *others)
+        case Pool():
+            return _pool(op, x)
+        case GlobalPool():
+            return np.asarray((np.max if op.kind == "max" else np.mean)(x, axis=(2, 3), keepdims=True))
+        case LocalResponseNorm():
+            return _lrn(op, x)
+        case Elementwise():
+            return _elementwise(op, x, *others)
+        case MatMul():
+            return _matmul(op, x, *others)
+        case AxisSoftmax():
+            return _softmax(op, x)
+        case Concat():
+            return np.concatenate([x, *others], op.axis)
+        case Pad():
+            return _padded(op, x)
+        case Slice():
+            sizes = [dim if size is None else size for dim, size in zip(x.shape, op.sizes, strict=True)]
+            picked = [s + t * np.arange(n) for s, t, n in zip(op.starts, op.steps, sizes, strict=True)]
+            return np.asarray(x[np.ix_(*picked)])
+        case _:
+            return _moved(op, x)
+
+
+def _moved(op: Op, x: Array64) -> Array64:
+    match op:
+        case Transpose():
+            return np.transpose(x, op.permutation)
+        case Reshape():
+            return np.reshape(x, output_shape(op, x.shape))
+        case Gather():
+            assert op.indices.size == 0 or op.indices.min() >= 0
+            return np.asarray(np.take(x, op.indices, op.axis))
+    return reference.apply(op, x)
+
+
+def _windows(x: Array64, window: Window, fill: float, beyond: float | None = None) -> Array64:
+    """(N, C, OH, OW, KH, KW): the map, `fill` in its padding, `beyond` in what rounding up adds behind that."""
+    pads, counts = window.padding(*x.shape[2:]), window.output_size(*x.shape[2:])
+    padded = np.pad(x, ((0, 0), (0, 0), (pads.top, pads.bottom), (pads.left, pads.right)), constant_values=fill)
+    more = [
+        max((count - 1) * stride + extent - size, 0)
+        for count, stride, extent, size in zip(counts, window.strides, window.extent, padded.shape[2:], strict=True)
+    ]
+    edges = ((0, 0), (0, 0), (0, more[0]), (0, more[1]))
+    padded = np.pad(padded, edges, constant_values=fill if beyond is None else beyond)
+    view = np.lib.stride_tricks.sliding_window_view(padded, window.extent, axis=(2, 3))
+    view = view[:, :, :: window.strides[0], :: window.strides[1], :: window.dilations[0], :: window.dilations[1]]
+    return np.asarray(view[:, :, : counts[0], : counts[1]])
+
+
+def _pool(op: Pool, x: Array64) -> Array64:
+    if op.kind == "max":
+        return np.asarray(_windows(x, op.window, -math.inf).max(axis=(4, 5)))
+    counts = _windows(np.ones_like(x), op.window, 1.0 if op.count_include_pad else 0.0, 0.0)
+    return np.asarray(_windows(x, op.window, 0.0).sum(axis=(4, 5)) / counts.sum(axis=(4, 5)))
+
+
+def _convolve(op: GeneralConv, x: Array64, weight: Array64, bias: Array64 | None = None) -> Array64:
+    parts = zip(np.split(x, op.group, 1), np.split(weight, op.group, 0), strict=True)
+    y = [np.einsum("nchwij,ocij->nohw", _windows(part, op.window, 0.0), w, optimize=True) for part, w in parts]
+    joined = np.concatenate(y, 1) + (0 if bias is None else bias[:, None, None])
+    return reference.relu(joined) if op.relu else joined
+
+
+def _lrn(op: LocalResponseNorm, x: Array64) -> Array64:
+    before = (op.size - 1) // 2
+    squares = np.pad(x**2, ((0, 0), (before, op.size - 1 - before), (0, 0), (0, 0)))
+    sums = sum(squares[:, i : i + x.shape[1]] for i in range(op.size))
+    return np.asarray(x / (op.bias + op.alpha / op.size * sums) ** op.beta)
+
+
+def _elementwise(op: Elementwise, x: Array64, *others: Array64) -> Array64:
+    y = x
+    match op.function:
+        case "clip":
+            low, high = others or op.numbers
+            y = np.minimum(np.maximum(x, low), high)
+        case "leaky_relu":
+            y = np.where(x < 0, x * op.numbers[0], x)
+        case "batch_norm":
+            shape = (-1, *[1] * (x.ndim - 2))
+            scale, shift, mean, variance = (other.reshape(shape) for other in others)
+            y = (x - mean) / np.sqrt(variance + op.numbers[0]) * scale + shift
+        case "quantise":
+            step, low, high = op.numbers
+            y = np.clip(np.rint(x / step), low, high) * step
+        case "add" | "sub" | "mul" | "div" as name:
+            function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
+            for other in others:
+                y = function(y, other)
+    return reference.relu(y) if op.relu else np.asarray(y)
+
+
+def _matmul(op: MatMul, a: Array64, b: Array64, c: Array64 | None = None) -> Array64:
+    left = np.swapaxes(a, -1, -2) if op.transpose_a else a
+    right = np.swapaxes(b, -1, -2) if op.transpose_b else b
+    return np.asarray(op.alpha * (left @ right) + (0 if c is None else op.beta * c))
+
+
+def _softmax(op: AxisSoftmax, x: Array64) -> Array64:
+    axes = tuple(range(op.axis, op.last + 1))
+    shifted = x - x.max(axis=axes, keepdims=True)
+    total = np.exp(shifted).sum(axis=axes, keepdims=True)
+    return np.asarray(shifted - np.log(total) if op.log else np.exp(shifted) / total)
+
+
+def _padded(op: Pad, x: Array64) -> Array64:
+    outer = [(max(b, 0), max(a, 0)) for b, a in zip(op.before, op.after, strict=True)]
+    padded = np.pad(x, outer, constant_values=op.value)
+    inner = [slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(op.before, op.after, padded.shape, strict=True)]
+    return np.asarray(padded[tuple(inner)])
+
+
+def used(graph: Graph) -> set[str]:
+    """The kinds of ops of a graph."""
+    return {type(op).__name__ for op in graph.ops}

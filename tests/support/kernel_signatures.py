@@ -1,0 +1,48 @@
+"""The parameters of a kernel as its source names them: what a step's arguments are held against without a compiler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from vgg16gpu.devices.kernel_source import read_source
+from vgg16gpu.program.launches import Argument, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.values import Pointer
+
+
+@cache
+def parameters(source: str, kernel: str) -> tuple[tuple[str, str], ...]:
+    """(name, kind) of each: "map", "walk", "pointer", "i" or "f"."""
+    text = re.sub(r"//.*", "", read_source(source))
+    found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
+    assert found, f"{source} has no kernel {kernel}"
+    return tuple(_parameter(declared) for declared in found[1].split(","))
+
+
+def _parameter(declared: str) -> tuple[str, str]:
+    *kind, name = re.findall(r"\w+|\*", declared)
+    if "CUtensorMap" in kind:
+        return name, "map"
+    if "Walk" in kind:
+        return name, "walk"
+    if "*" in kind:
+        return name, "pointer"
+    return name, "f" if "float" in kind else "i"
+
+
+def arguments(step: Step) -> Mapping[str, Any]:
+    """The step's arguments by the kernel's names: tensor maps, pointers, numbers. They must fit, or AssertionError."""
+    declared = parameters(step.kernel.source, step.kernel.name)
+    assert [kind for _, kind in declared] == [_kind(given) for given in step.arguments], step.kernel.label
+    values = (given.value if isinstance(given, Scalar) else given for given in step.arguments)
+    return dict(zip((name for name, _ in declared), values, strict=True))
+
+
+def _kind(argument: Argument) -> str:
+    if isinstance(argument, TensorMap):
+        return "map"
+    if isinstance(argument, Walk):
+        return "walk"
+    return "pointer" if isinstance(argument, Pointer) else argument.kind

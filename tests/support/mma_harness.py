@@ -1,0 +1,83 @@
+"""The mma kernels under test, on any device: trials that force them and their tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+import pytest
+
+from tests.support import parallel
+from tests.support.kernel_harness import Result
+from tests.support.wgmma_harness import FullyCase, Trial, build_together
+from vgg16gpu.compiler.lowering.conv import conv_mma
+from vgg16gpu.compiler.lowering.gemm import gemm_mma
+from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
+from vgg16gpu.devices.base import Device
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Element
+
+STORED = {"fp16": Element.F16, "bf16": Element.BF16, "int8": Element.U8}  # behind a ReLU
+PRECISIONS = tuple(STORED)
+
+
+@dataclass(frozen=True, eq=False)
+class MmaTrial(Trial):
+    """A trial on the mma kernels; the tiles are forced on all convolutions, and on all fully connected layers."""
+
+    kernels: str = "mma"
+    conv_tile: MmaTile | None = None
+    gemm_tile: MmaTile | None = None
+
+    def plan(self, facts: DeviceFacts, *batches: int, keep_values: bool = False) -> Plan:
+        """The plan for these batch sizes, or for the trial's own."""
+        with self._forced():
+            return super().plan(facts, *batches, keep_values=keep_values)
+
+    def run(self, device: Device) -> Result:
+        """Once, on guarded memory."""
+        with self._forced():
+            return super().run(device)
+
+    @contextmanager
+    def _forced(self) -> Iterator[None]:
+        """While this lasts, the planner takes the trial's tiles."""
+        with ExitStack() as stack:
+            for module, tile in ((conv_mma, self.conv_tile), (gemm_mma, self.gemm_tile)):
+                if tile is not None:
+                    stack.enter_context(mock.patch.object(module, "_tile", return_value=tile))
+            yield
+
+
+@dataclass(frozen=True)
+class FullyMmaCase(FullyCase):
+    """A chain of fully connected layers on the mma kernels."""
+
+    tile: MmaTile | None = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"{self._plain}{tile_id(self.tile)}"
+
+    def trial(self) -> MmaTrial:
+        """The graph and its input. The tile changes nothing of them."""
+        made = self._plain.trial()
+        return MmaTrial(made.graph, made.x, made.precision, gemm_tile=self.tile)
+
+    @property
+    def _plain(self) -> FullyCase:
+        return FullyCase(self.precision, self.shape, self.outputs, relu=self.relu, bias=self.bias)
+
+
+def tile_id(tile: MmaTile | None) -> str:
+    """For names of tests."""
+    return "" if tile is None else f"-tile{tile.out}x{tile.px}x{tile.k_nbytes}"
+
+
+def build_module(device: Device, session: pytest.Session, module: str) -> Device:
+    """The device, with the kernels of all selected cases of a module: one after the other they would take minutes."""
+    items = (item for item in session.items if isinstance(item, pytest.Function))
+    build_together(device, [item for item in items if item.module.__name__ == module], *parallel.place(session.config))
+    return device

@@ -1,0 +1,189 @@
+"""A run of a plan on names: what the planner decided is recorded, then every read must find what was written last.
+
+The lowerings, conversions and entries do their work and note which value they read and write, and where. Nothing here
+knows the arguments of a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.layout import convert, layout, scales
+from vgg16gpu.compiler.planner import selection
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.program.values import Arena, Pointer, Value
+
+CONTROL = "control words"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A piece of work of a program: what it reads and what it writes."""
+
+    reads: Value | Source
+    writes: Value | None = None
+    workspace: tuple[Pointer, int] | None = None
+    words: tuple[tuple[Pointer, int], ...] = ()  # control words it uses: pointer and number, or 0
+
+
+@dataclass
+class Recorded:
+    """A program, and what it consists of."""
+
+    program: Program | None = None
+    events: list[Event] = field(default_factory=list)
+
+
+def recorded_plan(
+    graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape], options: PlanOptions
+) -> tuple[Plan, list[Recorded]]:
+    """A plan, and what each of its programs consists of."""
+    made: list[Recorded] = []
+    with _recording(made):
+        plan = make_plan(graph, facts, shapes, options)
+    assert {id(program) for program in plan.all_programs} == {id(recorded.program) for recorded in made}
+    return plan, made
+
+
+@contextmanager
+def _recording(made: list[Recorded]) -> Iterator[None]:
+    program = Scheduler.program
+
+    def one_program(*args: Any, **options: Any) -> Program:
+        made.append(Recorded())
+        made[-1].program = program(*args, **options)
+        return made[-1].program
+
+    def note(event: Event) -> None:
+        made[-1].events.append(event)
+
+    def convert_(x: Value, y: Value, maxima: Pointer) -> Step:
+        note(Event(x, y, words=((maxima, y.shape[0]),)))
+        return _convert(x, y, maxima)
+
+    def take_in(source: Source, y: Value, status: Pointer) -> Step:
+        note(Event(source, y, words=((status, y.shape[0]),)))
+        return _take_in(source, y, status)
+
+    def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
+        if label == "output to ONNX layout":
+            note(Event(x, y))
+        return _from_nhwc(x, y, names, label)
+
+    def observe(value: Value, scaling: Scaling) -> Step:
+        note(Event(value))
+        return _observe(value, scaling)
+
+    def lowerings(op: Op) -> tuple[Lowering, ...]:
+        return tuple(replace(lowering, steps=_noting(lowering, note)) for lowering in ops.lowerings(op))
+
+    _convert, _take_in, _from_nhwc, _observe = convert.convert, layout.take_in, layout.from_nhwc, scales.observe
+    with ExitStack() as stack:
+        for place, name, fake in (
+            (Scheduler, "program", one_program),
+            (convert, "convert", convert_),
+            (layout, "take_in", take_in),
+            (layout, "from_nhwc", from_nhwc),
+            (scales, "observe", observe),
+            (selection, "lowerings", lowerings),
+        ):
+            stack.enter_context(mock.patch.object(place, name, fake))
+        yield
+
+
+def _noting(lowering: Lowering, note: Callable[[Event], None]) -> Callable[..., tuple[Step, ...]]:
+    def steps(layer: Layer, x: Any, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+        nbytes = lowering.workspace_nbytes(layer)
+        words = [(places.counters, lowering.counters(layer)), (places.maxima, y.shape[0])]
+        words += [(places.control.status, y.shape[0])] if lowering.reads_input else []
+        note(Event(x, y, (places.workspace, nbytes) if nbytes else None, tuple(words)))
+        return lowering.steps(layer, x, y, constants, places)
+
+    return steps
+
+
+class Memory:
+    """Activation memory in words; each holds the number of the last thing written there."""
+
+    def __init__(self, nbytes: int) -> None:
+        assert nbytes % 4 == 0
+        self.words = np.zeros(nbytes // 4, np.int64)
+        self.written: list[str] = ["nothing"]
+
+    def place(self, pointer: Pointer, nbytes: int) -> npt.NDArray[np.int64]:
+        assert pointer.arena is Arena.ACTIVATIONS
+        assert pointer.offset % 4 == 0
+        assert 0 <= pointer.offset <= pointer.offset + nbytes <= 4 * self.words.size
+        return self.words[pointer.offset // 4 : -(-(pointer.offset + nbytes) // 4)]
+
+    def write(self, what: str, pointer: Pointer, nbytes: int) -> None:
+        self.written.append(what)
+        self.place(pointer, nbytes)[:] = len(self.written) - 1
+
+    def read(self, what: str, pointer: Pointer, nbytes: int) -> None:
+        found = {self.written[i] for i in np.unique(self.place(pointer, nbytes))}
+        assert found == {what}, f"{what} at {pointer} is overwritten with {found}"
+
+
+def content(value: Value | Source) -> str:
+    """What memory holds where this value lies."""
+    if isinstance(value, Source):
+        return f"input as {value.element_type}"
+    return f"{value.name} as {value.element.name} {value.layout.name}"
+
+
+def simulate(recorded: Recorded, element_type: str = "float32") -> None:
+    """Run a program: every read finds what was written last to that name, whole, also while the output is written."""
+    program = recorded.program
+    assert program is not None
+    memory = Memory(program.activations_nbytes)
+    entry, control = program.input.entries[element_type], program.control
+    source = Source(entry.pointer, element_type)
+    first = control.counters
+    memory.write(content(source), entry.pointer, entry.nbytes)
+    memory.write(CONTROL, first, control.end - first.offset)
+    assert entry.pointer.offset + entry.nbytes <= first.offset  # one copy brings both
+
+    def nbytes(value: Value | Source) -> int:
+        return entry.nbytes if isinstance(value, Source) else value.nbytes
+
+    for event in in_order(recorded, element_type):
+        x = event.reads
+        memory.read(content(x), x.pointer, nbytes(x))
+        for pointer, words in (used for used in event.words if used[1]):
+            memory.read(CONTROL, pointer, 4 * words)
+        if event.workspace:
+            memory.write("workspace", *event.workspace)
+        if event.writes:
+            memory.write(content(event.writes), event.writes.pointer, event.writes.nbytes)
+        if event.workspace:
+            memory.read("workspace", *event.workspace)
+        memory.read(content(x), x.pointer, nbytes(x))
+    for output in program.outputs:
+        memory.read(content(output), output.pointer, output.nbytes)
+        assert control.error.offset <= output.pointer.offset <= program.output_end - output.nbytes
+    memory.read(CONTROL, first, control.end - first.offset)
+
+
+def in_order(recorded: Recorded, element_type: str) -> list[Event]:
+    """The events as they run. The entries, which are planned last, each begin with the input as the host left it."""
+    starts = [i for i, event in enumerate(recorded.events) if isinstance(event.reads, Source)]
+    ends = [*starts[1:], len(recorded.events)]
+    entries = [recorded.events[start:end] for start, end in zip(starts, ends, strict=True)]
+    entry = next(events for events in entries if events[0].reads.element_type == element_type)  # type: ignore[union-attr]
+    return entry + recorded.events[: starts[0]]

@@ -1,0 +1,81 @@
+"""examples/: short, and each does what it says, from any folder, on the CPU."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from vgg16gpu.zoo.digits import digit_sample
+from vgg16gpu.zoo.generate import make_vgg
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(name, folder, *arguments):
+    """What an example prints on a machine without a GPU; it says nothing on stderr unless asked to."""
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def share(text):
+    """The last percentage of a text."""
+    return float(re.findall(r"([\d.]+)%", text)[-1])
+
+
+def test_every_example_is_short_and_run_by_a_test():
+    assert [path.stem for path in EXAMPLES] == ["classify", "features", "int8", "own_kernel", "stream"]
+    for path in EXAMPLES:
+        text = path.read_text()
+        assert len(text.splitlines()) < 40, path
+        assert f"python examples/{path.name}" in text
+
+
+def test_classify(tmp_path):
+    lines = run("classify.py", tmp_path).splitlines()
+    assert re.fullmatch(r" 9\d\.\d\d%  class 2", lines[0])
+    assert len(lines) == 7
+    assert lines[-2] == "The pictures: stretched to 32x32, bilinear, grey, (x/255 - 0.305)/0.324; as given"
+    assert lines[-1].startswith("Device: cpu")
+
+
+def test_classify_a_photo_with_a_model_of_ones_own(tmp_path):
+    make_vgg(tmp_path / "vgg.onnx", variant="vgg11", size=32, width=8, hidden=32, classes=1000)
+    lines = run("classify.py", tmp_path, "vgg.onnx", digit_sample()).splitlines()
+    assert len(lines) == 7
+    assert not any("class " in line for line in lines)  # ImageNet's names
+    assert "centre crop 32x32" in lines[-2]
+    lines = run("classify.py", tmp_path, "vgg.onnx", digit_sample(), "unit").splitlines()
+    assert lines[-2] == "The pictures: stretched to 32x32, bilinear, RGB, x/255 from 0 to 1; as given"
+
+
+def test_features(tmp_path):
+    text = run("features.py", tmp_path)
+    assert text.startswith("picture 0, a 2, is most like picture ")
+    assert share(text) >= 95
+
+
+def test_stream(tmp_path):
+    found = re.fullmatch(r"([\d.]+)% of 100 digits are right, [\d,]+ pictures a second\n", run("stream.py", tmp_path))
+    assert found
+    assert float(found[1]) >= 98
+
+
+def test_int8(tmp_path):
+    *steps, exact, rounded = run("int8.py", tmp_path).splitlines()
+    assert len(steps) == 8  # what the six convolutions and two matrices read
+    assert all(re.fullmatch(r"\S+: at most [\d.]+, in steps of [\d.]+", step) for step in steps)
+    assert (exact[:4], rounded[:4]) == ("fp32", "int8")
+    assert min(share(exact), share(rounded)) >= 97
+
+
+def test_own_kernel(tmp_path):
+    (row,) = [line for line in run("own_kernel.py", tmp_path, "own").splitlines() if "│ mine " in line]
+    assert "WRONG" not in row
+    assert (tmp_path / "own" / "results" / "comparison.csv").is_file()
+    assert {path.name for path in (tmp_path / "own").glob("*mine*")} == {"mine.cu", "mine.py", "test_mine.py"}

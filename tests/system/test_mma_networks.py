@@ -1,0 +1,224 @@
+"""Whole networks on the mma kernels: conversions, accuracy, and plans for cards that are not here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.compiler.planner.test_conv_wgmma_plan import vgg16, wish_of
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.kernel_signatures import arguments
+from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial
+from tests.support.random_graphs import HALF
+from tests.support.wgmma_harness import check, convolution, fully, value_of
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Graph, GraphInput, Op, Pool, Relu
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shipped import digits_model
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Program
+from vgg16gpu.program.values import Element
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.zoo.digits import heldout
+
+KERNELS = {"conv_mma.cu", "gemm_mma.cu"}
+
+
+# ---- Values that several read, and ops on float32 in between
+
+
+def branches() -> Graph:
+    """a goes to a convolution, to an average pool and out; b is normalised on the way to the classifier."""
+    random = seeded("branches")
+    ones = np.ones(20, np.float32)
+    norm = BatchNorm(
+        "b", "c", ("c",), 1 + normal(random, 20, scale=0.1), normal(random, 20), normal(random, 20), ones, 1e-5
+    )
+    ops: tuple[Op, ...] = (
+        convolution(random, "x", "a", 3, 20, relu=True),
+        convolution(random, "a", "b", 20, 20, relu=True, pool=True),
+        norm,
+        Pool("a", "p", ("p",), "average", HALF),
+        convolution(random, "p", "q", 20, 5, relu=True),
+        fully(random, "c", "d", 20 * 4 * 3, 30, flattens=True, relu=True),
+        fully(random, "d", "e", 30, 7),
+    )
+    return Graph(GraphInput("x", (None, 3, 8, 6)), ops, ("e", "a", "q"))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_branches_and_conversions(device: Device, precision: str, batch: int) -> None:
+    graph = branches()
+    result = check(device, MmaTrial(graph, normal(seeded("x"), batch, 3, 8, 6), precision))
+    elements = {name: value_of(result.program, name).element for name in "abcdepq"}
+    assert {elements[name] for name in "cepq"} == {Element.F32}
+    assert elements["d"] is STORED[precision]
+    assert "convert" in {step.kernel.name for step in result.program.steps}
+    assert [output.shape for output in result.outputs] == [(batch, 7), (batch, 20, 8, 6), (batch, 5, 4, 3)]
+
+
+@pytest.mark.parametrize("op", [Pool("a", "b", ("b",), "max", HALF), Relu("a", "b", ("b",))], ids=["pool", "relu"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_op_without_tensor_cores_in_between(device: Device, precision: str, op: Op) -> None:
+    random = seeded("between")
+    first, last = convolution(random, "x", "a", 8, 20), convolution(random, "b", "y", 20, 9)
+    graph = Graph(GraphInput("x", (None, 8, 6, 6)), (first, op, last), ("y",))
+    check(device, MmaTrial(graph, normal(random, 2, 8, 6, 6), precision))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_bytes_come_in_normalised(device: Device, precision: str) -> None:
+    random = seeded("bytes")
+    ops = convolution(random, "x", "a", 3, 20, relu=True), fully(random, "a", "y", 20 * 35, 7, flattens=True)
+    graph = Graph(GraphInput("x", (None, 3, 5, 7)), ops, ("y",))
+    check(device, MmaTrial(graph, random.integers(0, 256, (2, 5, 7, 3), np.uint8), precision))
+
+
+# ---- The shipped net, through an engine
+
+ERRORS = {"fp16": 0.01, "bf16": 0.05, "int8": 0.2}  # of the scores, at most
+
+
+@cache
+def digits(count: int) -> tuple[Array, Array, Array]:
+    """Handwritten digits, what they are, and the scores of fp32."""
+    images, _, labels = (values[:count] for values in heldout())
+    with Engine(digits_model(), device="cpu", batch=50, kernels="ffma") as engine:
+        return images, labels, np.asarray(engine.run(images))
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(450, marks=pytest.mark.slow(reason="more digits of the same"))])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_digits_are_read_as_well_as_in_fp32(device: Device, precision: str, count: int) -> None:
+    images, labels, exact = digits(count)
+    assert len(labels) == count
+    kind = device.facts.kind
+    with Engine(digits_model(), device=kind, batch=(1, 50), precision=precision, kernels="mma") as engine:
+        assert {*engine.plan.families.values()} == {"mma"}
+        scores = engine.run(images)
+        assert np.array_equal(engine.run(images[:1]), scores[:1])
+    assert isinstance(scores, np.ndarray)
+    right, wanted = (float((found.argmax(axis=1) == labels).mean()) for found in (scores, exact))
+    assert abs(right - wanted) <= 0.01
+    errors = [score_error(found, reference) for found, reference in zip(scores, exact, strict=True)]
+    assert 0 < float(np.median(errors)) <= ERRORS[precision]
+
+
+@pytest.mark.parametrize("precision", ["fp32", *PRECISIONS])
+def test_digits_at_two_batch_sizes(device: Device, precision: str) -> None:
+    """On the kernels that the planner takes: as close as the precision is; integers are exact."""
+    images = heldout()[0][:50]
+    with Engine(digits_model(), device=device.facts.kind, batch=(1, 50), precision=precision) as engine:
+        together: Any = engine.run(images)
+        one_by_one: list[Any] = [engine.run(image[None]) for image in images]
+    alone = np.concatenate(one_by_one)
+    if precision == "int8":
+        assert_same_bits(alone, together)
+    else:
+        assert (score_error(alone, together) <= SCORE_TOLERANCES[precision]).all()
+
+
+def test_an_engine_names_the_input_that_overflows(device: Device) -> None:
+    images = np.zeros((3, 1, 32, 32), np.float32)
+    images[1] = 60000
+    kind = device.facts.kind
+    with Engine(digits_model(), device=kind, batch=2, precision="fp16", kernels="mma") as engine:
+        with pytest.raises(
+            InputError, match=r"input 1 of 3 .*: values leave the range of float16.* use precision bf16"
+        ):
+            engine.run(images)
+        assert np.isfinite(engine.run(images[[0, 2]])).all()
+    with Engine(digits_model(), device=kind, batch=2, precision="bf16", kernels="mma") as engine:
+        assert np.isfinite(engine.run(images)).all()
+
+
+# ---- Cards that are not here
+
+
+def card(
+    capability: tuple[int, int], shared_kib: int, multiprocessors: int, *, tensor_maps: bool = False
+) -> DeviceFacts:
+    return DeviceFacts(
+        "cuda",
+        f"a card of {capability[0]}.{capability[1]}",
+        multiprocessors,
+        capability,
+        shared_kib << 10,
+        24 << 30,
+        24 << 30,
+        tensor_maps=tensor_maps,
+    )
+
+
+# Shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+CARDS = {
+    "sm_75": card((7, 5), 64, 40),
+    "sm_80": card((8, 0), 163, 108),
+    "sm_86": card((8, 6), 99, 82),
+    "sm_89": card((8, 9), 99, 128),
+    "sm_120": card((12, 0), 99, 170),
+    "sm_90 without cuda-bindings": card((9, 0), 227, 132),
+}
+BATCHES = (1, 2, 8, 32, 128)
+
+
+def programs(facts: DeviceFacts, precision: str) -> Iterator[Program]:
+    size, width, hidden = (48, 2, 100) if precision == "int8" else (224, 1, 4096)
+    graph = vgg16(size, width, hidden)
+    yield from make_plan(graph, facts, [(n, 3, size, size) for n in BATCHES], wish_of(graph, precision)).programs
+
+
+ABLE = [(name, precision) for name in CARDS for precision in PRECISIONS if (name, precision) != ("sm_75", "bf16")]
+
+
+@pytest.mark.parametrize(("name", "precision"), ABLE)
+def test_every_card_with_tensor_cores_runs_a_vgg16_on_them(name: str, precision: str) -> None:
+    for program in programs(CARDS[name], precision):
+        assert {step.kernel.source for step in program.all_steps() if step.flop} == KERNELS
+        maps = [value.element for value in program.values if value.name.startswith("conv")]
+        assert {*maps} == {STORED[precision]}
+
+
+def test_bfloat16_falls_back_to_float32_on_turing() -> None:
+    for program in programs(CARDS["sm_75"], "bf16"):
+        assert {step.kernel.source for step in program.all_steps() if step.flop} == {"conv_igemm.cu", "gemm_splitk.cu"}
+        assert {value.element for value in program.values} == {Element.F32}
+
+
+def test_a_hopper_card_without_tensor_maps_does_without_wgmma() -> None:
+    whole = replace(CARDS["sm_90 without cuda-bindings"], tensor_maps=True)
+    sources = {step.kernel.source for program in programs(whole, "fp16") for step in program.all_steps() if step.flop}
+    assert sources.isdisjoint(KERNELS)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", CARDS)
+def test_launches_fit_the_card_and_cover_the_work(name: str, precision: str) -> None:
+    facts = CARDS[name]
+    for program in programs(facts, precision):
+        values = {value.name: value for value in program.values}
+        for step in program.all_steps():
+            assert step.shared <= facts.shared_nbytes, step.label
+            assert math.prod(step.block) <= 1024
+            assert step.grid.x < 2**31
+            assert max(step.grid.y, step.grid.z) < 2**16
+            if step.kernel.name == "conv_mma":
+                covers(step, math.prod(values[step.names[-1]].stored_shape[:-1]))
+
+
+def covers(step: Step, pixels: int) -> None:
+    """Whether the tiles of a convolution hold all `pixels` that it stores, and not one tile more."""
+    given, macros = arguments(step), dict(step.kernel.defines)
+    assert given["rows"] == pixels * (4 if macros["POOL"] else 1)
+    assert step.grid.x == -(-given["rows"] // macros["TILE_PX"]) * -(-given["OC"] // macros["TILE_OC"])
+    assert step.block.x == 32 * (macros["TILE_OC"] // macros["WARP_OC"]) * (macros["TILE_PX"] // macros["WARP_PX"])

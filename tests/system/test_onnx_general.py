@@ -1,0 +1,759 @@
+"""Rules of general operators: which op each spelling becomes, and that it means what onnxruntime computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tests.support.onnx_models import Model, random_input
+from tests.support.onnx_single import (
+    FIXED,
+    MAP,
+    MATRIX,
+    OPEN_SIZE,
+    Shaped,
+    accept,
+    accept_run_time,
+    load_run_time,
+    refuse,
+    run_time,
+    single,
+    weights,
+)
+from vgg16gpu.compiler.graph.ops import (
+    AxisSoftmax,
+    BatchNorm,
+    Concat,
+    Conv,
+    Elementwise,
+    Flatten,
+    Gather,
+    Gemm,
+    GeneralConv,
+    GlobalPool,
+    Identity,
+    LocalResponseNorm,
+    MatMul,
+    Op,
+    Pad,
+    Pool,
+    Relu,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.errors import ModelError
+
+FLOAT32 = np.float32
+
+
+def ints(*numbers: int) -> Any:
+    return np.array(numbers, np.int64)
+
+
+# Windows
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "options", "kind"),
+    [
+        (MAP, (6, 2, 3, 3), {"group": 2}, GeneralConv),
+        (MAP, (4, 1, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}, GeneralConv),
+        (MAP, (5, 4, 3, 3), {"dilations": [2, 1]}, GeneralConv),
+        (MAP, (5, 4, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, Conv),
+        (MAP, (5, 4, 2, 2), {"auto_pad": "SAME_LOWER", "strides": [2, 3]}, Conv),
+        (MAP, (5, 4, 1, 1), {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, Conv),
+        (MAP, (5, 4, 2, 1), {"auto_pad": "SAME_LOWER", "strides": [5, 4]}, Conv),
+        (OPEN_SIZE, (5, 4, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, GeneralConv),
+        (OPEN_SIZE, (5, 4, 2, 4), {"auto_pad": "SAME_LOWER"}, Conv),
+        (OPEN_SIZE, (4, 2, 3, 3), {"group": 2, "dilations": [1, 2]}, GeneralConv),
+        (("n", None, 9, 7), (4, 2, 3, 3), {"group": 2}, GeneralConv),
+    ],
+)
+def test_conv(tmp_path: Path, shape: Shaped, weight: Sequence[int], options: dict[str, Any], kind: type[Op]) -> None:
+    if shape[1] is None:
+        graph = load(single(tmp_path, "Conv", shape, [weights(*weight)], **options))
+        assert isinstance(graph.ops[0], kind)
+        return
+    op = accept(single(tmp_path, "Conv", shape, [weights(*weight), weights(weight[0])], **options))
+    assert isinstance(op, kind)
+
+
+def test_constants_of_a_general_conv_are_in_the_graph(tmp_path: Path) -> None:
+    graph = load(single(tmp_path, "Conv", MAP, [weights(6, 2, 3, 3), weights(6)], group=2))
+    assert graph.ops[0].operands == ("input", "c0", "c1")
+    assert {name: array.shape for name, array in graph.constants.items()} == {"c0": (6, 2, 3, 3), "c1": (6,)}
+    assert graph.parameters == 6 * 2 * 9 + 6
+
+
+def test_weights_at_run_time() -> None:
+    operands = {"x": weights(2, 4, 9, 7), "w": random_input((6, 4, 3, 2), 1), "b": weights(6)}
+    graph = accept_run_time("Conv", operands, strides=[2, 1])
+    assert [value.name for value in graph.inputs] == ["x", "w", "b"]
+    assert not graph.constants
+    assert isinstance(graph.ops[0], GeneralConv)
+    accept_run_time("Conv", {"x": operands["x"], "w": operands["w"]}, pads=[1, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [
+        ("MaxPool", {"ceil_mode": 1, "strides": [2, 2]}),
+        ("MaxPool", {"ceil_mode": 1, "strides": [3, 3], "pads": [1, 1, 1, 1]}),
+        ("MaxPool", {"dilations": [2, 3]}),
+        ("MaxPool", {"dilations": [2, 2], "pads": [1, 1, 1, 1], "strides": [2, 2], "ceil_mode": 1}),
+        ("MaxPool", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ("MaxPool", {"auto_pad": "SAME_LOWER", "strides": [2, 3]}),
+        ("AveragePool", {"ceil_mode": 1, "strides": [2, 2]}),
+        ("AveragePool", {"ceil_mode": 1, "strides": [3, 2], "pads": [1, 1, 0, 1]}),
+        ("AveragePool", {"ceil_mode": 1, "strides": [3, 2], "pads": [1, 1, 0, 1], "count_include_pad": 1}),
+        ("AveragePool", {"dilations": [2, 2], "opset": 19}),
+        ("AveragePool", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ("AveragePool", {"auto_pad": "SAME_LOWER", "strides": [2, 2], "count_include_pad": 1}),
+        ("AveragePool", {"auto_pad": "VALID", "strides": [2, 2], "ceil_mode": 1, "opset": 19}),
+    ],
+)
+@pytest.mark.parametrize("shape", [MAP, OPEN_SIZE])
+def test_pools(tmp_path: Path, op: str, options: dict[str, Any], shape: Shaped) -> None:
+    options = {"kernel_shape": [3, 3], **options}
+    path = single(tmp_path, op, shape, [], **options)
+    assert isinstance(load(path).ops[0], Pool)
+    if shape == MAP:
+        accept(path)
+
+
+def test_rounding_up_is_dropped_where_it_changes_nothing(tmp_path: Path) -> None:
+    def window(shape: Shaped, **options: Any) -> Any:
+        pool = load(single(tmp_path, "MaxPool", shape, [], kernel_shape=[2, 2], ceil_mode=1, **options)).ops[0]
+        assert isinstance(pool, Pool)
+        return pool.window
+
+    assert not window(("n", 4, 8, 6), strides=[2, 2]).ceil
+    assert window(("n", 4, 9, 6), strides=[2, 2]).ceil
+    assert window(OPEN_SIZE, strides=[2, 2]).ceil
+    assert not window(OPEN_SIZE).ceil
+
+
+@pytest.mark.parametrize("kind", ["Average", "Max"])
+def test_global_pools(tmp_path: Path, kind: str) -> None:
+    op = accept(single(tmp_path, f"Global{kind}Pool", MAP, []))
+    assert isinstance(op, GlobalPool)
+    assert op.kind == kind.lower()
+    refuse(single(tmp_path, f"Global{kind}Pool", MATRIX, []), "it needs (N, C, H, W)")
+
+
+@pytest.mark.parametrize("options", [{"size": 3}, {"size": 5, "alpha": 0.5, "beta": 0.6, "bias": 2.0}])
+def test_lrn(tmp_path: Path, options: dict[str, Any]) -> None:
+    assert isinstance(accept(single(tmp_path, "LRN", MAP, [], **options)), LocalResponseNorm)
+    refuse(single(tmp_path, "LRN", MAP, [], **{**options, "size": 0}), "size is 0; a positive number")
+    refuse(single(tmp_path, "LRN", MATRIX, [], **options), "it needs (N, C, H, W)")
+
+
+def parameters(channels: int) -> list[Any]:
+    return [random_input((channels,), seed) for seed in range(3)] + [np.abs(random_input((channels,), 3)) + 0.5]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 5), (2, 4, 3, 2), (2, 4, 3, 2, 2)])
+def test_batch_norm_of_any_rank(shape: tuple[int, ...]) -> None:
+    names = ("scale", "shift", "mean", "var")
+    operands = {"x": random_input(shape), **dict(zip(names, parameters(4), strict=True))}
+    op = accept_run_time("BatchNormalization", operands, epsilon=0.01).ops[0]
+    assert isinstance(op, Elementwise)
+    assert op.operands == ("x", *names)
+
+
+def test_batch_norm_of_a_matrix(tmp_path: Path) -> None:
+    assert isinstance(accept(single(tmp_path, "BatchNormalization", MATRIX, parameters(6))), Elementwise)
+    assert isinstance(accept(single(tmp_path, "BatchNormalization", MAP, parameters(4))), BatchNorm)
+    refuse(single(tmp_path, "BatchNormalization", MATRIX, parameters(5)), "cannot be broadcast")
+
+
+# Products
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "options"),
+    [
+        ((3, 5), (5, 4), (1, 4), {}),
+        ((3, 5), (5, 4), None, {}),
+        ((3, 5), (5, 4), (), {}),
+        ((3, 5), (5, 4), (3, 1), {}),
+        ((3, 5), (5, 4), (3, 4), {"alpha": 0.5, "beta": 0.25}),
+        ((6, 3), (4, 6), (4,), {"transA": 1, "transB": 1, "alpha": 2.0}),
+        ((6, 3), (4, 6), (4,), {"transA": 1, "transB": 1, "beta": 0.0}),
+    ],
+)
+def test_gemm(
+    tmp_path: Path, a: Sequence[int], b: Sequence[int], c: Sequence[int] | None, options: dict[str, Any]
+) -> None:
+    operands = {"a": random_input(a), "b": random_input(b, 1), "c": None if c is None else random_input(c, 2)}
+    assert isinstance(accept_run_time("Gemm", operands, **options).ops[0], MatMul)
+    op = accept(single(tmp_path, "Gemm", a, [operands["b"], operands["c"]], **options))
+    is_layer = not options.get("transA") and (c is None or math.prod(c[:-1]) == 1)
+    assert isinstance(op, Gemm if is_layer else MatMul)
+
+
+def test_gemm_of_constant_a_is_a_product(tmp_path: Path) -> None:
+    model = Model((4, 3))
+    model.node("Gemm", [model.constant("a", weights(5, 4)), "input"], "y")
+    op = accept(model.save(tmp_path / "m.onnx"))
+    assert isinstance(op, MatMul)
+    assert op.operands == ("a", "input")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ((3, 5), (4, 5), "5 columns meet 4 rows"),
+        ((3, 5), (2, 5, 4), "its operands have 2 and 3 dimensions"),
+    ],
+)
+def test_gemm_that_does_not_fit(a: Sequence[int], b: Sequence[int], message: str) -> None:
+    operands = {"a": random_input(a), "b": random_input(b)}
+    with pytest.raises(ModelError, match=message):
+        load_run_time(run_time("Gemm", operands), operands)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((3, 4), (4, 2)), ((4,), (2, 4, 3)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,)), ((4,), (4,)), ((4,), (4, 3))],
+)
+def test_matmul(a: Sequence[int], b: Sequence[int]) -> None:
+    assert isinstance(accept_run_time("MatMul", {"a": random_input(a), "b": random_input(b, 1)}).ops[0], MatMul)
+
+
+def test_matmul_by_a_constant(tmp_path: Path) -> None:
+    op = accept(single(tmp_path, "MatMul", MATRIX, [weights(6, 5)]))
+    assert isinstance(op, Gemm)
+    assert op.weight.shape == (5, 6)
+    assert op.weight.flags.c_contiguous
+    assert isinstance(accept(single(tmp_path, "MatMul", MAP, [weights(7, 5)])), MatMul)
+    assert isinstance(accept(single(tmp_path, "MatMul", MATRIX, [weights(6)])), MatMul)
+    refuse(single(tmp_path, "MatMul", MATRIX, [weights(7, 5)]), "weights for 7 features, its input (1, 6) has 6")
+    refuse(single(tmp_path, "MatMul", MATRIX, [weights(6, 5).astype(np.float64)]), "element type float64")
+
+
+# Elements
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+@pytest.mark.parametrize("constant", [(), (7,), (4, 1, 1), (1, 4, 9, 1)])
+@pytest.mark.parametrize("opset", [7, 13, 14])
+def test_arithmetic_with_a_constant(tmp_path: Path, op: str, constant: Sequence[int], opset: int) -> None:
+    made = accept(single(tmp_path, op, MAP, [random_input(constant, 1) + 2], opset=opset))
+    assert isinstance(made, Elementwise)
+    assert made.function == op.lower()
+    assert made.operands == ("input", "c0")
+
+
+@pytest.mark.parametrize(("op", "first"), [("Add", "input"), ("Mul", "input"), ("Sub", "c"), ("Div", "c")])
+def test_arithmetic_behind_a_constant(tmp_path: Path, op: str, first: str) -> None:
+    model = Model(MAP)
+    model.node(op, [model.constant("c", weights(4, 1, 1)), "input"], "y")
+    assert accept(model.save(tmp_path / "m.onnx")).x == first
+
+
+@pytest.mark.parametrize(
+    ("shape", "constant", "message"),
+    [
+        (MAP, weights(3), "cannot be broadcast"),
+        (MAP, weights(3, 4, 9, 7), "it does not fit every batch"),
+        (MAP, weights(2, 1, 4, 9, 7), "does not keep the batch as its first dimension; export with a fixed batch"),
+        (MAP, weights(7).astype(np.float64), "element type float64; export the model in float32"),
+        (MAP, ints(1), "element type int64"),
+    ],
+)
+def test_arithmetic_refused(tmp_path: Path, shape: Shaped, constant: Any, message: str) -> None:
+    refuse(single(tmp_path, "Add", shape, [constant]), message)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 11])
+def test_sum(count: int) -> None:
+    operands = {f"x{index}": random_input((3, 4)[index % 2 :], index) for index in range(count)}
+    ops = accept_run_time("Sum", operands).ops
+    assert len(ops) == {1: 1, 2: 1, 5: 1, 6: 2, 11: 3}[count]
+    assert isinstance(ops[-1], Identity if count == 1 else Elementwise)
+    assert all(len(op.operands) <= 5 for op in ops)
+    assert [op.y for op in ops][-1] == "y"
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 5), (2, 3), (2, 3, 4, 5), ()])
+def test_relu_of_any_rank(shape: tuple[int, ...]) -> None:
+    op = accept_run_time("Relu", {"x": random_input(shape)}).ops[0]
+    assert isinstance(op, Relu if len(shape) in (2, 4) else Elementwise)
+
+
+def test_leaky_relu(tmp_path: Path) -> None:
+    for options, alpha in (({}, 0.01), ({"alpha": 0.25}, 0.25)):
+        op = accept(single(tmp_path, "LeakyRelu", MAP, [], **options))
+        assert isinstance(op, Elementwise)
+        assert op.numbers == pytest.approx((alpha,))
+
+
+@pytest.mark.parametrize(
+    ("constants", "options", "numbers"),
+    [
+        ([], {"opset": 7, "min": -0.5, "max": 0.5}, (-0.5, 0.5)),
+        ([], {"opset": 10, "max": 0.5}, (-math.inf, 0.5)),
+        ([], {"opset": 13}, (-math.inf, math.inf)),
+        ([FLOAT32(-0.5), FLOAT32(6)], {"opset": 11}, (-0.5, 6)),
+        ([None, FLOAT32(0.5)], {"opset": 13}, (-math.inf, 0.5)),
+        ([np.array([-0.5], FLOAT32)], {"opset": 13}, (-0.5, math.inf)),
+    ],
+)
+def test_clip(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any], numbers: tuple[float, float]) -> None:
+    path = single(tmp_path, "Clip", MAP, constants, **options)
+    op = load(path).ops[0] if any(np.ndim(value) for value in constants) else accept(path)
+    assert isinstance(op, Elementwise)
+    assert (op.function, op.numbers, op.operands) == ("clip", numbers, ("input",))
+
+
+def test_clip_with_bounds_at_run_time() -> None:
+    x, low, high = random_input((3, 4)), np.array(-0.5, FLOAT32), np.array(0.5, FLOAT32)
+    assert accept_run_time("Clip", {"x": x, "low": low, "high": high}).ops[0].operands == ("x", "low", "high")
+    graph = accept_run_time("Clip", {"x": x, "low": low})
+    assert [float(array) for array in graph.constants.values()] == [math.inf]
+    graph = accept_run_time("Clip", {"x": x, "low": None, "high": high})
+    assert graph.ops[0].operands == ("x", "y.0", "high")
+    assert float(graph.constants["y.0"]) == -math.inf
+    operands = {"x": x, "low": weights(3)}
+    with pytest.raises(ModelError, match=r"its bound 'low' has shape .*; one number is needed"):
+        load_run_time(run_time("Clip", operands), operands)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(
+    ("shape", "options", "span"),
+    [
+        (MAP, {"opset": 12}, (1, 3)),
+        (MAP, {"opset": 11, "axis": 2}, (2, 3)),
+        (MAP, {"opset": 9, "axis": -1}, (3, 3)),
+        (MAP, {"opset": 13}, (3, 3)),
+        (MAP, {"opset": 13, "axis": 1}, (1, 1)),
+        (FIXED, {"opset": 13, "axis": 0}, (0, 0)),
+        (FIXED, {"opset": 11, "axis": 0}, (0, 3)),
+        (OPEN_SIZE, {"opset": 13, "axis": 1}, (1, 1)),
+        (MATRIX, {"opset": 13}, None),
+        (MATRIX, {"opset": 8}, None),
+    ],
+)
+def test_softmax(tmp_path: Path, op: str, shape: Shaped, options: dict[str, Any], span: tuple[int, int] | None) -> None:
+    made = accept(single(tmp_path, op, shape, [], **options))
+    if span is None and op == "Softmax":
+        assert isinstance(made, Softmax)
+    else:
+        assert isinstance(made, AxisSoftmax)
+        assert (made.axis, made.last, made.log) == (*(span or (1, 1)), op == "LogSoftmax")
+
+
+def test_masks_of_dropout_are_ones() -> None:
+    for opset, operands in ((12, {"ratio": np.array(0.5, FLOAT32)}), (22, {})):
+        given = {"x": random_input((3, 4, 5)), **operands}
+        loaded = load_run_time(run_time("Dropout", given, ("y", "mask"), opset=opset), given)
+        assert loaded.outputs == ("y", "mask")
+        assert loaded.graph is not None
+        assert loaded.graph.outputs == ("y",)
+        assert [value.name for value in loaded.graph.inputs] == ["x"]  # the ratio is read by nobody
+        mask = loaded.constants["mask"]
+        assert mask.shape == (3, 4, 5)
+        assert mask.all()
+        assert mask.dtype == np.bool_
+    given = {"x": random_input((3, 4, 5))}
+    with pytest.raises(ModelError, match=r"its mask 'mask' is used; .* opset 12 or later"):  # before, nothing says what
+        load_run_time(run_time("Dropout", given, ("y", "mask"), opset=9), given)
+
+
+@pytest.mark.parametrize(("kind", "is_fine"), [("FLOAT", True), ("FLOAT16", True), ("DOUBLE", False), ("INT64", False)])
+def test_casts(tmp_path: Path, kind: str, is_fine: bool) -> None:
+    path = single(tmp_path, "Cast", MAP, [], to=TensorProto.DataType.Value(kind))
+    if is_fine:
+        assert isinstance(load(path).ops[0], Identity)
+    else:
+        refuse(path, f"it casts to {kind}; export the model in float32")
+
+
+# Moves
+
+
+@pytest.mark.parametrize("axis", [-4, -2, -1, 0, 1, 2, 3, 4])
+def test_flatten_of_fixed_sizes(tmp_path: Path, axis: int) -> None:
+    op = accept(single(tmp_path, "Flatten", FIXED, [], axis=axis))
+    assert isinstance(op, Flatten if axis == 1 else Reshape)
+
+
+def test_flatten_of_other_ranks() -> None:
+    assert accept_run_time("Flatten", {"x": weights(2, 3, 4)}).ops[0].target == (0, -1)  # type: ignore[attr-defined]
+    assert isinstance(accept_run_time("Flatten", {"x": weights(3)}).ops[0], Reshape)
+    accept_run_time("Flatten", {"x": weights(3)}, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "options", "made"),
+    [
+        (MAP, [0, 4, 63], {}, (0, 4, 63)),
+        (MAP, [0, 4, -1], {}, (0, 4, -1)),
+        (MAP, [-1, 2, 2, 9, 7], {}, (0, 2, 2, 9, 7)),
+        (MAP, [0, 2, -1, 9, 7], {}, (0, 2, -1, 9, 7)),
+        (OPEN_SIZE, [0, 4, -1], {}, (0, 4, -1)),
+        (OPEN_SIZE, [0, 0, -1], {}, (0, 0, -1)),
+        (FIXED, [1, -1], {}, (1, 504)),
+        (FIXED, [4, 126], {}, (4, 126)),
+        (FIXED, [-1], {}, (504,)),
+        (FIXED, [0, 0, -1, 7], {}, (2, 4, 9, 7)),
+        (FIXED, [7, 8, 9, 1], {"allowzero": 1}, (7, 8, 9, 1)),
+    ],
+)
+def test_reshape(tmp_path: Path, shape: Shaped, target: list[int], options: dict[str, Any], made: Any) -> None:
+    op = accept(single(tmp_path, "Reshape", shape, [ints(*target)], **options))
+    assert isinstance(op, Reshape)
+    assert op.target == made
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [([3, 7], {}), ([-1, 100], {}), ([-1, -1], {}), ([0, 0], {"allowzero": 1}), ([-2, 252], {}), ([0, 4, 9, 7, 0], {})],
+)
+def test_reshape_to_another_number_of_elements(tmp_path: Path, target: list[int], options: dict[str, Any]) -> None:
+    refuse(
+        single(tmp_path, "Reshape", FIXED, [ints(*target)], **options),
+        f"it turns (2, 4, 9, 7) into ({', '.join(map(str, target))}), which has another number of elements",
+    )
+
+
+def test_too_many_dimensions(tmp_path: Path) -> None:
+    refuse(single(tmp_path, "Reshape", (2, 3), [ints(*[1] * 7, 2, 3)]), "its result has 9 dimensions; at most 8")
+    with pytest.raises(ModelError, match="input 'x' has 9 dimensions; at most 8 are supported"):
+        accept_run_time("Relu", {"x": random_input((1,) * 9)})
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "kind", "target"),
+    [
+        (("n", 4, 1, 1), (2, 3), Flatten, None),
+        (("n", 4, 1, 1), (-1, -2), Flatten, None),
+        (("n", 4, 1, 5), (2,), Reshape, (0, 4, 5)),
+        (("n", 1, "h", 5), (1,), Reshape, (0, -1, 5)),
+        (("n", "c", 1, 1), (3,), Reshape, (0, 0, 1)),
+        ((2, 1, 1, 5), None, Flatten, None),
+        ((1, 4, 1, 5), None, Reshape, (4, 5)),
+    ],
+)
+@pytest.mark.parametrize("opset", [11, 13])
+def test_squeeze(
+    tmp_path: Path, shape: Shaped, axes: tuple[int, ...] | None, kind: type[Op], target: Any, opset: int
+) -> None:
+    if axes is None:
+        path = single(tmp_path, "Squeeze", shape, [], opset=opset)
+    elif opset < 13:
+        path = single(tmp_path, "Squeeze", shape, [], opset=opset, axes=list(axes))
+    else:
+        path = single(tmp_path, "Squeeze", shape, [ints(*axes)], opset=opset)
+    op = accept(path) if "c" not in shape and "h" not in shape else load(path).ops[0]
+    assert isinstance(op, kind)
+    assert target is None or (isinstance(op, Reshape) and op.target == target)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "message"),
+    [
+        (MAP, (1,), "it leaves out dimension 1 of (open, 4, 9, 7)"),
+        (("n", 1, 4, 4), (0,), "it leaves out dimension 0 of (open, 1, 4, 4)"),
+        (("n", 1, 1, 4), None, "it names no axes and leaves out what is 1"),
+        (("n", 1, "h", "w"), (1,), "it moves several open dimensions"),
+        (("n", 1, 1, 4), (1, -3), "name one dimension twice"),
+        (("n", 1, 1, 4), (4,), "axis is 4 for 4 dimensions"),
+    ],
+)
+def test_squeeze_refused(tmp_path: Path, shape: Shaped, axes: tuple[int, ...] | None, message: str) -> None:
+    refuse(single(tmp_path, "Squeeze", shape, [] if axes is None else [ints(*axes)]), message)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "target"),
+    [
+        (MATRIX, (2, 3), (0, 6, 1, 1)),
+        (MATRIX, (-1,), (0, 6, 1)),
+        (MAP, (1, 4), (0, 1, 4, 9, 1, 7)),
+        ((2, 6), (0,), (1, 2, 6)),
+    ],
+)
+@pytest.mark.parametrize("opset", [11, 13])
+def test_unsqueeze(tmp_path: Path, shape: Shaped, axes: tuple[int, ...], target: Any, opset: int) -> None:
+    options: dict[str, Any] = {"axes": list(axes)} if opset < 13 else {}
+    op = accept(single(tmp_path, "Unsqueeze", shape, [] if options else [ints(*axes)], opset=opset, **options))
+    assert isinstance(op, Reshape)
+    assert op.target == target
+
+
+def test_unsqueeze_before_the_batch_is_refused(tmp_path: Path) -> None:
+    refuse(single(tmp_path, "Unsqueeze", MATRIX, [ints(0)]), "does not keep the batch as its first dimension")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "permutation"),
+    [
+        (MAP, {"perm": [0, 2, 3, 1]}, (0, 2, 3, 1)),
+        (OPEN_SIZE, {"perm": [0, 3, 1, 2]}, (0, 3, 1, 2)),
+        (FIXED, {}, (3, 2, 1, 0)),
+    ],
+)
+def test_transpose(tmp_path: Path, shape: Shaped, options: dict[str, Any], permutation: tuple[int, ...]) -> None:
+    op = accept(single(tmp_path, "Transpose", shape, [], **options))
+    assert isinstance(op, Transpose)
+    assert op.permutation == permutation
+
+
+def test_transpose_refused(tmp_path: Path) -> None:
+    refuse(single(tmp_path, "Transpose", MAP, []), "does not keep the batch as its first dimension")
+    refuse(single(tmp_path, "Transpose", FIXED, [], perm=[0, 1, 2]), "perm is [0, 1, 2] for 4 dimensions")
+    refuse(single(tmp_path, "Transpose", FIXED, [], perm=[0, 1, 2, 2]), "perm is [0, 1, 2, 2]")
+
+
+@pytest.mark.parametrize(("axis", "opset"), [(1, 7), (-3, 13), (3, 13)])
+def test_concat(tmp_path: Path, axis: int, opset: int) -> None:
+    model = Model(MAP)
+    model.node("Relu", ["input"], "left")
+    model.node("Concat", ["left", "input", "left"], "y", axis=axis)
+    op = accept(model.save(tmp_path / "m.onnx", opset=opset))
+    assert isinstance(op, Concat)
+    assert (op.axis, op.operands) == (axis % 4, ("left", "input", "left"))
+
+
+def test_concat_details(tmp_path: Path) -> None:
+    constant = weights(3, 2, 9, 7)
+    op = accept(single(tmp_path, "Concat", (3, 4, 9, 7), [constant], axis=1))
+    assert op.operands == ("input", "c0")
+    assert isinstance(accept(single(tmp_path, "Concat", MAP, [], axis=1)), Identity)
+    refuse(single(tmp_path, "Concat", MAP, [constant], axis=1), "differ beside dimension 1")
+    refuse(single(tmp_path, "Concat", FIXED, [constant], axis=4), "axis is 4 for 4 dimensions")
+
+
+SLICES: list[tuple[Shaped, Mapping[str, Any], tuple[Any, Any, Any]]] = [
+    (MAP, {"starts": [1], "ends": [3], "axes": [1]}, ((0, 1, 0, 0), (1,) * 4, (None, 2, None, None))),
+    (MAP, {"starts": [-3], "ends": [100], "axes": [-1]}, ((0, 0, 0, 4), (1,) * 4, (None, None, None, 3))),
+    (MAP, {"starts": [0, 2], "ends": [2**31 - 1, -1], "axes": [0, 2]}, ((0, 0, 2, 0), (1,) * 4, (None, None, 6, None))),
+    (FIXED, {"starts": [1, 0], "ends": [2, 3]}, ((1, 0, 0, 0), (1,) * 4, (1, 3, None, None))),
+    (OPEN_SIZE, {"starts": [0], "ends": [2**63 - 1], "axes": [2]}, ((0,) * 4, (1,) * 4, (None,) * 4)),
+]
+
+
+@pytest.mark.parametrize(("shape", "lists", "made"), SLICES)
+@pytest.mark.parametrize("opset", [9, 10, 13])
+def test_slice(tmp_path: Path, shape: Shaped, lists: Mapping[str, Any], made: Any, opset: int) -> None:
+    if opset < 10:
+        op = accept(single(tmp_path, "Slice", shape, [], opset=opset, **lists))
+    else:
+        op = accept(single(tmp_path, "Slice", shape, [ints(*numbers) for numbers in lists.values()], opset=opset))
+    assert isinstance(op, Slice)
+    assert (op.starts, op.steps, op.sizes) == made
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "made"),
+    [
+        (0, 9, 2, (0, 2, 5)),
+        (-1, -100, -1, (8, -1, 9)),
+        (100, -(2**63), -3, (8, -3, 3)),
+        (7, 2, -2, (7, -2, 3)),
+        (20, 30, 1, (0, 1, 0)),
+    ],
+)
+def test_slice_with_steps(tmp_path: Path, start: int, end: int, step: int, made: tuple[int, int, int]) -> None:
+    op = accept(single(tmp_path, "Slice", MAP, [ints(start), ints(end), ints(2), ints(step)]))
+    assert isinstance(op, Slice)
+    assert (op.starts[2], op.steps[2], op.sizes[2]) == made
+
+
+@pytest.mark.parametrize(
+    ("shape", "lists", "message"),
+    [
+        (MAP, [ints(0), ints(1), ints(0)], "it takes 0:1:1 of dimension 0, which is open"),
+        (OPEN_SIZE, [ints(0), ints(-1), ints(2)], "it takes 0:-1:1 of dimension 2, which is open"),
+        (OPEN_SIZE, [ints(1), ints(2**40), ints(3)], "of dimension 3, which is open"),
+        (MAP, [ints(0, 1), ints(1)], "do not fit each other"),
+        (MAP, [ints(0), ints(1), ints(1), ints(0)], "do not fit each other"),
+        (MAP, [ints(*[0] * 5), ints(*[1] * 5)], "do not fit each other"),
+        (MAP, [ints(0), ints(1), ints(7)], "axis is 7 for 4 dimensions"),
+        (MAP, [np.float32([0]), ints(1)], "its starts are float32"),
+    ],
+)
+def test_slice_refused(tmp_path: Path, shape: Shaped, lists: Sequence[Any], message: str) -> None:
+    refuse(single(tmp_path, "Slice", shape, lists), message)
+
+
+@pytest.mark.parametrize("indices", [ints(0, 3, -1), np.array([[1, 2], [0, -4]]), np.array(2), np.int32([3, 1])])
+def test_gather(tmp_path: Path, indices: Any) -> None:
+    op = accept(single(tmp_path, "Gather", MAP, [indices], axis=1))
+    assert isinstance(op, Gather)
+    assert op.axis == 1
+    assert op.indices.dtype == np.int64
+    np.testing.assert_array_equal(op.indices, np.asarray(indices) % 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "indices", "axis", "message"),
+    [
+        (MAP, ints(4), 1, "an index is not in -4 to 3"),
+        (MAP, ints(-5), 1, "an index is not in -4 to 3"),
+        (MAP, ints(0), 0, "it picks from dimension 0, which is open"),
+        (MAP, np.float32([0]), 1, "its indices are not whole numbers"),
+        (MAP, ints(0), 5, "axis is 5 for 4 dimensions"),
+    ],
+)
+def test_gather_refused(tmp_path: Path, shape: Shaped, indices: Any, axis: int, message: str) -> None:
+    refuse(single(tmp_path, "Gather", shape, [indices], axis=axis), message)
+
+
+@pytest.mark.parametrize(
+    ("constants", "options"),
+    [
+        ([], {"opset": 7, "pads": [0, 0, 1, 2, 0, 0, 3, 0], "value": 1.5}),
+        ([], {"opset": 10, "pads": [0, 0, 1, 2, 0, 0, 3, 0], "mode": "constant"}),
+        ([ints(0, 0, 1, 2, 0, 0, 3, 0)], {"opset": 11}),
+        ([ints(0, 1, -1, 2, 0, 0, 3, -2), FLOAT32(2.5)], {"opset": 13}),
+        ([ints(1, 2, 3, 4), None, ints(-1, 1)], {"opset": 18}),
+    ],
+)
+def test_pad(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any]) -> None:
+    assert isinstance(accept(single(tmp_path, "Pad", MAP, constants, **options)), Pad)
+
+
+@pytest.mark.parametrize(
+    ("constants", "options", "message"),
+    [
+        ([ints(*[1] * 8)], {"mode": "reflect"}, "mode is 'reflect'; only constant padding"),
+        ([ints(1, 1)], {}, "it has 2 pads for 4 dimensions"),
+        ([ints(0, -2, 0, 0, 0, -2, 0, 0)], {}, "nothing is left"),
+        ([ints(1, 0, 0, 0, 0, 0, 0, 0)], {}, "does not keep the batch as its first dimension"),
+        ([ints(*[0] * 8), np.float64(1)], {}, "its value has element type float64"),
+    ],
+)
+def test_pad_refused(tmp_path: Path, constants: Sequence[Any], options: dict[str, Any], message: str) -> None:
+    refuse(single(tmp_path, "Pad", MAP, constants, **options), message)
+
+
+@pytest.mark.parametrize("pads", [(0, 1, 2, 3), (1, -1, 0, 2), (-1, 0, -1, -1)])
+@pytest.mark.parametrize("value", [2.5, math.inf])
+def test_pad_with_a_value_at_run_time(pads: Sequence[int], value: float) -> None:
+    operands = {"x": random_input((3, 4)), "pads": ints(*pads), "value": np.array(value, FLOAT32)}
+    graph = accept_run_time("Pad", operands)
+    assert [type(op) for op in graph.ops] == [Reshape, Reshape, Concat, Gather]
+    assert [value.name for value in graph.inputs] == ["x", "value"]
+
+
+# What other nodes say of open sizes
+
+
+def test_images_of_an_open_batch_are_not_mixed(tmp_path: Path) -> None:
+    model = Model(MATRIX)
+    model.node("Gemm", ["input", "input"], "y", name="it", transB=1)
+    refuse(model.save(tmp_path / "m.onnx"), "it mixes the images of an open batch; export with a fixed batch")
+    model = Model(("n", 1))
+    model.node("MatMul", ["input", model.constant("one", weights(1))], "list")
+    model.node("Add", ["input", "list"], "y", name="it")
+    refuse(model.save(tmp_path / "m.onnx"), "it mixes the images of an open batch")
+
+
+def test_branches_of_open_sizes(tmp_path: Path) -> None:
+    model = Model(OPEN_SIZE)
+    x = model.conv("input", "left", 4, 5)
+    model.node("Add", [x, model.conv("input", "right", 4, 5)], "sum")
+    model.node("Concat", ["sum", "input"], "both", axis=1)
+    model.node("GlobalAveragePool", ["both"], "pool")
+    model.node("Flatten", ["pool"], "flat")
+    model.gemm("flat", "y", 9, 3)
+    graph = load(model.save(tmp_path / "m.onnx"))
+    assert [type(op) for op in graph.ops] == [Conv, Conv, Elementwise, Concat, GlobalPool, Flatten, Gemm]
+    accept(model.save(tmp_path / "m.onnx"))
+
+
+def test_features_of_an_open_size_are_taken_as_the_weights_are(tmp_path: Path) -> None:
+    model = Model(OPEN_SIZE)
+    model.gemm(model.node("Flatten", ["input"], "flat"), "fc", 4 * 32 * 32, 3)
+    model.node("Add", ["fc", model.constant("c", weights(4))], "y", name="it")
+    refuse(model.save(tmp_path / "m.onnx"), "cannot be broadcast")
+    load(model.save(tmp_path / "m.onnx", ["fc"]))
+
+
+def test_weights_in_half_precision(tmp_path: Path) -> None:
+    constants = [weights(5, 4, 3, 3).astype(np.float16), weights(5).astype(np.float16)]
+    model = Model(MAP, input_type=TensorProto.FLOAT16)
+    model.node("Conv", ["input", model.constant("w", constants[0]), model.constant("b", constants[1])], "conv")
+    model.node("Cast", ["conv"], "single", to=TensorProto.FLOAT)
+    model.node("Mul", ["single", model.constant("c", np.float16(0.3))], "y")
+    graph = load(model.save(tmp_path / "m.onnx"))
+    conv = graph.ops[0]
+    assert isinstance(conv, Conv)
+    assert conv.weight.dtype == np.float32
+    np.testing.assert_array_equal(conv.weight, constants[0].astype(np.float32))
+    assert graph.constants["c"] == np.float32(np.float16(0.3))
+
+
+def test_loading_a_model_of_constants_alone(tmp_path: Path) -> None:
+    model = Model((2, 3))
+    model.node("Shape", ["input"], "y")
+    loaded = load_model(model.save(tmp_path / "m.onnx"))
+    assert loaded.graph is None
+    np.testing.assert_array_equal(loaded.constants["y"], [2, 3])
+
+
+# ---- Flatten of an open batch to several rows for each image
+
+
+def in_rows(path: Path, *nodes: tuple[str, Sequence[Any], dict[str, Any]], shape: Sequence[Any] = MAP) -> Path:
+    """Flatten with axis 2, then these nodes one behind the other, their constants given."""
+    model = Model(shape)
+    x = model.node("Flatten", ["input"], "rows", "flatten", axis=2)
+    for index, (op, constants, options) in enumerate(nodes):
+        names = [model.constant(f"c{index}_{place}", value) for place, value in enumerate(constants)]
+        x = model.node(op, [x, *names], f"v{index}", "it" if index == len(nodes) - 1 else "", **options)
+    return model.save(path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [],
+        [("Gemm", [weights(63, 5), weights(5)], {})],
+        [("Gemm", [weights(5, 63), weights(1, 5)], {"transB": 1, "alpha": 0.5, "beta": 2.0})],
+        [("Gemm", [weights(63, 5)], {}), ("Relu", [], {}), ("Identity", [], {}), ("Gemm", [weights(5, 3)], {})],
+        [("MatMul", [weights(63, 5)], {}), ("LeakyRelu", [], {}), ("Clip", [np.float32(-0.1), np.float32(1)], {})],
+    ],
+)
+@pytest.mark.parametrize("rest", [1, 2])
+def test_rows_that_are_joined_again(tmp_path: Path, nodes: list[Any], rest: int) -> None:
+    features = nodes[-1][1][0].shape if nodes and nodes[-1][0] in ("Gemm", "MatMul") else (63, 5)[: 2 if nodes else 1]
+    count = features[0] if nodes and nodes[-1][2].get("transB") else features[-1]
+    target = ints(-1, 4 * count) if rest == 1 else ints(-1, 2, 2 * count)
+    accept(in_rows(tmp_path, *nodes, ("Reshape", [target], {})))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "message"),
+    [
+        (
+            [("Softmax", [], {})],
+            MAP,
+            "'rows' has several rows for each image of an open batch; use Flatten with axis 1",
+        ),
+        ([("Shape", [], {})], MAP, "'rows' has several rows for each image"),
+        ([("Relu", [], {})], MAP, "'v0' has several rows for each image of an open batch; export with a fixed batch"),
+        ([("Reshape", [ints(-1, 63)], {})], MAP, "it turns 4 rows for each image into (-1, 63), which is not one row"),
+        ([("Reshape", [ints(1, -1)], {})], MAP, "it turns 4 rows for each image into (1, -1)"),
+        ([("Gemm", [weights(63, 5)], {"transA": 1})], MAP, "transA is 1"),
+        ([("Gemm", [weights(62, 5)], {})], MAP, "62"),
+        ([("MatMul", [weights(63)], {})], MAP, "it multiplies rows of images with (63,)"),
+        ([("MatMul", [weights(2, 63, 5)], {})], MAP, "it multiplies rows of images with (2, 63, 5)"),
+        ([("Add", [weights(63)], {})], MAP, "'rows' has several rows for each image"),
+    ],
+)
+def test_rows_that_are_refused(tmp_path: Path, nodes: list[Any], shape: Sequence[Any], message: str) -> None:
+    refuse(in_rows(tmp_path, *nodes, shape=shape), message)

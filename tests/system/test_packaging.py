@@ -1,0 +1,263 @@
+"""What ships: wheel and source archive hold all of it and nothing else, and an installed copy works by itself."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+import vgg16gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis", "*.partial"
+)
+
+
+def copy_project(target, *names):
+    """The parts of the project that builds read, elsewhere: a build leaves files beside its sources."""
+    target.mkdir()
+    for name in names:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=LEFT_OUT)
+        elif source.is_file():
+            shutil.copy(source, target / name)
+
+
+def build(kind, project, output):
+    """Run the build back end as pip does, without a network; the file that it made."""
+    output.mkdir(exist_ok=True)
+    script = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(output)!r}))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is absent from the `packages` configuration" not in done.stderr
+    return output / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packaging") / "project"
+    top_level = (
+        "pyproject.toml README.md CONTRIBUTING.md LICENSE MANIFEST.in Makefile vgg16gpu kernels tests tools testbench "
+        "docs examples .ci"
+    )
+    copy_project(folder, *top_level.split())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(project):
+    return build("wheel", project, project.parent / "wheel")
+
+
+@pytest.fixture(scope="module")
+def sdist(project):
+    return build("sdist", project, project.parent / "sdist")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel):
+    """The wheel unpacked in a folder of its own."""
+    target = wheel.parent / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    return target
+
+
+def files_below(folder, prefix):
+    """The names that a folder's files should have in the wheel."""
+    found = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {f"{prefix}/{path.relative_to(folder).as_posix()}" for path in found}
+
+
+def in_wheel(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if not name.endswith("/")}
+
+
+def test_wheel_is_the_package_and_the_kernels_and_nothing_else(wheel):
+    expected = files_below(ROOT / "vgg16gpu", "vgg16gpu") | files_below(ROOT / "kernels", "vgg16gpu/kernels")
+    assert {name for name in in_wheel(wheel) if ".dist-info/" not in name} == expected
+    assert {"vgg16gpu/py.typed", "vgg16gpu/kernels/include/common.cuh", "vgg16gpu/data/digits.onnx"} <= expected
+
+
+def test_wheel_runs_everywhere_and_names_its_license(wheel):
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert any(name.endswith("licenses/LICENSE") for name in in_wheel(wheel))
+
+
+def test_metadata(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert metadata["Version"] == vgg16gpu.__version__
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata.get_all("Provides-Extra") == ["cuda", "cudnn", "plot", "test"]
+    needed = {line.split(";")[0].strip() for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
+    assert {name.split(">")[0] for name in needed} == {"numpy", "onnx", "click", "rich", "pillow"}
+
+
+def test_source_archive_holds_what_tests_and_builds_need(sdist, wheel):
+    folder = sdist.parent / "unpacked"
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (root,) = folder.iterdir()
+    for name in (
+        "Makefile",
+        "LICENSE",
+        "tools/bootstrap.py",
+        "tests/system/test_packaging.py",
+        ".ci/run",
+        "CONTRIBUTING.md",
+    ):
+        assert (root / name).is_file(), name
+    assert files_below(root / "examples", "") == files_below(ROOT / "examples", "")
+    again = build("wheel", root, sdist.parent / "wheel")
+    assert in_wheel(again) == in_wheel(wheel)
+
+
+def run_installed(installed, *command, **environ):
+    """Run Python with the installed copy in front, from a folder that has nothing to do with the project."""
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=installed.parent,
+        env={**os.environ, "PYTHONPATH": str(installed), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_installed_copy_uses_its_own_kernels(installed):
+    script = "from vgg16gpu.devices.kernel_source import kernel_dir; print(kernel_dir())"
+    done = run_installed(installed, "-c", script)
+    assert Path(done.stdout.strip()) == installed / "vgg16gpu" / "kernels", done.stderr
+
+
+def test_installed_copy_has_the_exercises(installed, tmp_path):
+    command = ["-m", "vgg16gpu", "lab", "exercise"]
+    started = run_installed(installed, *command, "start", "coalesce", "--dir", str(tmp_path))
+    assert started.returncode == 0, started.stderr
+    checked = run_installed(installed, *command, "check", str(tmp_path / "coalesce.cu"), "--device", "cpu")
+    assert checked.returncode == 1, checked.stderr
+    assert "sectors a read of x" in checked.stdout
+
+
+def test_there_is_one_version():
+    written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert vgg16gpu.__version__ == written
+    named = [path.name for path in (ROOT / "vgg16gpu").rglob("*.py") if f'"{written}"' in path.read_text()]
+    assert named == []
+
+
+def test_installed_copy_tells_its_version(installed):
+    beside = installed / "pyproject.toml"
+    for text in ("", '[project]\nname = "another"\nversion = "9"', "[tool.ruff]"):  # of whoever has copied the package
+        beside.write_text(text)
+        done = run_installed(installed, "-m", "vgg16gpu", "--version")
+        assert done.stdout.strip() == f"vgg16gpu {vgg16gpu.__version__}", done.stderr
+        beside.unlink()
+
+
+def test_installed_copy_classifies_a_digit(installed, tmp_path):
+    image = installed / "vgg16gpu" / "data" / "digit_sample.png"
+    command = ["-m", "vgg16gpu", "infer", "--model", "digits", "--device", "cpu", "--json", str(image)]
+    done = run_installed(installed, *command, VGG16GPU_CACHE=str(tmp_path))  # compiled from the shipped kernels
+    assert done.returncode == 0, done.stderr
+    assert any(tmp_path.rglob("*.so"))
+
+
+# The rooms: contracts in pyproject.toml
+
+LINT = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+
+
+def lint_imports(folder):
+    command = [sys.executable, "-c", LINT]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_rooms_are_apart():
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("compiler/graph/ops.py", "import vgg16gpu.devices.base", "Imports run one way"),
+        ("compiler/planner/plan.py", "import vgg16gpu.runtime.engine", "Imports run one way"),
+        ("compiler/onnx/load.py", "import PIL.Image", "The compiler reads no pictures"),
+        ("compiler/lowering/general/pool.py", "import rich", "The compiler reads no pictures"),
+        ("runtime/engine.py", "import pycuda.driver", "Only devices"),
+        ("checks/accuracy.py", "import ctypes", "Only devices"),
+        ("devices/cpu/device.py", "import vgg16gpu.compiler.planner.plan", "Imports run one way"),
+        ("devices/cuda/device.py", "import onnx", "Devices do not know models"),
+        ("compiler/graph/shapes.py", "import vgg16gpu.compiler.planner.plan", "No circles"),
+        ("runtime/engine.py", "import vgg16gpu.cli", "Nothing but the entry point"),
+    ],
+)
+def test_a_planted_import_breaks_its_contract(tmp_path, module, line, contract):
+    copy_project(tmp_path / "project", "pyproject.toml", "vgg16gpu")
+    path = tmp_path / "project" / "vgg16gpu" / module
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    done = lint_imports(tmp_path / "project")
+    assert done.returncode == 1
+    broken = [text for text in done.stdout.splitlines() if text.rstrip().endswith("BROKEN")]
+    assert len(broken) >= 1
+    assert any(contract in text for text in broken), done.stdout
+
+
+def test_every_package_is_listed():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent for path in (ROOT / "vgg16gpu").rglob("*.py")}
+    folders |= {ROOT / "vgg16gpu" / "data", ROOT / "vgg16gpu" / "data" / "tuned"}
+    kernels = {path.parent for path in (ROOT / "kernels").rglob("*") if path.suffix in (".cu", ".cuh", ".h")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    names |= {".".join(("vgg16gpu", *folder.relative_to(ROOT).parts)) for folder in kernels}
+    assert set(settings["packages"]) == names
+
+
+# The Makefile
+
+
+def make(*arguments):
+    return subprocess.run(["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "test-gpu", "sanitize", "bench", "lint", "ptxas"])
+def test_targets_make_the_environment_or_use_a_given_one(target):
+    assert "tools/bootstrap.py .venv" in make(target, "VENV=.venv")
+    own = make(target, "VENV=", "PYTHON=/opt/python")
+    assert "bootstrap" not in own
+    assert "pip" not in own
+    assert ".venv" not in own
+
+
+def test_demo_classifies_a_digit_then_makes_vgg16_once_and_runs_it(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "models").mkdir()
+    log, python = tmp_path / "log", tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\necho "$3 $4" >> {log}\n[ $3 != model ] || echo x | tee models/vgg16.onnx > image.txt\n'
+    )
+    python.chmod(0o755)
+    for _ in range(2):
+        subprocess.run(["make", "demo", "VENV=", f"PYTHON={python}"], cwd=tmp_path, check=True, capture_output=True)
+    both = ["infer --model", "infer image.txt"]
+    assert log.read_text().splitlines() == [both[0], "model make", both[1], *both]
+    assert (ROOT / "vgg16gpu" / "data" / "digit_sample.png").is_file()
+
+
+def test_help_names_every_target():
+    described = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
+    assert {line.split()[0] for line in described.splitlines()} == set(phony.split()[1:])

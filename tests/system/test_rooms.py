@@ -1,0 +1,68 @@
+"""The tree and docs/architecture.md: every folder has its row, none is a heap, and what was public is where it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 16
+UNCOUNTED = {"__init__.py", "__main__.py", "errors.py", "data", "py.typed"}
+SHIM = 15  # lines
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def folders(top: str) -> list[Path]:
+    """Those that hold sources; an exercise is one thing."""
+    found = {path.parent for path in (ROOT / top).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    found |= {parent for path in found for parent in path.parents if (ROOT / top) in parent.parents}
+    return sorted(path for path in found if path.parent.name != "exercises" and path != ROOT / top)
+
+
+@pytest.mark.parametrize("top", ["vgg16gpu", "kernels"])
+def test_every_folder_has_a_row(top: str) -> None:
+    rows = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("|"))
+    missing = [path for path in folders(top) if f"`{path.relative_to(ROOT / top)}/`" not in rows]
+    assert not missing
+
+
+@pytest.mark.parametrize("top", ["vgg16gpu", "kernels"])
+def test_no_folder_has_more_things_than_one_sees_at_once(top: str) -> None:
+    for folder in (ROOT / top, *folders(top)):
+        things = [path for path in folder.iterdir() if path.name not in UNCOUNTED | {"__pycache__"}]
+        things = [path for path in things if path.is_dir() or len(path.read_bytes().splitlines()) >= SHIM]
+        assert len(things) <= MOST, folder
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from vgg16gpu import Engine, Session, Model, calibrate, DeviceArray",
+        "from vgg16gpu import Error, ModelError, InputError, DeviceError, KernelError, __version__",
+        "from vgg16gpu.errors import Error, ModelError, InputError, DeviceError, KernelError",
+        "from vgg16gpu.session import Session; from vgg16gpu.preprocessing import Preprocess",
+        "import vgg16gpu.onnx_backend as backend; backend.prepare, backend.run_model, backend.supports_device",
+        "from vgg16gpu.program import Dim3, Kernel, Scalar, Step",
+        "from vgg16gpu.devices import open_device",
+        "from vgg16gpu.lab.problem import Problem; from vgg16gpu.lab.trial import Trial",
+        "from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant",
+    ],
+)
+def test_public_names_are_where_they_were(statement: str) -> None:
+    exec(statement)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["vgg16gpu", "--help"], 0, "infer"),
+        (["vgg16gpu.cuda_setup", "--help"], 0, "usage"),
+        (["vgg16gpu.devices.sanitize"], 2, "usage: python -m vgg16gpu.devices.sanitize"),
+    ],
+)
+def test_public_commands_are_where_they_were(command: list[str], code: int, said: str) -> None:
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr

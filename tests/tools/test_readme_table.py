@@ -1,0 +1,196 @@
+"""The figures of the README and of docs/performance.md are those of the recorded results."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import readme_table
+import result_tables
+
+from tests.support import bench_findings
+from vgg16gpu.bench.records.record import select
+
+
+def test_the_pages_are_up_to_date():
+    assert readme_table.main(["--check"]) == 0
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """Both pages and the results in a folder of their own, with a benchmark of two precisions on one card."""
+    results = tmp_path / "results"
+    shutil.copytree(result_tables.RESULTS, results, ignore=shutil.ignore_patterns("bench-h100.json"))
+    (results / "bench-h200.json").write_text(json.dumps(bench_findings.result()))
+    monkeypatch.setattr(result_tables, "RESULTS", results)
+    pages = []
+    for name in ("README", "PERFORMANCE"):
+        pages.append(Path(shutil.copy(getattr(readme_table, name), tmp_path)))
+        monkeypatch.setattr(readme_table, name, pages[-1])
+    return *pages, results
+
+
+def test_another_result_is_noticed_and_written(copies):
+    readme, performance, results = copies
+    assert readme_table.main([]) == 0
+    assert readme_table.main(["--check"]) == 0
+    bench = bench_findings.result()
+    for record in select(bench, name="vgg16gpu", precision="fp16", batch=1):
+        record["median_s"] = 0.000123
+    (results / "bench-h200.json").write_text(json.dumps(bench))
+    assert readme_table.main(["--check"]) == 1
+    assert readme_table.main([]) == 0
+    assert "**0.123**" in readme.read_text()
+    assert "**0.123**" in performance.read_text()
+    assert readme_table.main(["--check"]) == 0
+
+
+def test_one_page_out_of_date_is_enough(copies):
+    readme_table.main([])
+    for page in copies[:2]:
+        text = page.read_text()
+        page.write_text(text.replace("NVIDIA H200", "a card"))
+        assert readme_table.main(["--check"]) == 1
+        page.write_text(text)
+
+
+# The README's
+
+
+def test_a_row_is_ours_beside_the_best_peer():
+    rows = result_tables.short_table([bench_findings.result()]).splitlines()
+    assert rows[0].endswith("| batch 1 | batch 32, sustained |")
+    assert rows[3:] == [
+        "| fp16 / best fp16 peer | **0.160** / 0.300 jax | **1.54** / 2.09 jax |",
+        "| int8 / best int8 peer, random data | **0.110** / 0.290 jax | **0.990** / 1.65 jax |",
+    ]
+
+
+def test_tf32_has_a_row_of_its_own():
+    rows = result_tables.short_table([bench_findings.result_with_tf32()]).splitlines()
+    assert rows[3:] == [
+        "| fp32 / best strict fp32 peer | **0.330** / 1.90 torch | **4.51** / 24.2 torch |",
+        "| fp32 / best TF32 peer | **0.330** / 0.450 jax | **4.51** / 3.74 jax |",
+    ]
+
+
+def test_without_peers_a_row_is_ours():
+    bench = bench_findings.result()
+    bench["records"] = select(bench, name="vgg16gpu")
+    assert result_tables.short_table([bench]).splitlines()[3:] == [
+        "| fp16 | **0.160** | **1.54** |",
+        "| int8 | **0.110** | **0.990** |",
+    ]
+    assert result_tables.summary([bench]).endswith("Peers: nobody.\n")
+
+
+def test_what_is_true_of_two_cards_is_said_once():
+    first, second = bench_findings.result_with_tf32(), bench_findings.result_with_tf32()
+    second["device"]["name"] = "NVIDIA H100"
+    text = result_tables.summary([first, second])
+    assert text.count("Peers:") == text.count("Ours is slower") == 1
+    assert f"{first['device']['name']}, " in text
+    assert "; NVIDIA H100, " in text
+    second["absent"] = []
+    assert result_tables.summary([first, second]).count("Peers:") == 2
+
+
+def test_the_summary_says_who_failed_and_where_ours_is_slower():
+    text = result_tables.summary([bench_findings.result_with_tf32()])
+    assert "Peers: torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1." in text
+    assert "Without a time: tensorrt: not installed; onnxruntime (fp32 x 32): failed twice." in text
+    assert "Ours is slower in fp32 than the best TF32 peer (error 4e-03, ours 1e-06) at batch 32; nowhere else." in text
+
+
+def test_the_summary_does_not_hide_that_tf32_is_missing():
+    text = result_tables.summary([bench_findings.result()])
+    assert text.endswith("Ours is the fastest everywhere. TF32 was not measured.\n")
+
+
+def test_a_second_card_has_rows_of_its_own(copies):
+    readme, performance, results = copies
+    bench = bench_findings.result_with_tf32()
+    bench["device"]["name"] = "NVIDIA H100"
+    (results / "bench-h100.json").write_text(json.dumps(bench))
+    readme_table.main([])
+    for page in (readme, performance):
+        assert "NVIDIA H100" in page.read_text()
+    block = readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
+    assert block.count("| ---: |") == 1
+    cards = [line for line in block.splitlines() if line.endswith("** |  |  |")]
+    assert cards == [f"| **{name}** |  |  |" for name in (bench_findings.result()["device"]["name"], "NVIDIA H100")]
+
+
+def test_cards_measured_at_other_sizes_are_refused():
+    other = bench_findings.result()
+    other["batches"] = other["batches"][:1]
+    with pytest.raises(ValueError, match="measured at batch"):
+        result_tables.short_table([bench_findings.result(), other])
+
+
+# docs/performance.md's
+
+
+def test_rows_are_ours_the_best_peer_and_the_ratio():
+    rows = result_tables.whole_table(bench_findings.result()).splitlines()
+    assert rows[0].endswith("| batch 1 | batch 32, sustained |")
+    assert rows[2:5] == [
+        "| **fp16, vgg16gpu** | **0.160** | **1.54** |",
+        "| best fp16 peer of torch 2.11.0, jax 0.11.2, error 1.0e-06 | 0.300 jax | 2.09 jax |",
+        "| ratio | 1.87x | 1.36x |",
+    ]
+    assert rows[6] == "| best int8 peer, random data of jax 0.11.2 | 0.290 jax | 1.65 jax |"
+    assert len(rows) == 2 + 3 + 3
+
+
+def test_rows_of_tf32_stand_beside_the_same_figures_of_ours():
+    rows = result_tables.whole_table(bench_findings.result_with_tf32()).splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:]] == [
+        "| **fp32, vgg16gpu**",
+        "| best strict fp32 peer of torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1, error 1.0e-06",
+        "| ratio",
+        "| best TF32 peer of torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1, error 4.0e-03",
+        "| ratio",
+    ]
+    assert rows[-1] == "| ratio | 1.36x | 0.83x |"
+
+
+def test_the_text_says_how_and_who_is_missing():
+    text = result_tables.whole_text(bench_findings.result_with_tf32())
+    for part in (
+        "1.0e-06 (fp32)",
+        "a process of its own",
+        "Sustained: 3 s of load",
+        "In short bursts, before the card is warm, batch 32: fp32 4.10.",
+        "Without a time: tensorrt: tensorrt is not installed",
+        "Without a time: onnxruntime, fp32, batch 32: failed twice: its process died of SIGSEGV.",
+        "Without a time: torch, fp32, batch 1, NCHW, eager, TF32: its scores differ",
+    ):
+        assert part in text
+
+
+def test_a_second_size_stands_in_the_docs_alone(copies):
+    readme, performance, results = copies
+    bench = bench_findings.result()
+    bench["model"]["input_shape"] = [3, 244, 244]
+    bench["failures"] = ["fp32, batch 1: the scores differ", "int8, batch 8: the scores differ"]
+    (results / "bench-h200-244.json").write_text(json.dumps(bench))
+    readme_table.main([])
+    assert "VGG16, 3x224x224, ms per batch" in performance.read_text()
+    assert "VGG16, 3x244x244, ms per batch" in performance.read_text()
+    assert "Not timed, for the reasons in the record: fp32, batch 1; int8, batch 8." in performance.read_text()
+    assert "244" not in readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
+
+
+def test_the_chart_is_drawn_from_the_same_result(copies):
+    pytest.importorskip("matplotlib")
+    readme, _, results = copies
+    (results / "chart-h200.png").write_bytes(b"old")
+    readme_table.main([])
+    assert (results / "chart-h200.png").read_bytes()[1:4] == b"PNG"
+    assert "(testbench/results/chart-h200.png)" in readme.read_text()
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.9, "1.90"), (22.456, "22.5"), (800.2, "800"), (0.1234, "0.123")])
+def test_three_digits(value, text):
+    assert result_tables.figure(value) == text

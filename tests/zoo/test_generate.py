@@ -1,0 +1,329 @@
+"""The generated VGGs: what torch would write, the same bytes everywhere, and answers that differ between pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
+from vgg16gpu.errors import ModelError
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
+from vgg16gpu.zoo import center_scores
+from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
+from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
+
+ROOT = Path(__file__).parents[2]
+TORCH = json.loads((Path(__file__).parents[1] / "zoo_torch_exports.json").read_text())
+RECORDED = json.loads((ROOT / "testbench" / "models.json").read_text())
+NARROW = {"width": 8, "hidden": 128, "classes": 50}
+
+
+def pictures(count: int, size: int, seed: int) -> np.ndarray:
+    return normalise(structured_images(count, size, seed), IMAGENET_MEAN, IMAGENET_STD)
+
+
+def answers(path: Path, x: np.ndarray) -> np.ndarray:
+    return open_session(path).run(None, {"input": x})[0]
+
+
+def tensors(path: Path) -> dict[str, np.ndarray]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_structure_is_what_torch_exports(name, tmp_path):
+    """zoo_torch_exports.json was recorded from torch 2.13's legacy exporter at opset 17, width 4, hidden 16."""
+    variant, _, batch_norm = name.partition("_")
+    path = tmp_path / "net.onnx"
+    make_vgg(path, variant=variant, batch_norm=bool(batch_norm), width=4, hidden=16, classes=10)
+    model = onnx.load(path)
+    graph = model.graph
+    nodes = [
+        [
+            node.op_type,
+            node.name,
+            list(node.input),
+            list(node.output),
+            {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute},
+        ]
+        for node in graph.node
+    ]
+    assert nodes == TORCH[name]["nodes"]
+    assert [[tensor.name, list(tensor.dims)] for tensor in graph.initializer] == TORCH[name]["tensors"]
+    ends = [
+        [value.name, [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]]
+        for value in (*graph.input, *graph.output)
+    ]
+    assert ends == TORCH[name]["ends"]
+    assert (model.ir_version, model.opset_import[0].version) == (8, 17)
+
+
+@pytest.mark.parametrize("variant", CONVOLUTIONS)
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_every_variant_is_valid_and_runs(variant, batch_norm, tmp_path):
+    path = tmp_path / "net.onnx"
+    make_vgg(path, variant=variant, batch_norm=batch_norm, size=64, **NARROW)
+    onnx.checker.check_model(path, full_check=True)
+    assert answers(path, pictures(3, 64, 5)).shape == (3, 50)
+    assert sum(node.op_type == "Conv" for node in onnx.load(path).graph.node) == int(variant[3:]) - 3
+
+
+@pytest.mark.parametrize(
+    ("size", "features", "window"), [(32, 1, 1), (244, 49, 1), (224, 49, 1), (256, 64, 1), (300, 81, 1), (448, 49, 2)]
+)
+def test_any_input_size(size, features, window, tmp_path):
+    path = tmp_path / "net.onnx"
+    make_vgg(path, variant="vgg11", size=size, width=2, hidden=16, classes=10)
+    assert tensors(path)["classifier.0.weight"].shape == (16, 16 * features)
+    average = next(node for node in onnx.load(path).graph.node if node.op_type == "AveragePool")
+    assert helper.get_attribute_value(average.attribute[0]) == [window, window]
+    # The mean answer is zero only if the generator's own forward pass is right, pools included.
+    scores = answers(path, pictures(8, size, CALIBRATION_SEED))
+    assert np.abs(scores.mean(axis=0)).max() < 1e-3 * np.abs(scores).max()
+
+
+def test_fixed_batch(tmp_path):
+    make_vgg(tmp_path / "net.onnx", size=32, batch=4, **NARROW)
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    assert [value.type.tensor_type.shape.dim[0].dim_value for value in (*graph.input, *graph.output)] == [4, 4]
+
+
+def test_recorded_checksum_of_a_narrow_net(tmp_path):
+    """Fails where numpy, BLAS or protobuf give other bytes: results recorded elsewhere would mean nothing there."""
+    digest = make_vgg(tmp_path / "net.onnx", size=96, batch_norm=True, **NARROW)
+    assert digest == "e9fa4083d3881f049143a6c0e4995631d0d061d2ddcb58d74275c1dffdc7b82b"
+
+
+def test_checksum_does_not_depend_on_the_blas(tmp_path):
+    code = (
+        "import sys; from vgg16gpu.zoo.generate import make_vgg;"
+        "print(make_vgg(sys.argv[1], size=64, width=8, hidden=128, classes=50))"
+    )
+    digests = set()
+    for setting in ({"OPENBLAS_NUM_THREADS": "1"}, {"OPENBLAS_CORETYPE": "Prescott"}, {}):
+        environment = {**os.environ, **setting, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", code, str(tmp_path / "net.onnx")]
+        digests.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert len(digests) == 1
+
+
+def test_seed_changes_the_weights_and_nothing_else(tmp_path):
+    first = make_vgg(tmp_path / "a.onnx", size=32, **NARROW)
+    second = make_vgg(tmp_path / "b.onnx", size=32, seed=1, **NARROW)
+    assert first != second
+    assert onnx.load(tmp_path / "a.onnx").graph.node == onnx.load(tmp_path / "b.onnx").graph.node
+
+
+def test_returned_checksum_is_the_files(tmp_path):
+    import hashlib
+
+    path = tmp_path / "net.onnx"
+    assert make_vgg(path, size=32, **NARROW) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_pictures_get_different_answers(batch_norm, tmp_path):
+    path = tmp_path / "net.onnx"
+    make_vgg(path, size=96, batch_norm=batch_norm, width=16, hidden=256, classes=1000)
+    scores = answers(path, pictures(10, 96, TESTBENCH_SEED))
+    assert len(set(scores.argmax(axis=1))) >= 6
+    calibration = answers(path, pictures(8, 96, CALIBRATION_SEED))
+    assert np.abs(calibration.mean(axis=0)).max() < 1e-3 * np.abs(calibration).max()
+
+
+def test_weights_have_hes_variance_and_biases_are_not_zero(tmp_path):
+    path = tmp_path / "net.onnx"
+    make_vgg(path, size=64, width=32, hidden=256, classes=50)
+    for name, array in tensors(path).items():
+        if name == "classifier.6.bias":
+            assert np.all(array)
+        elif name.endswith("bias"):
+            assert np.count_nonzero(array) > 0.98 * array.size, name
+            assert array.std() == pytest.approx(0.125, rel=0.5), name
+        elif array.size > 10_000:
+            fan_in = array[0].size
+            assert array.std() == pytest.approx(np.sqrt(2 / fan_in), rel=0.03), name
+            assert abs(array.mean()) < 4 * array.std() / np.sqrt(array.size), name
+
+
+@pytest.mark.slow(reason="138 million weights; narrow nets have recorded checksums, too")
+@pytest.mark.parametrize(("name", "size"), [("vgg16-seed0", 224), ("vgg16-244-seed0", 244)])
+def test_the_real_vgg16(name, size, tmp_path):
+    """Recorded checksum, under 1 GB of memory, at least six different answers to the testbench's ten pictures."""
+    path = tmp_path / "net.onnx"
+    # ru_maxrss would count this process too: a child inherits it. VmHWM starts anew.
+    code = (
+        "import re, sys; from pathlib import Path; from vgg16gpu.zoo.generate import make_vgg;"
+        f"digest = make_vgg(sys.argv[1], size={size});"
+        "print(digest, re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, str(path)]
+    digest, kilobytes = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert digest == RECORDED[name]
+    assert int(kilobytes) * 1024 < 1e9
+    assert sum(array.size for array in tensors(path).values()) == 138_357_544
+    assert len(set(answers(path, pictures(10, size, TESTBENCH_SEED)).argmax(axis=1))) >= 6
+
+
+class _Stop(BaseException):
+    """As Ctrl-C would."""
+
+
+@pytest.mark.parametrize("error", [_Stop, KeyboardInterrupt])
+def test_an_interrupted_write_leaves_nothing_and_spares_the_old_file(error, tmp_path):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"old")
+
+    def interrupt(done, total):
+        if done > total // 2:
+            assert len(list(tmp_path.iterdir())) == 2  # the temporary file is in the same folder
+            raise error
+
+    with pytest.raises(error):
+        make_vgg(path, size=32, progress=interrupt, **NARROW)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_progress_ends_at_its_total(tmp_path):
+    calls = []
+    make_vgg(tmp_path / "net.onnx", size=32, progress=lambda *call: calls.append(call), **NARROW)
+    done = [call[0] for call in calls]
+    assert done == sorted(done)
+    assert calls[-1][0] == calls[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "vgg17"}, "there is no variant 'vgg17'; choose one of vgg11, vgg13, vgg16, vgg19"),
+        ({"size": 31}, "input size 31 is not possible; take 32 to 1024 pixels"),
+        ({"size": 1025}, "input size 1025"),
+        ({"batch": 0}, "batch is 0"),
+        ({"classes": -1}, "classes is -1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"size": 1024}, "8732331089 bytes, an ONNX file has at most 2147483647; choose a smaller"),
+        ({"size": 1000, "width": 256, "hidden": 8}, "would take 1968128 inputs"),
+    ],
+)
+def test_what_cannot_be_built(options, message, tmp_path):
+    with pytest.raises(ModelError) as caught:
+        make_vgg(tmp_path / "net.onnx", **options)
+    assert message in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_it_cannot_be_written(tmp_path):
+    with pytest.raises(ModelError, match="is a folder"):
+        make_vgg(tmp_path, size=32, **NARROW)
+    with pytest.raises(ModelError, match=r"cannot be written \(No such file or directory\)"):
+        make_vgg(tmp_path / "missing" / "net.onnx", size=32, **NARROW)
+
+
+def test_a_full_disk_is_one_line():
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    from vgg16gpu.io.files import write_error
+
+    with pytest.raises(OSError, match="No space") as caught:
+        Path("/dev/full").write_bytes(b"x")
+    assert "cannot be written (No space left on device)" in str(write_error(Path("net.onnx"), caught.value))
+
+
+def test_the_file_says_that_its_weights_are_random_and_how_it_is_fed(tmp_path):
+    make_vgg(tmp_path / "net.onnx", size=32, **NARROW)
+    preprocess = Preprocess.named("torchvision").to_json()
+    assert Model(tmp_path / "net.onnx").metadata == {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: preprocess}
+
+
+@pytest.mark.parametrize(
+    ("net", "name"),
+    [(Vgg(), "vgg16"), (Vgg(size=244), "vgg16-244"), (Vgg("vgg19", 64, batch_norm=True), "vgg19_bn-64")],
+)
+def test_names(net, name):
+    assert net.name == name
+
+
+def test_multiply_adds_of_vgg16():
+    assert Vgg().multiply_adds() == 15_346_630_656  # 2 * (this + 123_633_664 of the Gemms) = 30.94 GFLOP
+
+
+def test_integers_are_pcg64_words():
+    words = np.random.PCG64(7).random_raw(3)
+    expected = [sum(int(word) >> shift & 0xFFFF for shift in (0, 16, 32, 48)) - 2 * 0xFFFF for word in words]
+    assert Source(7).integers((3,)).tolist() == expected
+
+
+def test_integers_do_not_depend_on_how_they_are_asked_for():
+    whole, parts = Source(3), Source(3)
+    pieces = [parts.integers((count,)) for count in (1, 70_000, 65_535, 64_464)]
+    assert np.array_equal(whole.integers((200, 1000)).ravel(), np.concatenate(pieces))
+
+
+def test_integers_are_nearly_normal():
+    values = Source(0).integers((400_000,))
+    assert abs(values.mean()) < 4 * SIGMA / np.sqrt(values.size)
+    assert values.std() == pytest.approx(SIGMA, rel=0.005)
+    assert np.abs(values).max() <= LIMIT
+    assert np.mean(np.abs(values) < SIGMA) == pytest.approx(0.6827, abs=0.03)
+
+
+def test_scaling_rounds_once():
+    integers, scale = Source(1).integers((1000,)), he_scale(27)
+    exact = [float(np.float32(int(value) * float(scale))) for value in integers]  # the product is exact in float64
+    assert scaled(integers, scale).tolist() == exact
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 2, 5, 7), (5, 3, 9, 4)])
+def test_exact_convolution(shape):
+    outputs, channels, height, width = shape
+    random = np.random.default_rng(sum(shape))
+    x = random.normal(size=(channels, height, width))
+    weight = random.integers(-LIMIT, LIMIT, size=(outputs, channels, 3, 3), dtype=np.int32)
+    bias = random.normal(size=outputs).astype(np.float32)
+    scale = np.float32(1e-5)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    expected = np.einsum("ockl,chwkl->ohw", weight * float(scale), windows) + bias[:, None, None]
+    got = center_scores.convolution(x, weight, scale, bias)
+    assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_exact_products_stay_below_the_limit_of_doubles():
+    """Largest inputs, weights and sum that the generator admits: every bit of the result is right."""
+    count = 2**20
+    weight = np.full((1, count), LIMIT, np.int32)
+    column = center_scores.quantise(np.linspace(0.5, 1.0, count))
+    assert column.integers.max() <= 2**16
+    exact = sum(LIMIT * int(value) for value in column.integers)
+    assert exact < 2**53
+    assert center_scores.fully_connected([column], weight, np.float32(1))[0, 0] == exact * column.unit
+
+
+def test_pools_of_the_calibration():
+    x = np.arange(2 * 5 * 4, dtype=np.float64).reshape(2, 5, 4)
+    assert center_scores.max_pool(x).tolist() == [[[5, 7], [13, 15]], [[25, 27], [33, 35]]]
+    even = x[:, :4]
+    averages = even.reshape(2, 2, 2, 2, 2).mean(axis=(2, 4))
+    assert np.abs(center_scores.average_pool(even, 2) - averages).max() < 1e-3
+
+
+def test_quantising_nothing_but_zeros():
+    fixed = center_scores.quantise(np.zeros(4))
+    assert fixed.integers.tolist() == [0, 0, 0, 0]

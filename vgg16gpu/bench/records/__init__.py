@@ -1,0 +1,1 @@
+"""What was measured: written, read, compared, drawn."""

@@ -1,0 +1,239 @@
+"""Numbers for a task: inputs and weights as they are stored, and in float64 what has to come out.
+
+Images repeat: the even ones are alike, and the odd ones. So batches of any size need two images and two answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.bench.tune.tasks import Task
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.lowering.base import Layer
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
+from vgg16gpu.program.values import Element, Value
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+Stored: TypeAlias = npt.NDArray[Any]  # planes first, in the element's own type
+
+IMAGES: Final = 2
+PERIOD: Final = 1_000_003  # of the random numbers: prime, so that no tile meets the same ones
+BYTES: Final = (Element.U8, Element.S8)
+TAPS: Final = 9
+ROW_SCALE: Final = 1024.0  # of float32 weights, brings them into float16's range
+
+# Largest difference / largest magnitude that a kernel may show, by what it multiplies.
+BOUNDS: Final = {
+    Element.F32: 4e-6,
+    Element.F16_PAIR: 4e-6,
+    Element.F16: 1e-3,
+    Element.BF16: 6e-3,
+    Element.U8: 0.0,
+    Element.S8: 0.0,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What a task is run on.
+
+    x: (planes, images, ...) as stored. constants: in the order of the op module, the weights first. expected: (images,
+    OH, OW, stored channels) or (images, stored features); a kernel may be wrong by `bound` of its largest magnitude.
+    """
+
+    x: Stored
+    constants: tuple[Stored, ...]
+    expected: Array
+    bound: float
+
+
+def case(task: Task) -> Case:
+    """The numbers of a task; those of the last one again if it differs in nothing but the batch."""
+    kinds: dict[Any, Callable[[Task], Case]] = {
+        conv_first_two: _chain,
+        conv_wgmma: _conv,
+        conv_first: _first,
+        fc_wgmma: _gemm,
+    }
+    elements = getattr(task.x, "element", None), task.y.element
+    name = replace(task.problem, batch=0), *elements
+    if name not in _last:
+        _last.clear()
+        _last[name] = kinds[task.kernels](task)
+    return _last[name]
+
+
+_last: dict[object, Case] = {}  # holds one at most
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbers:
+    stored: Stored
+    exact: npt.NDArray[Any]  # what `stored` stands for, planes added: float64, or what float32 and bytes are
+
+
+def _noise(shape: tuple[int, ...], deviation: float = 1.0, seed: int = 0) -> npt.NDArray[np.float32]:
+    period = np.random.default_rng(seed).standard_normal(PERIOD, np.float32) * np.float32(deviation)
+    return np.resize(period, math.prod(shape)).reshape(shape)
+
+
+def _store(element: Element, numbers: npt.NDArray[np.float32]) -> _Numbers:
+    """Numbers as an element holds them."""
+    match element:
+        case Element.F16:
+            halves = numbers.astype(np.float16)
+            return _Numbers(halves[None], halves)
+        case Element.F16_PAIR:
+            high = numbers.astype(np.float16)
+            low = (numbers - high).astype(np.float16)
+            return _Numbers(np.stack([high, low]), high.astype(np.float64) + low)
+        case Element.BF16:
+            bits = numbers.view(np.uint32)
+            rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+            return _Numbers(rounded.astype(np.uint16)[None], (rounded << 16).view(np.float32))
+        case Element.U8:
+            bytes_ = np.rint(numbers).clip(0, 255).astype(np.uint8)
+            return _Numbers(bytes_[None], bytes_)
+        case Element.S8:
+            signed = np.rint(numbers).clip(-127, 127).astype(np.int8)
+            return _Numbers(signed[None], signed)
+    return _Numbers(numbers[None], numbers)
+
+
+def _inputs(element: Element, shape: tuple[int, ...]) -> _Numbers:
+    """Activations as a ReLU leaves them; signed bytes and pixels have both signs."""
+    noise = _noise(shape, {Element.U8: 64.0, Element.S8: 40.0}.get(element, 1.0))
+    return _store(element, noise if element is Element.S8 else np.maximum(noise, 0))
+
+
+def _weights(element: Element, shape: tuple[int, ...]) -> _Numbers:
+    """(OC, ...) weights, scaled as by He et al.; signed bytes for 8-bit elements."""
+    element = Element.S8 if element is Element.U8 else element
+    return _store(element, _noise(shape, 40.0 if element is Element.S8 else math.sqrt(2 / math.prod(shape[1:])), 1))
+
+
+def _conv(task: Task) -> Case:
+    problem = task.problem
+    x = _inputs(problem.element, (IMAGES, problem.height, problem.width, problem.channels))
+    constants, expected = _convolution(task.layer, x.exact, task.y.element)
+    return Case(x.stored, constants, expected.astype(np.float32), BOUNDS[problem.element])
+
+
+def _convolution(layer: Layer, x: npt.NDArray[Any], stored: Element) -> tuple[tuple[Stored, ...], Doubles]:
+    """The constants of conv_wgmma, and what it makes of `x`, numbers of the layer's element, before they are stored."""
+    element, channels = x_element(layer), x.shape[-1]
+    outputs = element.padded(layer.op.weight.shape[0])
+    weight = _weights(element, (outputs, channels, TAPS))
+    block = block_nbytes(element, channels) // element.nbytes
+    planes = [
+        _permuted(plane, element).reshape(outputs, channels // block, block, TAPS).transpose(1, 3, 0, 2)
+        for plane in weight.stored
+    ]
+    finish, values = _finished(layer, stored, _convolved(x, weight.exact.reshape(outputs, channels, 3, 3)))
+    return (np.ascontiguousarray(np.stack(planes, axis=2)), *finish), values
+
+
+_FACTORS = {Element.U8: Element.S8, Element.F16_PAIR: Element.F32}
+"""What the first convolution takes in, by what it gives, where the two differ."""
+
+
+def _first(task: Task) -> Case:
+    source, constants, expected = _first_convolution(task.layer, task.problem.element)
+    return Case(source, constants, expected.astype(np.float32), BOUNDS[task.problem.element])
+
+
+def _chain(task: Task) -> Case:
+    first, second = task.layer.parts
+    element = task.problem.element
+    source, constants, between = _first_convolution(first, element)
+    if element not in BYTES:  # those are whole numbers already
+        between = _store(element, between.astype(np.float32)).exact.astype(np.float64)
+    constants2, expected = _convolution(second, between, element)
+    return Case(source, (*constants, *constants2), expected.astype(np.float32), BOUNDS[element])
+
+
+def _first_convolution(layer: Layer, stored: Element) -> tuple[Stored, tuple[Stored, ...], Doubles]:
+    """A source, the constants of conv_first, and what it makes of the source, before it is stored as `stored`."""
+    _, channels, height, width = layer.x_shape
+    outputs = stored.padded(layer.op.weight.shape[0])
+    element = _FACTORS.get(stored, stored)
+    x = _store(element, _noise((IMAGES, height, width, channels), 40.0 if element is Element.S8 else 1.0))
+    weight = _weights(element, (outputs, channels, TAPS))
+    length = TAPS * channels
+    rows = np.zeros((outputs, conv_first.row_length(length, element.nbytes)), weight.stored.dtype)
+    rows[:, :length] = weight.stored[0].transpose(0, 2, 1).reshape(outputs, length)
+    sums = _convolved(x.exact, weight.exact.reshape(outputs, channels, 3, 3))
+    (bias, dequant, out_scale), values = _finished(layer, stored, sums)
+    row_scale = np.ones_like(dequant)
+    if element is Element.F32:
+        row_scale *= np.float32(ROW_SCALE)
+    source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
+    constants = (_permuted(rows, element), row_scale, bias, dequant / row_scale, out_scale, np.ones(1, np.float32))
+    return np.ascontiguousarray(source)[None], constants, values
+
+
+def _gemm(task: Task) -> Case:
+    problem, element = task.problem, x_element(task.layer)
+    assert isinstance(task.x, Value)  # conv_first alone reads a Source
+    x = _inputs(task.x.element, (IMAGES, problem.length))
+    weight = _weights(problem.stored, (problem.outputs, problem.length))
+    parts = range(0, problem.outputs, 512)
+    exact = x.exact.astype(np.float64)
+    sums = np.concatenate([exact @ weight.exact[i : i + 512].astype(np.float64).T for i in parts], axis=1)
+    padding = element.padded(problem.outputs) - problem.outputs
+    (bias, dequant, out_scale), expected = _finished(task.layer, task.y.element, np.pad(sums, ((0, 0), (0, padding))))
+    expected[:, problem.outputs :] = 0
+    ones, row_scale = np.ones_like(dequant), np.ones_like(dequant)
+    if element is Element.F16_PAIR:
+        row_scale *= np.float32(ROW_SCALE)
+    constants = (weight.stored, bias, dequant / row_scale, ones, dequant, out_scale, row_scale)
+    return Case(x.stored, constants, expected[:, : task.y.pitch].astype(np.float32), BOUNDS[element])
+
+
+def _permuted(rows: Stored, element: Element) -> Stored:
+    """Rows of bytes in the order of wgmma_tile.cuh: rows r and r + 8 of every 16 are channels 2r and 2r + 1."""
+    if element not in BYTES:
+        return rows
+    return rows.reshape(-1, 8, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
+    """The sums of a 3x3 convolution with one pixel of padding: (N, H, W, C) and (OC, C, 3, 3) to (N, H, W, OC)."""
+    images, height, width, channels = x.shape
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    sums = np.zeros((images * height * width, len(weight)))
+    for row in range(3):
+        for column in range(3):
+            taps = padded[:, row : row + height, column : column + width].reshape(-1, channels)
+            sums += taps @ weight[:, :, row, column].astype(np.float64).T
+    return sums.reshape(images, height, width, -1)
+
+
+def _finished(layer: Layer, stored: Element, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
+    """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
+
+    Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.
+    """
+    op, element, channels = layer.op, x_element(layer), sums.shape[-1]
+    exact = element in BYTES
+    scale = 2.0 ** -round(math.log2(sums.std() / 40)) if exact else 1.0
+    bias = np.rint(_noise((channels,), 8.0, 2)) if exact else _noise((channels,), 0.1, 2)
+    values = sums * scale + bias
+    if op.relu:
+        values = np.maximum(values, 0)
+    if getattr(op, "pool", False):
+        images, height, width, _ = values.shape
+        even = values[:, : height // 2 * 2, : width // 2 * 2]
+        values = even.reshape(images, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+    if stored in BYTES:
+        values = np.rint(values).clip(0 if stored is Element.U8 else -128, 255 if op.relu else 127)
+    ones = np.ones(channels, np.float32)
+    return (bias, ones * np.float32(scale), ones), values

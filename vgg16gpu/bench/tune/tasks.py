@@ -1,0 +1,174 @@
+"""The distinct layers of models that have tiles to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
+    Conv,
+    Flatten,
+    Gemm,
+    Graph,
+    GraphInput,
+    Op,
+    Pads,
+    Pool,
+    Relu,
+    Shape,
+    Window,
+)
+from vgg16gpu.compiler.graph.passes import simplify
+from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Source
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.wgmma import y_element
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.selection import choose_path
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.zoo.architecture import Vgg
+
+KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
+NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
+_NO_PLACES: Final = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
+_CONSTANTS: Final = {
+    conv_first_two.__name__: 10,
+    conv_wgmma.__name__: 4,
+    conv_first.__name__: 6,
+    fc_wgmma.__name__: 7,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A layer, and the op module whose kernels compute it."""
+
+    kernels: Any
+    layer: Layer
+
+    @cached_property
+    def problem(self) -> Any:
+        """The layer as its kernels see it."""
+        return self.kernels.problem_of(self.layer)
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables."""
+        return str(self.problem.key)
+
+    def candidates(self) -> tuple[Choice[Any], ...]:
+        """Every tile that is worth a try; the first is what is taken without measurements."""
+        return tuple(self.kernels.candidates(self.problem, self.layer.facts.multiprocessors))
+
+    def cut(self, choice: Choice[Any]) -> Layer:
+        """The layer on a device whose table has this choice."""
+        return replace(self.layer, facts=replace(self.layer.facts, tuned={self.key: choice.entry}))
+
+    @cached_property
+    def x(self) -> Value | Source:
+        """What is read, at no place."""
+        if self.kernels.LOWERING.reads_input:
+            return Source(NOWHERE, "float32")
+        takes = self.kernels.LOWERING.takes(self.layer)
+        element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
+        return Value(self.layer.op.x, self.layer.x_shape, Layout.NHWC, NOWHERE, element)
+
+    @cached_property
+    def y(self) -> Value:
+        """What is stored, at no place."""
+        op, element = self.layer.op, y_element(self.layer)
+        if isinstance(op, Gemm):
+            element = fc_wgmma.gives(self.layer, fc_wgmma.takes(self.layer) if op.relu else FLOAT)
+        return Value(op.y, output_shape(op, self.layer.x_shape), Layout.NHWC, NOWHERE, element)
+
+    def step(self, choice: Choice[Any], x: Value | Source, y: Value, constants: Constants, places: Places) -> Step:
+        """The launch with this choice."""
+        (step,) = self.kernels.LOWERING.steps(self.cut(choice), x, y, constants, places)
+        return step  # type: ignore[no-any-return]
+
+    def dry_step(self, choice: Choice[Any]) -> Step:
+        """The launch with this choice, at no place."""
+        return self.step(choice, self.x, self.y, (NOWHERE,) * _CONSTANTS[self.kernels.__name__], _NO_PLACES)
+
+
+def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: Sequence[Shape]) -> Iterator[Task]:
+    """Every layer with tiles to choose from: for each precision and layer, the shapes of the input in turn."""
+    for precision in precisions:
+        quantised = _quantised(graph) if precision == "int8" else None
+        try:
+            path = choose_path(
+                graph, facts, infer_shapes(graph, shapes[0]), PlanOptions(precision, quantised=quantised)
+            )
+        except ModelError as error:
+            raise ModelError(f"{facts.name} has nothing to tune in {precision}: {error}") from error
+        runs = [list(path.layers(infer_shapes(graph, shape))) for shape in shapes]
+        for layers in zip(*runs, strict=True):
+            for layer in layers:
+                for kernels in KERNELS:
+                    if path.lowerings[layer.op.y] is kernels.LOWERING:
+                        yield Task(kernels, layer)
+
+
+def distinct(found: Iterator[Task]) -> list[Task]:
+    """The first of each problem."""
+    first: dict[str, Task] = {}
+    for task in found:
+        first.setdefault(task.key, task)
+    return list(first.values())
+
+
+def _quantised(graph: Graph) -> dict[str, QuantisedOp]:
+    """Integers of the right types; their values do not matter, so they take no room."""
+    scales = {name: Scale(1.0, signed) for name, signed in quantised_inputs(graph).items()}
+    stored = stored_scales(graph, scales)
+    return {
+        op.y: QuantisedOp(
+            np.broadcast_to(np.int8(0), op.weight.shape),
+            np.ones(len(op.weight), np.float32),
+            scales[op.x],
+            stored[op.y],
+        )
+        for op in graph.ops
+        if isinstance(op, Conv | Gemm)
+    }
+
+
+def vgg_graph(vgg: Vgg) -> Graph:
+    """The simplified graph of a net, with weights that are all zero and take no room."""
+    ops: list[Op] = []
+    name = "input"
+    for layer in vgg.layers:
+        x, name = name, f"{layer.name or 'flatten'}"
+        ops.append(_op(layer.kind, x, name, layer.shape, layer.window))
+    return simplify(Graph(GraphInput("input", (None, 3, vgg.size, vgg.size)), tuple(ops), (name,)))
+
+
+def _op(kind: str, x: str, y: str, shape: tuple[int, ...], window: int) -> Op:
+    weight, names = np.broadcast_to(np.float32(0), shape), (y,)
+    bias = np.broadcast_to(np.float32(0), shape[:1])
+    match kind:
+        case "Conv":
+            return Conv(x, y, names, weight, bias, Window((3, 3), pads=Pads(1, 1, 1, 1)))
+        case "Relu":
+            return Relu(x, y, names)
+        case "MaxPool":
+            return Pool(x, y, names, "max", MAX_POOL_2X2)
+        case "AveragePool":
+            return Pool(x, y, names, "average", Window((window, window), (window, window)))
+        case "Flatten":
+            return Flatten(x, y, names)
+        case "Gemm":
+            return Gemm(x, y, names, weight, bias)
+    raise ModelError(f"layer {y!r} of kind {kind} cannot be tuned; give a model file")

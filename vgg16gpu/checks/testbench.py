@@ -1,0 +1,294 @@
+"""The accuracy check: an engine's scores, and every step behind them, against references.
+
+An input passes when the norm-wise error of its scores is within the tolerance of the precision and, in fp32, the best
+class is the reference's: a less precise sum may take the other of two that are nearly equal. int8 has no tolerance; its
+mean error over all inputs is compared with that of onnxruntime's quantised form (`Quantised`).
+A testbench whose references all name the same class cannot see much: the standard inputs must get at least
+`MIN_DISTINCT` different answers, or the whole check fails as blind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from vgg16gpu.checks.accuracy import INT8_RATIO, SCORE_TOLERANCE, layer_error, score_error
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.scores import top_classes
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.io.text import parse_numbers
+from vgg16gpu.pictures.images import load_image
+from vgg16gpu.pictures.inputs import NamedInput, Sample, expand_paths
+
+Run: TypeAlias = Callable[[Sample], object]
+
+STANDARD_INPUTS = 10
+MIN_DISTINCT = 6  # different top-1 answers among the standard inputs
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One input judged. `error` is max|y - r| / max|r|; `top5` counts the classes that both top-5 hold."""
+
+    name: str
+    error: float
+    top1: int
+    reference_top1: int
+    top5: int
+    top5_of: int
+    label: int | None
+    passed: bool
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether the best class is the label; None without one."""
+        return None if self.label is None else self.top1 == self.label
+
+
+@dataclass(frozen=True)
+class StepVerdict:
+    """One value that a step stores. `names` are the ONNX values computed on the way; the error is the last one's."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    error: float  # ||y - r|| / ||r||, the worst of all inputs checked
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The mean `score_error` of int8 beside that of onnxruntime's quantised form: same scales, same inputs."""
+
+    mean_error: float
+    onnxruntime_mean_error: float
+    limit: float = INT8_RATIO
+
+    @property
+    def ratio(self) -> float:
+        """Ours to onnxruntime's; 1 where both are exact."""
+        if self.mean_error == self.onnxruntime_mean_error == 0:
+            return 1.0
+        return self.mean_error / self.onnxruntime_mean_error if self.onnxruntime_mean_error else math.inf
+
+    @property
+    def passed(self) -> bool:
+        """Not much worse than theirs."""
+        return self.ratio <= self.limit
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a testbench."""
+
+    verdicts: tuple[Verdict, ...]
+    steps: tuple[StepVerdict, ...] = ()
+    tolerance: float = SCORE_TOLERANCE
+    min_distinct: int = 0
+    min_accuracy: float = 0.0
+    quantised: Quantised | None = None
+
+    @property
+    def worst_error(self) -> float | None:
+        """The largest error of all inputs; None without inputs."""
+        return max((verdict.error for verdict in self.verdicts), key=nan_last, default=None)
+
+    @property
+    def mean_error(self) -> float | None:
+        """The mean error of all inputs; None without inputs."""
+        return math.fsum(verdict.error for verdict in self.verdicts) / len(self.verdicts) if self.verdicts else None
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of inputs whose best class is the reference's; None without inputs."""
+        same = [verdict.top1 == verdict.reference_top1 for verdict in self.verdicts]
+        return sum(same) / len(same) if same else None
+
+    @property
+    def distinct(self) -> int:
+        """How many different classes the references answer with."""
+        return len({verdict.reference_top1 for verdict in self.verdicts})
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of labelled inputs whose best class is the label; None without labels."""
+        answers = [verdict.correct for verdict in self.verdicts if verdict.correct is not None]
+        return sum(answers) / len(answers) if answers else None
+
+    @property
+    def first_bad_step(self) -> StepVerdict | None:
+        """Where an error first appears."""
+        return next((step for step in self.steps if not step.passed), None)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Why the check failed, in one line each; empty when it passed."""
+        reasons = []
+        bad = [verdict for verdict in self.verdicts if not verdict.passed]
+        if bad or not self.verdicts:
+            reasons.append(
+                f"{len(bad)} of {len(self.verdicts)} inputs fail, the first is '{bad[0].name if bad else ''}'"
+            )
+        if self.distinct < self.min_distinct:
+            reasons.append(
+                f"blind: the references give {self.distinct} different answers to {len(self.verdicts)} inputs, "
+                f"{self.min_distinct} are needed for the check to mean anything; use other inputs or another model"
+            )
+        if self.first_bad_step:
+            step = self.first_bad_step
+            reasons.append(f"the error first appears in '{step.names[-1]}' ({step.error:.3g})")
+        if self.quantised and not self.quantised.passed:
+            reasons.append(
+                f"the mean error {self.quantised.mean_error:.3g} is {self.quantised.ratio:.3g} times that of "
+                f"onnxruntime's quantised form, {self.quantised.limit:g} are allowed"
+            )
+        if self.accuracy is not None and not self.accuracy >= self.min_accuracy:
+            reasons.append(f"accuracy {self.accuracy:.2%} is below {self.min_accuracy:.2%}")
+        return tuple(reasons)
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed."""
+        return not self.failures
+
+
+def judge(
+    names: Sequence[str],
+    scores: Array,
+    references: Array,
+    tolerance: float = SCORE_TOLERANCE,
+    labels: Sequence[int] | None = None,
+    *,
+    same_best: bool = True,
+) -> tuple[Verdict, ...]:
+    """One verdict per row of (N, K) scores; `same_best`: another best class than the reference's fails.
+
+    Raises InputError when the shapes differ.
+    """
+    errors = score_error(scores, references)
+    ours, theirs = top_classes(scores, _TOP), top_classes(references, _TOP)
+    return tuple(
+        Verdict(
+            name=name,
+            error=float(errors[i]),
+            top1=int(ours[i, 0]),
+            reference_top1=int(theirs[i, 0]),
+            top5=len(set(ours[i].tolist()) & set(theirs[i].tolist())),
+            top5_of=theirs.shape[1],
+            label=None if labels is None else int(labels[i]),
+            passed=_within(errors[i], tolerance) and bool(not same_best or ours[i, 0] == theirs[i, 0]),
+        )
+        for i, name in enumerate(names)
+    )
+
+
+def judge_steps(
+    values: Iterable[tuple[tuple[str, ...], Array]], references: Mapping[str, Array], tolerance: float = SCORE_TOLERANCE
+) -> tuple[StepVerdict, ...]:
+    """A verdict for every stored value that `references` knows; values of more rows than the reference are cut."""
+    verdicts = []
+    for names, value in values:
+        if names[-1] in references:
+            reference = references[names[-1]]
+            rows = value[: len(reference)] if reference.ndim else value
+            error = layer_error(rows.reshape(reference.shape), reference)
+            verdicts.append(StepVerdict(names, reference.shape, error, _within(error, tolerance)))
+    return tuple(verdicts)
+
+
+def worst_steps(runs: Iterable[Sequence[StepVerdict]]) -> tuple[StepVerdict, ...]:
+    """Per step the worst of several inputs; NaN is worst of all."""
+    columns = zip(*runs, strict=True)
+    return tuple(max(column, key=lambda step: nan_last(step.error)) for column in columns)
+
+
+def nan_last(error: float) -> tuple[bool, float]:
+    """A sorting key that takes NaN for worse than any number."""
+    return math.isnan(error), error
+
+
+def standard_inputs(shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> list[NamedInput]:
+    """Ten structured pictures as normalised float32 of one sample's shape (C, H, W). Raises InputError for others."""
+    if len(shape) != 3:
+        raise InputError(f"the model takes {shape} numbers, no image: give inputs with --inputs")
+    inputs = typical_inputs(STANDARD_INPUTS, shape, mean, std, TESTBENCH_SEED)
+    return [NamedInput(f"structured {i}", x) for i, x in enumerate(inputs)]
+
+
+def labelled_images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
+    """(image file, class) of a folder with one folder a label, sorted; a label is a class number or a class name.
+
+    Raises InputError for a folder without label folders and for a label that is neither.
+    """
+    if not folder.is_dir():
+        raise InputError(f"'{folder}' is not a folder; --images takes a folder with one folder of images a label")
+    labels = sorted(path for path in folder.iterdir() if path.is_dir())
+    if not labels:
+        raise InputError(
+            f"folder '{folder}' holds no folders; --images takes a folder with one folder of images a label"
+        )
+    return [(file, _class_of(path, classes)) for path in labels for file in expand_paths([path])]
+
+
+def load_labelled(
+    files: Iterable[tuple[str, int]], shape: tuple[int, ...], preprocess: Preprocess | None = None
+) -> Iterator[NamedInput]:
+    """The images of `labelled_images` as pixels for a model of one sample's `shape`."""
+    for file, _ in files:
+        yield NamedInput(file, load_image(Path(file), shape[0], shape[1], shape[2], preprocess))
+
+
+def read_references(path: Path, count: int) -> Array:
+    """(count, K) scores from a text file of numbers (S5's form) or a .npy file. Raises InputError."""
+    if not path.is_file():
+        raise InputError(f"references '{path}' do not exist")
+    try:
+        if path.suffix.lower() == ".npy":
+            numbers = np.asarray(np.load(path, allow_pickle=False), np.float32)
+        else:
+            numbers = parse_numbers(path.read_bytes(), str(path))
+    except (OSError, ValueError, EOFError) as error:
+        raise error if isinstance(error, InputError) else InputError(f"'{path}' cannot be read: {error}") from error
+    if not numbers.size or numbers.size % count:
+        raise InputError(f"references '{path}' have {numbers.size} numbers, which {count} inputs do not divide")
+    rows: Array = numbers.reshape(count, -1)
+    return rows
+
+
+def mean_times(run: Run, inputs: Sequence[Sample], iterations: Sequence[int]) -> dict[int, float]:
+    """Seconds per run, host to host: for each n the mean over all inputs, each run n times (S5's way to measure)."""
+    means = {}
+    for n in iterations:
+        start = time.perf_counter()
+        for x in inputs:
+            for _ in itertools.repeat(None, n):
+                run(x[None])
+        means[n] = (time.perf_counter() - start) / (n * len(inputs))
+    return means
+
+
+def _within(error: float, tolerance: float) -> bool:
+    return bool(error <= tolerance) and math.isfinite(error)
+
+
+def _class_of(folder: Path, classes: Sequence[str]) -> int:
+    name = folder.name
+    if name.isascii() and name.isdigit() and int(name) < len(classes):
+        return int(name)
+    names = [label.casefold() for label in classes]
+    wanted = name.replace("_", " ").casefold()
+    if wanted in names:
+        return names.index(wanted)
+    raise InputError(
+        f"folder '{folder}' is no label of this model: expected a class number below {len(classes)} or a class name "
+        f"such as '{classes[0]}'; --labels FILE gives other names"
+    )

@@ -1,0 +1,226 @@
+"""`bench`: how long a model takes, where the time goes, and how others do beside it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgg16gpu.bench.measure.cold_start import ColdStart, measure_cold_start
+from vgg16gpu.bench.measure.sustained import FROM_BATCH
+from vgg16gpu.bench.peers.base import PEERS
+from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
+from vgg16gpu.bench.records.findings import Wanted
+from vgg16gpu.bench.records.plot import check_plot, write_plot
+from vgg16gpu.bench.records.record import Content, read
+from vgg16gpu.bench.records.report import content, model_identity
+from vgg16gpu.bench.session import run_benchmark, sample_inputs
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.bench.report import print_comparison, print_result
+from vgg16gpu.cli.common.options import (
+    device_option,
+    find_model,
+    json_option,
+    kernels_option,
+    model_argument,
+    parse_counts,
+    size_option,
+)
+from vgg16gpu.cli.common.show import console, print_json
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import GraphInput
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.io.files import atomic_writer, check_outputs
+from vgg16gpu.io.scores import finite_or_none
+from vgg16gpu.runtime.engine import Engine
+
+_PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"
+_AGAINST_HELP = f"Also measure, in turns with ours, each in its own process: {', '.join(PEERS)}, with commas."
+_COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
+_REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds."
+_SECONDS_HELP = "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU."
+_SUSTAINED_HELP = (
+    f"Also measure at batch {FROM_BATCH} and more after so many seconds of load; 0: not. "
+    "Default: 3 on a GPU, 0 on a CPU."
+)
+_COLD_START_HELP = "Also time infer, in fp32 on kernels auto, in a process of its own from start to answer."
+_COMPILE_HELP = "Also torch.compile (max-autotune) with --against torch; takes minutes."
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model: str | None
+    device: str
+    precision: tuple[str, ...]
+    kernels: str
+    size: tuple[int, int] | None
+    batch: tuple[int, ...]
+    iterations: tuple[int, ...]
+    repeats: int | None
+    seconds: float | None
+    sustained: float | None
+    against: tuple[str, ...]
+    compiled: bool
+    cold_start: bool
+    output: Path | None
+    plot: Path | None
+    compare: Path | None
+    threshold: float
+    as_json: bool
+
+
+def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
+    """A callback for an option that takes some of the accepted names: 'a,b' -> ('a', 'b')."""
+
+    def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+        wanted = [part.strip() for part in value.split(",")] if value is not None else []
+        for name in wanted:
+            if name not in accepted:
+                raise click.BadParameter(f"'{name}' is none of {', '.join(accepted)}")
+        return tuple(dict.fromkeys(wanted))
+
+    return parse
+
+
+@click.command("bench")
+@model_argument()
+@device_option
+@click.option("--precision", callback=parse_names(PRECISIONS), default="fp32", metavar="NAMES", help=_PRECISION_HELP)
+@kernels_option
+@size_option
+@click.option("--batch", callback=parse_counts, metavar="SIZES", help="Batch sizes, as 1,8,32. Default: the model's.")
+@click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
+@click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
+@click.option("--sustained", type=click.FloatRange(0), metavar="SECONDS", help=_SUSTAINED_HELP)
+@click.option("--against", callback=parse_names(PEERS), metavar="NAMES", help=_AGAINST_HELP)
+@click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
+@click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
+@click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
+@click.option(
+    "--threshold", type=click.FloatRange(0), default=3.0, show_default=True, help="Percent that --compare allows."
+)
+@json_option
+@click.pass_context
+def bench_command(ctx: click.Context, /, **values: Any) -> None:
+    """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
+
+    The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
+    timed. MODEL is an ONNX file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit
+    code 1 when scores are wrong or --compare finds a median slower.
+    """
+    options = Options(**values)
+    _check_files(options)
+    old = read(options.compare) if options.compare else None
+    wanted = _wanted(options)
+    given, shape = _sample(wanted)
+    identity = model_identity(wanted.model.path, shape)
+    say = _progress(options)
+
+    def check(engine: Engine) -> None:
+        if old is not None and options.compare is not None:
+            check_comparable(old, options.compare, identity, vars(engine.device.facts))
+
+    cold_start = _cold_start(options, wanted, given, shape, say)
+    findings = run_benchmark(wanted, say, check)
+    for failure in findings.failures:
+        tell(failure)
+    if not findings.batches:
+        ctx.exit(EXIT_CHECK_FAILED)
+    result = content(findings, identity, cold_start)
+    ratios = _compared(result, old, options)
+    _write_and_show(result, ratios, options)
+    failed = findings.failures or any(ratio.is_slower(options.threshold) for ratio in ratios)
+    ctx.exit(EXIT_CHECK_FAILED if failed else 0)
+
+
+def _compared(result: Content, old: Content | None, options: Options) -> tuple[Ratio, ...]:
+    """The ratios to an older result, which go into `result` too; none without one."""
+    if old is None or options.compare is None:
+        return ()
+    ratios = compare(old, result, options.compare)
+    result["comparison"] = {
+        "with": str(options.compare),
+        "threshold_percent": options.threshold,
+        "ratios": [{**asdict(r), "ratio": r.ratio, "slower": r.is_slower(options.threshold)} for r in ratios],
+    }
+    return ratios
+
+
+def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options) -> None:
+    if options.output:
+        with atomic_writer(options.output) as file:
+            file.write(json.dumps(finite_or_none(result), indent=2).encode() + b"\n")
+    if options.plot:
+        write_plot(result, options.plot)
+    if options.as_json:
+        print_json(result)
+        return
+    print_result(result)
+    if options.compare:
+        print_comparison(ratios, options.compare, options.threshold)
+
+
+def _check_files(options: Options) -> None:
+    """Complain about files now rather than after minutes of measuring."""
+    check_outputs({"--output": options.output, "--plot": options.plot})
+    if options.plot:
+        check_plot(options.plot)
+
+
+def _wanted(options: Options) -> Wanted:
+    return Wanted(
+        Model(find_model(options.model)),
+        options.device,
+        options.precision,
+        options.kernels,
+        options.size,
+        options.batch,
+        options.iterations,
+        options.repeats,
+        options.seconds,
+        options.sustained,
+        options.against,
+        options.compiled,
+    )
+
+
+def _sample(wanted: Wanted) -> tuple[GraphInput, tuple[int, ...]]:
+    """The model's input, and the shape of one. Raises ModelError for a file, a batch or a size that will not do."""
+    graph = wanted.model.graph()
+    batches = wanted.batches or (graph.input.shape[0] or 1,)
+    shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]
+    return graph.input, shapes[0][1:]
+
+
+def _cold_start(
+    options: Options, wanted: Wanted, given: GraphInput, shape: tuple[int, ...], say: Callable[[str], None]
+) -> ColdStart | None:
+    if not options.cold_start:
+        return None
+    say("cold starts")
+    x = sample_inputs(shape)[0]
+    return measure_cold_start(wanted.model.path, wanted.device, x, channels_last=given.channels_last)
+
+
+def _progress(options: Options) -> Callable[[str], None]:
+    """What tells a person at a terminal, or the log of a run that writes a file, how far it is."""
+    wanted = not options.as_json and (options.output is not None or console(stderr=True).is_terminal)
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        if wanted:
+            click.echo(f"bench {time.monotonic() - start:5.1f} s: {text} ...", err=True)
+
+    return say

@@ -1,0 +1,89 @@
+"""How commands print: tables on stdout, progress and remarks on stderr, JSON alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from vgg16gpu.io.scores import finite_or_none
+from vgg16gpu.io.shown import printable, printable_lines
+
+_PIPE_WIDTH = 160  # columns when stdout is no terminal: rich would assume 80 and cut names
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on stdout or stderr that neither colours nor cuts what goes into a pipe."""
+    plain = Console(stderr=stderr, highlight=False)
+    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+
+
+def heading(screen: Console, text: str) -> None:
+    """A line in bold, of plain text."""
+    screen.print(printable(text), style="bold", markup=False)
+
+
+def from_here(path: str) -> str:
+    """A path below the current folder without that; any other as it is."""
+    here = f"{Path.cwd()}{os.sep}"
+    return path.removeprefix(here)
+
+
+def print_json(content: Any) -> None:
+    """One JSON object on stdout; NaN and infinities become null."""
+    click.echo(json.dumps(finite_or_none(content), indent=2, allow_nan=False))
+
+
+def table(columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
+    """An empty table; the columns named in `right` hold numbers."""
+    result = Table()
+    for column in columns:
+        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return result
+
+
+def add_row(target: Table, *cells: object, end_section: bool = False, style: str | None = None) -> None:
+    """A row of plain text: file names may hold brackets, which rich would take for markup, and escape sequences."""
+    target.add_row(*(Text(printable_lines(str(cell))) for cell in cells), end_section=end_section, style=style)
+
+
+def progress(*, quiet: bool = False) -> Progress:
+    """A progress bar on stderr, shown on a terminal only."""
+    screen = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+        disable=quiet or not screen.is_terminal,
+    )
+
+
+def sentence(text: str) -> str:
+    """The same with a capital letter; what follows keeps its own."""
+    return text[:1].upper() + text[1:]
+
+
+def seconds(value: float | None) -> str:
+    """A time with three digits in the unit that suits it; a dash for None."""
+    if value is None:
+        return "-"
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:.0f} {unit}"
+    return f"{value * 1e6:.3g} us"
+
+
+def megabytes(nbytes: int) -> str:
+    """Bytes as decimal megabytes."""
+    return f"{nbytes / 1e6:,.2f} MB"

@@ -1,0 +1,31 @@
+"""What `infer` is asked for: its command line, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgg16gpu.cli.common.preprocess_options import PixelOptions
+
+MANY = 20  # inputs; more are summed up unless every one is asked for
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    images: tuple[str, ...]
+    model: str | None
+    device: str
+    precision: str
+    kernels: str
+    batch: int | None
+    size: tuple[int, int] | None
+    top: int
+    output: Path | None
+    pixels: PixelOptions
+    labels: Path | None
+    allow_nonfinite: bool
+    workers: int | None
+    table: bool
+    as_json: bool

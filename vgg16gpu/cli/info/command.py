@@ -1,0 +1,359 @@
+"""`info`: what a model is, what it costs, and what an engine would do with it. Nothing is compiled or allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.common.model_notes import model_notes
+from vgg16gpu.cli.common.options import (
+    find_model,
+    json_option,
+    kernels_option,
+    model_argument,
+    parse_size,
+    precision_option,
+)
+from vgg16gpu.cli.common.preprocess_options import PixelOptions
+from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, sentence, table
+from vgg16gpu.cli.info.attributes import describe_nodes, print_nodes
+from vgg16gpu.cli.info.graph import print_stages, stages
+from vgg16gpu.cli.info.refused import describe_refusal, print_refusal, refused_nodes
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
+from vgg16gpu.compiler.graph.shapes import infer_shapes, matmul_operands
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.devices.platforms import machine_memory, usable_cores
+from vgg16gpu.devices.tile_tables import table as table_of_tiles
+from vgg16gpu.errors import DeviceError, ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Value
+
+# NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+H200 = DeviceFacts(
+    "cuda", "NVIDIA H200 (documented)", 132, (9, 0), 227 * 1024, 141 * 10**9, 141 * 10**9, tensor_maps=True
+)
+
+_NODES_HELP = (
+    "Show the nodes of the file as they stand there: kernel_shape, pads, strides and all other attributes, inputs, "
+    "initializers and their shapes. Of any ONNX file; no plan."
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One op of the model as it is in the file. `flop` is 2 per multiply-add of its products, for the whole batch."""
+
+    op: str
+    name: str
+    shape: Shape
+    parameters: int
+    flop: int
+
+
+@click.command("info")
+@model_argument()
+@click.option(
+    "--size", callback=parse_size, metavar="SIZE", help="Image size, 244 or 224x320, where the model is open."
+)
+@click.option("--batch", type=click.IntRange(1, 65535), help="Images per run. Default: the model's, else 1.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Whom to plan for; cuda without a GPU plans for an H200.",
+)
+@precision_option
+@kernels_option
+@click.option("--graph", "shows_graph", is_flag=True, help="Show what each simplify pass changes, and no plan.")
+@click.option("--attributes", "shows_nodes", is_flag=True, help=_NODES_HELP)
+@json_option
+@click.pass_context
+def info_command(
+    ctx: click.Context,
+    *,
+    model: str | None,
+    size: tuple[int, int] | None,
+    batch: int | None,
+    device: str,
+    precision: str,
+    kernels: str,
+    shows_graph: bool,
+    shows_nodes: bool,
+    as_json: bool,
+) -> None:
+    """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU.
+
+    The plan says what is computed on which kernels, and stored as what: F32, F16, BF16, integers of 8 bits (U8, S8), or
+    F16_PAIR, two float16 numbers whose sum is as exact as fp32 needs.
+
+    Of a model that is not supported it lists every node in the way, why, and what to do about it; the exit code is 1.
+    """
+    if shows_graph and shows_nodes:
+        raise click.UsageError("--graph and --attributes are two views; give one")
+    path = find_model(model)
+    if shows_nodes:
+        described = describe_nodes(path)
+        print_json(described) if as_json else print_nodes(described)
+        return
+    opened = Model(path)
+    try:
+        graph = opened.loaded()
+    except ModelError as error:
+        if nodes := refused_nodes(error, path):
+            refusal = describe_refusal(error, path, nodes)
+            print_json(refusal) if as_json else print_refusal(refusal)
+            ctx.exit(EXIT_CHECK_FAILED)
+        raise
+    options = EngineOptions(size=size, precision=precision, kernels=kernels)
+    fused = options.graph(opened)
+    batch = batch or fused.input.shape[0] or 1
+    options = replace(options, batch=batch)
+    given = resolve_input_shape(fused, batch, size)
+    shape = fused.input.in_file(given)
+    summary = _summary(opened, graph, shape, fused, given)
+    if shows_graph:
+        steps = summary | {"passes": stages(graph, shape)}
+        print_json(steps) if as_json else _print_graph(steps)
+        return
+    facts = device_facts(device)
+    plan = compile_model(opened, options, facts)
+    report = summary | describe(options, layers(graph, shape), plan, facts)
+    print_json(report) if as_json else _print(report)
+
+
+def describe(options: EngineOptions, rows: Sequence[Layer], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+    """What a run of the batch costs, as plain data: bytes and FLOP."""
+    program = plan.programs[-1]
+    return {
+        "flop": sum(row.flop for row in rows),
+        "layers": [vars(row) for row in rows],
+        "device": facts.name,
+        "precision": options.precision,
+        "kernels": options.kernels,
+        "steps": [_step(step) for step in program.all_steps()],
+        "values": [_value(value, plan.families.get(value.name, "")) for value in program.values],
+        "memory": {
+            "weights_nbytes": plan.weights.weights_nbytes,
+            "activations_nbytes": plan.activations_nbytes,
+            "device_nbytes": plan.device_nbytes,
+            "staging_nbytes": plan.weights.staging_nbytes,
+        },
+        "second_pass": _second_pass(plan),
+    }
+
+
+def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shape) -> dict[str, Any]:
+    """What the file says; `refused` is for whoever reads the JSON of any model. `fused`, `given`: simplified."""
+    shapes = infer_shapes(graph, shape)
+    layout = ("NHWC" if fused.input.channels_last else "NCHW") if len(shape) == 4 else "NF"
+    notes = model_notes(model, fused, given, PixelOptions(), None)
+    return {
+        "model": str(model.path),
+        "file_nbytes": model.path.stat().st_size,
+        "refused": [],
+        "note": notes.note,
+        "preprocess": notes.preprocess and notes.preprocess.report(*given[2:], pictures=given[1] in (1, 3)),
+        "input": {
+            "name": graph.input.name,
+            "declared": list(graph.input.shape),
+            "shape": list(shape),
+            "layout": layout,
+        },
+        "outputs": [{"name": name, "shape": list(shapes[name])} for name in graph.outputs],
+        "parameters": graph.parameters,
+    }
+
+
+def layers(graph: Graph, shape: Shape) -> list[Layer]:
+    """The ops of a graph with the shape each computes, its parameters and its FLOP."""
+    shapes = infer_shapes(graph, shape)
+    return [Layer(type(op).__name__, op.y, shapes[op.y], _parameters(op, graph), _flop(op, shapes)) for op in graph.ops]
+
+
+def device_facts(name: str) -> DeviceFacts:
+    """Facts to plan with, without a compiler and, for cpu, without a GPU."""
+    if name != "cpu":
+        try:
+            return _gpu_facts()
+        except DeviceError:
+            if name == "cuda":
+                return replace(H200, tuned=table_of_tiles("NVIDIA H200", cache_dir()))
+    from vgg16gpu.devices.cpu.library import MAX_SHARED_NBYTES  # noqa: PLC0415
+
+    cores = usable_cores()
+    return DeviceFacts(
+        "cpu", f"this machine's processor, {cores} cores", cores, (0, 0), MAX_SHARED_NBYTES, *machine_memory()
+    )
+
+
+def _gpu_facts() -> DeviceFacts:
+    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - PyCUDA is for who has it
+
+    device = CudaDevice()
+    try:
+        return device.facts
+    finally:
+        device.close()
+
+
+def _parameters(op: Op, graph: Graph) -> int:
+    held = sum(array.size for array in op_arrays(op))
+    return held + sum(graph.constants[name].size for name in set(op.operands) if name in graph.constants)
+
+
+def _flop(op: Op, shapes: Mapping[str, Shape]) -> int:
+    match op:
+        case Conv():
+            return 2 * math.prod(shapes[op.y]) * math.prod(op.weight.shape[1:])
+        case Gemm():
+            return 2 * math.prod(shapes[op.y]) * int(op.weight.shape[1])
+        case GeneralConv():
+            return 2 * math.prod(shapes[op.y]) * math.prod(shapes[op.others[0]][1:])
+        case MatMul():
+            return 2 * math.prod(shapes[op.y]) * matmul_operands(op, shapes[op.x], shapes[op.others[0]])[0][-1]
+        case _:
+            return 0
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "step": step.label,
+        "kernel": step.kernel.label,
+        "grid": list(step.grid),
+        "block": list(step.block),
+        "shared_nbytes": step.shared,
+        "flop": step.flop,
+        "nbytes": step.nbytes,
+        "names": list(step.names),
+    }
+
+
+def _value(value: Value, family: str) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "shape": list(value.shape),
+        "layout": value.layout.value,
+        "element": value.element.name,
+        "kernels": family,
+        "arena": value.pointer.arena.value,
+        "offset": value.pointer.offset,
+        "nbytes": value.nbytes,
+    }
+
+
+def _second_pass(plan: Plan) -> dict[str, Any] | None:
+    """What fp32 on tensor cores has beside it; its memory is in the same arenas."""
+    if plan.second_pass is None or plan.calibration is None:
+        return None
+    return {
+        "activations_nbytes": plan.second_pass.activations_nbytes,
+        "calibration_nbytes": plan.calibration.program.activations_nbytes,
+        "samples": len(plan.calibration.samples),
+    }
+
+
+def _print_graph(report: dict[str, Any]) -> None:
+    screen = console()
+    _print_summary(screen, report)
+    print_stages(screen, report["passes"])
+
+
+def _print_summary(screen: Console, report: dict[str, Any]) -> None:
+    heading(screen, f"{report['model']} ({megabytes(report['file_nbytes'])})")
+    if report["note"]:
+        screen.print(f"Note: {report['note']}", markup=False)
+    given = report["input"]
+    outputs = ", ".join(f"{output['name']} {_times(output['shape'])}" for output in report["outputs"])
+    declared = _times(["?" if side is None else side for side in given["declared"]])
+    screen.print(
+        f"Input: {given['name']} {_times(given['shape'])} {given['layout']} (declared {declared}); output: {outputs}",
+        markup=False,
+    )
+    if report["preprocess"]:
+        screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
+    screen.print(f"Parameters: {report['parameters']:,}")
+
+
+def _print(report: dict[str, Any]) -> None:
+    screen = console()
+    _print_summary(screen, report)
+    screen.print(f"Cost of a run: {report['flop'] / 1e9:.2f} GFLOP (2 per multiply-add)")
+    heading(screen, "Layers, as in the file")
+    screen.print(_layer_table(report))
+    heading(screen, f"Plan for {report['device']}, precision {report['precision']}, kernels {report['kernels']}")
+    screen.print(_step_table(report))
+    heading(screen, "Values, as they are stored")
+    screen.print(_value_table(report))
+    memory = report["memory"]
+    screen.print(
+        f"Device memory: {megabytes(memory['device_nbytes'])} = weights {megabytes(memory['weights_nbytes'])} + "
+        f"activation arena {megabytes(memory['activations_nbytes'])}; "
+        f"while building also staging {megabytes(memory['staging_nbytes'])}"
+    )
+    if second := report["second_pass"]:
+        screen.print(
+            f"Scales are fixed on {second['samples']} typical inputs while building "
+            f"({megabytes(second['calibration_nbytes'])} of the activation arena); an image out of their range is run "
+            f"again in float32 arithmetic ({megabytes(second['activations_nbytes'])} of it)"
+        )
+
+
+def _layer_table(report: dict[str, Any]) -> Table:
+    numbers = ["#", "parameters", "MFLOP"]
+    result = table(["#", "op", "value", "shape", "parameters", "MFLOP"], right=numbers)
+    for index, row in enumerate(report["layers"], start=1):
+        cost = f"{row['flop'] / 1e6:,.1f}" if row["flop"] else ""
+        parameters = f"{row['parameters']:,}" if row["parameters"] else ""
+        add_row(result, index, row["op"], row["name"], _times(row["shape"]), parameters, cost)
+    return result
+
+
+def _step_table(report: dict[str, Any]) -> Table:
+    numbers = ["#", "threads", "MFLOP", "MB"]
+    result = table(["#", "step", "kernel", "grid", "threads", "MFLOP", "MB"], right=numbers)
+    for index, row in enumerate(report["steps"], start=1):
+        add_row(
+            result,
+            index,
+            row["step"],
+            row["kernel"],
+            _times(row["grid"]),
+            math.prod(row["block"]),
+            f"{row['flop'] / 1e6:,.1f}",
+            f"{row['nbytes'] / 1e6:,.2f}",
+        )
+    return result
+
+
+def _value_table(report: dict[str, Any]) -> Table:
+    numbers = ["MB", "at"]
+    result = table(["value", "shape", "kernels", "stored as", "MB", "at"], right=numbers)
+    for row in report["values"]:
+        add_row(
+            result,
+            row["name"],
+            _times(row["shape"]),
+            row["kernels"],
+            row["element"],
+            f"{row['nbytes'] / 1e6:,.2f}",
+            row["offset"],
+        )
+    return result
+
+
+def _times(sides: Any) -> str:
+    return "x".join(str(side) for side in sides)

@@ -1,0 +1,1 @@
+"""`vgg16gpu testbench`."""

@@ -1,0 +1,254 @@
+"""What a testbench asks of a model: its inputs, their labels, the references, and what an answer has to be like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.qdq_oracle import QuantisedOracle
+from vgg16gpu.checks.testbench import (
+    MIN_DISTINCT,
+    Quantised,
+    Report,
+    StepVerdict,
+    judge,
+    labelled_images,
+    load_labelled,
+    read_references,
+    standard_inputs,
+)
+from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
+from vgg16gpu.cli.common.options import DEFAULT_MODELS, find_model
+from vgg16gpu.cli.common.preprocess_options import PixelOptions
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.quantization.qdq import plain_operators
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.normalize import normalise
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shipped import is_digits
+from vgg16gpu.pictures.inputs import NamedInput, read_inputs, spec_of
+from vgg16gpu.runtime.engine import Outputs
+from vgg16gpu.zoo.digits import heldout
+
+PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
+_MAKE_OPTIONS = " --size 244"
+DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it never saw
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model: str | None = None
+    device: str = "auto"
+    precision: str = "fp32"
+    kernels: str = "auto"
+    size: tuple[int, int] | None = None
+    inputs: Path | None = None
+    references: Path | None = None
+    images: Path | None = None
+    save: Path | None = None
+    layers: bool = False
+    iterations: tuple[int, ...] = ()
+    tolerance: float | None = None
+    min_accuracy: float | None = None
+    output: Path | None = None
+    pixels: PixelOptions = field(default_factory=PixelOptions)
+    labels: Path | None = None
+    as_json: bool = False
+
+    @property
+    def bound(self) -> float:
+        """The largest error that passes."""
+        return SCORE_TOLERANCES[self.precision] if self.tolerance is None else self.tolerance
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A model and what it is asked."""
+
+    model: Model
+    graph: Graph
+    shape: tuple[int, ...]  # of one sample
+    notes: ModelNotes
+    inputs: Sequence[NamedInput]
+    labels: Sequence[int] | None = None
+    references: Array | None = None
+    min_distinct: int = 0
+    min_accuracy: float = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        """What the inputs are called; no image is decoded for it."""
+        return self.inputs.names if isinstance(self.inputs, LabelledImages) else [item.name for item in self.inputs]
+
+    @property
+    def batch(self) -> int:
+        """The model's batch where it is fixed, else 1."""
+        return self.graph.input.shape[0] or 1
+
+    @property
+    def preprocess(self) -> dict[str, Any] | None:
+        """What is done to pictures and pixels; None where all inputs are numbers."""
+        pictures = isinstance(self.inputs, LabelledImages)
+        has_pixels = pictures or any(item.array.dtype == np.uint8 for item in self.inputs)
+        if not has_pixels or self.notes.preprocess is None:
+            return None
+        return self.notes.preprocess.report(*self.shape[1:], pictures=pictures)
+
+    @cached_property
+    def unrounded(self) -> Mapping[str, str]:
+        """Of a file that rounds values to integers by itself: what its nodes are without that."""
+        return plain_operators(self.model.loaded())
+
+    def numbers(self, item: NamedInput) -> Array:
+        """One input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
+        if item.array.dtype == np.uint8 and self.notes.preprocess:
+            mean, std = self.notes.preprocess.unit_mean, self.notes.preprocess.unit_std
+            pixels = normalise(item.array.astype(np.uint8), mean, std)[None]
+            return np.ascontiguousarray(self.graph.input.to_file(pixels))
+        return item.array.astype(np.float32)[None]
+
+    def exact(self, inputs: Iterable[NamedInput]) -> Array:
+        """The float32 scores of onnxruntime. Raises Error without onnxruntime."""
+        oracle = Oracle(self.model.path, operators=self.unrounded, file=self.model.file)
+        return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+
+    def quantised(self, inputs: Iterable[NamedInput]) -> Array:
+        """The scores of onnxruntime's quantised form with the model's scales. Raises ModelError without scales.
+
+        A file with scales of its own is that form.
+        """
+        if self.model.has_scales:
+            oracle = Oracle(self.model.path)
+            return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
+        form = QuantisedOracle(self.graph, read_scales(self.model.path, self.graph))
+        return np.concatenate([form.scores(self.graph.input.from_file(self.numbers(item))) for item in inputs])
+
+
+@dataclass
+class Outcome:
+    """What was measured."""
+
+    precision: str
+    kernels: str
+    scores: Array
+    references: Array
+    quantised: Array | None = None  # the scores of onnxruntime's quantised form, for int8
+    steps: tuple[StepVerdict, ...] = ()
+    times: dict[int, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def prepare(options: Options) -> Bench:
+    """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
+    model = Model(_find(options.model))
+    graph = model.graph()
+    shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
+    notes = model_notes(model, graph, shape, options.pixels, options.labels)
+    classes = _classes(graph, shape)
+    names = notes.names(classes)  # complains of --labels even where no name is shown
+    sample = shape[1:]
+    if options.images:
+        files = labelled_images(options.images, names)
+        inputs: Sequence[NamedInput] = LabelledImages(files, sample, notes.preprocess)
+        labels = [label for _, label in files]
+        return Bench(model, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
+    if options.inputs:
+        inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample, notes.preprocess)))
+        references = _references(options.references, len(inputs), classes)
+        return Bench(model, graph, sample, notes, inputs, references=references)
+    if is_digits(options.model):
+        pixels, _, targets = heldout()
+        inputs = [NamedInput(f"digit {i}", x) for i, x in enumerate(pixels)]
+        accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
+        return Bench(model, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
+    inputs = [
+        replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
+        for item in standard_inputs(sample, notes.mean or (), notes.std or ())
+    ]
+    return Bench(model, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+
+
+def first_output(outputs: Outputs) -> Array:
+    """The scores of a run: the first of the model's outputs."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
+    """The verdict on what was measured."""
+    verdicts = judge(
+        bench.names,
+        outcome.scores,
+        outcome.references,
+        tolerance,
+        bench.labels,
+        same_best=outcome.precision == "fp32",
+    )
+    quantised = None
+    if outcome.quantised is not None:
+        means = (score_error(y, outcome.references).mean() for y in (outcome.scores, outcome.quantised))
+        quantised = Quantised(*map(float, means))
+    return Report(verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised)
+
+
+def _find(name: str | None) -> Path:
+    """--model, else a VGG16 of 244 pixels, else the model that the other commands take, and a word about that."""
+    path = find_model(name, (*PREFERRED_MODELS, *DEFAULT_MODELS), _MAKE_OPTIONS)
+    if name is None and str(path) not in PREFERRED_MODELS:
+        click.echo(
+            f"testbench: takes {path}, as {' and '.join(PREFERRED_MODELS)} do not exist; "
+            f"`python -m vgg16gpu model make{_MAKE_OPTIONS}` makes one",
+            err=True,
+        )
+    return path
+
+
+class LabelledImages(Sequence[NamedInput]):
+    """Images of known class, decoded when they are asked for."""
+
+    def __init__(self, files: Sequence[tuple[str, int]], shape: tuple[int, ...], preprocess: Preprocess | None) -> None:
+        self._files, self._shape, self._preprocess = files, shape, preprocess
+
+    @property
+    def names(self) -> list[str]:
+        """The files."""
+        return [file for file, _ in self._files]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return LabelledImages(self._files[index], self._shape, self._preprocess)
+        return next(load_labelled([self._files[index]], self._shape, self._preprocess))
+
+
+def _classes(graph: Graph, shape: tuple[int, ...]) -> int:
+    output = infer_shapes(graph, shape)[graph.outputs[0]]
+    if len(output) != 2 or output[0] != shape[0]:
+        raise InputError(f"output '{graph.outputs[0]}' has shape {output}; a testbench needs ({shape[0]}, classes)")
+    return output[1]
+
+
+def _references(path: Path | None, count: int, classes: int) -> Array | None:
+    if path is None:
+        return None
+    references = read_references(path, count)
+    if references.shape[1] != classes:
+        raise InputError(
+            f"references '{path}' have {references.shape[1]} scores for each of {count} inputs, the model {classes}"
+        )
+    return references

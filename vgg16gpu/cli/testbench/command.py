@@ -1,0 +1,154 @@
+"""`testbench`: the answers of an engine against onnxruntime's, or against given references."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.testbench import StepVerdict, judge_steps, mean_times, worst_steps
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.common.options import (
+    device_option,
+    json_option,
+    labels_option,
+    model_argument,
+    parse_counts,
+    size_option,
+)
+from vgg16gpu.cli.common.preprocess_options import preprocess_options
+from vgg16gpu.cli.common.show import print_json, progress
+from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
+from vgg16gpu.cli.testbench.report import content_of, print_report
+from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import atomic_writer, check_writable
+from vgg16gpu.io.scores import finite_or_none, write_text
+from vgg16gpu.runtime.engine import Engine
+
+_TOLERANCE_HELP = "Largest error to pass. Default: " + ", ".join(
+    f"{bound:g} in {precision}" for precision, bound in SCORE_TOLERANCES.items() if math.isfinite(bound)
+)
+_LAYER_INPUTS = 10  # inputs that --layers checks, at most
+
+
+@click.command("testbench")
+@model_argument()
+@device_option
+@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
+@click.option("--kernels", type=click.Choice(KERNELS), default="auto", show_default=True, help="Family to be used.")
+@size_option
+@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Your inputs: .txt, .npy or .npz.")
+@click.option("--references", type=click.Path(path_type=Path), metavar="FILE", help="Their scores: .txt or .npy.")
+@click.option("--images", type=click.Path(path_type=Path), metavar="DIR", help="One folder of images a label.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write input.txt and output.txt there.")
+@click.option("--layers", is_flag=True, help="Also compare what every step stores, on up to ten inputs.")
+@click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times, as 1,5,500.")
+@click.option("--tolerance", type=click.FloatRange(0), help=f"{_TOLERANCE_HELP}.")
+@click.option(
+    "--min-accuracy", type=click.FloatRange(0, 1), help="Share of labelled images that must be right, 0 to 1."
+)
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
+@preprocess_options
+@labels_option
+@json_option
+@click.pass_context
+def testbench_command(ctx: click.Context, /, **options: Any) -> None:
+    """Check scores against onnxruntime: ten structured pictures, or your inputs, or labelled images.
+
+    An input passes when max|y - r| / max|r| of its scores is within the tolerance and, in fp32, the best class is the
+    reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
+    scales. Without --references onnxruntime computes them. Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels,
+    else the one that infer takes. `testbench digits` checks the shipped net on the handwritten digits that it was not
+    trained on. Exit code 1 when anything fails.
+    """
+    request = Options(**options)
+    _check_options(request)
+    bench = prepare(request)
+    outcome = _run(bench, request)
+    report = judged(bench, outcome, request.bound)
+    content = content_of(bench, outcome, report)
+    if request.output:
+        with atomic_writer(request.output) as file:
+            file.write(json.dumps(finite_or_none(content), indent=2).encode() + b"\n")
+    print_json(content) if request.as_json else print_report(bench, outcome, report)
+    ctx.exit(0 if report.passed else EXIT_CHECK_FAILED)
+
+
+def _check_options(options: Options) -> None:
+    if options.inputs and options.images:
+        raise click.UsageError("--inputs and --images exclude each other")
+    if options.references and not options.inputs:
+        raise click.UsageError("--references are for --inputs: give both")
+    if options.save and options.images:
+        raise click.UsageError("--save writes inputs as numbers: it goes with the standard inputs or --inputs")
+    if options.output:
+        check_writable(options.output)
+
+
+def _run(bench: Bench, options: Options) -> Outcome:
+    with progress(quiet=options.as_json) as bar:
+        # References first, and their session gone before the engine's weights come: half the memory.
+        references = bench.references
+        if references is None:
+            references = bench.exact(bar.track(bench.inputs, description="onnxruntime"))
+        quantised = None
+        if options.precision == "int8":
+            quantised = bench.quantised(bar.track(bench.inputs, description="onnxruntime, int8"))
+        if options.save:
+            _save(options.save, bench, references)
+        with _engine(bench, options) as engine:
+            each = bar.track(bench.inputs, description=engine.device.facts.kind)
+            scores = np.concatenate([first_output(engine.run(item.array[None])) for item in each])
+            outcome = Outcome(options.precision, options.kernels, scores, references, quantised)
+            if options.layers:
+                outcome.steps = _steps(engine, bench, options.bound)
+            outcome.times = mean_times(engine.run, [item.array for item in bench.inputs], options.iterations)
+            outcome.facts = {"device_choice": engine.device_choice, **environment(engine.device)}
+    return outcome
+
+
+def _engine(bench: Bench, options: Options) -> Engine:
+    return Engine(
+        bench.model,
+        device=options.device,
+        precision=options.precision,
+        kernels=options.kernels,
+        batch=bench.batch,
+        size=options.size,
+        mean=bench.notes.mean,
+        std=bench.notes.std,
+        keep_values=options.layers,
+    )
+
+
+def _steps(engine: Engine, bench: Bench, tolerance: float) -> tuple[StepVerdict, ...]:
+    known = {name for node in bench.model.file.model.graph.node for name in node.output}
+    names = [op.y for op in engine.graph.ops if op.y in known]  # the ONNX values that steps store
+    oracle = Oracle(bench.model.path, names, bench.unrounded, bench.model.file)
+    runs = []
+    for item in itertools.islice(iter(bench.inputs), _LAYER_INPUTS):
+        engine.run(item.array[None])
+        runs.append(judge_steps(engine.read_values(), oracle.values(bench.numbers(item), names), tolerance))
+    return worst_steps(runs)
+
+
+def _save(folder: Path, bench: Bench, references: Array) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be made: {error.strerror or error}") from error
+    with atomic_writer(folder / "input.txt") as file:
+        for item in bench.inputs:
+            write_text(file, bench.numbers(item))
+    with atomic_writer(folder / "output.txt") as file:
+        write_text(file, references)

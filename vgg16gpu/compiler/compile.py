@@ -1,0 +1,148 @@
+"""From a file to a plan: everything that happens before a device is touched."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vgg16gpu.compiler.choices import KERNELS
+from vgg16gpu.compiler.graph.batch_independence import mixing_op
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.model import SESSION, Model
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.quantization.scale_file import read_scales
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Plan
+
+_log = logging.getLogger(__name__)
+
+SAMPLES = 4  # inputs that fix the scales of fp32 on tensor cores
+MAX_BATCH = 65535  # blocks of a grid in y and z
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What is asked of a model. The fields mean what they mean for `Engine`."""
+
+    batch: int | Sequence[int] = 1
+    size: int | tuple[int, int] | None = None
+    outputs: Sequence[str] | None = None
+    precision: str = "fp32"
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    keep_values: bool = False
+    kernels: str = "auto"
+    scales: Scales | None = None
+
+    def graph(self, model: Model) -> Graph:
+        """The simplified graph that is asked for. Raises ModelError and InputError."""
+        if self.kernels not in KERNELS:
+            raise ModelError(f"kernels {shown(self.kernels)} are not known; accepted: {', '.join(KERNELS)}")
+        return model.graph(self.precision, self.outputs)
+
+
+def compile_model(model: Model, options: EngineOptions, facts: DeviceFacts) -> Plan:
+    """The plan of a model on a device with these facts: everything is decided. Raises ModelError and InputError."""
+    graph = options.graph(model)
+    batches = _whole_numbers(options.batch)
+    if not batches or not all(1 <= batch <= MAX_BATCH for batch in batches):
+        raise InputError(f"batch {shown(options.batch)}: give one size, or several, each between 1 and {MAX_BATCH}")
+    size = None if options.size is None else _whole_numbers(options.size)
+    if size is not None and len(size) not in (1, 2):
+        raise InputError(f"size {shown(options.size)}: give one number of pixels, or height and width")
+    sides = None if size is None else (size[0], size[-1])
+    shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
+    _check_rows(graph, shapes[-1])
+    normalisation = _normalisation(model, options, graph, shapes[0])
+    chosen = PlanOptions(
+        options.precision,
+        options.kernels,
+        normalisation,
+        options.keep_values,
+        partial(_samples, shapes[0][1:], normalisation),
+        _integers(model, options, graph) if options.precision == "int8" else None,
+    )
+    return make_plan(graph, facts, shapes, chosen)
+
+
+def _integers(model: Model, options: EngineOptions, graph: Graph) -> Mapping[str, QuantisedOp]:
+    """What int8 needs of each op: by scales of the model file itself, else by those given, else by the file beside."""
+    held = held_scales(graph)
+    if not held and options.scales is None and not model.is_on_disk:
+        raise InputError(f"{model.name}: int8 needs scales, and no file of them lies beside it; give scales")
+    if held or options.scales is None:
+        return quantise(graph, held or read_scales(model.path, graph))
+    if missing := [name for name in quantised_inputs(graph) if name not in options.scales]:
+        raise InputError(f"scales: none for {', '.join(missing)}; give those of a calibration of this very model")
+    return quantise(graph, options.scales)
+
+
+def _check_rows(graph: Graph, shape: Shape) -> None:
+    """Refuse batches of a model whose images cannot be computed apart: a batch is filled as it comes."""
+    mixing = mixing_op(graph, infer_shapes(graph, shape)) if shape[0] > 1 else None
+    if mixing:
+        remedy = "use batch 1" if graph.input.shape[0] is None else f"{SESSION}, which run the batch of the file whole"
+        raise ModelError(
+            f"{type(mixing).__name__} '{mixing.y}' mixes the images of a batch, or has other rows than its input; "
+            f"{remedy}"
+        )
+
+
+def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
+    """Typical inputs of one sample's shape: pictures, or random numbers where an input is no picture."""
+    if normalisation is None:
+        return np.random.default_rng(SCALES_SEED).standard_normal((SAMPLES, *shape)).astype(np.float32)
+    return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
+
+
+def _normalisation(model: Model, options: EngineOptions, graph: Graph, input_shape: Shape) -> Normalisation | None:
+    """As asked, else as `infer` does it to pictures: by the file's metadata, or by what its first layers let assume."""
+    if len(input_shape) != 4:
+        return None
+    channels = input_shape[1]
+    mean, std = _finite_numbers(options.mean), _finite_numbers(options.std)
+    if options.mean is None or options.std is None:
+        found = model.preprocess(graph, input_shape)
+        _log.info("bytes are taken as %s", found.line(*input_shape[2:], pictures=False))
+        mean = found.unit_mean if options.mean is None else mean
+        std = found.unit_std if options.std is None else std
+    if len(mean) != channels or len(std) != channels or not Normalisation(mean, std).is_usable:
+        raise InputError(
+            f"mean {shown(options.mean)} and std {shown(options.std)}: give one finite number for each of "
+            f"{channels} channels, std above zero, both within the range of float32"
+        )
+    return Normalisation(mean, std)
+
+
+def _whole_numbers(value: Any) -> tuple[int, ...]:
+    """One whole number or several, of any integer type; empty for anything else."""
+    items = value if isinstance(value, Sequence | np.ndarray) else (value,)
+    if any(isinstance(item, bool | np.bool_ | str) for item in items):
+        return ()
+    try:
+        return tuple(operator.index(item) for item in items)
+    except TypeError:
+        return ()
+
+
+def _finite_numbers(values: object) -> tuple[float, ...]:
+    """A vector of finite numbers; empty for anything else."""
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        return ()
+    return tuple(map(float, array)) if array.ndim == 1 and np.isfinite(array).all() else ()

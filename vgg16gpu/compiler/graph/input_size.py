@@ -1,0 +1,107 @@
+"""The input shape of a run: what the model leaves open is filled from the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.errors import ModelError
+
+USUAL_SIZE = 224  # pixels; what every published VGG was trained on
+SEARCHED_SIZES = (USUAL_SIZE, *range(32, 513), *range(1, 32))
+
+
+def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | None = None) -> Shape:
+    """The (N, C, H, W) or (N, F) that a run of `batch` images takes.
+
+    `size` (pixels: one number, or height and width) fills an open image size; without it the usual 224 is tried first,
+    then 32 to 512, then what is smaller. Raises ModelError when the model fixes another batch or size, or when no size
+    fits.
+    """
+    declared = graph.input.shape
+    if declared[0] not in (None, batch):
+        raise ModelError(
+            f"the model's batch is fixed to {declared[0]}, {batch} is asked for; "
+            f"use batch {declared[0]} or export the model with a dynamic batch"
+        )
+    head = batch, declared[1] or _channels(graph)
+    if len(declared) == 2:
+        if size is not None:
+            raise ModelError(f"input '{graph.input.name}' is (N, F), it has no image size; leave size out")
+        infer_shapes(graph, head)
+        return head
+    if size is None:
+        return _first_fit(graph, head)
+    height, width = size if isinstance(size, tuple) else (size, size)
+    _check_size(graph, height, width)
+    return _checked(graph, (*head, height, width))
+
+
+def _check_size(graph: Graph, height: int, width: int) -> None:
+    rows, columns = graph.input.shape[2:]
+    if rows not in (None, height) or columns not in (None, width):
+        raise ModelError(
+            f"the model's image size is fixed to {rows or 'any'}x{columns or 'any'} (height x width), "
+            f"{height}x{width} is asked for; leave size out or export the model for that size"
+        )
+    if min(height, width) < 1:
+        raise ModelError(f"an image size of {height}x{width} is not possible; give positive numbers of pixels")
+
+
+def _first_fit(graph: Graph, head: Shape) -> Shape:
+    """The input shape for the first size that fits. Raises the error of the first one tried when none does."""
+    for shape in _candidates(graph, head):
+        if fits(graph, shape):
+            return shape
+    first = next(_candidates(graph, head))
+    infer_shapes(graph, first)
+    return first
+
+
+def _checked(graph: Graph, shape: Shape) -> Shape:
+    try:
+        infer_shapes(graph, shape)
+    except ModelError as error:
+        fitting = next((other for other in _candidates(graph, shape[:2]) if fits(graph, other)), None)
+        hint = f"; {fitting[2]}x{fitting[3]} would fit" if fitting else ""
+        raise ModelError(f"image size {shape[2]}x{shape[3]} (height x width) does not fit: {error}{hint}") from error
+    return shape
+
+
+def _candidates(graph: Graph, head: Shape) -> Iterator[Shape]:
+    height, width = graph.input.shape[2:]
+    if height and width:
+        yield (*head, height, width)
+        return
+    for size in SEARCHED_SIZES:
+        yield (*head, height or size, width or size)
+
+
+def fits(graph: Graph, shape: Shape) -> bool:
+    """Whether all ops of a graph can be computed for an input of this shape."""
+    try:
+        infer_shapes(graph, shape)
+    except ModelError:
+        return False
+    return True
+
+
+def _channels(graph: Graph) -> int:
+    """Channels (or features) of an input that leaves them open: what its first weights take."""
+    same = {graph.input.name}  # values with as many channels as the input
+    for op in graph.ops:
+        if op.x in same:
+            match op:
+                case Conv() | Gemm(flattens=False):
+                    return int(op.weight.shape[1])
+                case BatchNorm():
+                    return int(op.scale.size)
+                case GeneralConv() if op.others[0] in graph.constants:
+                    return int(graph.constants[op.others[0]].shape[1] * op.group)
+                case Pool() | Relu() | Identity() | Pad():
+                    same.add(op.y)
+    raise ModelError(
+        f"input '{graph.input.name}' leaves its channels open and no weight tells their number; "
+        "export the model with them fixed"
+    )

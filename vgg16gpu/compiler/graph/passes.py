@@ -1,0 +1,274 @@
+"""Graph -> Graph: fewer ops, the same values.
+
+Each pass is a pure function. A value that the graph must hand out (an output, or one in `keep`) or that several ops
+read is never swallowed, so a graph loaded with every value as an output comes through unfused. A fused op carries the
+names of all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import (
+    MAX_POOL_2X2,
+    BatchNorm,
+    Conv,
+    Elementwise,
+    Flatten,
+    Gather,
+    Gemm,
+    GeneralConv,
+    Graph,
+    Identity,
+    MatMul,
+    Op,
+    Pads,
+    Pool,
+    Relu,
+    Reshape,
+    Softmax,
+    Transpose,
+    Window,
+    with_operands,
+)
+from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
+
+Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
+Fusion: TypeAlias = Callable[[Op, Op], Op | None]
+
+
+def simplify(graph: Graph, keep: Collection[str] = frozenset(), passes: Sequence[Pass] | None = None) -> Graph:
+    """Apply every pass, of `PASSES` unless told, in order. Values in `keep` stay values, as the outputs do."""
+    for step in PASSES if passes is None else passes:
+        graph = step(graph, keep)
+    return graph
+
+
+def channels_first_input(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """An input (N, H, W, C) that is transposed at once (Keras) becomes (N, C, H, W): who brings it in turns it."""
+    given = graph.input
+    readers = [op for op in graph.ops if given.name in op.operands]
+    if not readers or not all(map(_brings_channels_first, readers)):
+        return graph
+    batch, height, width, channels = given.shape
+    ops = tuple(_as_identity(op) if op.x == given.name else op for op in graph.ops)
+    changed = replace(given, shape=(batch, channels, height, width), channels_last=True)
+    return drop_identity(replace(graph, input=changed, ops=ops), keep)
+
+
+def _brings_channels_first(op: Op) -> bool:
+    return isinstance(op, Transpose) and op.permutation == CHANNELS_FIRST
+
+
+def neutral_ops_to_identity(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Pools of one element and Flatten of (N, F) change nothing: make them Identity."""
+    del keep
+    ranks = value_ranks(graph)
+    return replace(graph, ops=tuple(_as_identity(op) if _is_neutral(op, ranks[op.x]) else op for op in graph.ops))
+
+
+def flatten_to_reshape(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Flatten of what is no feature map: it has no layout of its own."""
+    del keep
+    ranks = value_ranks(graph)
+
+    def reshaped(op: Op) -> Op:
+        odd = isinstance(op, Flatten) and ranks[op.x] not in (2, 4)
+        return Reshape(op.x, op.y, op.names, (0, -1)) if odd else op
+
+    return replace(graph, ops=tuple(map(reshaped, graph.ops)))
+
+
+def drop_identity(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Remove Identity: the two values become one, under the name that must stay. If both must, the op stays."""
+    fixed = {*graph.outputs, *keep, *graph.constants, *(item.name for item in graph.inputs)}
+    source: dict[str, str] = {}  # of a value that goes: the value that is no copy
+    stays: dict[str, str] = {}  # the name under which that one stays, if not its own
+    copies: dict[str, list[str]] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        origin = source.get(op.x, op.x)
+        is_fixed = stays.get(origin, origin) in fixed
+        if not isinstance(op, Identity) or (is_fixed and op.y in fixed):
+            ops.append(op)
+            continue
+        source[op.y] = origin
+        copies.setdefault(origin, []).extend(op.names)
+        if not is_fixed:
+            stays[origin] = op.y
+
+    if not source:
+        return graph
+
+    def name_of(value: str) -> str:
+        origin = source.get(value, value)
+        return stays.get(origin, origin)
+
+    def renamed(op: Op) -> Op:
+        y = name_of(op.y)
+        others = [name for name in (*op.names, *copies.get(op.y, ())) if name != y]
+        return replace(with_operands(op, [name_of(name) for name in op.operands]), y=y, names=(*others, y))
+
+    return replace(graph, ops=tuple(map(renamed, ops)))
+
+
+def fold_batch_norm(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Conv + BatchNormalization -> Conv, the new weights computed in float64."""
+
+    def fold(conv: Op, norm: Op) -> Op | None:
+        if isinstance(conv, Conv) and isinstance(norm, BatchNorm) and not (conv.relu or conv.pool):
+            return _normalised(conv, norm)
+        return None
+
+    return _fuse(graph, keep, fold)
+
+
+def _normalised(conv: Conv, norm: BatchNorm) -> Conv:
+    with np.errstate(all="ignore"):  # weights that are not finite show in the scores, as in the unfused graph
+        factor = norm.scale / np.sqrt(norm.variance.astype(np.float64) + norm.epsilon)
+        bias = (0 if conv.bias is None else conv.bias) - norm.mean.astype(np.float64)
+        weight = (conv.weight * factor[:, None, None, None]).astype(np.float32)
+        return replace(conv, weight=weight, bias=(bias * factor + norm.shift).astype(np.float32), weight_steps=None)
+
+
+def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Conv, Gemm or Elementwise + Relu -> one op."""
+
+    def fuse(first: Op, relu: Op) -> Op | None:
+        takes = isinstance(first, Gemm | GeneralConv | Elementwise) or (isinstance(first, Conv) and not first.pool)
+        return replace(first, relu=True) if takes and isinstance(relu, Relu) else None  # type: ignore[call-arg]
+
+    return _fuse(graph, keep, fuse)
+
+
+def fuse_bias(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Conv or Gemm without bias + a constant for each output channel -> one op."""
+
+    def fuse(first: Op, add: Op) -> Op | None:
+        if not isinstance(add, Elementwise) or add.function != "add" or len(add.others) != 1:
+            return None
+        constant = graph.constants.get(add.others[0])
+        if constant is None or not isinstance(first, Conv | Gemm) or first.bias is not None or first.relu:
+            return None
+        channels = first.weight.shape[0]
+        shape = (channels, 1, 1) if isinstance(first, Conv) else (channels,)
+        if constant.shape not in (shape, (1, *shape)) or (isinstance(first, Conv) and first.pool):
+            return None
+        return replace(first, bias=np.ascontiguousarray(constant.reshape(-1)), relu=add.relu)
+
+    return _fuse(_constants_last(graph), keep, fuse)
+
+
+def _constants_last(graph: Graph) -> Graph:
+    """C + x as x + c."""
+
+    def turned(op: Op) -> Op:
+        if isinstance(op, Elementwise) and op.function == "add" and len(op.others) == 1 and op.x in graph.constants:
+            return replace(op, x=op.others[0], others=(op.x,))
+        return op
+
+    return replace(graph, ops=tuple(map(turned, graph.ops)))
+
+
+def drop_unread_constants(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Forget constants that went into an op."""
+    del keep
+    read = {name for op in graph.ops for name in op.operands}
+    return replace(graph, constants={name: array for name, array in graph.constants.items() if name in read})
+
+
+def fuse_max_pool(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Conv + MaxPool 2x2, stride 2, no padding -> one op."""
+
+    def fuse(conv: Op, pool: Op) -> Op | None:
+        fits = isinstance(pool, Pool) and pool.kind == "max" and _same(pool.window, MAX_POOL_2X2)
+        return replace(conv, pool=True) if fits and isinstance(conv, Conv) and not conv.pool else None
+
+    return _fuse(graph, keep, fuse)
+
+
+def fold_flatten(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
+    """Flatten + Gemm -> a Gemm that reads the feature map itself."""
+    ranks = value_ranks(graph)
+
+    def fold(flatten: Op, gemm: Op) -> Op | None:
+        if isinstance(flatten, Flatten) and isinstance(gemm, Gemm) and ranks[flatten.x] == 4:
+            return replace(gemm, x=flatten.x, flattens=True)
+        return None
+
+    return _fuse(graph, keep, fold)
+
+
+IMAGE_PASSES: Final[tuple[Pass, ...]] = (  # for who brings the input in
+    neutral_ops_to_identity,
+    flatten_to_reshape,
+    drop_identity,
+    gather_slices,
+    transpose_first,
+    channels_first_input,
+    fuse_bias,
+    fold_batch_norm,
+    fuse_relu,
+    fuse_max_pool,
+    fold_flatten,
+    drop_unread_constants,
+)
+PASSES: Final = tuple(step for step in IMAGE_PASSES if step not in (transpose_first, channels_first_input))
+
+
+def value_ranks(graph: Graph) -> dict[str, int]:
+    """How many dimensions each value has."""
+    ranks = {item.name: len(item.shape) for item in graph.inputs}
+    ranks |= {name: array.ndim for name, array in graph.constants.items()}
+    for op in graph.ops:
+        ranks[op.y] = _rank(op, [ranks[name] for name in op.operands])
+    return ranks
+
+
+def _rank(op: Op, ranks: Sequence[int]) -> int:
+    match op:
+        case Gemm() | Flatten() | Softmax():
+            return 2
+        case Reshape():
+            return len(op.target)
+        case Gather():
+            return ranks[0] - 1 + op.indices.ndim
+        case MatMul():
+            return max(*ranks[:2], 2) - ranks[:2].count(1)
+        case _:
+            return max(ranks)
+
+
+def _fuse(graph: Graph, keep: Collection[str], fusion: Fusion) -> Graph:
+    """Replace each pair of a producer and its only consumer by `fusion(producer, consumer)` where that is an op."""
+    consumers = Counter(name for op in graph.ops for name in op.operands)
+    fixed = {*graph.outputs, *keep}
+    made: dict[str, Op] = {}
+    for op in graph.ops:
+        producer = made.get(op.x)
+        fused = fusion(producer, op) if producer and consumers[op.x] == 1 and op.x not in fixed else None
+        if producer and fused:
+            del made[op.x]
+            op = replace(fused, y=op.y, names=producer.names + op.names)  # noqa: PLW2901
+        made[op.y] = op
+    return replace(graph, ops=tuple(made.values()))
+
+
+def _is_neutral(op: Op, rank: int) -> bool:
+    one = isinstance(op, Pool) and _same(op.window, Window(kernel=(1, 1)))
+    return one or (isinstance(op, Flatten) and rank == 2)
+
+
+def _as_identity(op: Op) -> Op:
+    return Identity(op.x, op.y, op.names)
+
+
+def _same(first: Window, second: Window) -> bool:
+    if not (first.is_plain and second.is_plain):
+        return False
+    return (first.kernel, first.strides, Pads(*first.pads)) == (second.kernel, second.strides, Pads(*second.pads))

@@ -1,0 +1,170 @@
+"""What every op module in this folder offers the planner, and the few helpers that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.ops import Op, Shape
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Scalar, Step
+from vgg16gpu.program.plans import Control, Upload
+from vgg16gpu.program.values import Arena, Element, Pointer, Value
+
+BLOCK = 256  # threads of the simple kernels, as in their sources
+
+
+class WeightArena:
+    """Collects the uploads that fill the weight arena, in order; hands out the place of each array."""
+
+    def __init__(self) -> None:
+        self.uploads: list[Upload] = []
+        self.nbytes = 0
+        self.staging_nbytes = 0
+        self.finish: list[Step] = []  # work of the build that needs calibrated scales
+        self._shared: dict[Hashable, Pointer] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Pointer]) -> Pointer:
+        """What `make` puts into the arena, the first time that this key is asked for; then the same again."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
+    def reserve(self, nbytes: int) -> Pointer:
+        """Room for `nbytes` in the arena."""
+        pointer = Pointer(Arena.WEIGHTS, self.nbytes)
+        self.nbytes += aligned(nbytes)
+        return pointer
+
+    def add(self, array: npt.NDArray[np.generic]) -> Pointer:
+        """An array that is stored as it is."""
+        pointer = self.reserve(array.nbytes)
+        self.uploads.append(Upload(array, pointer))
+        return pointer
+
+    def add_zeros(self, words: int) -> Pointer:
+        """Words of 32 bits, zero at first, that steps of the build write."""
+        return self.add(np.zeros(words, np.float32))
+
+    def add_channels(
+        self, vector: npt.NDArray[np.float32] | None, channels: int, element: Element = Element.F32
+    ) -> Pointer:
+        """A float per channel (zeros for None), padded with zeros like the channels of an NHWC value."""
+        return self.add_vector(vector, channels, element.padded(channels))
+
+    def add_vector(self, vector: npt.NDArray[np.float32] | None, length: int, alignment: int) -> Pointer:
+        """`length` floats (zeros for None), padded with zeros to a multiple of `alignment`."""
+        stored = np.zeros(ceil_div(length, alignment) * alignment, np.float32)
+        if vector is not None:
+            stored[:length] = vector
+        return self.add(stored)
+
+    def add_packed(self, array: npt.NDArray[np.generic], pack: Step) -> None:
+        """An array that goes to the start of the staging arena, from where the step `pack` takes it."""
+        self.staging_nbytes = max(self.staging_nbytes, aligned(array.nbytes))
+        self.uploads.append(Upload(array, Pointer(Arena.STAGING, 0), pack))
+
+
+Constants: TypeAlias = tuple[Pointer, ...]  # where the weights of an op lie, in an order that its lowering knows
+FLOAT: Final = (Element.F32,)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scales of a value in float16 pairs: vectors of floats, one per stored channel, written by the build."""
+
+    scale: Pointer  # powers of two
+    observed: Pointer  # largest magnitude on the samples
+    level: Pointer  # what the weights of its producer make of typical inputs
+    channels: int  # stored
+    uniform: bool  # one scale for all channels: a fully connected layer reads it
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An op where it stands: everything that a lowering decides by."""
+
+    op: Any  # an Op of the lowering's type
+    x_shape: Shape
+    facts: DeviceFacts
+    precision: str = "fp32"
+    number: int = 1  # counts the ops of the graph; what a wait that ran out reports
+    reads_input: bool = False  # x is the run-time input, which nobody else reads
+    x_scaling: Scaling | None = None  # fp32 on tensor cores
+    y_scaling: Scaling | None = None
+    quantised: QuantisedOp | None = None  # int8
+    parts: tuple[Layer, ...] = ()  # of a ConvChain: its convolutions
+    other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
+
+
+@dataclass(frozen=True)
+class Places:
+    """What the steps of an op use beside values and weights."""
+
+    workspace: Pointer
+    control: Control
+    counters: Pointer
+    maxima: Pointer  # where the largest magnitudes of a float16 y go, a word per image
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How the planner turns ops of one type into steps.
+
+    steps(layer, x, y, constants, places): the launches that compute y from x.
+    weights(layer, arena): puts the constants of the op into the weight arena; must not depend on the batch.
+    workspace_nbytes(layer): scratch memory that these steps use. counters(layer): words of it that are zero at first.
+    family: "ffma", "mma" (tensor cores of any card) or "wgmma" (of Hopper).
+    priority: of two of a family that support an op the one with the higher is taken; no two of an op type are equal.
+    supports(layer): whether it can compute this op; must not depend on the batch.
+    takes(layer): elements of x that the steps can read, the best first.
+    gives(layer, wanted): the element of y; `wanted` is what its reader takes.
+    reads_input: the steps take the run-time input as the host left it; x is a Source, not a Value.
+    output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
+    free: the steps read and write float32 values of any layout and rank, and x is a tuple of Values for a MultiOp; all
+    others read and write the NHWC layout.
+    """
+
+    op_type: type[Op]
+    steps: Callable[[Layer, Any, Value, Constants, Places], tuple[Step, ...]]
+    weights: Callable[[Layer, WeightArena], Constants] = lambda *_: ()
+    workspace_nbytes: Callable[[Layer], int] = lambda *_: 0
+    counters: Callable[[Layer], int] = lambda *_: 0
+    family: str = "ffma"
+    priority: int = 0
+    supports: Callable[[Layer], bool] = lambda *_: True
+    takes: Callable[[Layer], tuple[Element, ...]] = lambda *_: FLOAT
+    gives: Callable[[Layer, tuple[Element, ...]], Element] = lambda *_: Element.F32
+    reads_input: bool = False
+    output_alignment: int = 1
+    free: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """The run-time input as the host left it: float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)."""
+
+    pointer: Pointer
+    element_type: str
+    normalisation: tuple[Pointer, Pointer] | None = None  # uint8: scale and shift of each channel
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The quotient, rounded up."""
+    return -(-a // b)
+
+
+def scalars(*values: int) -> tuple[Scalar, ...]:
+    """Integer kernel arguments."""
+    return tuple(Scalar(value) for value in values)
+
+
+def linear(threads: int) -> tuple[Dim3, Dim3]:
+    """Grid and block of a kernel with one thread per item."""
+    return Dim3(ceil_div(threads, BLOCK)), Dim3(BLOCK)

@@ -1,0 +1,225 @@
+"""The first convolution of a network on Hopper's tensor cores: the Python side of kernels/conv/conv_first.cu.
+
+It reads the run-time input as the user gives it, so that the input is stored in no other form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import TAPS, computes_3x3
+from vgg16gpu.compiler.lowering.layout import scales
+from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.wgmma import (
+    TILE_CHANNELS,
+    Rows,
+    aligned,
+    feature_map,
+    finish_bytes,
+    pack_raw,
+    y_element,
+)
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Element, Value
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+SOURCE = "conv_first.cu"
+MAX_CHANNELS = 4
+MAX_TILE_WIDTH = 128  # pixels; wider tiles leave room for fewer blocks
+MAX_PAIR_WIDTH = 80  # a thread holds four sums of each of its values
+MIN_ROWS, MAX_ROWS = 2, 7  # of a block: more read less of the input twice, fewer keep all multiprocessors busy
+BLOCKS_PER_SM = 5
+THREADS = 128
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A first convolution as the kernel sees it."""
+
+    batch: int
+    height: int
+    width: int
+    out_channels: int  # stored
+    element: Element  # of the output
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tile_choice.key("conv_first", self)
+
+    @property
+    def max_width(self) -> int:
+        """The widest tile that is worth a try."""
+        return MAX_PAIR_WIDTH if self.element is Element.F16_PAIR else MAX_TILE_WIDTH
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes: rows of the map, and so many pixels of each."""
+
+    width: int
+    rows: int
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with this tile for this problem."""
+        return self.width % 16 == 0 and 16 <= self.width <= problem.max_width and 1 <= self.rows <= problem.height
+
+
+KINDS: Final = {Tile.__name__: Tile}
+
+
+def problem_of(layer: Layer) -> Problem:
+    """The convolution of a layer."""
+    batch, _, height, width = layer.x_shape
+    element = y_element(layer)
+    return Problem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
+
+
+def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+    """Every tile that is worth a try, the one without measurements first."""
+    widest = ceil_div(problem.width, problem.max_width)
+    widths = {_even_width(problem.width, strips) for strips in range(widest, widest + 3)}
+    known = [Tile(width, rows) for width in sorted(widths, reverse=True) for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)]
+    best = _usual(problem, multiprocessors)
+    tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
+    return tuple(Choice(tile, early=False) for tile in tiles)
+
+
+def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+    """The tile that the device's table has, where it fits, or the usual one."""
+    choice = tile_choice.found(facts, problem.key, KINDS)
+    if choice is None or not choice.tile.fits(problem):
+        return Choice(_usual(problem, facts.multiprocessors), early=False)
+    return choice
+
+
+def _usual(problem: Problem, multiprocessors: int) -> Tile:
+    width = _even_width(problem.width, ceil_div(problem.width, problem.max_width))
+    strips = ceil_div(problem.width, width) * (problem.out_channels // TILE_CHANNELS)
+    rows = ceil_div(problem.height * strips * problem.batch, BLOCKS_PER_SM * multiprocessors)
+    return Tile(width, min(max(rows, MIN_ROWS), MAX_ROWS, problem.height))
+
+
+def _even_width(width: int, strips: int) -> int:
+    return ceil_div(ceil_div(width, strips), 16) * 16
+
+
+def supports(layer: Layer) -> bool:
+    """3x3 convolutions of the run-time input, with up to four channels and no pool behind it."""
+    op: Conv = layer.op
+    few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
+    return few and layer.reads_input and computes_3x3(layer)
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """(OCP, K) weights in the order (kh, kw, c), and their scale; bias, dequant, output scale; the input's scale.
+
+    For pairs the weights are float32: the kernel scales and splits them.
+    """
+    op: Conv = layer.op
+    element = y_element(layer)
+    outputs, channels = op.weight.shape[:2]
+    reduction = TAPS * channels
+    if element is Element.F16_PAIR:
+        return _split_weights(layer, arena)
+    block = row_length(reduction, element.nbytes)
+    rows = Rows(outputs, reduction, 1, (reduction, 1, 0))
+    if layer.quantised is not None:
+        packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
+        in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
+        finish = finish_bytes(op, layer.quantised, arena)
+        return packed, finish.bias, *finish.arguments, in_scale
+    bias = arena.add_channels(op.bias, outputs, element)
+    return pack_raw(_flat(op.weight), rows, element, block, arena), bias, bias, bias, bias, bias
+
+
+def _split_weights(layer: Layer, arena: WeightArena) -> Constants:
+    op: Conv = layer.op
+    assert layer.x_scaling is not None  # pairs have scales
+    assert layer.y_scaling is not None
+    outputs, channels = op.weight.shape[:2]
+    stored, reduction = Element.F16_PAIR.padded(outputs), TAPS * channels
+    rows = np.zeros((stored, row_length(reduction, Element.F32.nbytes)), np.float32)
+    rows[:outputs, :reduction] = _flat(op.weight)
+    source = arena.add(rows)
+    known = scales.Rows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
+    made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
+    bias = arena.add_channels(op.bias, outputs, Element.F16_PAIR)
+    return source, made.scale, bias, made.dequant, layer.y_scaling.scale, layer.x_scaling.scale
+
+
+def row_length(reduction: int, nbytes: int) -> int:
+    """Weights of an output channel as stored: whole sectors of 32 bytes."""
+    return ceil_div(reduction * nbytes, 32) * 32 // nbytes
+
+
+def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    """(OC, C, 3, 3) as (OC, 9 C) in the order (kh, kw, c)."""
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
+
+
+def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    op: Conv = layer.op
+    batch, channels, height, width = layer.x_shape
+    choice = choose(problem_of(layer), layer.facts)
+    tile_width, rows = choice.tile.width, choice.tile.rows
+    strips = ceil_div(width, tile_width) * (y.pitch // TILE_CHANNELS)
+    macros = {
+        "ELEMENT": y.element.number,
+        "SOURCE": int(x.element_type == "uint8"),
+        "IN_CHANNELS": channels,
+        "TILE_W": tile_width,
+    }
+    weight, weight_scale, bias, dequant, out_scale, in_scale = constants
+    normalisation = x.normalisation or (bias, bias)
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "conv_first", tuple(macros.items())),
+            grid=Dim3(strips, ceil_div(height, rows), batch),
+            block=Dim3(THREADS),
+            arguments=(
+                feature_map(y, (TILE_CHANNELS, tile_width, 1, 1)),
+                *(x.pointer, weight, weight_scale, bias, dequant, out_scale, in_scale, *normalisation, places.maxima),
+                *scalars(1),
+                places.control.status,
+                *scalars(batch, height, width, y.pitch, rows, int(op.relu)),
+            ),
+            shared=shared_nbytes(y.element, tile_width),
+            flop=flop(op, layer.x_shape),
+            nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
+            names=op.names,
+            label=label(op),
+            early=choice.early,
+        ),
+    )
+
+
+def shared_nbytes(element: Element, tile_width: int) -> int:
+    """Dynamic shared memory: rows on their way out, weights, a ring of four input rows, the latter two per part."""
+    parts = 3 if element is Element.F16_PAIR else 1
+    staged = element.planes * aligned(tile_width * TILE_CHANNELS * element.nbytes)
+    weight_nbytes, row_nbytes = 3 * 2 * TILE_CHANNELS * 16, (tile_width + 2) * 16
+    return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)
+
+
+LOWERING = Lowering(
+    Conv,
+    steps,
+    weights,
+    family="wgmma",
+    priority=1,  # before conv_wgmma, which can compute a first layer, too
+    supports=supports,
+    gives=lambda layer, _: y_element(layer),
+    reads_input=True,
+)

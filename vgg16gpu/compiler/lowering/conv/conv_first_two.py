@@ -1,0 +1,186 @@
+"""The first two convolutions of a network and the pool behind them: the Python side of kernels/conv/conv_first_two.cu.
+
+One launch reads the run-time input as the user gives it and stores what the pool leaves; what lies between the two
+convolutions, the largest value of the network, is stored nowhere. Weights are those of conv_first and of conv_wgmma.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vgg16gpu.compiler.graph.ops import ConvChain
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import COLUMN, MAX_SHARED, TAPS
+from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Element, Value
+
+SOURCE = "conv_first_two.cu"
+THREADS = 128  # of a warpgroup
+ELEMENTS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # pairs do not fit into shared memory
+CUTS: Final = {
+    (28, 2): (4040, 5670),
+    (32, 2): (4420, 6680),
+    (24, 2): (3530, 5720),
+    (16, 3): (2320, 3550),
+}
+"""(rows, warpgroups): cycles of a multiprocessor for a tile, of bytes and of 16 bits, as measured on an H200."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Two convolutions as the kernel sees them."""
+
+    batch: int
+    height: int
+    width: int
+    element: Element  # of both results
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tile_choice.key("conv_first_two", self)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a warpgroup computes at once, so many rows of 8 pixels, and the warpgroups of a block."""
+
+    rows: int
+    warpgroups: int
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with this tile for this problem."""
+        known = (self.rows, self.warpgroups) in CUTS
+        return known and shared_nbytes(problem.element, self.rows, self.warpgroups) <= MAX_SHARED
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """(along x, along y); the pool drops an odd last row or column."""
+        return ceil_div(problem.width // 2 * 2, COLUMN), ceil_div(problem.height // 2 * 2, self.rows)
+
+    def blocks(self, problem: Problem, multiprocessors: int) -> int:
+        """Size of the grid."""
+        across, down = self.tiles(problem)
+        return min(multiprocessors, ceil_div(across * down * problem.batch, self.warpgroups))
+
+    def cycles(self, problem: Problem, multiprocessors: int) -> int:
+        """Estimated time of the launch, without what all tiles have in common."""
+        across, down = self.tiles(problem)
+        rounds = ceil_div(across * down * problem.batch, multiprocessors * self.warpgroups)
+        return rounds * self.warpgroups * CUTS[self.rows, self.warpgroups][problem.element.nbytes - 1]
+
+
+KINDS: Final = {Tile.__name__: Tile}
+
+
+def problem_of(layer: Layer) -> Problem:
+    """The convolutions of a layer."""
+    batch, _, height, width = layer.x_shape
+    return Problem(batch, height, width, y_element(layer.parts[1]))
+
+
+def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+    """Every tile that is worth a try, the one with the least estimated time first."""
+    tiles = [tile for tile in (Tile(*cut) for cut in CUTS) if tile.fits(problem)]
+    tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
+    return tuple(Choice(tile, early=False) for tile in tiles)
+
+
+def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+    """The tile that the device's table has, where it fits, or the one with the least estimated time."""
+    choice = tile_choice.found(facts, problem.key, KINDS)
+    if choice is None or not choice.tile.fits(problem):
+        return candidates(problem, facts.multiprocessors)[0]
+    return choice
+
+
+def supports(layer: Layer) -> bool:
+    """Two convolutions of 64 stored channels and a pool, all of one element that is no pair."""
+    first, second = layer.parts
+    if not (conv_first.supports(first) and conv_wgmma.supports(second) and second.op.pool):
+        return False
+    element = y_element(second)
+    stored = {element.padded(part.op.weight.shape[0]) for part in layer.parts}
+    same = y_element(first) is x_element(second) is element
+    return same and element in ELEMENTS and stored == {TILE_CHANNELS}
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """Those of conv_first, then those of conv_wgmma."""
+    first, second = layer.parts
+    return *conv_first.weights(first, arena), *conv_wgmma.weights(second, arena)
+
+
+def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch. The largest magnitudes of both convolutions go where those of y do."""
+    first, second = layer.parts
+    batch, channels, height, width = layer.x_shape
+    problem = problem_of(layer)
+    choice = choose(problem, layer.facts)
+    rows, warpgroups = choice.tile.rows, choice.tile.warpgroups
+    across, down = choice.tile.tiles(problem)
+    macros = {
+        "ELEMENT": y.element.number,
+        "SOURCE": int(x.element_type == "uint8"),
+        "IN_CHANNELS": channels,
+        "TILE_ROWS": rows,
+        "WARPGROUPS": warpgroups,
+    }
+    weight, weight_scale, bias, dequant, out_scale, in_scale, weight2, *finish2 = constants
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "conv_first_two", tuple(macros.items())),
+            grid=Dim3(choice.tile.blocks(problem, layer.facts.multiprocessors)),
+            block=Dim3(THREADS * warpgroups),
+            arguments=(
+                conv_wgmma.weight_map(conv_wgmma.problem_of(second), weight2, TILE_CHANNELS, TAPS),
+                feature_map(y, (TILE_CHANNELS, COLUMN // 2, rows // 2, 1)),
+                *(x.pointer, weight, weight_scale, bias, dequant, out_scale, in_scale),
+                *(*(x.normalisation or (bias, bias)), *finish2, places.maxima),
+                *scalars(1),
+                *(places.control.status, places.control.error),
+                *scalars(layer.number, height, width, across, down, across * down * batch),
+                *scalars(int(first.op.relu), int(second.op.relu)),
+            ),
+            shared=shared_nbytes(y.element, rows, warpgroups),
+            flop=flop(first.op, first.x_shape) + flop(second.op, second.x_shape),
+            nbytes=(1 if x.normalisation else 4) * batch * channels * height * width
+            + y.nbytes
+            + y.element.nbytes * second.op.weight.size,
+            names=layer.op.names,
+            label=f"{label(first.op)}, {label(second.op)}",
+            early=choice.early,
+        ),
+    )
+
+
+def shared_nbytes(element: Element, rows: int, warpgroups: int) -> int:
+    """Dynamic shared memory: both weights; for each warpgroup what lies between, a staged tile, the pixels."""
+    pixel = TILE_CHANNELS * element.nbytes
+    between = aligned(2 * _pixels_of_half(rows) * pixel)
+    staged = aligned(ceil_div(rows, 4) * COLUMN * pixel)
+    entries = 2 * (2 * _pixels_of_half(rows) + 2 * (COLUMN + 2)) * 16
+    weight_nbytes = TAPS * TILE_CHANNELS * pixel + 3 * 2 * TILE_CHANNELS * 16
+    return 1024 + weight_nbytes + warpgroups * aligned(between + staged + entries)
+
+
+def _pixels_of_half(rows: int) -> int:
+    """Pixels of a product of the first convolution: half of a tile with a ring around it."""
+    return ceil_div((COLUMN + 2) * (rows + 2), 32) * 16
+
+
+LOWERING = Lowering(
+    ConvChain,
+    steps,
+    weights,
+    family="wgmma",
+    supports=supports,
+    gives=lambda layer, _: y_element(layer.parts[1]),
+    reads_input=True,
+)

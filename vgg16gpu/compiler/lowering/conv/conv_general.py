@@ -1,0 +1,67 @@
+"""Convolutions of any group, dilation and weights: the Python side of kernels/conv/conv_general.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.compiler.graph.ops import GeneralConv
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.compiler.lowering.strided import view
+from vgg16gpu.program.launches import Kernel, Step, Walk
+from vgg16gpu.program.values import Layout, Value
+
+SOURCE = "conv_general.cu"
+
+
+def steps(layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: GeneralConv = layer.op
+    inp, weight, *bias = x
+    filters, channels, *kernel = weight.shape
+    last = y.layout is Layout.NHWC
+    grid, block = linear(math.prod(y.stored_shape))
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "conv_general_f32"),
+            grid=grid,
+            block=block,
+            arguments=(
+                *(y.pointer, inp.pointer, weight.pointer, bias[0].pointer if bias else weight.pointer),
+                _walk(op, inp, weight, y),
+                *scalars(math.prod(y.stored_shape), filters, filters // op.group, int(last), len(bias), int(op.relu)),
+            ),
+            flop=2 * math.prod(y.shape) * channels * math.prod(kernel),
+            nbytes=sum(value.nbytes for value in x) + y.nbytes,
+            names=op.names,
+            label=_label(op),
+        ),
+    )
+
+
+def _walk(op: GeneralConv, inp: Value, weight: Value, y: Value) -> Walk:
+    """The rows that the kernel's header names."""
+    batch, filters, rows, columns = y.shape
+    _, _, height, width = inp.shape
+    window, pads = op.window, op.window.padding(height, width)
+    return Walk(
+        (
+            (batch, y.pitch if y.layout is Layout.NHWC else filters, rows, columns),
+            (batch, weight.shape[1], height, width),
+            view(inp).strides,
+            view(weight).strides,
+            (0, 0, *window.kernel),
+            (0, 0, *window.strides),
+            (0, 0, *window.dilations),
+            (0, 0, pads.top, pads.left),
+        )
+    )
+
+
+def _label(op: GeneralConv) -> str:
+    rows, columns = op.window.kernel
+    groups = f", {op.group} groups" if op.group > 1 else ""
+    return f"conv {rows}x{columns}{groups}" + " + relu" * op.relu
+
+
+LOWERING = Lowering(GeneralConv, steps, free=True)

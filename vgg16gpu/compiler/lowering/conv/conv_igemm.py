@@ -1,0 +1,239 @@
+"""Convolution + bias + ReLU + 2x2 max-pool as implicit GEMM: the Python side of kernels/conv/conv_igemm.cu."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Shape
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.layout.pack import pack_conv
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Pointer, Value, padded_channels
+
+SOURCE = "conv_igemm.cu"
+
+# The reduction is summed in groups: about 288 products keep the error of a group near 2e-7 (sequential sums of 576 have
+# 3e-7, of 4608 9e-7), and more than 8 groups would make the workspace of a split reduction large. A multiple of every
+# TILE_K below.
+MIN_GROUP = 288
+MAX_GROUPS = 8
+GROUP_ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class ConvTile:
+    """Tile macros of the kernel; none of them changes a bit of the result."""
+
+    px: int
+    oc: int
+    k: int = 16
+    thread_px: int = 8
+    thread_oc: int = 8
+    stages: int = 3
+    min_blocks: int = 3  # resident on a multiprocessor: caps the registers
+    alone: float = 0.9  # speed of a multiprocessor with one block; 1 is WIDE_TILE with `min_blocks` (on an H200)
+    full: float = 1.0  # speed with `min_blocks` of them
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.px // self.thread_px) * (self.oc // self.thread_oc)
+
+    @property
+    def dynamic_shared(self) -> int:
+        """Bytes of the running sums."""
+        return 4 * self.px * self.oc
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory in all."""
+        return 4 * self.stages * (self.px * (self.k + 4) + self.k * self.oc) + self.dynamic_shared
+
+    def kernel(self, name: str, pool: bool) -> Kernel:
+        """The kernel compiled with these macros."""
+        defines = (
+            ("TILE_PX", self.px),
+            ("TILE_OC", self.oc),
+            ("TILE_K", self.k),
+            ("THREAD_PX", self.thread_px),
+            ("THREAD_OC", self.thread_oc),
+            ("STAGES", self.stages),
+            ("MIN_BLOCKS", self.min_blocks),
+            ("POOL", int(pool)),
+        )
+        return Kernel(SOURCE, name, defines)
+
+
+CPU_TILE = ConvTile(px=128, oc=64, stages=2)
+WIDE_TILE = ConvTile(px=64, oc=128)
+LARGE_TILE = ConvTile(px=128, oc=64, alone=0.87, full=0.97)
+SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4, alone=0.75, full=0.96)  # fits every card
+GPU_TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
+VARIANTS = tuple(tile.kernel("", pool).defines for tile in GPU_TILES for pool in (False, True))  # tools/ptxas.py
+MAX_TILE_PX = max(tile.px for tile in (CPU_TILE, *GPU_TILES))
+
+# What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is
+# written and read (in the L2 cache of an H200: about 5 products of the whole card per byte), and there is one more
+# launch (2 us).
+PRODUCTS_PER_BYTE = 5
+PRODUCTS_PER_LAUNCH = 300_000
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """The convolution as a matrix product, and how it is cut for a device."""
+
+    rows: int  # output pixels that take part
+    columns: int  # output channels, padded
+    reduction: int  # KH * KW * padded C
+    group: int  # products in a group of the sum
+    tile: ConvTile
+    splits: int  # blocks that share a reduction
+
+    @property
+    def groups(self) -> int:
+        """Groups of the reduction."""
+        return ceil_div(self.reduction, self.group)
+
+
+def group_length(reduction: int) -> int:
+    """Products that are summed in sequence: a function of the reduction alone, so that the bits never change."""
+    share = ceil_div(ceil_div(reduction, MAX_GROUPS), GROUP_ALIGNMENT) * GROUP_ALIGNMENT
+    return max(MIN_GROUP, share)
+
+
+def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
+    """How `op` runs on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
+    batch, channels, height, width = x_shape
+    out_channels, _, kernel_h, kernel_w = op.weight.shape
+    out_h, out_w = op.window.output_size(height, width)
+    if op.pool:
+        out_h, out_w = out_h // 2 * 2, out_w // 2 * 2
+    rows = batch * out_h * out_w
+    columns = padded_channels(out_channels)
+    reduction = kernel_h * kernel_w * padded_channels(channels)
+    _check_limits(op, x_shape, rows, columns)
+    group = group_length(reduction)
+    tile, splits = choose_cut(rows, columns, ceil_div(reduction, group), group, facts)
+    return ConvGeometry(rows, columns, reduction, group, tile, splits)
+
+
+def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFacts) -> tuple[ConvTile, int]:
+    """(tile, blocks that share a reduction) with the least estimated time. Changes speed alone, never a bit."""
+    if facts.kind == "cpu":
+        return CPU_TILE, 1
+    tiles = [tile for tile in GPU_TILES if tile.shared <= facts.shared_nbytes]
+    splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)] if facts.shares_sums else [1]
+    cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
+
+    def time(cut: tuple[ConvTile, int]) -> float:
+        return estimated_products(rows, columns, groups, group, cut[0], cut[1], facts.multiprocessors)
+
+    return min(cuts, key=time)
+
+
+def estimated_products(
+    rows: int, columns: int, groups: int, group: int, tile: ConvTile, splits: int, multiprocessors: int
+) -> float:
+    """Time of a convolution, counted in products that one multiprocessor computes meanwhile at full load."""
+    blocks = ceil_div(rows, tile.px) * ceil_div(columns, tile.oc) * splits
+    waves, rest = divmod(ceil_div(blocks, multiprocessors), tile.min_blocks)
+    speed = tile.alone + (tile.full - tile.alone) * (rest - 1) / (tile.min_blocks - 1)
+    block_products = tile.px * tile.oc * ceil_div(groups, splits) * group
+    products = block_products * (waves * tile.min_blocks / tile.full + rest / speed)
+    if splits == 1:
+        return products
+    return products + PRODUCTS_PER_LAUNCH + 8 * groups * rows * columns * PRODUCTS_PER_BYTE / multiprocessors
+
+
+def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
+    """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images and for vectors."""
+    image = 4 * padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
+    images = 2 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
+    pads, strides = op.window.pads, op.window.strides
+    out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
+    last_window = (out_h - 1) * strides[0] - pads.top, (out_w - 1) * strides[1] - pads.left  # where it starts
+    side = max(*x_shape[2:], *op.window.kernel, pads.top, pads.left, *last_window)
+    if side >= 1 << 15 or image * images >= 1 << 31 or rows * columns // 4 >= 1 << 31:
+        raise ModelError(
+            f"Conv '{op.y}': its input {x_shape}, padded by {tuple(pads)}, is too large; maps and kernels may have up "
+            "to 32767 rows and columns, the images of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
+        )
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """Weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
+    op: Conv = layer.op
+    return pack_conv(op.weight, GROUP_ALIGNMENT, arena), arena.add_channels(op.bias, op.weight.shape[0])
+
+
+def workspace_nbytes(layer: Layer) -> int:
+    """Room for the group sums of a split reduction."""
+    shape = geometry(layer.op, layer.x_shape, layer.facts)
+    return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
+
+
+def flop(op: Conv, x_shape: Shape) -> int:
+    """Two per multiply-add, over every output of the convolution (pooled or not), real channels only."""
+    out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
+    return 2 * x_shape[0] * out_h * out_w * op.weight.size
+
+
+def label(op: Conv) -> str:
+    """What the step computes, for tables."""
+    kernel = f"conv {op.window.kernel[0]}x{op.window.kernel[1]} {op.weight.shape[1]}->{op.weight.shape[0]}"
+    return kernel + " + relu" * op.relu + " + pool" * op.pool
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch, or two when the reduction is split."""
+    op: Conv = layer.op
+    weight, bias = constants
+    workspace = places.workspace
+    shape = geometry(op, x.shape, layer.facts)
+    tile, window = shape.tile, op.window
+    out_h, out_w = window.output_size(x.shape[2], x.shape[3])
+    if op.pool:
+        out_h, out_w = out_h // MAX_POOL_2X2.strides[0] * 2, out_w // MAX_POOL_2X2.strides[1] * 2
+    groups_per_block = ceil_div(shape.groups, shape.splits)
+    main = Step(
+        kernel=tile.kernel("conv_igemm_f32", op.pool),
+        grid=Dim3(ceil_div(shape.rows, tile.px), ceil_div(shape.columns, tile.oc), shape.splits),
+        block=Dim3(tile.threads),
+        arguments=(
+            *(y.pointer, workspace, x.pointer, weight, bias),
+            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, shape.columns),
+            *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
+            *scalars(op.weight.shape[0], shape.group // tile.k, groups_per_block, int(op.relu)),
+        ),
+        shared=tile.dynamic_shared,
+        flop=flop(op, x.shape),
+        nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + op.weight.shape[0]),
+        names=op.names,
+        label=label(op),
+    )
+    return (main,) if shape.splits == 1 else (main, _reduce_step(op, y, shape, workspace, bias))
+
+
+def _reduce_step(op: Conv, y: Value, shape: ConvGeometry, workspace: Pointer, bias: Pointer) -> Step:
+    """Adds the group sums that the blocks of a split reduction left in the workspace."""
+    grid, block = linear(math.prod(y.stored_shape) // 4)
+    return Step(
+        kernel=shape.tile.kernel("conv_igemm_reduce_f32", op.pool),
+        grid=grid,
+        block=block,
+        arguments=(
+            y.pointer,
+            workspace,
+            bias,
+            *scalars(shape.rows, shape.columns, op.weight.shape[0], shape.groups, int(op.relu)),
+        ),
+        names=op.names,
+        label=f"{label(op)}: add {shape.groups} group sums",
+    )
+
+
+LOWERING = Lowering(Conv, steps, weights, workspace_nbytes)

@@ -1,0 +1,346 @@
+"""Fully connected layers on Hopper: the Python side of kernels/gemm/gemv.cu (batch 1) and gemm_wgmma.cu (above).
+
+Both read one copy of the weights, (OUT, K) row-major; for fp32 that is the float32 copy of the portable kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.layout import scales
+from vgg16gpu.compiler.lowering.layout.pack import Weights, gemm_input, pack_gemm
+from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
+from vgg16gpu.compiler.lowering.wgmma import computes, finish_bytes, is_wide, x_element, y_element
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
+from vgg16gpu.program.values import Element, Value
+
+GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
+TILE_OUT = 128  # outputs of a block of gemm_wgmma
+TILES_N = (16, 32, 64, 128)
+MAX_PART = 8192  # products: longer float32 sums would lose what the splitting of weights keeps
+MAX_SPLITS = 8  # the last block to arrive adds the parts alone
+BOX_NBYTES = 128
+SHARED_NBYTES = 220 << 10
+MAX_STAGES = 12
+MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its registers
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A fully connected layer as the kernels see it."""
+
+    batch: int
+    outputs: int
+    length: int  # stored features of an image
+    element: Element
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tile_choice.key("fc_wgmma", self)
+
+    @property
+    def stored(self) -> Element:
+        """What weights are stored as."""
+        return _stored(self.element)
+
+    @property
+    def least_splits(self) -> int:
+        """Parts of a sum that are no longer than its accuracy allows."""
+        return ceil_div(self.length, MAX_PART)
+
+
+@dataclass(frozen=True)
+class GemvTile:
+    """Tile macros of gemv."""
+
+    rows: int
+    unroll: int
+    split: int
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with these macros for this problem."""
+        known = self.rows in (1, 2, 4, 8) and self.unroll in (1, 2, 4) and self.split in (1, 2, 4, 8)
+        return known and problem.batch == 1 and self.outputs <= 32 and self.rows * self.unroll <= MAX_LOADS
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a block."""
+        return BLOCK // 32 // self.split * self.rows
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """Tile macros of gemm_wgmma, and the blocks that share a sum."""
+
+    images: int
+    depth: int  # products of a stage
+    splits: int
+
+    def stage_nbytes(self, problem: Problem) -> int:
+        """Bytes of a stage."""
+        x = problem.element
+        return self.depth * (TILE_OUT * problem.stored.nbytes + self.images * x.planes * x.nbytes)
+
+    def stages(self, problem: Problem) -> int:
+        """As many as fit."""
+        return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether the kernel can be built and launched with these macros for this problem."""
+        known = self.images in TILES_N and self.depth in depths(problem.element)
+        known &= self.images <= tile_n(problem.batch)
+        whole = problem.least_splits <= self.splits <= min(MAX_SPLITS, ceil_div(problem.length, self.depth))
+        return known and whole and problem.batch > 1 and self.stages(problem) >= 2
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """(along the images, along the outputs)."""
+        return ceil_div(problem.batch, self.images), ceil_div(problem.outputs, TILE_OUT)
+
+
+Tile: TypeAlias = GemvTile | GemmTile
+KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (GemvTile, GemmTile)}
+
+
+def depths(element: Element) -> tuple[int, ...]:
+    """Products of a stage of gemm_wgmma: whole boxes; pairs lose accuracy where they are more."""
+    return {Element.F16_PAIR: (64,), Element.U8: (128, 256), Element.S8: (128, 256)}.get(element, (64, 128))
+
+
+def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+    """Every tile that is worth a try, the one without measurements first."""
+    known: list[Tile] = [
+        GemvTile(rows, unroll, split) for rows in (1, 2, 4, 8) for unroll in (1, 2, 4) for split in (1, 2, 4, 8)
+    ]
+    for depth in depths(problem.element):
+        known += [GemmTile(images, depth, splits) for images in TILES_N for splits in range(1, MAX_SPLITS + 1)]
+    best = _usual(problem, multiprocessors)
+    tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
+    return tuple(Choice(tile, early=problem.batch <= EARLY_BATCH) for tile in tiles)
+
+
+def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+    """The tile that the device's table has, where it fits, or the usual one."""
+    choice = tile_choice.found(facts, problem.key, KINDS)
+    if choice is None or not choice.tile.fits(problem):
+        return Choice(_usual(problem, facts.multiprocessors), problem.batch <= EARLY_BATCH)
+    return choice
+
+
+def _usual(problem: Problem, multiprocessors: int) -> Tile:
+    """gemm_wgmma: as many parts as keep every multiprocessor busy once, but no longer sums."""
+    if problem.batch == 1:
+        return gemv_tile(problem)
+    images, depth = tile_n(problem.batch), depths(problem.element)[0]
+    tiles = ceil_div(problem.outputs, TILE_OUT) * ceil_div(problem.batch, images)
+    busy = min(multiprocessors // tiles, ceil_div(problem.length, 2 * depth), MAX_SPLITS)
+    return GemmTile(images, depth, max(1, busy, problem.least_splits))
+
+
+def problem_of(layer: Layer) -> Problem:
+    """The product of a layer."""
+    element = x_element(layer)
+    channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
+    return Problem(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
+
+
+def supports(layer: Layer) -> bool:
+    """Fully connected layers of more than a few features and outputs."""
+    return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
+
+
+def takes(layer: Layer) -> tuple[Element, ...]:
+    """One image may also come as float32 where the weights are float32."""
+    element = x_element(layer)
+    channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
+    unpadded = Element.F32.padded(channels) == element.padded(channels)  # as the weights are
+    plain = element is Element.F16_PAIR and layer.x_shape[0] == 1 and unpadded
+    return (element, Element.F32) if plain else (element,)
+
+
+def gives(layer: Layer, wanted: tuple[Element, ...]) -> Element:
+    """float32 where the reader takes it, as the last layer's does."""
+    return Element.F32 if Element.F32 in wanted else y_element(layer)
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """Weights; bias; dequant for pairs in both kernels, and for float32; output scale; row scale."""
+    op: Gemm = layer.op
+    element = x_element(layer)
+    outputs = op.weight.shape[0]
+    channels, pixels = gemm_input(layer.x_shape, op.flattens)
+    raw: Weights = op.weight
+    stored = Element.F32 if element is Element.F16_PAIR else element
+    if layer.quantised is not None:
+        stored, raw = Element.S8, layer.quantised.weight
+    weight = pack_gemm(raw, channels, pixels, arena, stored, element.channel_alignment)
+    if layer.quantised is not None:
+        finish = finish_bytes(op, layer.quantised, arena)
+        return weight, finish.bias, finish.dequant, finish.dequant, finish.dequant, finish.out_scale, finish.dequant
+    bias = arena.add_channels(op.bias, outputs, element)
+    ones = arena.add_channels(np.ones(outputs, np.float32), outputs, element)
+    if element is not Element.F16_PAIR:
+        return weight, bias, ones, ones, ones, ones, ones
+    assert layer.x_scaling is not None  # pairs have scales
+    assert layer.y_scaling is not None
+    length = pixels * element.padded(channels)
+    rows = scales.Rows(weight, outputs, length, 1, length, 1, 0)
+    padded = element.padded(outputs)
+    made = scales.scale_rows(rows, padded, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
+    return weight, bias, made.dequant, made.plain, ones, layer.y_scaling.scale, made.scale
+
+
+def tile_n(batch: int) -> int:
+    """Images of a block of gemm_wgmma."""
+    return next((tile for tile in TILES_N if batch <= tile), TILES_N[-1])
+
+
+def workspace_nbytes(layer: Layer) -> int:
+    """Room for the parts of split sums."""
+    problem = problem_of(layer)
+    tile = choose(problem, layer.facts).tile
+    if isinstance(tile, GemvTile):
+        return 0
+    return 4 * math.prod(tile.tiles(problem)) * tile.splits * TILE_OUT * tile.images
+
+
+def counters(layer: Layer) -> int:
+    """Two words for each tile of gemm_wgmma."""
+    problem = problem_of(layer)
+    tile = choose(problem, layer.facts).tile
+    return 0 if isinstance(tile, GemvTile) else 2 * math.prod(tile.tiles(problem))
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    problem = problem_of(layer)
+    choice = choose(problem, layer.facts)
+    if isinstance(choice.tile, GemvTile):
+        step = _gemv(layer, problem, choice.tile, x, y, constants, places)
+    else:
+        step = _gemm(layer, problem, choice.tile, x, y, constants, places)
+    return (replace(step, early=choice.early),)
+
+
+def _gemv(
+    layer: Layer, problem: Problem, tile: GemvTile, x: Value, y: Value, constants: Constants, places: Places
+) -> Step:
+    weight, bias, _, plain, ones, out_scale, _ = constants
+    macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
+    macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
+    return _step(
+        layer,
+        Kernel(GEMV, "gemv", tuple(macros.items())),
+        Dim3(ceil_div(max(problem.outputs, y.pitch), tile.outputs)),
+        BLOCK,
+        (
+            *(y.pointer, x.pointer, weight, bias, plain if x.element is Element.F16_PAIR else ones),
+            *(out_scale, places.maxima),
+            *scalars(1, problem.batch, problem.outputs, problem.length, y.pitch, int(layer.op.relu)),
+        ),
+        0,
+        x,
+        y,
+    )
+
+
+def gemv_tile(problem: Problem) -> GemvTile:
+    """The tile with the most bandwidth on an H200 for weights of that size."""
+    large = problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES
+    if problem.stored is Element.F32:
+        return GemvTile(1, 4, 1) if large else GemvTile(2, 2, 8)
+    if problem.outputs < SMALL_OUTPUTS:
+        return GemvTile(2, 2, 8)
+    return GemvTile(4, 1, 8) if large else GemvTile(4, 1, 4)
+
+
+LARGE_NBYTES = 100 << 20
+SMALL_OUTPUTS = 2048
+
+
+def _gemm(
+    layer: Layer, problem: Problem, tile: GemmTile, x: Value, y: Value, constants: Constants, places: Places
+) -> Step:
+    weight, bias, dequant, _, _, out_scale, row_scale = constants
+    batch, length, stored, stages = problem.batch, problem.length, problem.stored, tile.stages(problem)
+    macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
+    macros |= {"TILE_N": tile.images, "TILE_K": tile.depth, "STAGES": stages}
+    box = BOX_NBYTES // stored.nbytes
+    weight_map = TensorMap(weight, stored, (length, problem.outputs), (length * stored.nbytes,), (box, TILE_OUT))
+    size = x.element.nbytes
+    input_map = TensorMap(
+        x.pointer,
+        x.element,
+        (length, batch, x.element.planes),
+        (length * size, length * size * batch),
+        (BOX_NBYTES // size, tile.images, x.element.planes),
+    )
+    return _step(
+        layer,
+        Kernel(GEMM, "gemm_wgmma", tuple(macros.items())),
+        Dim3(*tile.tiles(problem), tile.splits),
+        384,
+        (
+            *(weight_map, input_map, _output_map(y, tile.images)),
+            *(y.pointer, bias, dequant, out_scale, row_scale, places.workspace, places.counters, places.maxima),
+            *(places.control.error, *scalars(layer.number, batch, length, y.pitch, 1, int(layer.op.relu))),
+        ),
+        1024 + stages * tile.stage_nbytes(problem),
+        x,
+        y,
+    )
+
+
+def _output_map(y: Value, tile: int) -> TensorMap:
+    """The stored output; where it is float32 the kernel does not use the map."""
+    element = Element.F16 if y.element is Element.F32 else y.element
+    batch, size = y.shape[0], element.nbytes
+    pitch = ceil_div(y.pitch, 64) * 64
+    dimensions = pitch, 1, batch, element.planes
+    strides = pitch * size, pitch * size, pitch * size * batch
+    return TensorMap(y.pointer, element, dimensions, strides, (64, 1, tile, 1))
+
+
+def _stored(element: Element) -> Element:
+    """What weights are stored as for activations of this element."""
+    if element in (Element.F16_PAIR, Element.F32):
+        return Element.F32
+    return Element.S8 if element is Element.U8 else element
+
+
+def _step(
+    layer: Layer,
+    kernel: Kernel,
+    grid: Dim3,
+    threads: int,
+    arguments: tuple[object, ...],
+    shared: int,
+    x: Value,
+    y: Value,
+) -> Step:
+    op: Gemm = layer.op
+    batch, outputs = x.shape[0], op.weight.shape[0]
+    return Step(
+        kernel=kernel,
+        grid=grid,
+        block=Dim3(threads),
+        arguments=arguments,  # type: ignore[arg-type]
+        shared=shared,
+        flop=2 * batch * op.weight.size,
+        nbytes=x.nbytes + y.nbytes + _stored(x.element).nbytes * op.weight.size + 4 * outputs,
+        names=op.names,
+        label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
+    )
+
+
+LOWERING = Lowering(
+    Gemm, steps, weights, workspace_nbytes, counters, family="wgmma", supports=supports, takes=takes, gives=gives
+)

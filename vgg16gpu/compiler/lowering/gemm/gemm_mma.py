@@ -1,0 +1,102 @@
+"""Fully connected layers on the tensor cores of any card since Turing: the Python side of kernels/gemm/gemm_mma.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, scalars
+from vgg16gpu.compiler.lowering.conv.conv_mma import finish_vectors, gives, supports, x_element
+from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
+from vgg16gpu.compiler.lowering.mma_geometry import (
+    CPU_GEMM_TILE,
+    FINISH_THREADS,
+    GEMM_VARIANTS,
+    MmaTile,
+    choose_gemm_tile,
+    finish_grid,
+    gemm_grid,
+    gemm_parts,
+    gemm_workspace_nbytes,
+)
+from vgg16gpu.program.launches import Dim3, Step
+from vgg16gpu.program.values import Element, Value
+
+VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """Weights as (OUT, stored features of x) of the element; dequant, bias and output scale."""
+    op: Gemm = layer.op
+    element = x_element(layer)
+    raw = op.weight if layer.quantised is None else layer.quantised.weight
+    channels, pixels = gemm_input(layer.x_shape, op.flattens)
+    stored = Element.S8 if layer.quantised is not None else element
+    return pack_gemm(raw, channels, pixels, arena, stored, element.padded(channels)), *finish_vectors(layer, arena)
+
+
+def workspace_nbytes(layer: Layer) -> int:
+    """Room for the parts of the sums."""
+    return gemm_workspace_nbytes(layer.x_shape[0], layer.op.weight.shape[0], _row_nbytes(layer))
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """Two launches: the parts of the sums, and what finishes them."""
+    op: Gemm = layer.op
+    weight, *finish = constants
+    batch, outputs, length = x.shape[0], op.weight.shape[0], math.prod(x.stored_shape[1:])
+    tile = _tile(layer)
+    main, last = tile.gemm_kernels(x.element, y.element)
+    parts, part_nbytes = gemm_parts(length * x.element.nbytes)
+    label = f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu
+    return (
+        Step(
+            kernel=main,
+            grid=gemm_grid(tile, batch, outputs, length * x.element.nbytes),
+            block=Dim3(tile.threads),
+            arguments=(places.workspace, x.pointer, weight, *scalars(batch, outputs, length, part_nbytes)),
+            shared=tile.shared,
+            flop=2 * batch * op.weight.size,
+            nbytes=x.nbytes + x.element.nbytes * op.weight.size,
+            names=op.names,
+            label=label,
+        ),
+        Step(
+            kernel=last,
+            grid=finish_grid(batch, y.pitch),
+            block=Dim3(FINISH_THREADS),
+            arguments=(
+                *(y.pointer, places.maxima, places.workspace, *finish),
+                *scalars(batch, outputs, y.pitch, parts, int(op.relu), 1),
+            ),
+            nbytes=y.nbytes,
+            names=op.names,
+            label=f"{label}: add {parts} parts",
+        ),
+    )
+
+
+def _tile(layer: Layer) -> MmaTile:
+    if layer.facts.kind == "cpu":
+        return CPU_GEMM_TILE
+    return choose_gemm_tile(layer.x_shape[0], layer.facts.shared_nbytes)
+
+
+def _row_nbytes(layer: Layer) -> int:
+    """Bytes of the stored features of an image."""
+    element = x_element(layer)
+    channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
+    return element.nbytes * pixels * element.padded(channels)
+
+
+LOWERING = Lowering(
+    Gemm,
+    steps,
+    weights,
+    workspace_nbytes,
+    family="mma",
+    supports=supports,
+    takes=lambda layer: (x_element(layer),),
+    gives=gives,
+    output_alignment=4,
+)

@@ -1,0 +1,64 @@
+"""Fully connected layers: the Python side of kernels/gemm/gemm_splitk.cu."""
+
+from __future__ import annotations
+
+from vgg16gpu.compiler.graph.ops import Gemm
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Value, padded_channels
+
+SOURCE = "gemm_splitk.cu"
+
+
+# (TILE_OUT, TILE_N, UNROLL_K), by rising TILE_N. The last one is for all larger batches: it uses each weight 16 times.
+TILES = ((4, 1, 2), (4, 2, 2), (4, 4, 1), (4, 8, 1), (8, 16, 1))
+
+
+def tile_defines(tile: tuple[int, int, int]) -> tuple[tuple[str, int], ...]:
+    """The macros that a tile stands for."""
+    return tuple(zip(("TILE_OUT", "TILE_N", "UNROLL_K"), tile, strict=True))
+
+
+VARIANTS = tuple(map(tile_defines, TILES))  # tools/ptxas.py
+
+
+def choose_tile(batch: int) -> tuple[int, int, int]:
+    """The first of `TILES` that holds the batch."""
+    return next((tile for tile in TILES if batch <= tile[1]), TILES[-1])
+
+
+def weights(layer: Layer, arena: WeightArena) -> Constants:
+    """Weights as (OUT, stored features of x), bias as (padded OUT,)."""
+    op: Gemm = layer.op
+    channels, pixels = gemm_input(layer.x_shape, op.flattens)
+    return pack_gemm(op.weight, channels, pixels, arena), arena.add_channels(op.bias, op.weight.shape[0])
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del places
+    op: Gemm = layer.op
+    weight, bias = constants
+    batch, outputs = x.shape[0], op.weight.shape[0]
+    channels, pixels = gemm_input(x.shape, op.flattens)
+    tile = choose_tile(batch)
+    tile_out, tile_n, _ = tile
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "gemm_splitk_f32", tile_defines(tile)),
+            grid=Dim3(ceil_div(y.pitch, tile_out) * ceil_div(batch, tile_n)),
+            block=Dim3(BLOCK),
+            arguments=(
+                *(y.pointer, x.pointer, weight, bias),
+                *scalars(batch, outputs, pixels * padded_channels(channels), y.pitch, int(op.relu)),
+            ),
+            flop=2 * batch * op.weight.size,
+            nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + outputs),
+            names=op.names,
+            label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
+        ),
+    )
+
+
+LOWERING = Lowering(Gemm, steps, weights)

@@ -1,0 +1,26 @@
+"""How fast a device can multiply: the Python side of ceiling.cu. Lowers no op; the benchmark launches it."""
+
+from __future__ import annotations
+
+from vgg16gpu.compiler.lowering.base import BLOCK, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer
+
+SOURCE = "ceiling.cu"
+CHAINS = 14  # vectors of 4 chains in a thread
+
+_FACTOR, _ADDEND = 0.999, 0.5  # every chain tends to 500: no overflow, no denormal numbers
+
+
+def ffma_step(out: Pointer, blocks: int, rounds: int) -> Step:
+    """`blocks` blocks of arithmetic in registers; writes 4 * BLOCK * blocks bytes to `out`."""
+    threads = BLOCK * blocks
+    return Step(
+        kernel=Kernel(SOURCE, "ceiling_ffma", (("CHAINS", CHAINS),)),
+        grid=Dim3(blocks),
+        block=Dim3(BLOCK),
+        arguments=(out, *scalars(rounds), Scalar(_FACTOR, "f"), Scalar(_ADDEND, "f")),
+        flop=8 * CHAINS * rounds * threads,
+        nbytes=4 * threads,
+        label="ffma",
+    )

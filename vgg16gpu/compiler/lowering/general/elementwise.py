@@ -1,0 +1,124 @@
+"""Arithmetic of one value at a time, on operands of any layout: the Python side of kernels/general/elementwise.cu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import BatchNorm, Elementwise, Relu, Shape
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
+from vgg16gpu.compiler.lowering.strided import View, room, view
+from vgg16gpu.program.launches import Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer, Value
+
+SOURCE = "elementwise.cu"
+# In the order of the kernel's numbers.
+FUNCTIONS: Final = ("add", "mul", "sub", "div", "leaky_relu", "clip", "batch_norm", "scale_shift", "quantise")
+MAX_OPERANDS: Final = 5
+_VECTOR: Final = 4  # floats of a 16-byte access
+
+
+def elementwise_step(
+    function: str,
+    operands: Sequence[View],
+    y: Value,
+    *,
+    names: tuple[str, ...],
+    label: str,
+    numbers: Sequence[float] = (),
+    relu: bool = False,
+) -> Step:
+    """One launch: y = [relu](function(operands)), 1 to 5 of them, broadcast to y by numpy's rules."""
+    target = room(y)
+    spread = [operand.broadcast(y.shape) for operand in operands]
+    walk = target.walk(*(operand.strides for operand in spread))
+    extents, _, _, *rows = walk.rows
+    width = _VECTOR if extents[-1] % _VECTOR == 0 and _starts_vector(y.pointer) else 1
+    in_vectors = [_starts_vector(o.pointer) and _lies_in_vectors(row) for o, row in zip(spread, rows, strict=True)]
+    threads = target.count // width
+    grid, block = linear(max(threads, 1))  # an empty y needs a launch no less than a full one
+    first, second, third = (*numbers, 0.0, 0.0, 0.0)[:3]
+    return Step(
+        kernel=Kernel(SOURCE, "elementwise_f32"),
+        grid=grid,
+        block=block,
+        arguments=(
+            y.pointer,
+            *(operand.pointer for operand in (*spread, *(MAX_OPERANDS - len(spread)) * spread[:1])),
+            walk,
+            *scalars(FUNCTIONS.index(function), len(spread)),
+            Scalar(first, "f"),
+            Scalar(second, "f"),
+            Scalar(third, "f"),
+            *scalars(int(relu), width, sum(bit << k for k, bit in enumerate(in_vectors)), threads),
+        ),
+        flop=max(len(spread) - 1 + relu, 1) * math.prod(y.shape),
+        nbytes=4 * sum(math.prod(operand.shape) for operand in operands) + y.nbytes,
+        names=names,
+        label=label,
+    )
+
+
+def relu_step(x: Value, y: Value, names: tuple[str, ...]) -> Step:
+    """One launch: a sum of one operand, then ReLU."""
+    return elementwise_step("add", [view(x)], y, names=names, label="relu", relu=True)
+
+
+def relu_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    return (relu_step(x, y, layer.op.names),)
+
+
+def batch_norm_weights(layer: Layer, arena: WeightArena) -> Constants:
+    """Per channel scale / sqrt(variance + epsilon), and the shift that goes with it."""
+    op: BatchNorm = layer.op
+    scale = op.scale.astype(np.float64) / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
+    shift = op.shift - op.mean * scale
+    return tuple(arena.add_channels(vector.astype(np.float32), vector.size) for vector in (scale, shift))
+
+
+def batch_norm_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del places
+    parameters = [_per_channel(pointer, x.shape) for pointer in constants]
+    operands = [view(x), *parameters]
+    return (elementwise_step("scale_shift", operands, y, names=layer.op.names, label="batch norm"),)
+
+
+def elementwise_steps(
+    layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places
+) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: Elementwise = layer.op
+    operands = [view(value) for value in x]
+    if op.function == "batch_norm":
+        operands[1:] = [_per_channel(value.pointer, x[0].shape) for value in x[1:]]
+    label = op.function.replace("_", " ") + " + relu" * op.relu
+    return (elementwise_step(op.function, operands, y, names=op.names, label=label, numbers=op.numbers, relu=op.relu),)
+
+
+def _per_channel(pointer: Pointer, shape: Shape) -> View:
+    """A vector with a number for each channel of `shape`, its dimension 1."""
+    inner = len(shape) - 2
+    return View(pointer, (shape[1], *(1,) * inner), (1, *(0,) * inner))
+
+
+def _starts_vector(pointer: Pointer) -> bool:
+    return pointer.offset % (4 * _VECTOR) == 0
+
+
+def _lies_in_vectors(strides: Sequence[int]) -> bool:
+    """Whether four neighbours of the innermost dimension are four floats on a multiple of 16 bytes."""
+    return strides[-1] == 1 and all(stride % _VECTOR == 0 for stride in strides[:-1])
+
+
+LOWERINGS = (
+    Lowering(Relu, relu_steps, free=True),
+    Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, free=True),
+    Lowering(Elementwise, elementwise_steps, free=True),
+)

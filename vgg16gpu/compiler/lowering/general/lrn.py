@@ -1,0 +1,34 @@
+"""Local response normalisation: the Python side of kernels/general/lrn.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.compiler.graph.ops import LocalResponseNorm
+from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.program.launches import Kernel, Scalar, Step
+from vgg16gpu.program.values import Value
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: LocalResponseNorm = layer.op
+    count = math.prod(y.stored_shape)
+    grid, block = linear(count)
+    numbers = (Scalar(number, "f") for number in (op.alpha, op.beta, op.bias))
+    return (
+        Step(
+            kernel=Kernel("lrn.cu", "lrn_f32"),
+            grid=grid,
+            block=block,
+            arguments=(y.pointer, x.pointer, *scalars(count, x.shape[1], x.pitch, op.size), *numbers),
+            flop=(2 * op.size + 100) * math.prod(y.shape),
+            nbytes=x.nbytes + y.nbytes,
+            names=op.names,
+            label="local response normalisation",
+        ),
+    )
+
+
+LOWERING = Lowering(LocalResponseNorm, steps)

@@ -1,0 +1,65 @@
+"""Max and average pooling, by windows or of whole maps: the Python side of kernels/general/pool.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.compiler.graph.ops import GlobalPool, Pool
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Value
+
+SOURCE = "pool.cu"
+VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: Pool = layer.op
+    batch, rows, columns, pitch = y.stored_shape
+    _, channels, height, width = x.shape
+    window, pads = op.window, op.window.padding(height, width)
+    grid, block = linear(math.prod(y.stored_shape) // 4)
+    return (
+        Step(
+            kernel=_kernel("pool_f32", op),
+            grid=grid,
+            block=block,
+            arguments=(
+                *(y.pointer, x.pointer),
+                *scalars(batch * rows * columns, channels, height, width, pitch, rows, columns),
+                *scalars(*window.kernel, *window.strides, *window.dilations, *pads, int(op.count_include_pad)),
+            ),
+            flop=math.prod(y.shape) * math.prod(window.kernel),
+            nbytes=x.nbytes + y.nbytes,
+            names=op.names,
+            label=f"{op.kind} pool {window.kernel[0]}x{window.kernel[1]}",
+        ),
+    )
+
+
+def global_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: GlobalPool = layer.op
+    batch, height, width, pitch = x.stored_shape
+    return (
+        Step(
+            kernel=_kernel("global_pool_f32", op),
+            grid=Dim3(batch * pitch // 4),
+            block=Dim3(BLOCK),
+            arguments=(y.pointer, x.pointer, *scalars(height * width, pitch)),
+            flop=math.prod(x.shape),
+            nbytes=x.nbytes + y.nbytes,
+            names=op.names,
+            label=f"global {op.kind} pool",
+        ),
+    )
+
+
+def _kernel(name: str, op: Pool | GlobalPool) -> Kernel:
+    return Kernel(SOURCE, name, (("AVERAGE", int(op.kind == "average")),))
+
+
+LOWERINGS = (Lowering(Pool, steps), Lowering(GlobalPool, global_steps))

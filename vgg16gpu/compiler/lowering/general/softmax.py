@@ -1,0 +1,67 @@
+"""Softmax and its logarithm over any dimensions: the Python side of kernels/general/softmax.cu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container
+
+from vgg16gpu.compiler.graph.ops import AxisSoftmax, Softmax
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, scalars
+from vgg16gpu.compiler.lowering.strided import Room, room, view
+from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
+from vgg16gpu.program.values import Value
+
+SOURCE = "softmax.cu"
+
+
+def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    batch, features = x.shape
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "softmax_f32"),
+            grid=Dim3(batch),
+            block=Dim3(BLOCK),
+            arguments=(y.pointer, x.pointer, *scalars(features, x.pitch, y.pitch)),
+            flop=50 * math.prod(x.shape),
+            nbytes=x.nbytes + y.nbytes,
+            names=layer.op.names,
+            label="softmax",
+        ),
+    )
+
+
+def axis_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch, for values of any rank and layout."""
+    del constants, places
+    op: AxisSoftmax = layer.op
+    inner = range(op.axis, op.last + 1)
+    row = _part(room(y), inner)
+    rows = _part(room(y), {*range(len(y.shape))} - {*inner})
+    strides = view(x).strides
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "axis_softmax_f32"),
+            grid=Dim3(rows.count),
+            block=Dim3(BLOCK),
+            arguments=(
+                *(y.pointer, x.pointer, Walk(rows.walk(strides).rows + row.walk(strides).rows)),
+                *scalars(row.count, int(op.log)),
+            ),
+            flop=50 * math.prod(x.shape),
+            nbytes=x.nbytes + y.nbytes,
+            names=op.names,
+            label="log softmax" if op.log else "softmax",
+        ),
+    )
+
+
+def _part(whole: Room, dims: Container[int]) -> Room:
+    """Those dimensions alone."""
+    kept = [place for place, dim in enumerate(whole.order) if dim in dims]
+    fields = (whole.order, whole.extents, whole.limits, whole.strides)
+    return Room(*(tuple(field[place] for place in kept) for field in fields))
+
+
+LOWERINGS = (Lowering(Softmax, steps), Lowering(AxisSoftmax, axis_steps, free=True))

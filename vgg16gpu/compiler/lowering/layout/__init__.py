@@ -1,0 +1,1 @@
+"""The Python sides of kernels/layout/."""

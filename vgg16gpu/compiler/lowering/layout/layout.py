@@ -1,0 +1,66 @@
+"""Where the graph's layout and the device's meet: the Python side of kernels/layout/layout.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.compiler.graph.ops import Flatten, Identity, Shape
+from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, Source, ceil_div, scalars
+from vgg16gpu.compiler.lowering.layout import preprocess
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Layout, Pointer, Value
+
+SOURCE = "layout.cu"
+MAX_INPUT_BLOCKS = 64  # per image
+
+
+def input_blocks(shape: Shape) -> int:
+    """Blocks per image of the kernels that take an input in."""
+    return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), BLOCK))
+
+
+def take_in(source: Source, y: Value, status: Pointer) -> Step:
+    """The input as the host left it into float32 NHWC; NaN and Inf are reported in the status words."""
+    if source.normalisation:
+        return preprocess.from_bytes(source.pointer, y, source.normalisation, input_blocks(y.shape))
+    batch, channels, *spatial = y.shape
+    return Step(
+        kernel=Kernel(SOURCE, "nchw_to_nhwc_f32"),
+        grid=Dim3(input_blocks(y.shape), batch),
+        block=Dim3(BLOCK),
+        arguments=(y.pointer, source.pointer, status, *scalars(math.prod(spatial), channels, y.pitch)),
+        nbytes=4 * math.prod(y.shape) + y.nbytes,
+        names=(y.name,),
+        label="input to NHWC",
+    )
+
+
+def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
+    """A value in the device layout into the order of the ONNX graph. y may have another rank, or a padded pitch."""
+    batch, channels, *spatial = x.shape
+    row = math.prod(y.stored_shape[1:]) if y.layout is Layout.PLAIN else y.pitch
+    return Step(
+        kernel=Kernel(SOURCE, "nhwc_to_nchw_f32"),
+        grid=Dim3(ceil_div(row, BLOCK), batch),
+        block=Dim3(BLOCK),
+        arguments=(y.pointer, x.pointer, *scalars(math.prod(spatial), channels, x.pitch, row)),
+        nbytes=x.nbytes + y.nbytes,
+        names=names,
+        label=label,
+    )
+
+
+def flatten_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    return (from_nhwc(x, y, layer.op.names, "flatten"),)
+
+
+def identity_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+    """One launch: a copy, left only where somebody asks for both names of a value."""
+    del constants, places
+    flat = Value(x.name, (1, math.prod(x.stored_shape)), Layout.PLAIN, x.pointer)
+    return (from_nhwc(flat, Value(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)
+
+
+LOWERINGS = (Lowering(Flatten, flatten_steps), Lowering(Identity, identity_steps))

@@ -1,0 +1,98 @@
+"""Powers of two that bring values and weights into float16's range: the Python side of kernels/layout/scales.cu."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vgg16gpu.compiler.lowering.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
+from vgg16gpu.program.values import Pointer, Value
+
+SOURCE = "scales.cu"
+CHANNELS_PER_BLOCK = 64
+TILE_CHANNELS = 64
+MAX_CHUNKS = 256  # of pixels
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The weights of an op as rows, one for each output: where element (row, c, tap) lies, in floats."""
+
+    weight: Pointer
+    rows: int
+    channels: int
+    taps: int
+    row_stride: int
+    channel_stride: int
+    tap_stride: int
+
+
+def reserve(channels: int, uniform: bool, arena: WeightArena) -> Scaling:
+    """Room for the scales of a value, in whole tiles of channels, and for what they are chosen from."""
+    stored = ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
+    return Scaling(arena.add_zeros(stored), arena.add_zeros(stored), arena.add_zeros(stored), stored, uniform)
+
+
+def observe(value: Value, scaling: Scaling) -> Step:
+    """Note the largest magnitude of each channel of a float32 NHWC value, or matrix, beside earlier ones."""
+    pixels = math.prod(value.stored_shape[:-1])
+    return Step(
+        kernel=Kernel(SOURCE, "observe_f32"),
+        grid=Dim3(ceil_div(value.pitch, CHANNELS_PER_BLOCK), min(MAX_CHUNKS, ceil_div(pixels, 4))),
+        block=Dim3(BLOCK),
+        arguments=(scaling.observed, value.pointer, *scalars(pixels, value.pitch)),
+        label=f"largest magnitudes of {value.name}",
+    )
+
+
+@dataclass(frozen=True)
+class RowScales:
+    """A float for each row of weights, written by the build: powers of two, `dequant` times the correction."""
+
+    scale: Pointer  # what the weights are multiplied by
+    dequant: Pointer  # what takes the scales of weights and input out of a sum
+    plain: Pointer  # the same for weights that are not scaled
+
+
+def scale_rows(
+    rows: Rows,
+    stored: int,
+    x: Scaling,
+    level: Pointer,
+    arena: WeightArena,
+    *,
+    folds: bool,
+    correction: float = 1.0,
+) -> RowScales:
+    """Room for the scales of `rows` rows of weights, `stored` with padding, which the build fixes once it knows x.
+
+    With `folds`, the scales of x are divided out of the weights channel by channel; else x has one scale for all
+    channels, which stays in the sums. `level`: where the rows say how large their outputs may be. `correction`: what
+    makes up for sums that come out too small.
+    """
+    made = RowScales(*(arena.add_zeros(stored) for _ in range(3)))
+    strides = scalars(rows.channels, rows.taps, rows.row_stride, rows.channel_stride, rows.tap_stride, int(folds))
+    step = Step(
+        kernel=Kernel(SOURCE, "row_scale_f32"),
+        grid=Dim3(rows.rows),
+        block=Dim3(BLOCK),
+        arguments=(
+            *(made.scale, made.dequant, made.plain, level, rows.weight, x.scale),
+            *(*strides, Scalar(correction, "f")),
+        ),
+        label="scales of weights",
+    )
+    arena.finish.append(step)
+    return made
+
+
+def choose(scaling: Scaling) -> Step:
+    """Fix the scales of a value."""
+    return Step(
+        kernel=Kernel(SOURCE, "choose_scale_f32"),
+        grid=Dim3(1),
+        block=Dim3(BLOCK),
+        arguments=(scaling.scale, scaling.observed, scaling.level, *scalars(scaling.channels, int(scaling.uniform))),
+        label="scales of a value",
+    )

@@ -1,0 +1,52 @@
+"""How problems and tiles are named in tables of measured times, and how a table is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from vgg16gpu.program.device_properties import DeviceFacts, Entry
+from vgg16gpu.program.values import Element
+
+Tile = TypeVar("Tile")
+
+EARLY_BATCH = 8  # up to which starting early was measured to pay
+
+
+@dataclass(frozen=True)
+class Choice(Generic[Tile]):
+    """What is decided for a problem: its tile, and whether the launch may start before the one before it has ended."""
+
+    tile: Tile
+    early: bool
+
+    @property
+    def entry(self) -> Entry:
+        """The choice as a table holds it."""
+        tile: Any = self.tile
+        numbers = {field.name: int(getattr(tile, field.name)) for field in fields(tile)}
+        return {"tile": type(tile).__name__, **numbers, "early": int(self.early)}
+
+
+def key(kernel: str, problem: Any) -> str:
+    """The name of a problem, a dataclass of numbers and elements, in a table."""
+    return " ".join([kernel, *(f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem))])
+
+
+def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Choice[Tile] | None:
+    """What the table of a device says of a problem; None if it says nothing, or nothing that makes a tile.
+
+    Whether the tile fits the problem is for the caller to see. `kinds`: the tiles that there are, by name.
+    """
+    entry = dict(facts.tuned.get(name, {}))
+    kind, early = kinds.get(str(entry.pop("tile", ""))), entry.pop("early", None)
+    if kind is None or early not in (0, 1) or not all(isinstance(number, int) for number in entry.values()):
+        return None
+    if set(entry) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]  # tiles are dataclasses
+        return None
+    return Choice(kind(**entry), bool(early))
+
+
+def _text(value: Element | int) -> str:
+    return value.name if isinstance(value, Element) else str(int(value))

@@ -1,0 +1,139 @@
+"""What the kernels on Hopper's tensor cores share: which device has them, elements, packing, tensor maps of values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.compiler.lowering.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.layout.pack import STAGING
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel, Step, TensorMap
+from vgg16gpu.program.values import Element, Pointer, Value
+
+PACK_SOURCE = "pack_blocks.cu"
+TILE_CHANNELS = 64  # output channels of a warpgroup
+MIN_SHARED = 114 << 10  # bytes: with more than half of a multiprocessor's, blocks of the next kernel cannot double up
+
+_ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a kernel finishes its sums with: a float for each stored output channel."""
+
+    bias: Pointer
+    dequant: Pointer
+    out_scale: Pointer
+
+    @property
+    def arguments(self) -> tuple[Pointer, Pointer, Pointer]:
+        """In the order of the kernels."""
+        return self.bias, self.dequant, self.out_scale
+
+
+def x_element(layer: Layer) -> Element:
+    """What the kernels multiply x as."""
+    if layer.quantised is None:
+        return _ELEMENTS[layer.precision]
+    return Element.S8 if layer.quantised.x.signed else Element.U8
+
+
+def y_element(layer: Layer) -> Element:
+    """What the kernels store y as; float32 where nobody wants the integers of a quantised value."""
+    if layer.quantised is None:
+        return _ELEMENTS[layer.precision]
+    if layer.quantised.y is None:
+        return Element.F32
+    return Element.S8 if layer.quantised.y.signed else Element.U8
+
+
+def computes(layer: Layer) -> bool:
+    """Whether the precision can be had on the device of the layer, for outputs that are padded to whole tiles."""
+    known = layer.precision in _ELEMENTS or layer.quantised is not None
+    return has_wgmma(layer.facts) and known and is_wide(layer, layer.op.weight.shape[0])
+
+
+def is_wide(layer: Layer, channels: int) -> bool:
+    """Whether so many channels are stored in whole tiles of 64; few are padded to 16 bytes alone."""
+    return x_element(layer).padded(channels) % TILE_CHANNELS == 0
+
+
+def has_wgmma(facts: DeviceFacts) -> bool:
+    """Whether a device has wgmma (compute capability 9.x, no other) and tensor maps can be made for it."""
+    return facts.kind == "cuda" and facts.compute_capability[0] == 9 and facts.tensor_maps
+
+
+def block_nbytes(element: Element, channels: int) -> int:
+    """Bytes of a channel block: a row of shared memory."""
+    return 128 if element.nbytes * element.padded(channels) % 128 == 0 else 64
+
+
+def aligned(nbytes: int) -> int:
+    """Rounded up to whole swizzle patterns, which a tile in shared memory starts at."""
+    return ceil_div(nbytes, 1024) * 1024
+
+
+def finish_bytes(op: Conv | Gemm, quantised: QuantisedOp, arena: WeightArena) -> Finish:
+    """What sums of 8-bit products are finished with."""
+    outputs = op.weight.shape[0]
+    inverse = 1.0 if quantised.y is None else quantised.y.inverse
+    vectors = op.bias, quantised.dequant, np.full(outputs, inverse, np.float32)
+    return Finish(*(arena.add_channels(vector, outputs, Element.S8) for vector in vectors))
+
+
+def feature_map(value: Value, box: tuple[int, int, int, int]) -> TensorMap:
+    """An NHWC value for the copy engine, planes after each other; the box counts channels, columns, rows, images."""
+    batch, height, width, pitch = value.stored_shape
+    size = value.element.nbytes
+    dimensions = pitch, width, height, value.element.planes * batch
+    strides = size * pitch, size * pitch * width, size * pitch * width * height
+    return TensorMap(value.pointer, value.element, dimensions, strides, box)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weights on their way into channel blocks: how many, and the strides of (output, channel, tap), in elements."""
+
+    outputs: int
+    channels: int
+    taps: int
+    strides: tuple[int, int, int]
+
+
+def pack_raw(weight: npt.NDArray[np.generic], rows: Rows, element: Element, block: int, arena: WeightArena) -> Pointer:
+    """float32 weights (int8 for 8-bit elements) as (channel block, tap, plane, OCP, `block` channels) of `element`."""
+    target, step = _pack(rows, element, block, STAGING, (STAGING, STAGING), arena)
+    arena.add_packed(weight, step)
+    return target
+
+
+def pack_pairs(source: Pointer, rows: Rows, block: int, row_scale: Pointer, x: Scaling, arena: WeightArena) -> Pointer:
+    """The same for float32 weights in the weight arena: as pairs of float16, scaled once scales are known."""
+    target, step = _pack(rows, Element.F16_PAIR, block, source, (row_scale, x.scale), arena)
+    arena.finish.append(step)
+    return target
+
+
+def _pack(
+    rows: Rows, element: Element, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
+) -> tuple[Pointer, Step]:
+    stored, blocks = element.padded(rows.outputs), ceil_div(rows.channels, block)
+    size = blocks * rows.taps * stored * block
+    target = arena.reserve(element.nbytes * element.planes * size)
+    grid, threads = linear(size)
+    step = Step(
+        kernel=Kernel(PACK_SOURCE, "pack_blocks", (("ELEMENT", element.number), ("BLOCK", block))),
+        grid=grid,
+        block=threads,
+        arguments=(
+            *(target, source, *scales),
+            *scalars(rows.outputs, stored, rows.channels, blocks, rows.taps, *rows.strides),
+        ),
+        label="pack weights",
+    )
+    return target, step

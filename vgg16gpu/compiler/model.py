@@ -1,0 +1,130 @@
+"""An ONNX model, opened once. Whatever takes a model takes this, too, so that one command reads its file once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeAlias, Union, cast
+
+import onnx
+
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
+from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
+from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.compiler.onnx.metadata import metadata_of, model_preprocess
+from vgg16gpu.compiler.quantization.qdq import dequantised, lifted
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shipped import digits_model, is_digits
+from vgg16gpu.io.shown import printable, shown
+
+ModelSource: TypeAlias = Union[str, Path, bytes, onnx.ModelProto, "Model"]
+
+_FORMS = "the path of an ONNX file, 'digits', the bytes of a file, what onnx.load returns, or a vgg16gpu.Model"
+SESSION = "use vgg16gpu.session.Session or vgg16gpu.onnx_backend"
+
+
+class Model:
+    """An ONNX model: opened and parsed here, and simplified once, however many ask for its graph.
+
+    source: the path of a file, "digits" (the small net in the package), the bytes of a file, or what `onnx.load`
+        returns. A file must not be rewritten in place meanwhile. `Model.of` takes a Model, too, and gives it back.
+
+    Raises ModelError for what is no ONNX model, InputError for what is none of these.
+    """
+
+    def __init__(self, source: str | Path | bytes | onnx.ModelProto) -> None:
+        self.file: OnnxFile = _opened(source)
+        self._loaded: dict[tuple[str, ...] | None, Graph] = {}
+        self._graphs: dict[tuple[tuple[str, ...] | None, bool], Graph] = {}
+
+    def __repr__(self) -> str:
+        return f"Model({self.name})"
+
+    @classmethod
+    def of(cls, source: ModelSource) -> Self:
+        """The source itself if it is a Model, else one made of it."""
+        return source if isinstance(source, cls) else cls(cast(Any, source))
+
+    @property
+    def name(self) -> str:
+        """How messages call it: its path, or "the model in memory"."""
+        return printable(str(self.file.path))
+
+    @property
+    def path(self) -> Path:
+        """Its file. Raises InputError for a model in memory, which has none."""
+        if not self.file.is_on_disk:
+            raise InputError(f"{self.name} has no file; save it, and give the path")
+        return self.file.path
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether it was read from a file, beside which others may lie."""
+        return self.file.is_on_disk
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says of itself, by key: see `metadata.py`."""
+        return metadata_of(self.file)
+
+    @cached_property
+    def has_scales(self) -> bool:
+        """Whether the file has scales of its own, which int8 takes: then none beside it are read."""
+        return bool(self.graph("int8").integers)
+
+    def loaded(self, outputs: Sequence[str] | None = None) -> Graph:
+        """The graph as the file has it, for its outputs or for those named. Raises ModelError and InputError."""
+        if outputs is not None and not (isinstance(outputs, Sequence) and all(isinstance(y, str) for y in outputs)):
+            raise InputError(f"outputs {shown(outputs)}: give names of values, nodes or layers")
+        key = None if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        if key not in self._loaded:
+            self._loaded[key] = load(self.file, key)
+        return self._loaded[key]
+
+    def graph(self, precision: str = "fp32", outputs: Sequence[str] | None = None) -> Graph:
+        """The simplified graph, as an engine takes it: images or rows. Raises ModelError and InputError.
+
+        int8 differs from other precisions in a file that rounds values to integers by itself, and only there.
+        """
+        if precision not in PRECISIONS:
+            raise ModelError(f"precision {shown(precision)} is not supported; accepted: {', '.join(PRECISIONS)}")
+        loaded = self.loaded(outputs)
+        _check_input(self.name, loaded)
+        prepared = lifted(loaded) if precision == "int8" else dequantised(loaded)
+        key = tuple(loaded.outputs), precision == "int8" and prepared is not loaded
+        if key not in self._graphs:
+            self._graphs[key] = simplify(prepared, passes=IMAGE_PASSES)
+        return self._graphs[key]
+
+    def preprocess(self, graph: Graph, shape: Shape) -> Preprocess:
+        """What is done to pictures: by the metadata, else by what a simplified graph of the model lets assume.
+
+        shape: (N, C, H, W). Raises ModelError for metadata that is wrong.
+        """
+        return model_preprocess(self.name, self.metadata, graph, shape)
+
+
+def _opened(source: Any) -> OnnxFile:
+    if is_digits(source):
+        return open_onnx(digits_model())
+    if isinstance(source, str | Path):
+        return open_onnx(source)
+    if isinstance(source, bytes | onnx.ModelProto):
+        return parse_onnx(source if isinstance(source, bytes) else source.SerializeToString())
+    raise InputError(f"model is {shown(source)}; give {_FORMS}")
+
+
+def _check_input(model: str, graph: Graph) -> None:
+    """Refuse what is no image or row, and inputs beside it: batches are made of one input."""
+    if graph.others:
+        inputs = " and ".join(f"'{value.name}' {value.shape}" for value in graph.inputs)
+        raise ModelError(f"{model}: has {len(graph.inputs)} run-time inputs, {inputs}; an engine takes one; {SESSION}")
+    if len(graph.input.shape) not in (2, 4):
+        raise ModelError(
+            f"{model}: input '{graph.input.name}' has shape {graph.input.shape}; an engine takes (N, C, H, W) or "
+            f"(N, F); {SESSION}"
+        )

@@ -1,0 +1,1 @@
+"""What an ONNX file computes from constants alone, and what that may cost."""

@@ -1,0 +1,94 @@
+"""What a model file says about itself, so that `infer` needs no options for it: ONNX `metadata_props`.
+
+| key                       | value                                                                               |
+|---------------------------|-------------------------------------------------------------------------------------|
+| `vgg16gpu.preprocess`     | what is done to pictures: JSON object, the fields of `Preprocess`     |
+| `vgg16gpu.mean`, `...std` | the short form: JSON lists, one number a channel, input = (pixel / 255 - mean) / std |
+| `vgg16gpu.labels`         | JSON list of class names, one per score                                             |
+| `vgg16gpu.note`           | one line for people, printed beside the answer                                      |
+
+The short form is for RGB, cropped, or grey, stretched (`default_preprocess`); it counts where the long one is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from onnx import ModelProto, StringStringEntryProto
+
+from vgg16gpu.compiler.graph.first_layers import assumed
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.onnx.file import OnnxFile
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.preprocessing import Origin, Preprocess, default_preprocess
+from vgg16gpu.io.shown import shown
+
+PREPROCESS_KEY: Final = "vgg16gpu.preprocess"
+MEAN_KEY: Final = "vgg16gpu.mean"
+STD_KEY: Final = "vgg16gpu.std"
+LABELS_KEY: Final = "vgg16gpu.labels"
+NOTE_KEY: Final = "vgg16gpu.note"
+
+RANDOM_NOTE: Final = "random weights: the names mean nothing"
+
+
+def metadata_of(file: OnnxFile) -> Mapping[str, str]:
+    """The metadata of an ONNX file."""
+    return {entry.key: entry.value for entry in file.model.metadata_props}
+
+
+def encoded(metadata: Mapping[str, str]) -> bytes:
+    """The end of an ONNX file that has this metadata; behind a whole file it adds the metadata to it."""
+    entries = [StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
+    return bytes(ModelProto(metadata_props=entries).SerializeToString())
+
+
+def model_preprocess(path: str | Path, metadata: Mapping[str, str], graph: Graph, shape: Shape) -> Preprocess:
+    """What is done to pictures by the metadata of a model file, else by what its simplified graph lets assume.
+
+    `shape` is (N, C, H, W). Raises ModelError for metadata that is wrong or of another number of channels.
+    """
+    try:
+        found = _preprocess_in(path, metadata, shape[1])
+    except InputError as error:
+        raise ModelError(f"{path}: its metadata '{_used_key(metadata)}' is wrong: {error}; correct it") from error
+    return found or assumed(graph, shape)
+
+
+def metadata_list(metadata: Mapping[str, str], key: str, path: str | Path) -> list[Any]:
+    """A JSON list of the metadata; empty without that key. Raises ModelError."""
+    try:
+        values = json.loads(metadata.get(key, "[]"))
+    except ValueError:
+        values = None
+    if not isinstance(values, list):
+        raise ModelError(f"{path}: its metadata '{key}' is {shown(metadata[key])}, expected a JSON list")
+    return values
+
+
+def _preprocess_in(path: str | Path, metadata: Mapping[str, str], channels: int) -> Preprocess | None:
+    if PREPROCESS_KEY in metadata:
+        found = Preprocess.from_json(metadata[PREPROCESS_KEY]).with_origin(Origin("file"))
+    elif MEAN_KEY in metadata or STD_KEY in metadata:
+        usual = default_preprocess(channels)
+        mean, std = (tuple(metadata_list(metadata, key, path)) for key in (MEAN_KEY, STD_KEY))
+        found = replace(
+            usual, mean=mean if MEAN_KEY in metadata else usual.mean, std=std if STD_KEY in metadata else usual.std
+        )
+        missing = [key for key in (MEAN_KEY, STD_KEY) if key not in metadata]
+        found = found.with_origin(
+            Origin("assumed", f"the file's metadata has no {missing[0]}") if missing else Origin("file")
+        )
+    else:
+        return None
+    if found.channels != channels:
+        raise InputError(f"it is of {found.channels} channels, the model takes {channels}")
+    return found
+
+
+def _used_key(metadata: Mapping[str, str]) -> str:
+    return next(key for key in (PREPROCESS_KEY, MEAN_KEY, STD_KEY) if key in metadata)

@@ -1,0 +1,240 @@
+"""An ONNX node as the rules see it: operands that are computed at run time, and operands that are constants."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import Array, Op, Shape
+from vgg16gpu.compiler.onnx.file import Constant
+from vgg16gpu.compiler.onnx.folding.budget import Memory
+from vgg16gpu.compiler.onnx.folding.fold import OpenShape, has_marks
+
+FLOAT32_REMEDY: Final = "export the model in float32"
+EXPORT_AGAIN: Final = "the file is broken, export the model again"
+
+
+class RefusalError(Exception):
+    """Why a node is not supported, and what to do about it."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+
+
+class MisfitError(RefusalError):
+    """A node that does not fit the size of the input; `op` might for another one."""
+
+    def __init__(self, reason: str, op: Op) -> None:
+        super().__init__(reason, "export the model for another input size")
+        self.op = op
+
+
+class UnknownShapeError(Exception):
+    """A rule needs the shape of a value that a refused node computes, so nothing can be said of its node."""
+
+
+class Value(NamedTuple):
+    """A run-time value. Its shape is None behind a refused node."""
+
+    name: str
+    shape: OpenShape | None
+
+
+Operand: TypeAlias = Value | Constant | None
+
+
+class Integers(NamedTuple):
+    """What QuantizeLinear makes of a run-time value: a real number is (q - zero) * scale."""
+
+    scale: float
+    zero: int
+    dtype: np.dtype[Any]
+
+
+@dataclass
+class Scope:
+    """What rules add to a graph beside ops.
+
+    constants: float constants that general ops read. known: outputs of nodes that are constants.
+    integers: run-time values that are integers in the file; as values of the graph they are the real numbers meant.
+    rows: run-time values (N * rows, F) in the file, N open; as values of the graph they are (N, rows, F).
+    steps: of weights that the file holds as integers, in a shape that broadcasts to theirs. taken: every name of the
+    model.
+    """
+
+    taken: set[str]
+    memory: Memory = field(default_factory=Memory)
+    constants: dict[str, Array] = field(default_factory=dict)
+    known: dict[str, Constant] = field(default_factory=dict)
+    integers: dict[str, Integers] = field(default_factory=dict)
+    steps: dict[str, Array] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self, stem: str) -> str:
+        """A name that no other value has."""
+        for number in itertools.count():
+            name = f"{stem}.{number}"
+            if name not in self.taken:
+                self.taken.add(name)
+                return name
+        raise AssertionError
+
+    def hold(self, name: str, array: Array) -> str:
+        """Make a constant an operand of general ops."""
+        if not array.flags.c_contiguous:
+            self.memory.take(array.shape, array.dtype)
+        self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return name
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A node with every name looked up."""
+
+    opset: int
+    attributes: Mapping[str, Any]
+    names: tuple[str, ...]  # of the operands; "" where one is left out
+    operands: tuple[Operand, ...]
+    y: str
+    extra_outputs: tuple[str, ...]  # after y
+    read: frozenset[str]  # values that the model needs
+    scope: Scope
+
+    def operand(self, index: int) -> Operand:
+        """Operand `index`, or None when it is left out."""
+        return self.operands[index] if index < len(self.operands) else None
+
+    @property
+    def x(self) -> str:
+        """Name of the first operand."""
+        return self.value(0)
+
+    @property
+    def shape(self) -> OpenShape:
+        """Shape of the first operand."""
+        return self.shape_of(0)
+
+    @property
+    def fixed(self) -> Shape | None:
+        """Shape of the first operand if the model leaves nothing open."""
+        return None if None in self.shape else cast(Shape, self.shape)
+
+    @property
+    def rank(self) -> int | None:
+        """Dimensions of the first operand, if known."""
+        return None if self.is_unknown(0) else len(self.shape)
+
+    @property
+    def used_outputs(self) -> tuple[str, ...]:
+        """Outputs after y that the model needs."""
+        return tuple(name for name in self.extra_outputs if name in self.read)
+
+    def is_constant(self, index: int) -> bool:
+        """Whether an operand is a constant."""
+        return isinstance(self.operand(index), np.ndarray)
+
+    def is_unknown(self, index: int) -> bool:
+        """Whether an operand is a value behind a refused node."""
+        operand = self.operand(index)
+        return isinstance(operand, Value) and operand.shape is None
+
+    def is_number(self, index: int) -> bool:
+        """Whether an operand has one element."""
+        return all(dim == 1 for dim in self.shape_of(index))
+
+    def shape_of(self, index: int) -> OpenShape:
+        """Shape of an operand that is there. Raises UnknownShapeError behind a refused node."""
+        operand = self._present(index)
+        if operand.shape is None:
+            raise UnknownShapeError
+        return operand.shape
+
+    def value(self, index: int, what: str = "operand") -> str:
+        """An operand for an op that reads values: the name of a run-time value, or of a constant of the graph."""
+        if isinstance(self._present(index), Value):
+            return self.names[index]
+        return self.scope.hold(self.names[index], self.weight(index, what))
+
+    def constant(self, index: int) -> Constant | None:
+        """An operand that must be a constant, or None when it is left out."""
+        operand = self.operand(index)
+        if isinstance(operand, Value):
+            raise RefusalError(f"its operands '{operand.name}' are computed at run time", "they must be constants")
+        return operand
+
+    def weight(self, index: int, what: str) -> Array:
+        """A constant operand of float32 that must be there."""
+        array = self.constant(index)
+        if array is None:
+            raise RefusalError(f"it has no {what}", EXPORT_AGAIN)
+        if array.dtype != np.float32:
+            raise RefusalError(f"its {what} has element type {array.dtype}", FLOAT32_REMEDY)
+        if array.size == 0:
+            raise RefusalError(f"its {what} of shape {array.shape} is empty", EXPORT_AGAIN)
+        return cast(Array, array)
+
+    def weight_steps(self, index: int, *, transposed: bool = False) -> Array | None:
+        """The steps of a weight that the file holds as integers: one for each output, its first dimension.
+
+        None where there are none, or steps of another dimension. `transposed`: the weight is a matrix (IN, OUT).
+        """
+        steps, shape = self.scope.steps.get(self.names[index]), cast(Shape, self.shape_of(index))
+        if steps is None:
+            return None
+        steps, shape = (steps.T, shape[::-1]) if transposed else (steps, shape)
+        if math.prod(steps.shape[1:]) != 1:
+            return None
+        return np.ascontiguousarray(np.broadcast_to(steps.reshape(-1), shape[:1]))
+
+    def integers(self, index: int, what: str) -> tuple[int, ...] | None:
+        """A constant operand that is a list of whole numbers (or one), or None when it is left out."""
+        array = self.constant(index)
+        if array is None:
+            return None
+        if array.ndim > 1 or array.dtype.kind not in "iu":
+            raise RefusalError(f"its {what} are {array.dtype} of shape {array.shape}, not whole numbers", EXPORT_AGAIN)
+        if has_marks(array):
+            raise RefusalError(f"its {what} depend on a dimension that is open", "export with fixed sizes")
+        return tuple(int(number) for number in array.reshape(-1))
+
+    def axes(self, index: int, since: int) -> tuple[int, ...] | None:
+        """Axes from an attribute, from operand `index` since an opset, as they are."""
+        if self.opset < since:
+            found = self.attributes.get("axes")
+            return None if found is None else tuple(found)
+        return self.integers(index, "axes")
+
+    def axis(self, default: int, rank: int) -> int:
+        """The attribute `axis`, counted from the front."""
+        return positive_axis(self.attributes.get("axis", default), rank)
+
+    def flag(self, name: str) -> bool:
+        """An attribute that is 0, the default, or 1."""
+        value = self.attributes.get(name, 0)
+        if value not in (0, 1):
+            raise RefusalError(f"{name} is {value}", "0 or 1 is needed")
+        return bool(value)
+
+    def only(self, name: str, accepted: object, default: object, remedy: str) -> None:
+        """Refuse any value of an attribute but the accepted one."""
+        value = self.attributes.get(name, default)
+        if value != accepted:
+            raise RefusalError(f"{name} is {value}, only {accepted} is supported", remedy)
+
+    def _present(self, index: int) -> Value | Constant:
+        operand = self.operand(index)
+        if operand is None:
+            raise RefusalError(f"its operand {index} is left out", EXPORT_AGAIN)
+        return operand
+
+
+def positive_axis(axis: int, rank: int) -> int:
+    """An axis counted from the front, for a value of `rank` dimensions."""
+    if not -rank <= axis < rank:
+        raise RefusalError(f"axis is {axis} for {rank} dimensions", EXPORT_AGAIN)
+    return axis % rank

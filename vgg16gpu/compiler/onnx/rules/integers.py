@@ -1,0 +1,85 @@
+"""Rules of quantised models: QuantizeLinear and DequantizeLinear of run-time values.
+
+In the graph an integer value is the real number that it means, so rounding is an op, Elementwise "quantise", and
+DequantizeLinear is none. Operators that compute with the integers themselves are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import Elementwise, Identity, Op
+from vgg16gpu.compiler.onnx.file import Constant
+from vgg16gpu.compiler.onnx.folding.budget import FoldError
+from vgg16gpu.compiler.onnx.folding.qdq import BYTES, check_attributes, zero_point
+from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Integers, Node, RefusalError, UnknownShapeError
+
+QDQ_REMEDY: Final = "export the QuantizeLinear/DequantizeLinear (QDQ) form of the model, or the float32 model"
+ON_INTEGERS: Final = frozenset(  # operators whose operands are integers
+    ["ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"]
+)
+CARRIERS: Final = frozenset(  # operators that may have integers between QuantizeLinear and DequantizeLinear
+    ["Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
+)
+_PER_TENSOR: Final = "quantise run-time values to int8 or uint8, per tensor, or export the float32 model"
+
+
+def quantize_linear(node: Node) -> Op:
+    """QuantizeLinear of a run-time value: rounding, saturation, and back to real numbers."""
+    zero = node.constant(2)
+    kind = _checked(node, zero)
+    integers = Integers(_scale(node), _zero(zero), kind)
+    node.scope.integers[node.y] = integers
+    limits = np.iinfo(kind)
+    numbers = (integers.scale, float(limits.min - integers.zero), float(limits.max - integers.zero))
+    return Elementwise(node.x, node.y, (node.y,), (), "quantise", numbers)
+
+
+def dequantize_linear(node: Node) -> Op:
+    """DequantizeLinear of what QuantizeLinear gives, with the same scale and zero point."""
+    if node.is_unknown(0):
+        raise UnknownShapeError
+    found = node.scope.integers.get(node.x)
+    if found is None:
+        raise RefusalError(f"its operand '{node.x}' is float32", EXPORT_AGAIN)
+    zero = node.constant(2)
+    _check_attributes(node)
+    if (_scale(node), _zero(zero)) != found[:2] or (zero is not None and zero.dtype != found.dtype):
+        raise RefusalError(f"its scale or zero point is not that with which '{node.x}' is quantised", QDQ_REMEDY)
+    return Identity(node.x, node.y, (node.y,))
+
+
+def _checked(node: Node, zero: Constant | None) -> np.dtype[np.int8]:
+    """The type of the integers."""
+    _check_attributes(node)
+    try:
+        return zero_point(node.attributes, zero).dtype
+    except FoldError as error:
+        raise RefusalError(str(error), _PER_TENSOR) from error
+
+
+def _check_attributes(node: Node) -> None:
+    try:
+        check_attributes(node.attributes)
+    except FoldError as error:
+        raise RefusalError(str(error), _PER_TENSOR) from error
+
+
+def _scale(node: Node) -> float:
+    scale = node.weight(1, "scale")
+    if scale.size != 1:
+        raise RefusalError(f"its scale has shape {scale.shape}, one for a part each", _PER_TENSOR)
+    number = float(scale.reshape(-1)[0])
+    if not (np.isfinite(number) and number > 0):
+        raise RefusalError(f"its scale is {number}", EXPORT_AGAIN)
+    return number
+
+
+def _zero(zero: Constant | None) -> int:
+    if zero is None:
+        return 0
+    if zero.size != 1 or zero.dtype not in BYTES:
+        raise RefusalError(f"its zero point is {zero.dtype} of shape {zero.shape}", _PER_TENSOR)
+    return int(zero.reshape(-1)[0])

@@ -1,0 +1,127 @@
+"""Rules of operators that compute each element by itself, and of softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from onnx import TensorProto
+
+from vgg16gpu.compiler.graph.ops import AxisSoftmax, Elementwise, Identity, Op, Relu, Softmax
+from vgg16gpu.compiler.onnx.file import element_type
+from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, Node, RefusalError
+
+MAX_OPERANDS = 5  # of one Elementwise
+
+
+def relu(node: Node) -> Op:
+    """Relu; of what is neither a matrix nor a feature map a Clip from 0."""
+    if node.rank in (None, 2, 4):
+        return Relu(node.x, node.y, (node.y,))
+    return Elementwise(node.x, node.y, (node.y,), (), "clip", (0.0, math.inf))
+
+
+def leaky_relu(node: Node) -> Op:
+    """LeakyRelu."""
+    alpha = float(node.attributes.get("alpha", 0.01))
+    return Elementwise(node.x, node.y, (node.y,), (), "leaky_relu", (alpha,))
+
+
+def clip(node: Node) -> Op:
+    """Clip: attributes before opset 11, operands since; a bound that is left out is infinite."""
+    if node.opset < 11:
+        low, high = (float(node.attributes.get(*item)) for item in (("min", -math.inf), ("max", math.inf)))
+        return Elementwise(node.x, node.y, (node.y,), (), "clip", (low, high))
+    bounds = [node.operand(1), node.operand(2)]
+    if all(bound is None or isinstance(bound, np.ndarray) for bound in bounds):
+        low, high = _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
+        return Elementwise(node.x, node.y, (node.y,), (), "clip", (low, high))
+    names = []
+    for index, missing in ((1, -math.inf), (2, math.inf)):
+        if node.operand(index) is None:
+            names.append(node.scope.hold(node.scope.fresh(node.y), np.array(missing, np.float32)))
+        elif not node.is_number(index):
+            raise RefusalError(
+                f"its bound '{node.names[index]}' has shape {node.shape_of(index)}", "one number is needed"
+            )
+        else:
+            names.append(node.value(index, "bound"))
+    return Elementwise(node.x, node.y, (node.y,), tuple(names), "clip")
+
+
+def _bound(node: Node, index: int, missing: float) -> float:
+    if node.operand(index) is None:
+        return missing
+    array = node.weight(index, "bound")
+    if array.size != 1:
+        raise RefusalError(f"its bound has shape {array.shape}", "one number is needed")
+    return float(array.reshape(-1)[0])
+
+
+def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[Node], Op | tuple[Op, ...]]:
+    """Add, Sub, Mul, Div of two operands, and Sum of any number of them, all broadcast to each other."""
+
+    def rule(node: Node) -> Op | tuple[Op, ...]:
+        names = [node.value(index) for index in range(len(node.operands))]
+        if node.is_constant(0) and function in ("add", "mul"):
+            names.sort(key=lambda name: name in node.scope.constants)  # what is computed comes first
+        if len(names) == 1:
+            return Identity(names[0], node.y, (node.y,))
+        ops = []
+        while len(names) > MAX_OPERANDS:
+            y = node.scope.fresh(node.y)
+            ops.append(Elementwise(names[0], y, (y,), tuple(names[1:MAX_OPERANDS]), function))
+            names = [y, *names[MAX_OPERANDS:]]
+        return *ops, Elementwise(names[0], node.y, (node.y,), tuple(names[1:]), function)
+
+    return rule
+
+
+def identity(node: Node) -> Op:
+    """Identity."""
+    return Identity(node.x, node.y, (node.y,))
+
+
+def dropout(node: Node) -> Op:
+    """Dropout at inference: x. The ratio means nothing then; the mask is all ones, of which ONNX says so from 12 on."""
+    training = node.constant(2)
+    if training is not None and training.any():
+        raise RefusalError("training_mode is true", "export with model.eval()")
+    for mask in node.used_outputs:
+        if node.fixed is None or node.opset < 12:
+            raise RefusalError(f"its mask '{mask}' is used", "export with model.eval(), opset 12 or later, fixed sizes")
+        node.scope.memory.take(node.fixed, np.dtype(np.bool_))
+        node.scope.known[mask] = np.ones(node.fixed, np.bool_)
+    return identity(node)
+
+
+def cast(node: Node) -> Op:
+    """Cast between float32 and float16: values are float32 here whatever the model calls them."""
+    to = node.attributes.get("to", TensorProto.UNDEFINED)
+    if to not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        raise RefusalError(f"it casts to {element_type(to)}", FLOAT32_REMEDY)
+    return identity(node)
+
+
+def softmax(node: Node) -> Op:
+    """Softmax."""
+    return _softmax(node, log=False)
+
+
+def log_softmax(node: Node) -> Op:
+    """LogSoftmax."""
+    return _softmax(node, log=True)
+
+
+def _softmax(node: Node, *, log: bool) -> Op:
+    """Before opset 13 over all dimensions from the axis (1) on, since over one (the last)."""
+    rank = len(node.shape)
+    axis = node.axis(1 if node.opset < 13 else -1, rank)
+    last = rank - 1 if node.opset < 13 else axis
+    if axis == 0 and node.shape[0] is None:
+        raise RefusalError("axis is 0", "an open batch cannot be mixed, use the last axis of (N, F), 1 or -1")
+    if rank == 2 and axis == last == 1 and not log:
+        return Softmax(node.x, node.y, (node.y,))
+    return AxisSoftmax(node.x, node.y, (node.y,), axis, last, log)

@@ -1,0 +1,135 @@
+"""The planner: a graph and the facts of a device in, programs out. Pure: needs no GPU, decides everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from vgg16gpu.compiler.graph.ops import Gemm, Graph, Op, Shape, Transpose, with_operands
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering import lowerings
+from vgg16gpu.compiler.lowering.base import Constants, Scaling, WeightArena
+from vgg16gpu.compiler.lowering.layout import preprocess, scales
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Calibration, Plan, WeightPlan
+from vgg16gpu.program.values import Pointer
+
+
+def make_plan(
+    graph: Graph,
+    facts: DeviceFacts,
+    input_shapes: Sequence[Shape] | Mapping[str, Shape],
+    options: PlanOptions | None = None,
+) -> Plan:
+    """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
+
+    A mapping has the shape of each input, for one program. Raises ModelError when the graph does not fit an input
+    shape, and when the precision cannot be had.
+    """
+    options = options or PlanOptions()
+    if isinstance(input_shapes, Mapping):
+        return _float32_plan(_with_stored_inputs(graph), facts, [input_shapes], replace(options, kernels="ffma"))
+    shapes = sorted(input_shapes, key=lambda shape: shape[0])
+    path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), options)
+    if path.splits_float32 and _runs_alone(graph, shapes[0]):
+        return _split_plan(path, shapes, options)
+    if path.splits_float32:
+        return _float32_plan(graph, facts, shapes, replace(options, kernels="ffma"))
+    return _plain_plan(path, shapes, options)
+
+
+def _with_stored_inputs(graph: Graph) -> Graph:
+    """The graph with a copy of every further input that a kernel reads which knows the NHWC layout alone."""
+    copies: dict[str, Op] = {}
+    ops = []
+    for op in graph.ops:
+        if not any(lowering.free for lowering in lowerings(op)):
+            for item in graph.others:
+                if item.name in op.operands:
+                    order = tuple(range(len(item.shape)))
+                    y = f"{item.name}/stored"
+                    copies.setdefault(item.name, Transpose(item.name, y, (y,), order))
+            op = with_operands(op, [copies[name].y if name in copies else name for name in op.operands])  # noqa: PLW2901
+        ops.append(op)
+    return replace(graph, ops=(*copies.values(), *ops))
+
+
+def _float32_plan(
+    graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
+) -> Plan:
+    return _plain_plan(choose_path(graph, facts, infer_shapes(graph, shapes[0]), options), shapes, options)
+
+
+def _plain_plan(path: Path, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions) -> Plan:
+    arena = WeightArena()
+    normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
+    scheduler = Scheduler(path, _constants(path, arena), _held(path.graph, arena), normalise, options.keep_values)
+    programs = tuple(scheduler.program(shape) for shape in shapes)
+    return Plan(_weight_plan(arena), programs, families=path.families)
+
+
+def _runs_alone(graph: Graph, shape: Shape) -> bool:
+    """Whether one image can be run by itself, as the second pass of float32 pairs does."""
+    try:
+        infer_shapes(graph, (1, *shape[1:]))
+    except ModelError:
+        return False
+    return True
+
+
+def _split_plan(path: Path, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
+    """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
+    arena = WeightArena()
+    normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
+    held = _held(path.graph, arena)
+    path = path.with_scalings(_scalings(path, arena))
+    constants = _constants(path, arena)
+    exact = path.on_ffma()
+    scheduler = Scheduler(path, constants, held, normalise, options.keep_values)
+    programs = tuple(scheduler.program(shape) for shape in shapes)
+    kept = max(program.activations_nbytes for program in programs) if options.keep_values else 0
+    exact_scheduler = Scheduler(exact, _constants(exact, arena), held, normalise, keep_values=False, reserved=kept)
+    single = 1, *shapes[0][1:]
+    observing = exact_scheduler.program(single, observed=path.scalings)
+    if options.samples is None:
+        raise ModelError(
+            "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
+        )
+    calibration = Calibration(observing, options.samples(), tuple(arena.finish))
+    return Plan(_weight_plan(arena), programs, calibration, exact_scheduler.program(single), path.families)
+
+
+def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
+    """Where the constants lie that general ops read."""
+    return {name: arena.add(array) for name, array in graph.constants.items()}
+
+
+def _weight_plan(arena: WeightArena) -> WeightPlan:
+    return WeightPlan(tuple(arena.uploads), arena.nbytes, arena.staging_nbytes)
+
+
+def _scalings(path: Path, arena: WeightArena) -> dict[str, Scaling]:
+    """Room for the scales of every value that an op on tensor cores reads or writes."""
+    names: dict[str, bool] = {}
+    for op in path.graph.ops:
+        if path.lowerings[op.y].family != "ffma":
+            names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == path.graph.input.name
+            names.setdefault(op.y, False)
+    return {name: scales.reserve(path.shapes[name][1], uniform, arena) for name, uniform in names.items()}
+
+
+def _constants(path: Path, arena: WeightArena) -> dict[str, Constants]:
+    """The weights of every op, in order; scales are chosen on the way, each once what it depends on is known."""
+    scaled = path.scalings.get(path.graph.input.name)
+    if scaled:
+        arena.finish.append(scales.choose(scaled))
+    constants = {}
+    for layer in path.layers(path.shapes):
+        constants[layer.op.y] = path.lowerings[layer.op.y].weights(layer, arena)
+        if layer.y_scaling:
+            arena.finish.append(scales.choose(layer.y_scaling))
+    return constants

@@ -1,0 +1,312 @@
+"""One batch size of a path as a program: elements and places of values, conversions where they do not meet, steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+from vgg16gpu.compiler.graph.ops import Flatten, Gemm, MultiOp, Op, Shape, Softmax
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.layout import convert, layout, scales
+from vgg16gpu.compiler.planner.selection import Path
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Control, Entry, InputSlot, Program
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+
+WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
+LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt
+
+_Buffer: TypeAlias = tuple[str, str]  # (what it is for, name): an ONNX name may be anything
+_BLOCK: _Buffer = ("block", "")  # the raw inputs, the control words, the outputs
+_ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row for each image
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Makes the programs of a path.
+
+    `constants` are the weights of each op, `held` the places of the graph's constants, `normalisation` the constants of
+    the entry for bytes. With `keep_values` no buffer is used twice. `reserved`: bytes at the start of the activation
+    arena that are left alone.
+    """
+
+    path: Path
+    constants: Mapping[str, Constants]
+    held: Mapping[str, Pointer]
+    normalisation: Constants | None
+    keep_values: bool
+    reserved: int = 0
+
+    def program(
+        self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, Scaling] | None = None
+    ) -> Program:
+        """The program for inputs of this shape. With `observed` it also notes the largest magnitudes of these values.
+
+        Raises ModelError for values beyond the kernels' indices.
+        """
+        shapes = infer_shapes(self.path.graph, input_shape)
+        _check_sizes(shapes)
+        return _Schedule(self, shapes, observed or {}).program()
+
+
+class _Schedule:
+    """The work on one program: sizes first, then places, then steps."""
+
+    def __init__(self, scheduler: Scheduler, shapes: Mapping[str, Shape], observed: Mapping[str, Scaling]) -> None:
+        self.path, self.shapes, self.observed = scheduler.path, shapes, observed
+        self.graph = self.path.graph
+        self.constants, self.normalisation = scheduler.constants, scheduler.normalisation
+        self.held = scheduler.held
+        self.keep_values, self.reserved = scheduler.keep_values, scheduler.reserved
+        self.layers = list(self.path.layers(shapes))
+        self.readers: dict[str, list[Layer]] = {}
+        for layer in self.layers:
+            for name in dict.fromkeys(layer.op.operands):
+                self.readers.setdefault(name, []).append(layer)
+        self.input_shape = shapes[self.graph.input.name]
+        self.producers = {op.y: op for op in self.graph.ops}
+        self.batch = self.input_shape[0] if len(self.input_shape) in _ROWS else 1
+        self.elements = self._elements()
+        converted = {
+            name for layer in self.layers for name, other in self._converted(layer).items() if other in WATCHED
+        }
+        stored = {name for name, element in self.elements.items() if element in WATCHED}
+        self.watched = tuple(name for name in self.shapes if name in stored | converted)
+        self._place()
+
+    def program(self) -> Program:
+        steps: list[Step] = []
+        for layer in self.layers:
+            if not self.path.lowerings[layer.op.y].reads_input:
+                steps += self._op_steps(layer)
+            steps += self._observe(layer.op.y)
+        for y in self.outputs:
+            steps += self._to_output(y)
+        names = (self.graph.input.name, *(op.y for op in self.graph.ops))
+        stored = [name for name in names if name in self.values]
+        return Program(
+            batch=self.batch,
+            input=self._input_slot(),
+            control=self.control,
+            steps=tuple(steps),
+            outputs=self.outputs,
+            output_end=self.output_end,
+            activations_nbytes=self.activations_nbytes,
+            values=tuple(self.values[name] for name in stored),
+            others=tuple(self.values[other.name] for other in self.graph.others),
+        )
+
+    # What is stored how
+
+    @property
+    def takes_input(self) -> bool:
+        """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
+        return self.path.lowerings[self.layers[0].op.y].reads_input
+
+    @property
+    def _stays_raw(self) -> bool:
+        """Whether the kernels read the input where the host left it: it is no matrix and no feature map."""
+        return len(self.input_shape) not in _ROWS
+
+    def _elements(self) -> dict[str, Element]:
+        """The element of every stored value."""
+        found = {} if self.takes_input else {self.graph.input.name: Element.F32}
+        for layer in self.layers:
+            readers = self.readers.get(layer.op.y, [])
+            wanted = self.path.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
+            found[layer.op.y] = self.path.lowerings[layer.op.y].gives(layer, wanted)
+        return found
+
+    def _converted(self, layer: Layer) -> dict[str, Element]:
+        """The elements that operands are converted to for this op, by name, without those that are read as stored."""
+        takes = self.path.lowerings[layer.op.y].takes(layer)
+        stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
+        return {name: takes[0] for name, element in stored.items() if element not in takes}
+
+    def _layout(self, name: str) -> Layout:
+        """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
+        if len(self.shapes[name]) not in _ROWS:
+            return Layout.PLAIN
+        if name == self.graph.input.name or self.elements[name] is not Element.F32:
+            return Layout.NHWC
+        lowerings = [
+            self.path.lowerings[name],
+            *(self.path.lowerings[reader.op.y] for reader in self.readers.get(name, ())),
+        ]
+        return Layout.PLAIN if all(lowering.free for lowering in lowerings) else Layout.NHWC
+
+    def _value(self, name: str, element: Element, pointer: Pointer) -> Value:
+        scaling = self.path.scalings.get(name)
+        return Value(
+            name,
+            self.shapes[name],
+            self._layout(name),
+            pointer,
+            element,
+            scaling.scale if scaling and element is Element.F16_PAIR else None,
+            self.path.steps.get(name, 1.0),
+        )
+
+    # Where it lies
+
+    def _place(self) -> None:
+        """Fix the places of all buffers of the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
+        raw_nbytes = sum(aligned(4 * math.prod(self.shapes[item.name])) for item in self.graph.inputs)
+        counters = [self.path.lowerings[layer.op.y].counters(layer) for layer in self.layers]
+        lowest = LOWEST_OF_PAIRS if self.path.splits_float32 else 0.0
+        error = _at(raw_nbytes + 4 * sum(counters))
+        self.control = Control(_at(raw_nbytes), error, self.batch, self.watched, lowest)
+        offsets, end = [], aligned(self.control.end)
+        for name in self.graph.outputs:
+            offsets.append(end)
+            end += aligned(4 * math.prod(self.shapes[name]))
+        places, self.activations_nbytes = self._assign(end)
+        start = places[_BLOCK].offset
+        self.raw_end = start + raw_nbytes
+        self.output_end = start + end
+        self.control = replace(self.control, counters=_at(self.raw_end), error=_at(start + self.control.error.offset))
+        firsts = [self.raw_end + 4 * before for before in accumulate(counters, initial=0)][:-1]
+        self.counters = {layer.op.y: _at(first) for layer, first in zip(self.layers, firsts, strict=True)}
+        self.places = places
+        self.values = {
+            name: self._value(name, element, places["value", name])
+            for name, element in self.elements.items()
+            if ("value", name) in places
+        }
+        self.outputs = tuple(
+            Value(name, self.shapes[name], Layout.PLAIN, _at(start + offset))
+            for name, offset in zip(self.graph.outputs, offsets, strict=True)
+        )
+        self.values |= {value.name: value for value in self.outputs if value.name not in self.values}
+        self.values |= {
+            name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()
+        }
+        for other in self.graph.others:
+            self.values[other.name] = Value(other.name, self.shapes[other.name], Layout.PLAIN, _at(start))
+            start += aligned(self.values[other.name].nbytes)
+        if self._stays_raw:
+            name = self.graph.input.name
+            self.values[name] = Value(name, self.input_shape, Layout.PLAIN, _at(start))
+
+    def _assign(self, block_nbytes: int) -> tuple[dict[_Buffer, Pointer], int]:
+        end = len(self.graph.ops) + 1
+        last_use = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.operands}
+        born = {op.y: step for step, op in enumerate(self.graph.ops, 1)} | {self.graph.input.name: 0}
+        keep = set(born) if self.keep_values else set(self.graph.outputs)
+        lives = {_BLOCK: Lifetime(block_nbytes, 0, end)}
+        for name, element in self.elements.items():
+            if not self._writes_output(name) and not (self._stays_raw and name == self.graph.input.name):
+                last = end if name in keep else last_use.get(name, born[name])
+                lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, born[name], last)
+        for step, layer in enumerate(self.layers, 1):
+            for name, other in self._converted(layer).items():
+                place = "converted", f"{layer.op.y}\0{name}"
+                lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
+            if nbytes := self.path.lowerings[layer.op.y].workspace_nbytes(layer):
+                lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
+        for name in self.graph.outputs:
+            if self._needs_float(name):
+                lives["float", name] = Lifetime(self._value(name, Element.F32, _at(0)).nbytes, end, end)
+        if self.keep_values:
+            lives = {buffer: replace(life, first=0, last=end) for buffer, life in lives.items()}
+        offsets, size = assign_offsets(tuple(lives.values()))
+        first = aligned(self.reserved)
+        return {buffer: _at(first + offset) for buffer, offset in zip(lives, offsets, strict=True)}, first + size
+
+    def _writes_output(self, name: str) -> bool:
+        """Whether the op that computes `name` can write the output itself: it is plain, or a matrix that none reads."""
+        producer = self.producers.get(name)
+        if producer and name in self.graph.outputs and self._layout(name) is Layout.PLAIN:
+            return True
+        read = name in self.readers
+        if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not Element.F32:
+            return False
+        aligned_rows = self.shapes[name][-1] % self.path.lowerings[name].output_alignment == 0
+        return name in self.graph.outputs and aligned_rows and not read
+
+    def _needs_float(self, name: str) -> bool:
+        """Whether an output is stored as something else than float32 first."""
+        return self.elements.get(name, Element.F32) is not Element.F32
+
+    # What is launched
+
+    def _op_steps(self, layer: Layer) -> list[Step]:
+        op, steps = layer.op, []
+        read = {name: self.values[name] for name in op.operands}
+        for name, element in self._converted(layer).items():
+            converted = self._value(name, element, self.places["converted", f"{op.y}\0{name}"])
+            steps.append(convert.convert(read[name], converted, self._maxima(name)))
+            read[name] = converted
+        x = tuple(read[name] for name in op.operands) if isinstance(op, MultiOp) else read[op.x]
+        lowering = self.path.lowerings[op.y]
+        steps += lowering.steps(layer, x, self.values[op.y], self.constants[op.y], self._op_places(op))
+        return steps
+
+    def _op_places(self, op: Op) -> Places:
+        workspace = self.places.get(("workspace", op.y), self.places[_BLOCK])
+        return Places(workspace, self.control, self.counters[op.y], self._maxima(op.y))
+
+    def _maxima(self, name: str) -> Pointer:
+        """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""
+        return self.control.maxima(self.watched.index(name)) if name in self.watched else self.control.error
+
+    def _observe(self, name: str) -> list[Step]:
+        if name not in self.observed:
+            return []
+        return [scales.observe(self.values[name], self.observed[name])]
+
+    def _to_output(self, y: Value) -> list[Step]:
+        """What brings a stored value into the plain form of an output."""
+        value = self.values[y.name]
+        if value is y:
+            return []
+        steps = []
+        if self._needs_float(y.name):
+            plain = self._value(y.name, Element.F32, self.places["float", y.name])
+            steps.append(convert.convert(value, plain, self._maxima(y.name)))
+            value = plain
+        return [*steps, layout.from_nhwc(value, y, (y.name,), "output to ONNX layout")]
+
+    def _input_slot(self) -> InputSlot:
+        name = self.graph.input.name
+        size = math.prod(self.shapes[name])
+        entries = {"float32": self._entry("float32", 4 * size, None)}
+        if self.normalisation:
+            scale, shift = self.normalisation
+            entries["uint8"] = self._entry("uint8", size, (scale, shift))
+        return InputSlot(name, self.shapes[name], entries)
+
+    def _entry(self, element_type: str, nbytes: int, normalisation: tuple[Pointer, Pointer] | None) -> Entry:
+        source = Source(_at(self.raw_end - aligned(nbytes)), element_type, normalisation)
+        if self.takes_input:
+            layer = self.layers[0]
+            y, constants = self.values[layer.op.y], self.constants[layer.op.y]
+            steps = self.path.lowerings[layer.op.y].steps(layer, source, y, constants, self._op_places(layer.op))
+        elif self._stays_raw:
+            steps = ()
+        else:
+            stored = self.values[self.graph.input.name]
+            steps = (layout.take_in(source, stored, self.control.status), *self._observe(stored.name))
+        return Entry(source.pointer, nbytes, steps)
+
+
+def _check_sizes(shapes: Mapping[str, Shape]) -> None:
+    """The kernels count the elements of an image and the 16-byte vectors of a value in 32 bits."""
+    for name, shape in shapes.items():
+        rows = len(shape) in _ROWS
+        stored = math.prod(Value(name, shape, Layout.NHWC, _at(0), Element.F16).stored_shape if rows else shape)
+        if stored // (max(shape[0], 1) if rows else 1) >= 1 << 31 or stored >= 1 << 33:
+            raise ModelError(
+                f"value '{name}' of shape {shape} is too large: an image may have 2^31 values, a batch 2^33; "
+                "use a smaller image or batch"
+            )
+
+
+def _at(offset: int) -> Pointer:
+    return Pointer(Arena.ACTIVATIONS, offset)

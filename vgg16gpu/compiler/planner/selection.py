@@ -1,0 +1,165 @@
+"""Which kernels compute a graph: one lowering for each op, chosen by what the device can do, not by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from vgg16gpu.compiler.choices import FAMILIES
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.lowering import lowerings
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Scaling
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+from vgg16gpu.errors import ModelError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.program.device_properties import DeviceFacts
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """A graph with a lowering for each op. `shapes` are those of the smallest batch.
+
+    The graph may have a ConvChain in place of its first two ops; `quantised` knows their parts.
+    """
+
+    graph: Graph
+    facts: DeviceFacts
+    shapes: Mapping[str, Shape]
+    precision: str
+    lowerings: Mapping[str, Lowering]  # by the name of the op's result
+    scalings: Mapping[str, Scaling] = field(default_factory=dict)
+    quantised: Mapping[str, QuantisedOp] = field(default_factory=dict)
+
+    @property
+    def splits_float32(self) -> bool:
+        """Whether float32 is computed from float16 pairs, and so depends on scales."""
+        return self.precision == "fp32" and not {*self.families.values()} <= {"ffma"}
+
+    @property
+    def families(self) -> Mapping[str, str]:
+        """The kernels of each op, by the name of its result."""
+        return {name: lowering.family for name, lowering in self.lowerings.items()}
+
+    def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer]:
+        """The ops where they stand, for a run with these shapes."""
+        for number, op in enumerate(self.graph.ops, start=1):
+            layer = Layer(
+                op=op,
+                x_shape=shapes[op.x],
+                other_shapes=tuple(shapes[name] for name in op.operands[1:]),
+                facts=self.facts,
+                precision=self.precision,
+                number=number,
+                reads_input=op is self._only_reader,
+                x_scaling=self.scalings.get(op.x),
+                y_scaling=self.scalings.get(op.y),
+                quantised=self.quantised.get(op.y),
+            )
+            yield replace(layer, parts=self._parts(layer)) if isinstance(op, ConvChain) else layer
+
+    def _parts(self, chain: Layer) -> tuple[Layer, ...]:
+        """The convolutions of a chain, as they would stand by themselves."""
+        first, second = parts(chain.op)
+        between = output_shape(first, chain.x_shape)
+        return (
+            replace(chain, op=first, y_scaling=None, quantised=self.quantised.get(first.y)),
+            replace(chain, op=second, x_shape=between, reads_input=False, x_scaling=None),
+        )
+
+    @cached_property
+    def _only_reader(self) -> Op | None:
+        """The op that alone reads the run-time input, which nobody wants back either."""
+        name = self.graph.input.name
+        readers = [op for op in self.graph.ops if name in op.operands]
+        return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
+
+    @cached_property
+    def steps(self) -> Mapping[str, float]:
+        """The step of every value that an op reads or writes as integers."""
+        found: dict[str, float] = {}
+        for op in (part for whole in self.graph.ops for part in parts(whole)):
+            if quantised := self.quantised.get(op.y):
+                found.setdefault(op.x, quantised.x.step)
+                if quantised.y:
+                    found.setdefault(op.y, quantised.y.step)
+        return found
+
+    def with_scalings(self, scalings: Mapping[str, Scaling]) -> Path:
+        """The same with room for scales."""
+        return replace(self, scalings=scalings)
+
+    def on_ffma(self) -> Path:
+        """The same graph on float32 arithmetic."""
+        return replace(self, precision="fp32", scalings={}, quantised={}).choosing(("ffma",))
+
+    def choosing(self, families: tuple[str, ...]) -> Path:
+        """The same with the best lowering of each op, from the first of these families that has one.
+
+        Raises ModelError for an op that has none.
+        """
+        chosen = {layer.op.y: _best(layer, _usable(layer, families)) for layer in self.layers(self.shapes)}
+        return replace(self, lowerings=chosen)
+
+    def chained(self, families: tuple[str, ...]) -> Path:
+        """The same with a chain in the graph, if one of these families computes it; else itself."""
+        path = replace(self, graph=_with_chain(self.graph))
+        first = next(path.layers(path.shapes))
+        is_whole = all(_usable(part, families) == families for part in first.parts)
+        return path if isinstance(first.op, ConvChain) and is_whole and _found(first, families) else self
+
+
+def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions) -> Path:
+    """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
+    families = tuple(dict.fromkeys((options.kernels, "ffma")))
+    if options.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
+        families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
+    path = Path(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
+    if not options.keep_values:
+        path = path.chained(families)
+    path = path.choosing(families)
+    if options.precision == "int8" and {*path.families.values()} <= {"ffma"}:
+        raise ModelError(
+            f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"
+        )
+    if options.kernels not in ("auto", *path.families.values()):
+        raise ModelError(
+            f"kernels {shown(options.kernels)}: none of them computes an op of this model in {options.precision} on "
+            f"{facts.name}; accepted: auto, {', '.join(FAMILIES)}"
+        )
+    return path
+
+
+def _with_chain(graph: Graph) -> Graph:
+    """The graph with its first two convolutions as one op, if nobody else wants what lies between; else itself."""
+    match graph.ops:
+        case (Conv() as first, Conv() as second, *others):
+            wanted = {*graph.outputs, *(name for op in others for name in op.operands)}
+            if first.x == graph.input.name and second.x == first.y and first.y not in wanted:
+                chain = ConvChain(first.x, second.y, (*first.names, *second.names), first, second)
+                return replace(graph, ops=(chain, *others))
+    return graph
+
+
+def _usable(layer: Layer, families: tuple[str, ...]) -> tuple[str, ...]:
+    """Of these families those that can be asked: without a scale for its input an op of int8 stays in float32."""
+    plain = layer.precision == "int8" and layer.quantised is None and isinstance(layer.op, Conv | Gemm)
+    return ("ffma",) if plain else families
+
+
+def _best(layer: Layer, families: tuple[str, ...]) -> Lowering:
+    found = _found(layer, families)
+    if found is None:
+        raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
+    return found
+
+
+def _found(layer: Layer, families: tuple[str, ...]) -> Lowering | None:
+    known = lowerings(layer.op)
+    for family in families:
+        for lowering in known:
+            if lowering.family == family and lowering.supports(layer):
+                return lowering
+    return None

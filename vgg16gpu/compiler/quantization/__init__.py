@@ -1,0 +1,1 @@
+"""int8: scales, integer weights, the file beside the model."""

@@ -1,0 +1,149 @@
+"""What becomes of the QuantizeLinear and DequantizeLinear of a model file: scales for int8, nothing otherwise.
+
+A file in that form rounds values to integers between its operators, which the loader gives as Elementwise "quantise".
+In int8 the kernels round what Conv and Gemm read by themselves, where the integers are what they can hold: bytes 0..255
+or -128..127 without a zero point. Anything else stays an op: outputs, and what others read, are rounded in float32.
+
+Exporters leave out a ReLU where integers that begin at zero do the same. It is put back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from vgg16gpu.compiler.graph.ops import (
+    AxisSoftmax,
+    Concat,
+    Conv,
+    Elementwise,
+    Flatten,
+    Gather,
+    Gemm,
+    GlobalPool,
+    Graph,
+    Identity,
+    Op,
+    Pool,
+    Relu,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from vgg16gpu.compiler.graph.passes import value_ranks
+
+_SIGNED: Final[Mapping[tuple[float, float], bool]] = {(-128.0, 127.0): True, (0.0, 255.0): False}
+_KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Reshape, Slice, Transpose)
+
+
+def dequantised(graph: Graph) -> Graph:
+    """The model before it was quantised: values are not rounded (weights stay as the integers make them)."""
+    if not any(map(_is_quantise, graph.ops)):
+        return graph
+    unrounded = _Unrounded(graph)
+    return replace(graph, ops=tuple(unrounded.op(op) if _is_quantise(op) else op for op in graph.ops))
+
+
+def plain_operators(graph: Graph) -> Mapping[str, str]:
+    """The operators that nodes of a loaded model are without its rounding, by their results: for onnxruntime.
+
+    Empty for a file without QuantizeLinear of run-time values.
+    """
+    found = {}
+    for op in graph.ops:
+        if isinstance(op, Elementwise) and _is_quantise(op):
+            found[op.y] = "Relu" if op.numbers[1] == 0 else "Identity"
+        elif isinstance(op, Identity) and found:
+            found[op.y] = "Identity"
+    return found
+
+
+def lifted(graph: Graph) -> Graph:
+    """The same with `Graph.integers` in place of the ops that int8 kernels do not need. Run it before `simplify`.
+
+    Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
+    stand for. With no integers that the kernels can hold it is `dequantised`: then calibrated scales fit it.
+    """
+    if not any(map(_is_quantise, graph.ops)):
+        return graph
+    unrounded, shared, floats = _Unrounded(graph), _shared(graph), _floats(graph)
+    integers: dict[str, tuple[float, bool]] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if _is_quantise(op) and (stored := _integers(op)):
+            integers[op.y] = stored
+            op = op if op.x in shared or op.y in floats else unrounded.op(op)  # noqa: PLW2901
+        elif _carries(op) and op.x in integers:
+            integers[op.y] = integers[op.x]
+        ops.append(op)
+    for op in reversed(ops):
+        if _carries(op) and op.y in integers and op.x not in shared:
+            integers.setdefault(op.x, integers[op.y])
+    return replace(graph, ops=tuple(ops), integers=integers) if integers else dequantised(graph)
+
+
+def _floats(graph: Graph) -> set[str]:
+    """The values that come out, or that others than Conv and Gemm read, also behind what integers pass through."""
+    found = set(graph.outputs)
+    for op in reversed(graph.ops):
+        if not isinstance(op, Conv | Gemm) and not _is_quantise(op) and (op.y in found or not _carries(op)):
+            found.update(op.operands)
+    return found
+
+
+def _shared(graph: Graph) -> set[str]:
+    """The values that somebody wants otherwise than somebody else: as they are, or rounded in another way."""
+    wanted: dict[str, set[object]] = {name: {None} for name in graph.outputs}
+    for op in graph.ops:
+        rounding = op.numbers if isinstance(op, Elementwise) and _is_quantise(op) else op.y
+        for name in op.operands:
+            wanted.setdefault(name, set()).add(rounding)
+    return {name for name, ways in wanted.items() if len(ways) > 1}
+
+
+class _Unrounded:
+    """Ops that do what an op "quantise" does beside rounding and the limits of its integers, which calibration set."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._ranks = value_ranks(graph)
+        self._positive: set[str] = set()  # values without negative elements
+        for op in graph.ops:
+            if _rectifies(op) or (isinstance(op, _KEEPS_SIGN) and self._positive.issuperset(op.operands)):
+                self._positive.add(op.y)
+
+    def op(self, op: Op) -> Op:
+        """In place of an op "quantise"."""
+        assert isinstance(op, Elementwise)
+        if op.numbers[1] != 0 or op.x in self._positive:
+            return Identity(op.x, op.y, op.names)
+        if self._ranks[op.x] in (2, 4):
+            return Relu(op.x, op.y, op.names)
+        return Elementwise(op.x, op.y, op.names, (), "clip", (0.0, math.inf))
+
+
+def _rectifies(op: Op) -> bool:
+    """Whether nothing negative comes out of an op, whatever goes in."""
+    if isinstance(op, Elementwise):
+        lowest = op.numbers[:1] if op.function == "clip" else op.numbers[1:2] if op.function == "quantise" else ()
+        return op.relu or (bool(lowest) and lowest[0] >= 0)
+    return isinstance(op, Relu | Softmax) or (isinstance(op, AxisSoftmax) and not op.log)
+
+
+def _is_quantise(op: Op) -> bool:
+    return isinstance(op, Elementwise) and op.function == "quantise"
+
+
+def _integers(op: Op) -> tuple[float, bool] | None:
+    """Step and sign of the integers that an op rounds to; None if the kernels cannot hold them."""
+    assert isinstance(op, Elementwise)
+    step, *limits = op.numbers
+    signed = _SIGNED.get((limits[0], limits[1]))
+    return None if signed is None or op.relu else (step, signed)
+
+
+def _carries(op: Op) -> bool:
+    """Whether integers pass through it unchanged."""
+    return isinstance(op, Flatten | Identity | Transpose) or (isinstance(op, Pool) and op.kind == "max")

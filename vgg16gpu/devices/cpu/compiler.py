@@ -1,0 +1,217 @@
+"""Turns a kernel source into a shared library with a C++ compiler, by way of kernels/include/cpu_shim.h.
+
+All kernels of one source file and one set of macros share a library.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from vgg16gpu.devices import kernel_source
+from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.platforms import supported_machine
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.io.shown import shown
+
+_log = logging.getLogger(__name__)
+
+# How a library is checked while it runs. All three fill shared memory with NaN before each block; "address" (with
+# undefined behaviour) and "thread" add the compiler's sanitizers.
+Check: TypeAlias = Literal["address", "thread", "poison"]
+CHECKS: tuple[Check, ...] = ("address", "thread", "poison")
+
+_COMMON = (
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-ffp-contract=off",  # the same bits as nvcc --fmad=false: no a*b+c that the source does not write as fmaf
+    "-fopenmp-simd",
+    "-fno-strict-aliasing",
+    "-Wno-unknown-pragmas",
+)
+_FAST = ("-O3",)
+_CHECKED = ("-g", "-fno-omit-frame-pointer", "-DCPU_SHIM_CHECKED")
+_BY_CHECK: dict[Check | None, tuple[str, ...]] = {
+    None: _FAST,
+    "poison": (*_FAST, *_CHECKED),
+    "address": (
+        "-O1",
+        *_CHECKED,
+        "-DCPU_SHIM_ASAN",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+    ),
+    "thread": ("-O1", *_CHECKED, "-DCPU_SHIM_TSAN", "-fsanitize=thread"),
+}
+# -fno-gnu-unique: or a library's statics would be shared with other libraries. 16384: half a fiber's stack.
+_GCC = ("-fno-gnu-unique", "-Werror=frame-larger-than=16384")
+_CLANG = ("-Wframe-larger-than=16384", "-Werror=frame-larger-than")
+_GCC_ADDRESS = ("-fsanitize-sections=cuda_shared",)  # GCC leaves variables in named sections unguarded unless told
+_NATIVE = {
+    "x86_64": ("-march=native", "-mprefer-vector-width=128"),  # 128: a thread's tile is a few times 4 floats wide
+    "aarch64": ("-mcpu=native",),
+}
+_EXPORTED = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(\w+)\s*\(')
+_CONSTANT = re.compile(r"\b__constant__\s[^;]*?(\w+)\s*\[")
+_MESSAGE_LINES = 30
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one library is compiled from: a source file and its macros."""
+
+    source: str
+    defines: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """File and macros on one line."""
+        return " ".join([self.source, *(f"-D{name}={value}" for name, value in self.defines)])
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command, and the version text that identifies it."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_clang(self) -> bool:
+        """Whether it is clang, which does not know some of GCC's options."""
+        return "clang" in self.version.lower()
+
+    def flags(self, check: Check | None) -> tuple[str, ...]:
+        """Options for a library, with or without checks."""
+        flags = (*_COMMON, *_NATIVE[supported_machine()], *_BY_CHECK[check])
+        if self.is_clang:
+            return flags + _CLANG
+        return flags + _GCC + (_GCC_ADDRESS if check == "address" else ())
+
+
+def find_compiler() -> Compiler:
+    """CXX if set, else the first of g++, clang++, c++. Raises DeviceError with what to install."""
+    chosen = os.environ.get("CXX", "").strip()
+    candidates = [tuple(shlex.split(chosen))] if chosen else [("g++",), ("clang++",), ("c++",)]
+    for command in candidates:
+        if path := shutil.which(command[0]):
+            return _identify((path, *command[1:]))
+    if chosen:
+        raise DeviceError(f"the C++ compiler CXX={shown(chosen)} is not found; unset CXX or set it to a g++ or clang++")
+    raise DeviceError(
+        "the cpu device compiles its kernels and needs a C++ compiler: install g++ (apt install g++, "
+        "dnf install gcc-c++) or clang++, or set CXX"
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _identify(command: tuple[str, ...]) -> Compiler:
+    done = run([*command, "--version"])
+    if done.returncode or not done.stdout.strip():
+        said = _shorten(done.stderr)
+        problem = f"ended with exit code {done.returncode}" if done.returncode else "printed no version"
+        raise DeviceError(
+            f"the C++ compiler {shlex.join(command)} does not work: `{shlex.join(done.args)}` {problem}"
+            f"{': ' + said if said else ''}; set CXX to a g++ or clang++ that works, or unset it to have one found"
+        )
+    return Compiler(command, done.stdout)
+
+
+def cpu_name() -> str:
+    """The model name of the processor, as far as the system tells."""
+    match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _first_processor(), re.MULTILINE)
+    return match.group(1).strip() if match else f"{platform.machine()} processor"
+
+
+@functools.lru_cache(maxsize=1)
+def _first_processor() -> str:
+    """What /proc/cpuinfo says of one processor; the file is long and slow to make on large machines."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            return file.read(16384).partition("\n\n")[0]
+    except OSError:
+        return ""
+
+
+def _cpu_identity() -> str:
+    """Everything that -march=native may depend on."""
+    lines = _first_processor().splitlines()
+    wanted = ("model name", "model", "cpu family", "stepping", "flags", "Features", "CPU ")
+    return supported_machine() + "\n" + "\n".join(line for line in lines if line.startswith(wanted))
+
+
+def compile_units(units: Iterable[Unit], check: Check | None, processes: int) -> dict[Unit, Path]:
+    """The libraries of `units`, from the cache or compiled `processes` at a time. Raises KernelError, DeviceError."""
+    unique = list(dict.fromkeys(units))
+    compiler = find_compiler()
+    headers = [path.read_bytes() for path in kernel_source.headers()]
+    cache = KernelCache("cpu")
+
+    def library(unit: Unit) -> Path:
+        flags = compiler.flags(check)
+        path = kernel_source.source_path(unit.source)
+        place = str(path) if check else ""  # debug information names the file
+        key: list[bytes | str] = [path.read_bytes(), place, repr(unit.defines), *headers]
+        key += [repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
+        return cache.fetch(key, ".so", lambda target: _compile(compiler, flags, unit, path, target))
+
+    if len(unique) == 1:
+        return {unique[0]: library(unique[0])}
+    with ThreadPoolExecutor(max(1, processes)) as pool:
+        return dict(zip(unique, pool.map(library, unique), strict=True))
+
+
+def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path, target: Path) -> None:
+    _log.info("compiling %s for the CPU", unit.label)
+    command = [*compiler.command, *flags, *(f"-I{folder}" for folder in kernel_source.include_dirs())]
+    command += [f"-D{name}={value}" for name, value in unit.defines]
+    command += ["-include", str(path)]  # an #include line knows no quotes and no line breaks in a name
+    listing = run([*command, "-E", "-P", "-DCPU_SHIM_LIST_KERNELS", "-x", "c++", "-"])
+    _check(listing, unit)
+    names = dict.fromkeys(_EXPORTED.findall(listing.stdout))
+    if not names:
+        raise KernelError(f'{unit.label}: the file has no kernel; expected extern "C" __global__ void name(...)')
+    text = "".join(f"CPU_EXPORT({name})\n" for name in names)
+    text += "".join(f"CPU_EXPORT_CONSTANT({name})\n" for name in _CONSTANT.findall(listing.stdout))
+    _check(run([*command, "-x", "c++", "-", "-o", str(target)], text), unit)
+
+
+def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a compiler on `text`; the caller looks at its exit code. Raises DeviceError if it cannot be started."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    environment.pop("LD_PRELOAD", None)  # a sanitizer's run-time library is for us, not for the compiler
+    try:
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, errors="replace", env=environment, check=False
+        )
+    except OSError as error:
+        raise DeviceError(f"the C++ compiler {command[0]} cannot be run: {error.strerror}") from error
+
+
+def _check(done: subprocess.CompletedProcess[str], unit: Unit) -> None:
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise KernelError(f"{unit.label} does not compile:\n{_shorten(said)}", said)
+
+
+def _shorten(message: str) -> str:
+    lines = message.strip().splitlines()
+    if len(lines) > _MESSAGE_LINES:
+        lines = [*lines[:_MESSAGE_LINES], f"... and {len(lines) - _MESSAGE_LINES} lines more"]
+    return "\n".join(lines)

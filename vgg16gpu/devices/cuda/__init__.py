@@ -1,0 +1,1 @@
+"""An NVIDIA GPU as a device: PyCUDA and cuda-bindings."""

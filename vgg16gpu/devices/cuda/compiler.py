@@ -1,0 +1,170 @@
+"""From kernel sources to cubins for one architecture: nvcc through PyCUDA, and the kernel cache in front of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from vgg16gpu.devices import kernel_source
+from vgg16gpu.devices.cache import KernelCache
+from vgg16gpu.devices.cuda.probe import nvcc_candidates, run_quietly
+from vgg16gpu.devices.platforms import usable_cores
+from vgg16gpu.errors import KernelError
+
+FLAGS = (
+    "-std=c++17",
+    "--fmad=false",  # multiply-adds are fused where the source says fmaf, nowhere else: the same bits as on the CPU
+    "-O3",
+    "-Wno-deprecated-gpu-targets",  # nvcc would say so each time, and PyCUDA would warn of that
+)
+NO_NVCC = (
+    "no nvcc to compile the kernels: set CUDA_HOME or put nvcc on PATH, or install one: python -m vgg16gpu.cuda_setup"
+)
+
+_log = logging.getLogger(__name__)
+_SUFFIX = ".cubin"
+_ELF = b"\x7fELF"
+_MARK = b"\nvgg16gpu: compiled by "
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one run of nvcc compiles: a source with its macros. It may hold several kernels."""
+
+    source: str
+    defines: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The macros as compiler options."""
+        return tuple(f"-D{name}={value}" for name, value in self.defines)
+
+    def __str__(self) -> str:
+        return " ".join((self.source, *self.options))
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """What nvcc calls the target. On 9.0 the `a` variant, which has the tensor-core instructions of that card alone."""
+    major, minor = compute_capability
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def find_nvcc() -> Path | None:
+    """The first nvcc of `cuda_probe.nvcc_candidates`."""
+    return next((path for _, path in nvcc_candidates() if path.is_file()), None)
+
+
+def compiler_identity(nvcc: Path) -> str:
+    """A digest that changes when the compiler does.
+
+    Places, sizes and times of nvcc and of the two programs that do its work: asking nvcc itself would cost a process at
+    each start. Only a script that starts an nvcc elsewhere is asked: it stays the same when that one changes.
+    """
+    program = nvcc.resolve()
+    parts = (program, program.with_name("ptxas"), program.parent.parent / "nvvm" / "bin" / "cicc")
+    try:
+        states = [(path, path.stat()) for path in parts]
+        text = "".join(f"{path} {state.st_size} {state.st_mtime_ns}\n" for path, state in states)
+    except OSError:
+        text = f"{program}\n{run_quietly([str(nvcc), '--version']).stdout}"
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+class CubinCompiler:
+    """Cubins for one architecture, from the cache or from nvcc. Touches no GPU; may be used from any thread."""
+
+    def __init__(self, compute_capability: tuple[int, int]) -> None:
+        self.arch = architecture(compute_capability)
+        self._cache = KernelCache("cuda")
+
+    def cubins(self, units: Iterable[Unit]) -> dict[Unit, bytes]:
+        """The cubin of each unit; what is missing is compiled in parallel.
+
+        Raises KernelError with the compiler's message, or if something is missing and there is no nvcc.
+        """
+        keys = {unit: self._key(unit) for unit in units}
+        # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
+        cubins = {unit: self._cached(key) for unit, key in keys.items()}
+        missing = [unit for unit, cubin in cubins.items() if cubin is None]
+        with ThreadPoolExecutor(max_workers=min(len(missing), usable_cores()) or 1) as pool:
+            futures = {unit: pool.submit(self._compiled, unit, keys[unit]) for unit in missing}
+            try:
+                made = {unit: future.result() for unit, future in futures.items()}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # the first complaint is enough
+                raise
+        return {unit: made[unit] if cubin is None else cubin for unit, cubin in cubins.items()}
+
+    @cached_property
+    def _nvcc(self) -> Path | None:
+        return find_nvcc()
+
+    @cached_property
+    def _identity(self) -> bytes | None:
+        return compiler_identity(self._nvcc).encode() if self._nvcc else None
+
+    @cached_property
+    def _header_parts(self) -> tuple[bytes, ...]:
+        files = kernel_source.headers()
+        return tuple(part for path in files for part in (kernel_source.source_name(path).encode(), path.read_bytes()))
+
+    def _key(self, unit: Unit) -> tuple[str | bytes, ...]:
+        return (kernel_source.read_source(unit.source), *unit.options, *FLAGS, self.arch, *self._header_parts)
+
+    def _cached(self, key: tuple[str | bytes, ...]) -> bytes | None:
+        found = self._cache.find(key, _SUFFIX, self._is_ours)
+        return found[1].rpartition(_MARK)[0] if found else None
+
+    def _compiled(self, unit: Unit, key: tuple[str | bytes, ...]) -> bytes:
+        path = self._cache.fetch(key, _SUFFIX, lambda target: self._compile(unit, target), self._is_ours)
+        try:
+            return path.read_bytes().rpartition(_MARK)[0]
+        except OSError as error:  # cleared by another process just now
+            raise KernelError(f"the compiled kernel {path} cannot be read: {error.strerror}; try again") from error
+
+    def _is_ours(self, content: bytes) -> bool:
+        """Whether an entry is by the compiler at hand. Without one every entry is welcome, so it is not in the key."""
+        cubin, _, identity = content.rpartition(_MARK)
+        return cubin.startswith(_ELF) and self._identity in (None, identity)
+
+    def _compile(self, unit: Unit, target: Path) -> None:
+        if self._nvcc is None or self._identity is None:
+            raise KernelError(NO_NVCC)
+        _log.info("compiling %s for %s", unit, self.arch)
+        # What follows the ELF image is invisible to the driver and to cuobjdump: an entry stays a cubin for everyone.
+        target.write_bytes(_run_nvcc(self._nvcc, unit, self.arch) + _MARK + self._identity)
+
+
+def _run_nvcc(nvcc: Path, unit: Unit, arch: str) -> bytes:
+    """The very call that PyCUDA's SourceModule makes, without PyCUDA's own cache (which is not written atomically)."""
+    from pycuda.compiler import compile as compile_source  # noqa: PLC0415 - PyCUDA is loaded where it is needed
+    from pycuda.driver import CompileError  # noqa: PLC0415
+
+    path = kernel_source.source_path(unit.source)
+    # PyCUDA compiles a copy, "kernel.cu"
+    text = f"#line 1 {json.dumps(str(path))}\n{kernel_source.read_source(unit.source)}"
+    folders = list(dict.fromkeys(map(str, (path.parent, *kernel_source.include_dirs()))))
+    try:
+        cubin: bytes = compile_source(
+            text,
+            nvcc=str(nvcc),
+            options=[*FLAGS, *unit.options],
+            no_extern_c=True,
+            arch=arch,
+            cache_dir=False,
+            include_dirs=folders,
+        )
+    except CompileError as error:
+        said = "\n".join(part.strip() for part in (error.stdout, error.stderr) if part and part.strip())
+        raise KernelError(f"{unit} does not compile for {arch} with {nvcc}:\n{said}", said) from error
+    except Warning as warning:  # where warnings are errors
+        raise KernelError(f"{unit} for {arch}: {warning}") from warning
+    except OSError as error:
+        raise KernelError(f"{unit}: {nvcc} cannot be run: {error}") from error
+    return cubin

@@ -1,0 +1,226 @@
+"""PyCUDA and its primary context: opening, making it current in any thread, and giving everything back.
+
+A context is current to a thread, not to the process, and PyCUDA frees things only while theirs is current. So each use
+of it happens inside an `Activation`, and `Held.release` frees everything by name instead of leaving it to references.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from vgg16gpu.devices import tile_tables
+from vgg16gpu.devices.base import Bytes, Lane
+from vgg16gpu.devices.cache import cache_dir
+from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
+from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.errors import DeviceError, Error, KernelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.launches import Kernel
+
+CHUNK_NBYTES = 16 * 1024 * 1024  # of an upload from ordinary memory
+CHUNKS = 2  # the host fills one while the other is on its way
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: torch's default stream neither waits for ours nor holds it up
+
+PyCuda: TypeAlias = Any  # pycuda.driver, which has no annotations
+
+
+def load_pycuda() -> PyCuda:
+    """pycuda.driver, initialised. Raises DeviceError with one line on what is missing and what to do."""
+    try:
+        ctypes.CDLL(DRIVER_LIBRARY)
+    except OSError as error:
+        raise DeviceError(f"no NVIDIA driver ({DRIVER_LIBRARY}) found") from error
+    try:
+        with stage("import of PyCUDA"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyCUDA warns before it raises
+            from pycuda import driver  # noqa: PLC0415 - only who opens a GPU pays, and needs it
+
+            importlib.import_module("pycuda.compiler")  # used later; what it needs may be missing, which is said now
+    except ImportError as error:
+        raise DeviceError(import_problem(error)) from error
+    try:
+        with stage("driver"):
+            driver.init()
+    except driver.Error as error:
+        raise DeviceError(f"the NVIDIA driver does not start: {error}") from error
+    return driver
+
+
+def import_problem(error: ImportError) -> str:
+    """Why PyCUDA cannot be imported, and what to do."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pycuda":
+        return "PyCUDA is not installed (python -m vgg16gpu.cuda_setup installs what fits the driver)"
+    if re.search(r"undefined symbol: cu[A-Z]", str(error)):
+        return (
+            f"PyCUDA is there but the NVIDIA driver is too old for it ({error}); "
+            "update the driver, or build PyCUDA to fit it: python -m vgg16gpu.cuda_setup"
+        )
+    return f"PyCUDA does not load: {error} (python -m vgg16gpu.cuda_setup installs what is missing)"
+
+
+def pick_card(driver: PyCuda, ordinal: int) -> Any:
+    """The pycuda.driver.Device of this number. Raises DeviceError, saying how many there are."""
+    count = driver.Device.count()
+    if count == 0:
+        raise DeviceError("the NVIDIA driver sees no GPU")
+    if not 0 <= ordinal < count:
+        here = (
+            "there is 1 GPU here, cuda:0" if count == 1 else f"there are {count} GPUs here, cuda:0 to cuda:{count - 1}"
+        )
+        raise DeviceError(f"no GPU cuda:{ordinal}: {here}")
+    return driver.Device(ordinal)
+
+
+def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
+    """What the planner may know of a card. Its context must be current."""
+    attribute = driver.device_attribute
+    free, total = driver.mem_get_info()
+    major, minor = card.compute_capability()
+    return DeviceFacts(
+        kind="cuda",
+        name=card.name(),
+        multiprocessors=card.get_attribute(attribute.MULTIPROCESSOR_COUNT),
+        compute_capability=(major, minor),
+        shared_nbytes=card.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        memory_total=total,
+        memory_free=free,
+        tensor_maps=tensor_maps,
+        tuned=tile_tables.table(card.name(), cache_dir()),
+    )
+
+
+@dataclass
+class Held:
+    """What a device has to give back. It knows nothing of the device, which may be gone by then.
+
+    Every method but `release` needs the context to be current.
+    """
+
+    driver: PyCuda
+    context: Any  # pycuda.driver.Context; None when all is given back
+    stream: Any = None  # of the compute lane
+    lanes: dict[Lane, Any] = field(default_factory=dict)  # the stream of each
+    events: list[Any] = field(default_factory=list)  # of `measure`
+    marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
+    modules: dict[Unit, Any] = field(default_factory=dict)
+    kernels: dict[Kernel, BuiltKernel] = field(default_factory=dict)
+    sequences: set[LaunchSequence] = field(default_factory=set)
+    allocations: dict[int, Any] = field(default_factory=dict)
+    buffers: list[Bytes] = field(default_factory=list)  # pinned, as PyCUDA made them
+    ring: list[tuple[Bytes, Any]] = field(default_factory=list)
+
+    def open(self) -> None:
+        """Make the streams and the events of `measure`."""
+        self.lanes = {lane: self.driver.Stream(_NON_BLOCKING) for lane in Lane}
+        self.stream = self.lanes[Lane.COMPUTE]
+        self.events = [self.driver.Event(), self.driver.Event()]
+
+    def pin(self, nbytes: int) -> Bytes:
+        """A pinned host buffer. Raises DeviceError if there is none of this size."""
+        try:
+            buffer: Bytes = self.driver.pagelocked_empty(max(int(nbytes), 1), np.uint8)
+        except self.driver.MemoryError as error:
+            raise DeviceError(f"no {nbytes:,} bytes of pinned host memory ({error}); use a smaller batch") from error
+        self.buffers.append(buffer)
+        return buffer[:nbytes]
+
+    def unpin(self, data: Bytes) -> None:
+        """Free a buffer from `pin`. Raises DeviceError if it is none."""
+        for index, buffer in enumerate(self.buffers):
+            if host_address(buffer) == host_address(data):
+                allocation: Any = self.buffers.pop(index).base
+                allocation.free()
+                return
+        raise DeviceError(f"{host_address(data):#x} is not pinned here, or has been given back")
+
+    def is_pinned(self, data: Bytes) -> bool:
+        """Whether all of `data` lies in one buffer from `pin`."""
+        start = host_address(data)
+        return any(0 <= start - host_address(buffer) <= buffer.nbytes - data.nbytes for buffer in self.buffers)
+
+    def chunks(self) -> list[tuple[Bytes, Any]]:
+        """The buffers that uploads from ordinary memory go through, each with the event of its last copy."""
+        if not self.ring:
+            self.ring = [(self.pin(CHUNK_NBYTES), self.driver.Event()) for _ in range(CHUNKS)]
+        return self.ring
+
+    def release(self) -> None:
+        """Free everything, in any thread. On a context that a kernel has broken the driver may refuse: no matter."""
+        if self.context is None:
+            return
+        context, self.context = self.context, None
+        with suppress(self.driver.Error):
+            context.push()
+            self._free_all()
+            # PyCUDA's detach releases a primary context only while that is current, and then leaves it on the thread's
+            # stack, for releasing does not pop. So it is popped first, behind PyCUDA's back.
+            ctypes.CDLL(DRIVER_LIBRARY).cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+            context.detach()
+
+    def _free_all(self) -> None:
+        for stream in self.lanes.values():
+            with suppress(self.driver.Error):
+                stream.synchronize()
+        for sequence in self.sequences:
+            sequence.clear()
+        allocations = [*self.allocations.values(), *(buffer.base for buffer in self.buffers)]
+        for allocation in allocations:
+            with suppress(self.driver.Error):
+                allocation.free()
+        # The others go with their last reference; that has to be here, while the context is current.
+        self.sequences.clear()
+        for container in (self.buffers, self.ring, self.events, self.marks):
+            container.clear()
+        for table in (self.allocations, self.kernels, self.modules, self.lanes):
+            table.clear()
+        self.stream = None
+
+
+class Activation:
+    """`with` it around every use of PyCUDA: the context is current inside, and the driver's errors leave as ours."""
+
+    def __init__(self, held: Held, failure: type[Error]) -> None:
+        self._held = held
+        self._failure = failure  # what an error of no particular kind becomes
+
+    def __enter__(self) -> None:
+        if self._held.context is None:
+            raise DeviceError("this device is closed")
+        try:
+            self._held.context.push()
+        except self._held.driver.Error as error:
+            raise self._translated(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        driver = self._held.driver
+        with suppress(driver.Error):  # nothing to pop if the device was closed inside
+            driver.Context.pop()
+        if isinstance(error, driver.Error):
+            raise self._translated(error) from error
+
+    def _translated(self, error: BaseException) -> Error:
+        driver = self._held.driver
+        if isinstance(error, driver.MemoryError):
+            return DeviceError(f"out of memory: {error}; use a smaller batch or image, or free memory on the GPU")
+        if isinstance(error, driver.LaunchError):
+            return KernelError(str(error))
+        return self._failure(str(error))
+
+
+def host_address(data: Bytes) -> int:
+    """Where an array lies."""
+    return int(data.__array_interface__["data"][0])

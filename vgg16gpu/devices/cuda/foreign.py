@@ -1,0 +1,158 @@
+"""Memory and streams that other libraries have on the same card: `devices.base.Foreign`.
+
+PyCUDA works with its own streams and events alone, so this calls the driver itself (CUDA driver API: stream, event,
+primary context and memory management).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.devices.base import Counters
+from vgg16gpu.devices.cuda.context import Activation, Held
+from vgg16gpu.devices.cuda.graph import Graph
+from vgg16gpu.devices.cuda.launch import LaunchSequence
+from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
+from vgg16gpu.errors import DeviceError, KernelError
+
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+
+
+class CudaForeign:
+    """What others have on the card of an open device."""
+
+    def __init__(self, held: Held, ordinal: int, counters: Counters, bindings: Any | None = None) -> None:
+        self.ordinal = ordinal
+        self._held = held
+        self._counters = counters
+        self._bindings = bindings  # cuda.bindings.driver, for CUDA graphs
+
+    @property
+    def stream(self) -> int:
+        """The handle of the compute lane's stream. Raises DeviceError once the device is closed."""
+        with Activation(self._held, DeviceError):
+            return int(self._held.stream.handle)
+
+    def card_of(self, address: int) -> int | None:
+        """The number of the card whose memory this is; None if it is no card's."""
+        found = ctypes.c_int(-1)
+        code = _library().cuPointerGetAttribute(ctypes.byref(found), _DEVICE_ORDINAL, ctypes.c_uint64(address))
+        return found.value if code == 0 and found.value >= 0 else None
+
+    def follow(self, stream: int) -> None:
+        """Hold back what will be enqueued on the compute lane until all is done that is on this stream now."""
+        event = ctypes.c_void_p()
+        with Activation(self._held, DeviceError):
+            _call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
+            try:
+                _call("cuEventRecord", event, ctypes.c_void_p(stream))
+                _call("cuStreamWaitEvent", ctypes.c_void_p(self._held.stream.handle), event, 0)
+            finally:
+                _library().cuEventDestroy_v2(event)  # the driver keeps it as long as somebody waits for it
+
+    def memory(self, nbytes: int) -> CudaMemory:
+        """Fresh memory that outlives the device."""
+        self._counters.allocations += 1
+        return CudaMemory(self.ordinal, nbytes)
+
+    def current(self) -> AbstractContextManager[None]:
+        """What another library is called in: the context of this card is current inside."""
+        return Activation(self._held, DeviceError)
+
+    def capture(self, work: Callable[[], None]) -> CapturedWork:
+        """What `work` enqueues on the compute lane, as one CUDA graph; nothing is executed.
+
+        Raises KernelError for what cannot be captured, DeviceError without cuda-bindings, and what `work` raises.
+        """
+        if self._bindings is None:
+            raise DeviceError("a CUDA graph needs cuda-bindings; install it in a version that goes with the driver")
+        held = self._held
+        with Activation(held, KernelError):
+            sequence = LaunchSequence(held.driver, held.stream, [])
+            sequence.graph = Graph(self._bindings, held.stream.handle, work)
+            held.sequences.add(sequence)
+        return CapturedWork(held, sequence, self._counters)
+
+
+class CapturedWork:
+    """Work of another library as one CUDA graph: `devices.base.Captured`."""
+
+    def __init__(self, held: Held, sequence: LaunchSequence, counters: Counters) -> None:
+        self._held, self._sequence, self._counters = held, sequence, counters
+
+    def __call__(self) -> None:
+        """Enqueue it on the compute lane; counts as a launch. Raises KernelError."""
+        with Activation(self._held, KernelError):
+            self._sequence.launch()
+        self._counters.launches += 1
+
+    def close(self) -> None:
+        """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
+        if self._sequence in self._held.sequences:
+            with Activation(self._held, DeviceError):
+                self._held.sequences.remove(self._sequence)
+                self._sequence.clear()
+
+
+class CudaMemory:
+    """Memory of a card that belongs to whoever holds this object: `devices.base.Memory`.
+
+    It keeps the primary context alive by itself. Freeing waits for work on the card that may still use it.
+    """
+
+    def __init__(self, ordinal: int, nbytes: int) -> None:
+        card, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+        _call("cuDeviceGet", ctypes.byref(card), ordinal)
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), card)
+        try:
+            with _current(context):
+                _call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(nbytes, 1)))
+        except DeviceError as error:
+            _library().cuDevicePrimaryCtxRelease_v2(card)
+            raise DeviceError(f"no {nbytes:,} bytes for results on cuda:{ordinal} ({error}); free memory") from error
+        self.address = address.value
+        self._context = context
+        weakref.finalize(self, _free, card, context, address).atexit = False  # the driver frees what is left then
+
+    def read(self, target: npt.NDArray[np.generic]) -> None:
+        """Copy the first bytes to a contiguous host array, and wait for it."""
+        with _current(self._context):
+            place, nbytes = ctypes.c_void_p(target.ctypes.data), ctypes.c_size_t(target.nbytes)
+            _call("cuMemcpyDtoH_v2", place, ctypes.c_uint64(self.address), nbytes)
+
+
+def _free(card: ctypes.c_int, context: ctypes.c_void_p, address: ctypes.c_uint64) -> None:
+    with suppress(DeviceError), _current(context):  # nobody is there to hear of a context that a kernel has broken
+        _call("cuMemFree_v2", address)
+    _library().cuDevicePrimaryCtxRelease_v2(card)
+
+
+@contextmanager
+def _current(context: ctypes.c_void_p) -> Iterator[None]:
+    _call("cuCtxPushCurrent_v2", context)
+    try:
+        yield
+    finally:
+        _library().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(DRIVER_LIBRARY)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    code = getattr(_library(), name)(*arguments)
+    if code != 0:
+        text = ctypes.c_char_p()
+        _library().cuGetErrorString(code, ctypes.byref(text))
+        raise DeviceError(f"{name} failed: {text.value.decode() if text.value else code}")

@@ -1,0 +1,1 @@
+"""PyCUDA for the driver of this machine. Standard library alone."""

@@ -1,0 +1,192 @@
+"""Steps, resolved for PyCUDA: addresses filled in, arguments checked against the kernel's own signature.
+
+A prepared call of PyCUDA trusts its format and knows no tensor maps, whose place in the argument buffer is the
+compiler's choice (nvcc 13 puts the first one at byte 112). So where the driver tells a kernel's signature, the buffer
+is packed here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vgg16gpu.devices.base import KernelResources, Transfer
+from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.graph import Graph, Signature
+from vgg16gpu.devices.cuda.tensor_map import encode
+from vgg16gpu.errors import KernelError
+from vgg16gpu.program.launches import Argument, Scalar, Step, TensorMap, Walk
+from vgg16gpu.program.values import Arena, Pointer
+
+MAX_GRID = (2**31 - 1, 65535, 65535)  # the same on every card
+MAX_BLOCK = (1024, 1024, 64)
+
+
+@dataclass
+class BuiltKernel:
+    """What is known of a loaded kernel. Its handle stays with its module; the driver has one per kernel."""
+
+    unit: Unit
+    resources: KernelResources
+    max_threads: int  # per block, from its registers and launch bounds
+    signature: Signature | None
+    shared_limit: int = 0  # the dynamic shared memory that it has been told it may take
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A step, resolved: what one prepared call needs."""
+
+    name: str
+    function: Any  # pycuda.driver.Function, prepared
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[int | float | bytes, ...]
+    shared: int
+    early: bool = False
+
+
+@dataclass(eq=False)
+class LaunchSequence:
+    """Launches in order, one by one or as one graph, with a copy in before and a copy out behind them if wanted."""
+
+    driver: Any  # pycuda.driver
+    stream: Any  # pycuda.driver.Stream
+    launches: list[Launch]
+    upload: Transfer | None = None
+    download: Transfer | None = None
+    graph: Graph | None = None
+
+    def make_graph(self, bindings: Any) -> None:
+        """From now on `launch` is one call. Raises KernelError, naming the step that the driver refuses."""
+        early = [launch.early for launch in self.launches]
+        self.graph = Graph(bindings, self.stream.handle, self._enqueue, early)
+
+    def launch(self) -> None:
+        """Enqueue all of it. Raises KernelError."""
+        if self.stream is None:
+            raise KernelError("these launches have been given back to the device; bind their steps again")
+        if self.graph is not None:
+            self.graph.launch()
+        else:
+            self._enqueue()
+
+    def _enqueue(self) -> None:
+        if self.upload:
+            self.driver.memcpy_htod_async(self.upload.address, self.upload.host, self.stream)
+        self._enqueue_launches()
+        if self.download:
+            self.driver.memcpy_dtoh_async(self.download.host, self.download.address, self.stream)
+
+    def _enqueue_launches(self) -> None:
+        for launch in self.launches:
+            try:
+                launch.function.prepared_async_call(
+                    launch.grid, launch.block, self.stream, *launch.arguments, shared_size=launch.shared
+                )
+            except self.driver.Error as error:
+                raise KernelError(f"{launch.name}: the launch failed: {error}") from error
+
+    def clear(self) -> None:
+        """Let go of everything that belongs to the context."""
+        if self.graph is not None:
+            self.graph.destroy()
+        self.launches.clear()
+        self.stream = self.upload = self.download = None
+
+
+def step_name(step: Step) -> str:
+    """How messages call a step."""
+    return f"{step.label} ({step.kernel.label})" if step.label else step.kernel.label
+
+
+def resolve(
+    step: Step, function: Any, built: BuiltKernel, bases: Mapping[Arena, int], bindings: Any | None = None
+) -> Launch:
+    """The prepared launch of a step. Raises KernelError for arguments or a block that the kernel cannot take."""
+    name = step_name(step)
+    grid, block = _plain(step.grid), _plain(step.block)
+    _check_shape(name, grid, block, built.max_threads)
+    values = [_value(name, argument, bases, bindings) for argument in step.arguments]
+    arguments: tuple[int | float | bytes, ...]
+    if built.signature is None:
+        function.prepare([_format(name, argument) for argument in step.arguments])
+        arguments = tuple(values)
+    else:
+        packed = [_packed(argument, value) for argument, value in zip(step.arguments, values, strict=True)]
+        buffer = pack(name, packed, built.signature)
+        function.prepare([f"{len(buffer)}s"] if buffer else [])
+        arguments = (buffer,) if buffer else ()
+    return Launch(name, function, grid, block, arguments, int(step.shared), step.early)
+
+
+def pack(name: str, arguments: Sequence[bytes], signature: Signature) -> bytes:
+    """The argument buffer of a kernel: each argument at its place. Raises KernelError if they are not the kernel's."""
+    if [len(argument) for argument in arguments] != [nbytes for _, nbytes in signature]:
+        raise KernelError(
+            f"{name}: the step has {len(arguments)} arguments ({_sizes(map(len, arguments))} bytes), "
+            f"the kernel takes {len(signature)} ({_sizes(nbytes for _, nbytes in signature)} bytes)"
+        )
+    buffer = bytearray(max((offset + nbytes for offset, nbytes in signature), default=0))
+    for argument, (offset, nbytes) in zip(arguments, signature, strict=True):
+        buffer[offset : offset + nbytes] = argument
+    return bytes(buffer)
+
+
+def _packed(argument: Argument, value: int | float | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return struct.pack("<Q" if isinstance(argument, Pointer) else "<" + _kind(argument), value)
+
+
+def _kind(argument: Argument) -> str:
+    return argument.kind if isinstance(argument, Scalar) else "P"
+
+
+def _format(name: str, argument: Argument) -> str:
+    if isinstance(argument, TensorMap):
+        raise KernelError(f"{name}: tensor maps need cuda-bindings and a driver of CUDA 12.4; install or update them")
+    if isinstance(argument, Walk):
+        return f"{4 * len(argument.words)}s"
+    return _kind(argument)
+
+
+def _check_shape(name: str, grid: tuple[int, ...], block: tuple[int, ...], max_threads: int) -> None:
+    """Refuse here, by name, what the driver would refuse without one, perhaps only when a whole graph is made."""
+    for what, dimensions, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        if any(not 1 <= size <= limit for size, limit in zip(dimensions, limits, strict=True)):
+            raise KernelError(f"{name}: a {what} of {dimensions}; each from 1 to {limits}")
+    threads = block[0] * block[1] * block[2]
+    if threads > max_threads:
+        raise KernelError(f"{name}: a block of {threads} threads; this kernel runs with {max_threads} at most")
+
+
+def _sizes(sizes: Iterable[int]) -> str:
+    return " ".join(map(str, sizes)) or "0"
+
+
+def _plain(dimensions: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, z = dimensions  # PyCUDA takes no numpy integers
+    return int(x), int(y), int(z)
+
+
+def _value(name: str, argument: Argument, bases: Mapping[Arena, int], bindings: Any | None) -> int | float | bytes:
+    if isinstance(argument, TensorMap):
+        return encode(bindings, name, argument, _address(name, argument.pointer, bases)) if bindings else b""
+    if isinstance(argument, Walk):
+        return struct.pack(f"<{len(argument.words)}i", *argument.words)
+    if isinstance(argument, Pointer):
+        return _address(name, argument, bases)
+    if argument.kind == "f":
+        return float(argument.value)
+    if not -(2**31) <= argument.value < 2**31 or argument.value != int(argument.value):
+        raise KernelError(f"{name}: the argument {argument.value} is not an int of 32 bits")
+    return int(argument.value)
+
+
+def _address(name: str, pointer: Pointer, bases: Mapping[Arena, int]) -> int:
+    if pointer.arena not in bases:
+        raise KernelError(f"{name}: it uses the arena '{pointer.arena.value}', which has no address")
+    return int(bases[pointer.arena] + pointer.offset)

@@ -1,0 +1,86 @@
+"""Where the kernel sources are, and what they say.
+
+A wheel carries the sources inside the package; a checkout (and `pip install -e .`) has them beside it.
+"""
+
+from __future__ import annotations
+
+from glob import escape
+from pathlib import Path
+
+from vgg16gpu.errors import KernelError
+
+SUFFIXES = (".cu", ".cuh", ".h")
+
+_HEADER_SUFFIXES = (".cuh", ".h")
+_HEADERS = "include"  # the folder of most headers
+_NAMED = ("cpu", "lab", "ladder")  # folders that are part of the names of what lies in them
+
+
+def kernel_dir() -> Path:
+    """The folder of the kernel sources: `vgg16gpu/kernels` if packaged, else the repository's `kernels/`.
+
+    Raises KernelError if neither holds the sources.
+    """
+    package = Path(__file__).resolve().parents[1]
+    candidates = (package / "kernels", package.parent / "kernels")
+    for folder in candidates:
+        if (folder / _HEADERS / "common.cuh").is_file():
+            return folder
+    looked = " or ".join(str(folder) for folder in candidates)
+    raise KernelError(f"no kernel sources (common.cuh) in {looked}: the installation is incomplete, install it again")
+
+
+def source_path(name: str) -> Path:
+    """The file of a source: by its name as `source_name` gives it, or an absolute path.
+
+    Raises KernelError if it is not there.
+    """
+    folder = kernel_dir()
+    path = folder / name  # an absolute name replaces the folder
+    if path.is_file():
+        return path
+    for other in sorted(path.parent.glob(f"*/{escape(path.name)}")):
+        if source_name(other) == name:
+            return other
+    known = ", ".join(sorted(source_name(file) for file in own_sources())) or "none"
+    raise KernelError(f"kernel source {name!r} not found in {folder}; there are: {known}")
+
+
+def read_source(name: str) -> str:
+    """The text of a source file. Raises KernelError if it cannot be read."""
+    path = source_path(name)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KernelError(f"kernel source {path} cannot be read: {error}") from error
+
+
+def source_name(path: Path) -> str:
+    """What a file of `kernel_dir()` is called, by steps, tables and records: "conv_mma.cu", "lab/direct_hwc.cu".
+
+    Its folder is part of that for `cpu`, `lab` and `ladder` alone; the others sort files for those who read them.
+    """
+    room = path.relative_to(kernel_dir()).parts[0]
+    return f"{room}/{path.name}" if room in _NAMED else path.name
+
+
+def files(*suffixes: str) -> tuple[Path, ...]:
+    """Every file of `kernel_dir()` that ends in one of `suffixes`, sorted by name, whatever its folder."""
+    found = (path for path in kernel_dir().rglob("*") if path.suffix in suffixes and path.is_file())
+    return tuple(sorted(found, key=lambda path: Path(source_name(path))))
+
+
+def own_sources() -> tuple[Path, ...]:
+    """The kernels that the engine runs, sorted by name: all but those of lab and ladder."""
+    return tuple(sorted((path for path in files(".cu") if "/" not in source_name(path)), key=lambda path: path.name))
+
+
+def headers() -> tuple[Path, ...]:
+    """Every header that a kernel source may include, sorted: part of the key of a compiled kernel."""
+    return files(*_HEADER_SUFFIXES)
+
+
+def include_dirs() -> tuple[Path, ...]:
+    """Where a compiler looks for headers."""
+    return kernel_dir() / _HEADERS, kernel_dir()

@@ -1,0 +1,1 @@
+"""Files to arrays and back, and what is said of them. Knows no model and no device."""

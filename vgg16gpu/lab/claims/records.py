@@ -1,0 +1,161 @@
+"""Recorded runs as numbers with names: what `lab run` and `ladder --output` have written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.lab.claims.s5 import LADDER, ONNXRUNTIME, SEED
+from vgg16gpu.lab.claims.times import Entry, Times
+from vgg16gpu.lab.measure.measure import Status
+from vgg16gpu.lab.published import Key
+
+SCHEMA: Final = 1  # of all of them
+SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")
+ABSENT: Final = "not run, or not at these sizes"
+
+_LADDER_STATUS: Final = {"measured": Status.RIGHT, "wrong": Status.WRONG, "missing": Status.MISSING}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file: which experiment, where and when it was measured, and its numbers."""
+
+    path: Path
+    experiment: str  # S1 to S5, or "ladder"
+    model: str  # of a ladder: file and input
+    device: str
+    kind: str
+    date: str
+    quick: bool
+    entries: Mapping[Key, Entry]
+    floor: float | None = None  # ms of an empty launch, its 95th percentile; None: the record does not have it
+
+
+def newest(folders: Sequence[Path]) -> Path | None:
+    """The first of `folders` that holds records, itself or in a folder right below: the one written to last."""
+    for folder in folders:
+        below = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+        times = {each: _last_written(each) for each in (folder, *below)}
+        if any(times.values()):
+            return max(times, key=lambda each: times[each])
+    return None
+
+
+def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
+    """Every record in a folder, and ladders by name; JSON files that are none are passed over.
+
+    Raises InputError for what cannot be read, for a folder without a record, and for two records of one experiment.
+    """
+    if folder and not folder.is_dir():
+        raise InputError(f"--records '{folder}' is no folder; name the one that `lab run` wrote to")
+    inside = sorted(folder.glob("*.json")) if folder else []
+    found = [record for path in inside if (record := _read(path))]
+    for path in others:
+        record = _read(path)
+        if record is None:
+            raise InputError(f"'{path}' is no record of `lab run` or `ladder --output`")
+        if record.experiment != LADDER:
+            raise InputError(f"--ladder '{path}' is a record of {record.experiment}, not of `ladder --output`")
+        found.append(record)
+    if not found:
+        raise InputError(f"--records '{folder}' holds no record; run `vgg16gpu lab run all --output {folder}` first")
+    seen: dict[str, Path] = {}
+    for record in found:
+        if (other := seen.setdefault(record.experiment, record.path)) != record.path:
+            raise InputError(f"two records of {record.experiment}: '{other}' and '{record.path}'; move one away")
+    return tuple(found)
+
+
+def our_times(records: Sequence[Record]) -> Times:
+    """All of them as one. A ladder's times are of whole networks: they have no floor."""
+    entries = {name: entry for record in records for name, entry in record.entries.items()}
+    floors = {record.experiment: record.floor for record in records if record.floor is not None}
+    return Times(entries, ABSENT, floors, names_rows=True)
+
+
+def _last_written(folder: Path) -> float:
+    """0 without a record."""
+    names = [f"{name}.json" for name in SEEDS]
+    return max((path.stat().st_mtime for name in names if (path := folder / name).is_file()), default=0.0)
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """What a JSON file holds. Raises InputError, with the remedy for what is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"'{path}' is no JSON ({error}); {remedy}") from error
+
+
+def _read(path: Path) -> Record | None:
+    """A record, or None for JSON that is something else."""
+    content = read_json(path, "move it away or run it again")
+    if not isinstance(content, dict):
+        return None
+    if content.get("schema", SCHEMA) != SCHEMA:
+        raise InputError(f"'{path}' has schema {shown(content['schema'])}, this version reads {SCHEMA}; run it again")
+    is_ladder = "rungs" in content and ONNXRUNTIME in content
+    if not is_ladder and not ("rows" in content and content.get("experiment") in SEEDS):
+        return None
+    try:
+        entries = _ladder(content) if is_ladder else dict(map(_row, content["rows"]))
+        place = content["environment"]
+        return Record(
+            path,
+            LADDER if is_ladder else content["experiment"],
+            _model(content["model"]) if is_ladder else "",
+            place["device"]["name"],
+            place["device"]["kind"],
+            place["date"],
+            bool(content.get("options", {}).get("quick")),
+            entries,
+            _floor(content.get("empty_launch")),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"'{path}' is a record of another version ({error!r} is wrong); run it again") from error
+
+
+def _floor(empty: Mapping[str, Any] | None) -> float | None:
+    """Milliseconds of an empty launch; older records do not have it."""
+    return None if empty is None else 1e3 * float(empty["p95_s"])
+
+
+def _row(row: Mapping[str, Any]) -> tuple[Key, Entry]:
+    setup = row["details"].get("setup_s")
+    name = (row["seed"], row["table"], row["size"], row["method"], row["parameter"])
+    setup_ms = None if setup is None else 1e3 * setup
+    parts = [row["compute"], *([row["convert"]] if row["scope"] == "total" and row["convert"] else [])]
+    spread = _spread(*(part["warm"] for part in parts)) if row["compute"] and row["scope"] != "setup" else None
+    samples = row["compute"]["warm"].get("samples") if row["compute"] else None
+    tolerance, variant = row.get("tolerance"), row.get("variant", "")
+    taken = Entry(row["ours"], row["status"], row["remark"], row["error"], setup_ms, spread, tolerance)
+    return name, replace(taken, variant=variant, samples=samples)
+
+
+def _spread(*summaries: Mapping[str, Any]) -> tuple[float, float]:
+    """Of what is done one after the other."""
+    return 1e3 * sum(each["min_s"] for each in summaries), 1e3 * sum(each["p95_s"] for each in summaries)
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    return f"{Path(model['path']).name}, {'x'.join(map(str, model['input_shape']))}"
+
+
+def _ladder(content: Mapping[str, Any]) -> dict[Key, Entry]:
+    line = content[ONNXRUNTIME]
+    entries = {(SEED, LADDER, "", ONNXRUNTIME, ""): Entry(1e3 * line["median_s"], spread=_spread(line))}
+    for rung in content["rungs"]:
+        times, status = rung["times"], _LADDER_STATUS[rung["status"]].value
+        milliseconds, spread = (1e3 * times["median_s"], _spread(times)) if times else (None, None)
+        judged = rung.get("tolerance"), rung.get("precision", "fp32")
+        entry = Entry(milliseconds, status, rung["why"], rung["error"], None, spread, *judged)
+        entries[SEED, LADDER, "", rung["letter"], ""] = entry
+    return entries

@@ -1,0 +1,1 @@
+"""LeNet on the lab's convolutions."""

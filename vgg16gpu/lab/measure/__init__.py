@@ -1,0 +1,1 @@
+"""Variants checked and timed, beside a library's own best."""

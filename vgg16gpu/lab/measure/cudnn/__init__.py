@@ -1,0 +1,1 @@
+"""cuDNN, and other ways to a library of convolutions."""

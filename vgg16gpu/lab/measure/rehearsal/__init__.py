@@ -1,0 +1,1 @@
+"""A dry run of a variant in a process of its own, under sanitizers."""

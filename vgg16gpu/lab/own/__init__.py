@@ -1,0 +1,1 @@
+"""Somebody's own variants: written from a template, read from a folder."""

@@ -1,0 +1,1 @@
+"""Variants that compute each output by itself."""

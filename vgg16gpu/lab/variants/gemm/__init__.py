@@ -1,0 +1,1 @@
+"""Variants that write windows as a matrix and multiply."""

@@ -1,0 +1,1 @@
+"""Variants with tiles that overlap."""

@@ -1,0 +1,1 @@
+"""Files as the inputs of a network: which files, decoded by whom, of what size."""

@@ -1,0 +1,286 @@
+"""Files as network inputs: text, .npy, .npz, images, folders of images, standard input.
+
+Numbers (float) are taken as they are, in the order of the model's file: channels first, (C, H, W) or (N, C, H, W), or
+last (Keras). Bytes (uint8) are pixels, channels last: (H, W, C) or (N, H, W, C), RGB where there are three; they get
+the order of channels that the network takes, and the engine normalises them on the device. Image files become pixels
+(see images.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.ops import GraphInput
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shown import printable
+from vgg16gpu.io.text import parse_numbers, shape_samples
+from vgg16gpu.pictures.images import IMAGE_SUFFIXES, in_channel_order, load_image
+
+Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
+AnyArray: TypeAlias = npt.NDArray[Any]
+
+STANDARD_INPUT = "-"
+SUFFIXES = (".txt", ".npy", ".npz", *IMAGE_SUFFIXES)
+
+_SHOWN = 5  # names of files that are skipped
+
+_log = logging.getLogger(__name__)
+_NPY_MAGIC = b"\x93NUMPY"
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What one sample must be: its shape, without the batch, and whether NaN and Inf may pass.
+
+    `channels_last`: numbers are (H, W, C) all the same, as the model's file says. `preprocess`: what is done to
+    pictures; None is what is assumed of models of so many channels. The rest is for messages: whether the model runs at
+    other image sizes (--size), and what to do about NaN and Inf.
+    """
+
+    shape: tuple[int, ...]  # (C, H, W), or (F,) for a model without images
+    allow_nonfinite: bool = False
+    open_size: bool = False
+    nonfinite_advice: str = "repair the data"
+    channels_last: bool = False
+    preprocess: Preprocess | None = None
+
+    def array_shape(self, *, is_pixels: bool) -> tuple[int, ...]:
+        """The shape of one sample as an array of numbers or of pixels."""
+        turned = len(self.shape) == 3 and (is_pixels or self.channels_last)
+        return (*self.shape[1:], self.shape[0]) if turned else self.shape
+
+
+def spec_of(given: GraphInput, shape: tuple[int, ...], preprocess: Preprocess | None = None) -> InputSpec:
+    """What a model with this input takes, for one sample of `shape`."""
+    open_size = given.shape[2:] == (None, None)
+    return InputSpec(shape, open_size=open_size, channels_last=given.channels_last, preprocess=preprocess)
+
+
+@dataclass(frozen=True, eq=False)
+class NamedInput:
+    """One sample, float32 as the model's file has it or uint8 (H, W, C), and where it came from."""
+
+    name: str
+    array: Sample
+
+
+def expand_paths(paths: Sequence[str | Path]) -> list[str]:
+    """The files to read, folders replaced by their images in sorted order.
+
+    Raises InputError for what does not exist, is of an unknown type, or is a folder without images.
+    """
+    files: list[str] = []
+    for path in paths:
+        files += [STANDARD_INPUT] if str(path) == STANDARD_INPUT else _expand(Path(path))
+    return files
+
+
+def read_inputs(paths: Sequence[str | Path], spec: InputSpec) -> Iterator[NamedInput]:
+    """Every sample in `paths` (files, folders, "-"), in order, read when it is asked for.
+
+    Raises InputError naming file, value found and what is accepted.
+    """
+    for file in expand_paths(paths):
+        for name, array in _read_file(file, spec):
+            if not spec.allow_nonfinite:
+                check_finite(array, name, spec.nonfinite_advice)
+            yield NamedInput(name, array)
+
+
+def batched(inputs: Iterable[NamedInput], size: int) -> Iterator[list[NamedInput]]:
+    """Consecutive inputs of the same type, at most `size` together."""
+    batch: list[NamedInput] = []
+    for item in inputs:
+        if batch and (len(batch) == size or batch[0].array.dtype != item.array.dtype):
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
+
+
+def check_finite(array: AnyArray, name: str, advice: str) -> None:
+    """Raise InputError with count, place and `advice` when a float array holds NaN or Inf."""
+    finite = np.isfinite(array)
+    if finite.all():
+        return
+    places = np.argwhere(~finite)
+    place = tuple(int(i) for i in places[0])
+    raise InputError(
+        f"'{name}' has {len(places)} values that are NaN or infinite, the first ({array[place]}) at index "
+        f"{list(place)}; {advice}"
+    )
+
+
+def _in_folders(entries: Sequence[Path]) -> str:
+    """What to do where the images of a folder lie in folders of it, one for each class, say."""
+    folders = [p for p in entries if p.is_dir() and any(q.suffix.lower() in IMAGE_SUFFIXES for q in p.iterdir())]
+    return f"; {len(folders)} folders in it have: give those" if folders else ""
+
+
+def _expand(path: Path) -> list[str]:
+    if path.is_dir():
+        # Nothing hidden: macOS puts a file ._a.jpg, which is no picture, beside a.jpg.
+        entries = sorted(p for p in path.iterdir() if not p.name.startswith("."))
+        images = [p for p in entries if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()]
+        if not images:
+            raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)}){_in_folders(entries)}")
+        chosen = set(images)
+        _log_skipped(path, [p.name for p in entries if p not in chosen])
+        return [str(p) for p in images]
+    if not path.exists():
+        raise InputError(f"input '{path}' does not exist")
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"input '{path}' has the ending '{path.suffix}'; accepted are {', '.join(SUFFIXES)}, a folder of images, "
+            "and - for numbers on standard input"
+        )
+    return [str(path)]
+
+
+def _log_skipped(folder: Path, names: Sequence[str]) -> None:
+    if names:
+        shown = ", ".join(map(printable, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
+        what = f"skipped in '{printable(str(folder))}', as their endings are not {' '.join(IMAGE_SUFFIXES)}: {shown}"
+        _log.warning("%d %s", len(names), what)
+
+
+def _read_file(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
+    if file == STANDARD_INPUT:
+        text = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
+        yield from _numbered("standard input", _from_text(text, "standard input", spec))
+        return
+    path = Path(file)
+    try:
+        match path.suffix.lower():
+            case ".txt":
+                yield from _numbered(file, _from_text(path.read_bytes(), file, spec))
+            case ".npy":
+                yield from _numbered(file, _samples(_load_npy(path), file, spec), spec.preprocess)
+            case ".npz":
+                for name, array in _load_npz(path):
+                    yield from _numbered(name, _samples(array, name, spec), spec.preprocess)
+            case _:
+                yield file, load_image(path, *_image_shape(spec, file), spec.preprocess)
+    except OSError as error:
+        raise InputError(f"input '{file}' cannot be read: {error.strerror or error}") from error
+
+
+def _numbered(name: str, samples: AnyArray, preprocess: Preprocess | None = None) -> Iterator[tuple[str, Sample]]:
+    # One sample at a time is converted: a mapped .npy file may be larger than memory.
+    for index, sample in enumerate(samples):
+        sample_name = f"{name}[{index}]" if len(samples) > 1 else name
+        if sample.dtype != np.uint8:
+            yield sample_name, _to_float32(sample, sample_name)
+        else:
+            yield sample_name, in_channel_order(sample, preprocess) if preprocess else sample
+
+
+def _image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
+    if len(spec.shape) != 3:
+        raise InputError(f"'{name}' is an image; the model takes {spec.shape} numbers: give .npy, .npz or .txt")
+    return spec.shape[0], spec.shape[1], spec.shape[2]
+
+
+def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float32]:
+    if not text.strip():
+        raise InputError(f"'{name}' is empty; expected numbers separated by white space")
+    shape = spec.array_shape(is_pixels=False)
+    channels_last = spec.channels_last
+    return shape_samples(parse_numbers(text, name), shape, name, open_size=spec.open_size, channels_last=channels_last)
+
+
+def _load_npy(path: Path) -> AnyArray:
+    with path.open("rb") as file:
+        start = file.read(len(_NPY_MAGIC))
+    if start != _NPY_MAGIC:
+        found = "is empty" if not start else "does not begin as a .npy file does (a bare pickle, or something else)"
+        raise InputError(f"'{path}' {found}; write it with numpy.save")
+    try:
+        array: AnyArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError, SyntaxError) as error:
+        raise InputError(f"'{path}' {_numpy_fault(error)}") from error
+    return array
+
+
+def _load_npz(path: Path) -> Iterator[tuple[str, AnyArray]]:
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"'{path}' is not a .npz archive, or is truncated; write it with numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = archive.files
+            for name in names:
+                yield f"{path}[{name}]", archive[name]
+    except (ValueError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"'{path}' {_numpy_fault(error)}") from error
+    if not names:
+        raise InputError(f"'{path}' holds no arrays; write it with numpy.savez")
+
+
+def _numpy_fault(error: Exception) -> str:
+    if "allow_pickle" in str(error) or "Python objects" in str(error):
+        return "holds pickled objects, which could run code and are refused; save a plain float32 or uint8 array"
+    return f"is a broken numpy file: {error}"
+
+
+def _samples(array: AnyArray, name: str, spec: InputSpec) -> AnyArray:
+    """(N, ...) view of an array of one sample or a batch of them."""
+    is_pixels = array.dtype == np.uint8
+    if not is_pixels and array.dtype.kind != "f":
+        raise InputError(
+            f"'{name}' has elements of type {array.dtype}; accepted are floats (numbers, channels "
+            f"{'last' if spec.channels_last else 'first'}) and uint8 (pixels, channels last)"
+        )
+    shape = spec.array_shape(is_pixels=is_pixels)
+    if array.ndim not in (len(shape), len(shape) + 1):
+        raise InputError(
+            f"'{name}' has rank {array.ndim}, shape {array.shape}; accepted are {_shape(shape)} for one input "
+            f"and {_shape(('N', *shape))} for several"
+        )
+    batch = array[None] if array.ndim == len(shape) else array
+    if batch.shape[1:] != shape:
+        advice = _shape_advice(batch.shape[1:], is_pixels, spec)
+        raise InputError(f"'{name}' has shape {array.shape}; {advice}")
+    if not len(batch):
+        raise InputError(f"'{name}' has shape {array.shape}: it holds no inputs; give at least one")
+    return batch
+
+
+def _to_float32(sample: AnyArray, name: str) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        numbers = sample.astype(np.float32)
+    if np.isinf(numbers).sum() > np.isinf(sample).sum():
+        raise InputError(f"'{name}' holds {sample.dtype} numbers that are too large for float32")
+    return numbers
+
+
+def _shape_advice(found: tuple[int, ...], is_pixels: bool, spec: InputSpec) -> str:
+    kind, wanted = "uint8 pixels" if is_pixels else "floats", spec.array_shape(is_pixels=is_pixels)
+    text = f"the model takes {kind} of {_shape(wanted)}, or {_shape(('N', *wanted))}"
+    if len(wanted) != 3:
+        return text
+    channels_last = is_pixels or spec.channels_last
+    other = (wanted[2], *wanted[:2]) if channels_last else (*wanted[1:], wanted[0])
+    if found == other:
+        axes = "2, 3, 1" if channels_last else "3, 1, 2"
+        return f"{text}: transpose it (batch axes 0, {axes})"
+    channel_axis = 2 if channels_last else 0
+    sides = {side for axis, side in enumerate(found) if axis != channel_axis}
+    if spec.open_size and found[channel_axis] == wanted[channel_axis] and len(sides) == 1:
+        return f"{text}; --size {sides.pop()} runs the model at that size if its layers allow it"
+    return text
+
+
+def _shape(shape: tuple[int | str, ...]) -> str:
+    return "(" + ", ".join(str(side) for side in shape) + ("," if len(shape) == 1 else "") + ")"

@@ -1,0 +1,191 @@
+"""What a device is asked to do, as data: the planner writes a `Program`, a device carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.values import Pointer, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """Copy `array` to `target`; then, if given, launch `pack` (which reads the STAGING arena)."""
+
+    array: npt.NDArray[np.generic]
+    target: Pointer
+    pack: Step | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WeightPlan:
+    """How the weights come onto the device, and how much room they take there."""
+
+    uploads: tuple[Upload, ...]
+    weights_nbytes: int
+    staging_nbytes: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How inputs of one element type come in: where the host writes them, and the steps that take them from there."""
+
+    pointer: Pointer
+    nbytes: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class InputSlot:
+    """The run-time input: one entry per accepted element type.
+
+    `float32` expects (N, C, H, W) or (N, F); `uint8` (N, H, W, C), normalised on the device. Every entry ends, up to
+    alignment, where the control words begin.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    entries: Mapping[str, Entry]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Words of 32 bits that the host zeroes with the copy that brings the input, and reads with the outputs.
+
+    First the counters of kernels that work together (they stay on the device), then, from `error` on, what comes back:
+    the error word, 0 or the number of the step in which a wait ran out; `batch` status words, bit 0 set for an image
+    that holds NaN or Inf; and for each name in `watched` the largest magnitude stored of each image, as a float.
+    """
+
+    counters: Pointer
+    error: Pointer
+    batch: int
+    watched: tuple[str, ...] = ()
+    lowest: float = 0.0  # of the watched magnitudes: below, pairs of float16 lose precision
+
+    @property
+    def status(self) -> Pointer:
+        """The status word of image 0."""
+        return Pointer(self.error.arena, self.error.offset + 4)
+
+    def maxima(self, index: int) -> Pointer:
+        """The word of image 0 of the value `watched[index]`."""
+        return Pointer(self.error.arena, self.status.offset + 4 * self.batch * (1 + index))
+
+    @property
+    def returned_words(self) -> int:
+        """Words from the error word to the end."""
+        return 1 + self.batch * (1 + len(self.watched))
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last word."""
+        return self.error.offset + 4 * self.returned_words
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything one run of one batch size does.
+
+    The host copies the inputs and zeroes, as one block that ends with the control words; launches the steps of the
+    entry for its element type and then `steps`; and copies one block back: the control words from `control.error` on,
+    then the outputs, each at its pointer, up to `output_end`. `others` are further inputs, float32 as in ONNX, which
+    lie before every entry of the first one.
+    """
+
+    batch: int
+    input: InputSlot
+    control: Control
+    steps: tuple[Step, ...]
+    outputs: tuple[Value, ...]
+    output_end: int
+    activations_nbytes: int
+    values: tuple[Value, ...]  # the input, where it is stored, and the value of every op, in order
+    others: tuple[Value, ...] = ()
+
+    def __str__(self) -> str:
+        """The steps as a table: what runs, how it is launched, what it must do."""
+        lines = [f"batch {self.batch}, input '{self.input.name}' {self.input.shape}"]
+        steps = self.all_steps()
+        wide = max(len(step.label) for step in steps)
+        kernel = max(len(step.kernel.label) for step in steps)
+        lines.append(f"{'step':<{wide}}  {'kernel':<{kernel}}{'grid':>18}{'block':>7}{'GFLOP':>9}{'MB':>9}")
+        for step in steps:
+            grid = "x".join(map(str, step.grid))
+            work = f"{step.flop / 1e9:>9.3f}{step.nbytes / 1e6:>9.2f}"
+            lines.append(f"{step.label:<{wide}}  {step.kernel.label:<{kernel}}{grid:>18}{step.block.x:>7}{work}")
+        lines.append(f"{self.flop / 1e9:.2f} GFLOP; activation arena {self.activations_nbytes / 1e6:.1f} MB")
+        return "\n".join(lines)
+
+    def all_steps(self, element_type: str = "float32") -> tuple[Step, ...]:
+        """Everything that is launched for an input of that element type."""
+        return (*self.input.entries[element_type].steps, *self.steps)
+
+    def is_whole(self, y: Value) -> bool:
+        """Whether an output does not have a row for each image, so that it is only of use as a whole."""
+        return y.shape[:1] != (self.batch,)
+
+    @property
+    def block(self) -> Pointer:
+        """Where the block begins that the host copies in."""
+        places = [entry.pointer for entry in self.input.entries.values()] + [value.pointer for value in self.others]
+        return min(places, key=lambda place: place.offset)
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations of a run, counting two per multiply-add."""
+        return sum(step.flop for step in self.all_steps())
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Work of the build that fixes scales: `program`, of batch 1, on each of `samples`, then `finish` once."""
+
+    program: Program
+    samples: npt.NDArray[np.float32]
+    finish: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The programs of all batch sizes of an engine, smallest first, and the weights that they share.
+
+    With `second_pass`, of batch 1, an image whose watched magnitudes are too small or too large is run again on it.
+    `families`: the kernels that compute each value in `programs`.
+    """
+
+    weights: WeightPlan
+    programs: tuple[Program, ...]
+    calibration: Calibration | None = None
+    second_pass: Program | None = None
+    families: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def all_programs(self) -> tuple[Program, ...]:
+        """Every program that runs or builds need."""
+        extra = (self.second_pass, self.calibration.program if self.calibration else None)
+        return (*self.programs, *(program for program in extra if program))
+
+    @property
+    def activations_nbytes(self) -> int:
+        """The activation arena, one for all programs."""
+        return max(program.activations_nbytes for program in self.all_programs)
+
+    @property
+    def device_nbytes(self) -> int:
+        """Device memory after the build."""
+        return self.weights.weights_nbytes + self.activations_nbytes
+
+    @property
+    def kernels(self) -> frozenset[Kernel]:
+        """Every kernel that building or running needs."""
+        steps = [upload.pack for upload in self.weights.uploads if upload.pack]
+        steps += self.calibration.finish if self.calibration else ()
+        for program in self.all_programs:
+            steps += program.steps
+            steps += [step for entry in program.input.entries.values() for step in entry.steps]
+        return frozenset(step.kernel for step in steps)

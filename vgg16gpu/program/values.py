@@ -1,0 +1,99 @@
+"""Values as a device holds them: in which arena, at which place, of what element, in what layout.
+
+Nothing here knows a device. Addresses are offsets into arenas until a device binds them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+ALIGNMENT = 256  # bytes; every buffer starts on such a boundary
+
+
+class Arena(Enum):
+    """The device allocations of an engine."""
+
+    WEIGHTS = "weights"  # written once, shared by all batch sizes
+    ACTIVATIONS = "activations"  # input, control words, intermediate values, workspace, outputs
+    STAGING = "staging"  # raw weights on their way through a packing kernel; freed after the build
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A place in an arena, in bytes."""
+
+    arena: Arena
+    offset: int
+
+
+class Element(Enum):
+    """What a stored value is made of: (number in the kernels, bytes, planes, channels that it is padded to)."""
+
+    F32 = 0, 4, 1, 4
+    F16 = 1, 2, 1, 64
+    BF16 = 2, 2, 1, 64
+    F16_PAIR = 3, 2, 2, 64  # two float16 planes, all of `hi` before all of `lo`: value * scale[channel] = hi + lo
+    U8 = 4, 1, 1, 64  # value = number * step
+    S8 = 5, 1, 1, 64
+
+    def __init__(self, number: int, nbytes: int, planes: int, channel_alignment: int) -> None:
+        self.number = number  # the macro ELEMENT
+        self.nbytes = nbytes  # of one element of one plane
+        self.planes = planes
+        self.channel_alignment = channel_alignment
+
+    def padded(self, channels: int) -> int:
+        """Channels, or features, as stored. Few channels, an image's say, are padded to 16 bytes alone."""
+        if channels * self.nbytes <= 16:
+            return 16 // self.nbytes
+        return -(-channels // self.channel_alignment) * self.channel_alignment
+
+
+class Layout(Enum):
+    """How a value lies in device memory."""
+
+    PLAIN = "plain"  # the ONNX shape, row-major
+    NHWC = "NHWC"  # (N, H, W, C) or (N, F), the last dimension padded as the element says, the excess zero
+
+
+def padded_channels(channels: int) -> int:
+    """Channels of a float32 NHWC value as stored."""
+    return Element.F32.padded(channels)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value on the device. `shape` is the ONNX shape, whatever the layout."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout
+    pointer: Pointer
+    element: Element = Element.F32
+    scale: Pointer | None = None  # F16_PAIR: a float per stored channel, a power of two
+    step: float = 1.0  # U8, S8
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of a plane in memory: the ONNX shape, or (N, H, W, padded C), or (N, padded F)."""
+        if self.layout is Layout.PLAIN:
+            return self.shape
+        batch, channels, *spatial = self.shape
+        return batch, *spatial, self.element.padded(channels)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of channels or features to the next."""
+        return self.stored_shape[-1]
+
+    @property
+    def plane_nbytes(self) -> int:
+        """Bytes of a plane."""
+        return self.element.nbytes * math.prod(self.stored_shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes on the device."""
+        return self.element.planes * self.plane_nbytes

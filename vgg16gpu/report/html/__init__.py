@@ -1,0 +1,1 @@
+"""HTML: elements, highlighting, pictures, style."""

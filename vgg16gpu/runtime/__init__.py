@@ -1,0 +1,1 @@
+"""A plan on a device: uploaded, run, fed with batches."""

@@ -1,0 +1,114 @@
+"""Many inputs as one stream of batches: what belongs to which item, and in which order it comes back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from vgg16gpu.devices.staging import Rows
+from vgg16gpu.errors import InputError
+from vgg16gpu.runtime.double_buffer import DEPTH
+from vgg16gpu.runtime.outputs import Results
+
+Ticket = TypeVar("Ticket")  # what `send` gives for a batch
+
+
+@dataclass(eq=False)
+class Item:
+    """One input of a stream, and the results of its rows so far."""
+
+    number: int
+    images: Rows
+    results: list[Results] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row has come back."""
+        return sum(len(part.nonfinite) for part in self.results) == len(self.images)
+
+
+class Source:
+    """The items of a stream, numbered and checked.
+
+    It ends where the iterable fails, or an item is refused, and `failure` says why: results of the items before it are
+    still to be given out.
+    """
+
+    def __init__(self, iterable: Iterable[Any], check: Callable[[Any], Rows]) -> None:
+        self.failure: Exception | None = None
+        self._iterable = iterable
+        self._check = check
+
+    def __iter__(self) -> Iterator[Item]:
+        number = 0
+        try:
+            for x in self._iterable:
+                yield Item(number, self._checked(x, number))
+                number += 1
+        except Exception as error:  # whatever it is, it is raised in its turn
+            self.failure = error
+
+    def _checked(self, x: Any, number: int) -> Rows:
+        try:
+            return self._check(x)
+        except InputError as error:
+            raise InputError(f"{item_name(number)}: {error}") from error
+
+
+class Share(NamedTuple):
+    """The rows of an item that go with one batch."""
+
+    item: Item
+    rows: Rows
+
+
+def cut(items: Iterable[Item], size: int) -> Iterator[list[Share]]:
+    """Batches of `size` rows, the last one of what is left: an item may span several, and a batch hold several.
+
+    Rows that have to wait for more are copied: whoever made them may use the memory again for the next item.
+    """
+    shares: list[Share] = []
+    room = size
+    for item in items:
+        start = 0
+        while start < len(item.images):
+            rows = item.images[start : start + room]
+            start += len(rows)
+            room -= len(rows)
+            shares.append(Share(item, rows.copy() if room else rows))
+            if not room:
+                yield shares
+                shares, room = [], size
+    if shares:
+        yield shares
+
+
+def flow(
+    batches: Iterable[list[Share]], send: Callable[[Sequence[Rows]], Ticket], receive: Callable[[Ticket], Results]
+) -> Iterator[Item]:
+    """The items, each once all of it has come back, while `DEPTH` batches at most are sent and not received."""
+    under_way: deque[tuple[list[Share], Ticket]] = deque()
+    for batch in batches:
+        under_way.append((batch, send([share.rows for share in batch])))
+        if len(under_way) == DEPTH:
+            shares, sent = under_way.popleft()
+            yield from _handed_out(shares, receive(sent))
+    for shares, sent in under_way:
+        yield from _handed_out(shares, receive(sent))
+
+
+def _handed_out(shares: Iterable[Share], results: Results) -> Iterator[Item]:
+    """Give every item its rows; the items that are complete by that."""
+    first = 0
+    for item, rows in shares:
+        item.results.append(results.rows(first, first + len(rows)))
+        first += len(rows)
+        if item.is_complete:
+            yield item
+
+
+def item_name(number: int) -> str:
+    """How messages call an item."""
+    return f"item {number} of the stream"

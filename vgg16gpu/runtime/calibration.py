@@ -1,0 +1,82 @@
+"""int8 scales from images: an fp32 engine runs them, and what its values were like decides the steps.
+
+(`zoo/center_scores.py` is something else: it centres the scores of generated models.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vgg16gpu.compiler.model import ModelSource
+from vgg16gpu.compiler.quantization.histogram import Histogram
+from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
+from vgg16gpu.errors import InputError
+from vgg16gpu.pictures.inputs import NamedInput, batched
+from vgg16gpu.runtime.engine import Engine
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The scale of one value, and what was seen of it."""
+
+    scale: Scale
+    largest: float  # magnitude
+    clipped: float  # share of all elements that are larger than the scale holds
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scales for every value that a Conv or Gemm of the model reads, and the images that they come from."""
+
+    values: Mapping[str, Calibrated]
+    images: int
+    images_digest: str  # SHA-256 of their arrays, one after another
+
+    @property
+    def scales(self) -> Mapping[str, Scale]:
+        """What `quantise` takes."""
+        return {name: value.scale for name, value in self.values.items()}
+
+
+def calibration_engine(model: ModelSource, **options: Any) -> Engine:
+    """An engine for `calibrate`, with further options of `Engine`.
+
+    On FFMA kernels: others may read the input where the host left it, so that nobody stores it.
+    """
+    return Engine(model, keep_values=True, kernels="ffma", **options)
+
+
+def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
+    """Run `inputs` on a `calibration_engine` and choose the scales.
+
+    Raises InputError for an engine that does not store what is asked for, for no inputs, and when a value becomes NaN
+    or infinite.
+    """
+    signed = quantised_inputs(engine.graph)
+    histograms = {name: Histogram() for name in signed}
+    digest, count = hashlib.sha256(), 0
+    for batch in batched(inputs, engine.program.batch):
+        x = np.stack([item.array for item in batch])
+        digest.update(x.tobytes())
+        count += len(batch)
+        engine.run(x)
+        for names, array in engine.read_values():
+            if names[-1] in histograms:
+                histograms[names[-1]].add(array[: len(batch)], names[-1])
+    if not count:
+        raise InputError("there are no images to calibrate on; give at least one")
+    if unseen := [name for name, histogram in histograms.items() if histogram.is_empty]:
+        raise InputError(f"the engine does not store {', '.join(unseen)}; build it with kernels='ffma' to calibrate")
+    return Calibration(
+        {name: _choose(histogram, signed[name]) for name, histogram in histograms.items()}, count, digest.hexdigest()
+    )
+
+
+def _choose(histogram: Histogram, signed: bool) -> Calibrated:
+    scale = histogram.best_scale(signed=signed)
+    return Calibrated(scale, histogram.largest, histogram.clipped_share(scale))

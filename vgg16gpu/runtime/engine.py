@@ -1,0 +1,389 @@
+"""The public face: an ONNX file and a device in, scores out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.declared import Declared
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.compiler.quantization.scheme import Scales
+from vgg16gpu.devices import open_device
+from vgg16gpu.devices.base import Counters
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.errors import InputError
+from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime import device_array
+from vgg16gpu.runtime.batcher import Source, cut, flow, item_name
+from vgg16gpu.runtime.batches import costs, cover
+from vgg16gpu.runtime.double_buffer import Pipeline, Sent
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.forms import Images, Input, InputForm
+from vgg16gpu.runtime.outputs import Results
+
+_log = logging.getLogger(__name__)
+
+Outputs: TypeAlias = Array | tuple[Array, ...]
+DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_array.SupportsCudaArray]
+DeviceOutputs: TypeAlias = device_array.DeviceArray | tuple[device_array.DeviceArray, ...]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that building the engine took."""
+
+    load: float  # reading and simplifying the model, opening the device, planning
+    compile: float  # kernels: compiling, or loading from the cache
+    upload: float  # weights to the device
+
+
+class Engine:
+    """VGG-family inference from an ONNX file.
+
+    Everything is decided, compiled and allocated here; `run` copies in, launches, copies out, and `stream` does all
+    three at once. Use as a context manager, or call `close`. Several threads may share an engine; their batches take
+    turns. After a fork build a new one.
+
+    model: the ONNX file, "digits" for the small net in the package, the bytes of a file, what `onnx.load` returns, or a
+        `Model`, which several engines and sessions can share.
+    device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N".
+    precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
+        scales that `vgg16gpu calibrate` wrote next to the model.
+    batch: one size or several; a run of any number of images is made of those that should take the least time.
+    size: image size (side, or height and width) for a model that leaves it open.
+    outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
+        ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
+    mean, std: per channel, of bytes / 255, for uint8 inputs, whose channels are in the network's order. Without them
+        as `infer` does it to pictures: by the file's metadata, else by what its first layers let assume.
+    allow_nonfinite: accept NaN and Inf in inputs.
+    keep_values: keep every intermediate value for `read_values`.
+    scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
+    kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
+
+    Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
+    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took).
+
+    Raises ModelError, InputError, DeviceError, KernelError.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        batch: int | Sequence[int] = 1,
+        size: int | tuple[int, int] | None = None,
+        outputs: Sequence[str] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        allow_nonfinite: bool = False,
+        keep_values: bool = False,
+        kernels: str = "auto",
+        scales: Scales | None = None,
+    ) -> None:
+        started = time.perf_counter()
+        options = EngineOptions(batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
+        with stage("model"):
+            self.model = Model.of(model)
+            self.graph = options.graph(self.model)
+        self.precision = precision
+        self.device, self.device_choice = open_device(device)
+        self._executor: Executor | None = None
+        self._lock = threading.Lock()
+        self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
+        self._allow_nonfinite = allow_nonfinite
+        self._keeps_values = keep_values
+        self._last_batch: int | None = None
+        try:
+            with stage("plan"):
+                self.plan = compile_model(self.model, options, self.device.facts)
+            self._sizes = tuple(program.batch for program in self.plan.programs)
+            self._costs = costs(self.plan, precision)
+            self._covers: dict[int, tuple[int, ...]] = {}  # by the number of images
+            # By the number of the output; only at batch 1, as larger batches of such a model are refused.
+            self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
+            self._form = InputForm.of(self.graph.input, self.program)
+            planned = time.perf_counter()
+            self._executor = Executor.load(self.plan, self.device)
+        except BaseException:
+            self.close()
+            raise
+        self.timings = Timings(planned - started, self._executor.compile_seconds, self._executor.upload_seconds)
+        took = time.perf_counter() - started
+        asked = f"{self.model.name}: batch {batch}, {precision}"
+        _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
+        self._at_build = Counters(**vars(self.device.counters))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, self._sizes))
+        takes, gives = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
+        closed = "" if self._executor else ", closed"
+        what = f"{self.model.name} on {self.device.facts.name}, {self.precision}, batch {sizes}{closed}"
+        return f"Engine({what}; {takes} -> {gives})"
+
+    @property
+    def inputs(self) -> tuple[Declared, ...]:
+        """The input, as `run` takes it: float32 in the file's own shape, N images."""
+        value = self.program.input
+        return (Declared(value.name, np.dtype(np.float32), (None, *self._form.accepted[np.dtype(np.float32)])),)
+
+    @property
+    def outputs(self) -> tuple[Declared, ...]:
+        """The outputs, as `run` returns them: float32, a row for each image where the model has one."""
+        rows = ((self._whole.get(i), value) for i, value in enumerate(self.program.outputs))
+        return tuple(Declared(y.name, np.dtype(np.float32), whole or (None, *y.shape[1:])) for whole, y in rows)
+
+    @property
+    def program(self) -> Program:
+        """What a run of the largest batch size does; prints as a table."""
+        return self.plan.programs[-1]
+
+    @property
+    def counters(self) -> Counters:
+        """What runs have done on the device since the engine was built."""
+        return self.device.counters.since(self._at_build)
+
+    @property
+    def second_passes(self) -> int:
+        """How many images were computed again on exact kernels: values had left the range of pairs of float16."""
+        return self.executor.second_passes
+
+    @property
+    def executor(self) -> Executor:
+        """The plan on the device, for measurements. Raises InputError once the engine is closed."""
+        return self._require_open()
+
+    @overload
+    def run(self, x: DeviceInput, *, stream: device_array.Stream = None) -> DeviceOutputs: ...
+
+    @overload
+    def run(self, x: Input) -> Outputs: ...
+
+    def run(self, x: Any, *, stream: device_array.Stream = None) -> Outputs | DeviceOutputs:
+        """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
+
+        float16 on the host becomes float32. `x` may be a dict from the input's name. Returns one array, or a tuple for
+        several outputs, with N rows each; an output that does not have a row for each image comes whole, in the shape
+        that the file gives it, and then N must be 1.
+        The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
+        beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
+        An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
+        there, `DeviceArray`, ready for any stream, and nothing is copied from or to the host. What is enqueued
+        on `stream` now (a handle, or a stream of torch, CuPy or cuda.core) is waited for; without it, what the library
+        of `x` is at: see `interop.view_of`.
+        Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
+        whose values leave the range of float16 inside the network.
+        """
+        if device_array.is_on_device(array := self._form.only(x)):
+            return self._run_on_device(array, stream)
+        if stream is not None:
+            raise InputError("stream is for arrays on the GPU, and this input is on the host; leave it out")
+        images = self._form.checked(x)
+        parts = []
+        with self._lock:
+            executor = self._require_open()
+            for first, batch in self._batches(len(images)):
+                self._last_batch = batch
+                parts.append(executor.run(batch, images[first : first + batch]))
+        return self._joined(parts)
+
+    def __call__(self, x: Any, *, stream: device_array.Stream = None) -> Any:
+        """The same as `run`."""
+        return self.run(x) if stream is None else self.run(x, stream=stream)
+
+    def _run_on_device(self, x: object, stream: device_array.Stream) -> DeviceOutputs:
+        parts = []
+        with self._lock:
+            executor = self._require_open()
+            foreign = self.device.foreign
+            if foreign is None:
+                raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
+            view = device_array.view_of(x, foreign, stream)
+            self._form.check(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
+            if self.graph.input.channels_last and view.dtype == np.float32:
+                raise InputError(
+                    f"input '{self.program.input.name}' has its channels last in the model's file, and the host turns "
+                    "them: give the float32 array on the host, or uint8 pixels on the GPU"
+                )
+            count = view.shape[0]
+            shapes = [self._whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
+            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in shapes)
+            for first, batch in self._batches(count):
+                self._last_batch = batch
+                targets = [output.row_address(first) for output in outputs]
+                parts.append(executor.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
+        self._check_flags(parts)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
+        """What `run` returns for each item, in order, while the device computes without a pause.
+
+        Items are what `run` takes on the host, of any N each that it takes (arrays on a GPU are for `run` alone); the
+        rows of all are put together to batches of size `batch`, one of the engine's, the largest if not given. A batch
+        that is not full runs when the iterable ends or the element type changes, at the smallest size that holds it;
+        two batches are read ahead. Bits are those of `run` at the same built batch size; on FFMA kernels, and with an
+        engine of one size, that is always so. uint8 needs a quarter of the copying of float32. The first use allocates
+        two pinned buffers each way on the host and one buffer each way on the device, as large as the inputs and
+        outputs of a batch, which `vgg16gpu info` does not count.
+        The engine may be used meanwhile, by other streams and threads too, and after leaving a stream at any point.
+        What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
+        does, naming the item (counted from 0), for what cannot be iterated over, and for a batch size that is not the
+        engine's.
+        """
+        sizes = self._sizes
+        if batch is not None and batch not in sizes:
+            raise InputError(f"batch {batch}: the engine is built for {', '.join(map(str, sizes))}; give one of these")
+        try:
+            items = iter(iterable)
+        except TypeError as error:
+            raise InputError(
+                f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
+                "give a single input to run"
+            ) from error
+        return self._stream(Source(items, self._form.checked_on_host), batch or sizes[-1])
+
+    def input(self, element_type: str = "float32") -> Images:
+        """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
+
+        Fill its first n rows and `run(engine.input()[:n])`: then the host copies nothing. All element types share this
+        memory, every `run` may change all of it, and it goes with the engine: fill it anew each time, and only while no
+        other thread runs the engine. Raises InputError for a type that the model does not take, and once closed.
+        """
+        with self._lock:
+            executor, accepted = self._require_open(), self.program.input.entries
+            if element_type not in accepted:
+                raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
+            images = executor.input(element_type)
+            return self.graph.input.to_file(images) if element_type == "float32" else images
+
+    def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
+        """Every value of the last batch that ran, with the ONNX names that its step computed (the last is the value's).
+
+        Arrays have the ONNX shape for the batch size that ran; each is read when it is asked for, so finish before the
+        next run. Raises InputError without `keep_values=True`, and before the first run.
+        """
+        if not self._keeps_values:
+            raise InputError("intermediate values are not kept; build the engine with keep_values=True")
+        program = next((program for program in self.plan.programs if program.batch == self._last_batch), None)
+        if program is None:
+            raise InputError("there are no values before the first run; call run")
+        return self._values(program)
+
+    def _values(self, program: Program) -> Iterator[tuple[tuple[str, ...], Array]]:
+        names = {op.y: op.names for op in self.graph.ops}
+        for value in program.values:
+            with self._lock:
+                array = self.executor.read(value)
+            yield names.get(value.name, (value.name,)), array
+
+    def close(self) -> None:
+        """Free everything on the device. Safe to call twice."""
+        with self._lock:
+            executor, self._executor = self._executor, None
+            self._pipelines.clear()
+            try:
+                if executor:
+                    executor.close()
+            finally:
+                self.device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_open(self) -> Executor:
+        if self._executor is None:
+            raise InputError("the engine is closed; build a new one")
+        return self._executor
+
+    def _stream(self, source: Source, size: int) -> Iterator[Outputs]:
+        for element_type, items in itertools.groupby(source, key=lambda item: item.images.dtype.name):
+            pipeline = self._idle_pipeline(element_type, size)
+            try:
+                for item in flow(cut(items, size), partial(self._send, pipeline), partial(self._receive, pipeline)):
+                    yield self._joined(item.results, f"{item_name(item.number)}: ")
+            finally:
+                self._pipelines.setdefault((element_type, size), []).append(pipeline)
+        if source.failure:
+            raise source.failure
+
+    def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
+        with self._lock:
+            executor = self._require_open()
+            if idle := self._pipelines.get((element_type, size)):
+                return idle.pop()
+            return executor.pipeline(element_type, size)
+
+    def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
+        batch = self._sizes[bisect_left(self._sizes, sum(map(len, rows)))]
+        with self._lock:
+            self._require_open()
+            self._last_batch = batch
+            return pipeline.send(batch, rows)
+
+    def _receive(self, pipeline: Pipeline, sent: Sent) -> Results:
+        with self._lock:
+            executor = self._require_open()
+            return executor.finished(*pipeline.receive(sent))
+
+    def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
+        """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
+        self._check_flags(parts, where)
+        if len(parts) == 1:
+            outputs = parts[0].outputs
+        else:
+            outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
+        if self._whole:
+            outputs = tuple(y.reshape(self._whole.get(i, y.shape)) for i, y in enumerate(outputs))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _check_flags(self, parts: Sequence[Results], where: str = "") -> None:
+        """Raise InputError for NaN and Inf, unless they are allowed, and for overflow that is not due to them."""
+        if not any(part.is_flagged for part in parts):
+            return
+        nonfinite = np.concatenate([part.nonfinite for part in parts])
+        lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
+        if nonfinite.any() and not self._allow_nonfinite:
+            raise InputError(
+                f"{where}{_named(nonfinite)} holds NaN or Inf; clean the data, or allow them "
+                "(allow_nonfinite=True, --allow-nonfinite)"
+            )
+        if lost.any():
+            raise InputError(
+                f"{where}{_named(lost)}: values leave the range of float16 inside the network; "
+                "use precision bf16 or fp32"
+            )
+
+    def _batches(self, count: int) -> Iterator[tuple[int, int]]:
+        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
+        if count not in self._covers:
+            self._covers[count] = cover(count, self._costs)
+        first = 0
+        for batch in self._covers[count]:
+            yield first, batch
+            first += batch
+
+
+def _named(chosen: npt.NDArray[np.bool_]) -> str:
+    """How messages call the inputs that are marked, the first ones at least."""
+    found = np.flatnonzero(chosen)
+    which = ", ".join(map(str, found[:8])) + " ..." * (len(found) > 8)
+    return f"input {which} of {len(chosen)} (counted from 0)"

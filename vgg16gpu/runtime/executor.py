@@ -1,0 +1,401 @@
+"""A plan brought onto a device: memory allocated, weights uploaded, launches bound. Running it decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.devices.base import Bytes, Device, Transfer
+from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.devices.staging import Rows, Stager
+from vgg16gpu.errors import DeviceError, Error
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Calibration, Plan, Program
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.runtime.double_buffer import Pipeline, Port, Span
+from vgg16gpu.runtime.outputs import ResultBlock, Results, read_results
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bound:
+    """A program at its place, for one element type. Host memory is pinned, and shared by all programs."""
+
+    port: Port
+    images: Rows
+    rest: Bytes  # behind the images, sent as zeros
+    round_trip: Callable[[], None]
+    block: ResultBlock
+
+
+@dataclass(frozen=True, eq=False)
+class _Direct:
+    """A program for images that lie on the device already. Its launches bring the control words to the host."""
+
+    input: Span
+    image_nbytes: int
+    rows: tuple[Span, ...]  # the first row of each output
+    launch: Callable[[], None]
+    block: ResultBlock  # of control words alone
+
+
+@dataclass(frozen=True, eq=False)
+class _Single:
+    """A program for `run_once`: arrays of exactly the planned shapes."""
+
+    places: Mapping[str, Array]  # of each input in the host's buffer, by name
+    source: Bytes  # that buffer
+    round_trip: Callable[[], None]
+    block: ResultBlock
+
+
+class Executor:
+    """A plan on a device: owns the device memory of it, and runs it."""
+
+    @classmethod
+    def load(cls, plan: Plan, device: Device) -> Self:
+        """Compile the kernels and bring everything to the device. Raises DeviceError and KernelError."""
+        check_memory(plan, device)
+        started = time.perf_counter()
+        with stage("kernels"):
+            device.build(plan.kernels)
+        compiled = time.perf_counter()
+        loaded = cls(plan, device)
+        loaded.compile_seconds, loaded.upload_seconds = compiled - started, time.perf_counter() - compiled
+        return loaded
+
+    def __init__(self, plan: Plan, device: Device) -> None:
+        """Allocate, upload, calibrate, bind; kernels must have been built. Raises DeviceError when memory runs out."""
+        self.compile_seconds = self.upload_seconds = 0.0  # of `load`
+        self.plan = plan
+        self.device = device
+        self.second_passes = 0  # images that were run again
+        self._stager = Stager()
+        self._bases: dict[Arena, int] = {}
+        self._pinned: list[Bytes] = []
+        self._launches: list[Callable[[], None]] = []  # all that is bound
+        self._single: _Single | None = None
+        self._direct: dict[tuple[bool, int, str], _Direct] = {}  # of the second pass or not, by batch and element type
+        try:
+            with stage("memory"):
+                self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
+                self._pinned_out = self._pin(max(_returned_nbytes(program) for program in plan.all_programs))
+                self._allocate()
+            with stage("weights"):
+                self._upload()
+            with stage("graphs"):
+                self._bound = {
+                    (program.batch, dtype): bound
+                    for program in plan.programs
+                    for dtype, bound in self._bind(program).items()
+                }
+                self._exact = self._bind(plan.second_pass) if plan.second_pass else {}
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, batch: int, images: Rows) -> Results:
+        """What the program of size `batch` makes of up to that many images.
+
+        One copy in, the launches, one copy out, one synchronisation; then the same for every image whose values left
+        the range of the fast kernels, on the exact ones if the plan has them. Raises KernelError for a kernel that gave
+        up waiting.
+        """
+        bound = self._bound[batch, images.dtype]
+        results = self._pass(bound, images)
+        return self.finished(bound.images[: len(images)], results)
+
+    def run_on_device(self, batch: int, element_type: str, images: Span, targets: Sequence[int]) -> Results:
+        """As `run`, for images that lie on the device and stay there; each output's rows go to an address in `targets`.
+
+        The results have flags alone. Nothing is copied from or to the host: a kernel writes the control words there,
+        and one synchronisation, of this and of every second pass, waits for that and for the outputs.
+        """
+        program = next(program for program in self.plan.programs if program.batch == batch)
+        direct = self._directly(program, element_type)
+        results = self._pass_on_device(direct, images, targets)
+        if not self.plan.second_pass:
+            return results
+        exact, nbytes = self._directly(self.plan.second_pass, element_type), direct.image_nbytes
+        for i in map(int, np.flatnonzero(results.out_of_range)):
+            image = Span(images.address + i * nbytes, nbytes)
+            places = [target + i * row.nbytes for target, row in zip(targets, exact.rows, strict=True)]
+            results.out_of_range[i] = self._pass_on_device(exact, image, places).out_of_range[0]
+            self._count_second_pass()
+        return results
+
+    def _count_second_pass(self) -> None:
+        self.second_passes += 1
+        _log.info("an image is computed again in float32 arithmetic: its values left the range of the fast kernels")
+
+    def _pass_on_device(self, direct: _Direct, images: Span, targets: Sequence[int]) -> Results:
+        device, (address, nbytes) = self.device, direct.input
+        count = images.nbytes // direct.image_nbytes
+        device.copy_on_device(address, images.address, images.nbytes)
+        device.zero(address + images.nbytes, nbytes - images.nbytes)
+        direct.launch()
+        for target, row in zip(targets, direct.rows, strict=True):
+            device.copy_on_device(target, row.address, count * row.nbytes)
+        device.synchronize()
+        return direct.block.read(count)
+
+    def _directly(self, program: Program, element_type: str) -> _Direct:
+        key = program is self.plan.second_pass, program.batch, element_type
+        if key not in self._direct:
+            self._direct[key] = self._bind_direct(program, element_type)
+        return self._direct[key]
+
+    def _bind_direct(self, program: Program, element_type: str) -> _Direct:
+        error = program.control.error
+        start = error.offset // 16 * 16  # where the kernel that copies can begin
+        words = self._pinned_out[: program.control.end - start]
+        report = transfer_step(Pointer(Arena.STAGING, 0), Pointer(error.arena, start), words.nbytes, BUS_GROUPS)
+        self.device.build((report.kernel,))
+        bases = {**self._bases, Arena.STAGING: words.ctypes.data}  # pinned memory has its address on the device too
+        return _Direct(
+            input=self._input_span(program, element_type),
+            image_nbytes=program.input.entries[element_type].nbytes // program.input.shape[0],
+            rows=tuple(
+                Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // program.batch)
+                for y in program.outputs
+            ),
+            launch=self._kept(self.device.bind((*program.all_steps(element_type), report), bases)),
+            block=ResultBlock(replace(program, outputs=()), words[error.offset - start :]),
+        )
+
+    def run_once(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+        """The outputs for arrays of exactly the planned shapes, by name of the input; NaN and Inf are let through.
+
+        Of the plan's first program. Copies and raises as `run` does.
+        """
+        program = self.plan.programs[0]
+        if self._single is None:
+            self._single = self._bind_single(program)
+        self._single.source.fill(0)
+        for name, place in self._single.places.items():
+            place[...] = inputs[name]
+        self._single.round_trip()
+        return self._single.block.whole()
+
+    def _bind_single(self, program: Program) -> _Single:
+        start = program.block.offset
+        nbytes = program.control.end - start
+        source, target = self._pinned_in[:nbytes], self._pinned_out[: _returned_nbytes(program)]
+
+        def place(shape: Shape, offset: int) -> Array:
+            return source[offset - start :][: 4 * math.prod(shape)].view(np.float32).reshape(shape)
+
+        places = {value.name: place(value.shape, value.pointer.offset) for value in program.others}
+        places[program.input.name] = place(program.input.shape, program.input.entries["float32"].pointer.offset)
+        error = program.control.error
+        upload = Transfer(source, self._address(error.arena, start))
+        download = Transfer(target, self._address(error.arena, error.offset))
+        round_trip = self._kept(self.device.round_trip(upload, self.bind(program.all_steps()), download))
+        return _Single(places, source, round_trip, ResultBlock(program, target))
+
+    def finished(self, images: Rows, results: Results) -> Results:
+        """The results of these images once the second pass has been made where it is needed.
+
+        An image is still marked as out of range if the plan has no exact kernels for it.
+        """
+        if not self._exact or not np.count_nonzero(results.out_of_range):
+            return results
+        again = np.flatnonzero(results.out_of_range)
+        copies = images[again]  # the images may lie where the second pass sends from
+        for i, image in zip(again, copies, strict=True):
+            exact = self._pass(self._exact[images.dtype], image[None])
+            for output, row in zip(results.outputs, exact.outputs, strict=True):
+                output[i] = row[0]
+            results.out_of_range[i] = exact.out_of_range[0]
+            self._count_second_pass()
+        return results
+
+    def _pass(self, bound: _Bound, images: Rows) -> Results:
+        self._stager.fill(bound.images, (images,))
+        bound.rest.fill(0)
+        bound.round_trip()
+        return bound.block.read(len(images))
+
+    def input(self, element_type: str) -> Rows:
+        """The pinned memory that `run` sends from, as images of the largest batch: what lies there is not copied."""
+        return self._bound[self.plan.programs[-1].batch, np.dtype(element_type)].images
+
+    def pipeline(self, element_type: str, largest: int) -> Pipeline:
+        """Room for a stream of batches of any size up to `largest`. Raises DeviceError when memory runs out."""
+        ports = {
+            batch: bound.port
+            for (batch, dtype), bound in self._bound.items()
+            if dtype == element_type and batch <= largest
+        }
+        return Pipeline(self.device, self._stager, ports)
+
+    def launcher(self, batch: int, element_type: str = "float32") -> Callable[[], None]:
+        """Everything a run of `batch` launches, without the copies: for timing.
+
+        It takes the device as the last run left it, which must have been one of this batch size: programs share their
+        memory, and counters in the control words of one are numbers of another. Later values may lie where the input
+        was, so that a second launch computes from other numbers.
+        """
+        return self._bound[batch, np.dtype(element_type)].port.launch
+
+    def bind(self, steps: Sequence[Step]) -> Callable[[], None]:
+        """A launcher of some steps of a program, in this order; the plan gives it back when it is closed."""
+        return self._kept(self.device.bind(steps, self._bases))
+
+    def read(self, value: Value) -> Array:
+        """A value in its ONNX shape and layout, as float32, as it lies on the device now."""
+        stored = decoded(value, self._copy(value.pointer, value.nbytes))
+        if value.scale is not None:
+            stored /= self._copy(value.scale, 4 * value.pitch).view(np.float32)
+        if value.layout is Layout.PLAIN:
+            return stored
+        return np.ascontiguousarray(np.moveaxis(stored, -1, 1)[:, : value.shape[1]])
+
+    def _copy(self, pointer: Pointer, nbytes: int) -> Bytes:
+        copy = np.empty(nbytes, np.uint8)
+        self.device.copy_out(copy, self._address(pointer.arena, pointer.offset))
+        self.device.synchronize()
+        return copy
+
+    def close(self) -> None:
+        """Give back all that the plan has on the device, which other plans may use on. Safe to call twice.
+
+        Raises what freeing raises, once all has been tried.
+        """
+        failure: Error | None = None
+        self._stager.close()
+        steps: list[Callable[[], None]] = [partial(self.device.free, address) for address in self._bases.values()]
+        steps += [partial(self.device.unpin, buffer) for buffer in self._pinned]
+        steps += [partial(self.device.unbind, launch) for launch in self._launches]  # done, once memory is free
+        self._bases.clear()
+        self._pinned.clear()
+        self._launches.clear()
+        for step in steps:
+            try:
+                step()
+            except Error as error:
+                failure = error
+        if failure:
+            raise failure
+
+    def _kept(self, launch: Callable[[], None]) -> Callable[[], None]:
+        self._launches.append(launch)
+        return launch
+
+    def _pin(self, nbytes: int) -> Bytes:
+        self._pinned.append(self.device.pinned(nbytes))
+        return self._pinned[-1]
+
+    def _address(self, arena: Arena, offset: int) -> int:
+        return self._bases[arena] + offset
+
+    def _allocate(self) -> None:
+        weights = self.plan.weights
+        sizes = {
+            Arena.WEIGHTS: weights.weights_nbytes,
+            Arena.ACTIVATIONS: self.plan.activations_nbytes,
+            Arena.STAGING: weights.staging_nbytes,
+        }
+        for arena, nbytes in sizes.items():
+            self._bases[arena] = self.device.allocate(max(nbytes, 1))
+
+    def _upload(self) -> None:
+        """Bring the weights there, packed, and the scales that typical inputs give."""
+        weights, device = self.plan.weights, self.device
+        for upload in weights.uploads:
+            device.copy_in(self._address(upload.target.arena, upload.target.offset), np.ascontiguousarray(upload.array))
+            if upload.pack:
+                self.bind((upload.pack,))()
+        if self.plan.calibration:
+            self._calibrate(self.plan.calibration)
+        device.synchronize()
+        while self._launches:  # they were for this once
+            device.unbind(self._launches.pop())
+        device.free(self._bases.pop(Arena.STAGING))
+
+    def _calibrate(self, calibration: Calibration) -> None:
+        bound = self._bind(calibration.program)[calibration.samples.dtype]
+        for sample in calibration.samples:
+            self._pass(bound, sample[None])
+        self.bind(calibration.finish)()
+
+    def _bind(self, program: Program) -> dict[npt.DTypeLike, _Bound]:
+        return {np.dtype(name): self._bind_entry(program, name) for name in program.input.entries}
+
+    def _bind_entry(self, program: Program, element_type: str) -> _Bound:
+        port = self._port(program, element_type)
+        source, target = self._pinned_in[: port.input.nbytes], self._pinned_out[: port.output.nbytes]
+        upload, download = Transfer(source, port.input.address), Transfer(target, port.output.address)
+        round_trip = self._kept(self.device.round_trip(upload, port.launch, download))
+        return _Bound(port, port.images(source), port.rest(source), round_trip, ResultBlock(program, target))
+
+    def _port(self, program: Program, element_type: str) -> Port:
+        error = program.control.error
+        return Port(
+            shape=image_shape(program.input.shape, element_type),
+            element_type=element_type,
+            input=self._input_span(program, element_type),
+            output=Span(self._address(error.arena, error.offset), _returned_nbytes(program)),
+            launch=self.bind(program.all_steps(element_type)),
+            results=partial(read_results, program),
+        )
+
+    def _input_span(self, program: Program, element_type: str) -> Span:
+        first = program.input.entries[element_type].pointer
+        return Span(self._address(first.arena, first.offset), program.control.end - first.offset)
+
+
+def image_shape(shape: Shape, element_type: str) -> Shape:
+    """How images of a shape (N, C, H, W) lie on the host: bytes have the channels last."""
+    return (shape[0], *shape[2:], shape[1]) if element_type == "uint8" else shape
+
+
+def decoded(value: Value, stored: Bytes) -> Array:
+    """The numbers in the memory of a value, in its stored shape, as float32; scales of pairs are left in."""
+    planes = stored.reshape(value.element.planes, -1)
+    numbers: Array
+    match value.element:
+        case Element.F32:
+            numbers = planes[0].view(np.float32)
+        case Element.BF16:
+            numbers = (planes[0].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        case Element.F16 | Element.F16_PAIR:
+            with np.errstate(invalid="ignore"):  # halves of what float16 cannot hold: infinities of both signs
+                numbers = planes.view(np.float16).astype(np.float32).sum(axis=0)
+        case Element.U8:
+            numbers = planes[0].astype(np.float32) * np.float32(value.step)
+        case Element.S8:
+            numbers = planes[0].view(np.int8).astype(np.float32) * np.float32(value.step)
+    return numbers.reshape(value.stored_shape)
+
+
+def _block_nbytes(program: Program) -> int:
+    return program.control.end - program.block.offset
+
+
+def _returned_nbytes(program: Program) -> int:
+    return program.output_end - program.control.error.offset
+
+
+def check_memory(plan: Plan, device: Device) -> None:
+    """Raise DeviceError, before anything is compiled or allocated, when the plan needs more memory than is free.
+
+    What streams will take beside it, should there be any, is not counted: see `Pipeline`.
+    """
+    need, free = plan.device_nbytes + plan.weights.staging_nbytes, device.facts.memory_free
+    if need > free:
+        raise DeviceError(
+            f"{device.facts.name}: the model needs {need / 1e6:.0f} MB of memory for batch "
+            f"{plan.programs[-1].batch} and {free / 1e6:.0f} MB are free; use a smaller batch or another device"
+        )

@@ -1,0 +1,111 @@
+"""What comes back from a run: control words and outputs, read from the block that a program copies to the host."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.devices.base import Bytes
+from vgg16gpu.errors import KernelError
+from vgg16gpu.program.plans import Control, Program
+
+LARGEST_FLOAT16 = 65504.0
+
+
+class Results(NamedTuple):
+    """One row of every output, and one of each flag, for each image.
+
+    An output that has no rows (`Program.is_whole`) is all in the row of the only image.
+    """
+
+    outputs: tuple[Array, ...]
+    nonfinite: npt.NDArray[np.bool_]  # the image holds NaN or Inf
+    out_of_range: npt.NDArray[np.bool_]  # a value left the range that its element is good for
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether any flag of any image is set."""
+        return bool(np.count_nonzero(self.nonfinite) or np.count_nonzero(self.out_of_range))
+
+    def rows(self, first: int, last: int) -> Results:
+        """Those of some of the images; their outputs are copies, so that the others can go."""
+        return Results(
+            tuple(array[first:last].copy() for array in self.outputs),
+            self.nonfinite[first:last],
+            self.out_of_range[first:last],
+        )
+
+
+class ResultBlock:
+    """A host buffer as the place that runs of a program copy their block to."""
+
+    def __init__(self, program: Program, buffer: Bytes) -> None:
+        control = program.control
+        words = buffer[: 4 * control.returned_words].view(np.uint32)
+        self._program = program
+        self._lowest = control.lowest
+        self._words = words
+        self._least, self._room = _clean_words(control)
+        self._status = words[1 : 1 + program.batch]
+        self._maxima = words[1 + program.batch :].view(np.float32).reshape(len(control.watched), program.batch)
+        self._outputs = [
+            buffer[value.pointer.offset - control.error.offset :][: value.nbytes].view(np.float32).reshape(value.shape)
+            for value in program.outputs
+        ]
+        self._rows = [
+            output[np.newaxis] if program.is_whole(value) else output
+            for output, value in zip(self._outputs, program.outputs, strict=True)
+        ]
+
+    def read(self, count: int) -> Results:
+        """A copy of what the last run left here of its first `count` images.
+
+        Raises KernelError, naming the operator, where a kernel gave up waiting.
+        """
+        # Nearly every run is clean, and one comparison of all words says so sooner than a look at each image.
+        is_clean = not np.count_nonzero(self._words - self._least > self._room)  # what is below `least` wraps around
+        flags = (np.zeros(count, np.bool_), np.zeros(count, np.bool_)) if is_clean else self._flags(count)
+        return Results(tuple([rows[:count].copy() for rows in self._rows]), *flags)
+
+    def whole(self) -> tuple[Array, ...]:
+        """A copy of all outputs, whatever the control words say of the images. Raises KernelError as `read` does."""
+        if self._words[0]:
+            raise self._gave_up()
+        return tuple([output.copy() for output in self._outputs])
+
+    def _flags(self, count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """What the control words say of each image: `Results.nonfinite` and `Results.out_of_range`."""
+        if self._words[0]:
+            raise self._gave_up()
+        maxima = self._maxima[:, :count]
+        in_range = (maxima >= self._lowest) & (maxima <= LARGEST_FLOAT16)  # false for NaN
+        return self._status[:count] != 0, np.logical_not(in_range.all(axis=0))
+
+    def _gave_up(self) -> KernelError:
+        number = int(self._words[0].view(np.int32))
+        names = [value.name for value in self._program.values if value.name != self._program.input.name]
+        name = f" '{names[number - 1]}'" if 1 <= number <= len(names) else ""
+        return KernelError(
+            f"operator {number}{name}: a kernel waited in vain for data and gave up, so the results are wrong. "
+            "Run again; if that fails too, the GPU is overloaded beyond measure or there is a fault in the kernel"
+        )
+
+
+def _clean_words(control: Control) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """The least value of each word that comes back from a run without complaint, and how far it may be above that.
+
+    Bits of floats that are not negative are in the order of the floats; those of negative ones and NaN are above.
+    """
+    lowest, largest = np.array([control.lowest, LARGEST_FLOAT16], np.float32).view(np.uint32)
+    least, room = np.zeros((2, control.returned_words), np.uint32)
+    least[1 + control.batch :] = lowest
+    room[1 + control.batch :] = largest - lowest
+    return least, room
+
+
+def read_results(program: Program, buffer: Bytes, count: int) -> Results:
+    """What a block that came back says of its first `count` images. Raises KernelError where a kernel gave up."""
+    return ResultBlock(program, buffer).read(count)
