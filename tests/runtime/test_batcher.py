@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.runtime.test_device_array import ByDlpack, ByInterface
+from tests.support.foreign_arrays import ByDlpack, ByInterface
 from tests.support.kernel_harness import assert_same_bits
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
