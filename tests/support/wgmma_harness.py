@@ -24,7 +24,7 @@ from vgg16gpu.checks.accuracy import assert_close, layer_error, rms
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pads, Relu, Shape, Window
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm.fc_wgmma import GemmTile, GemvTile
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions

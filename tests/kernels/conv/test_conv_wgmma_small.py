@@ -17,7 +17,7 @@ from tests.support.wgmma_harness import (
     check_replays,
     parameters,
 )
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import SmallTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
