@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.judged_bits import check_fault, check_nan, check_positions, check_replays
 from tests.support.kernel_harness import seeded
 from tests.support.wgmma_harness import (
     PRECISIONS,
@@ -14,11 +15,7 @@ from tests.support.wgmma_harness import (
     Trial,
     check,
     check_conv,
-    check_fault,
     check_layers,
-    check_nan,
-    check_positions,
-    check_replays,
     convolution,
     parameters,
     raw,
