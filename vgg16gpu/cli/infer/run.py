@@ -83,8 +83,9 @@ def infer(options: Options) -> int:
     path = find_model(options.model)
     with stage("model"):
         model = Model(path)
-        graph = model.graph(options.precision)
-        batch = options.batch or graph.input.shape[0] or 1
+        graph = model.graph(options.precision, options.outputs)
+        sizes = tuple(sorted(options.batches)) or (graph.input.shape[0] or 1,)
+        batch = sizes[-1]
         shape = resolve_input_shape(graph, batch, options.size)
         notes = model_notes(model, graph, shape, options.pixels, options.labels)
     has_scales_beside = options.precision == "int8" and not graph.integers
@@ -96,7 +97,7 @@ def infer(options: Options) -> int:
         # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
         with stage("first input"):
             batches = itertools.chain([_first(batches, reader)], batches)
-        with _engine(model, batch, notes, options) as engine:
+        with _engine(model, sizes, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
                 report = _report(engine, results, reader, notes, options.top)
@@ -137,14 +138,15 @@ def _first(batches: Iterator[list[NamedInput]], reader: Reader) -> list[NamedInp
     raise InputError(first.problem + f" ({len(others)} other images cannot be read either)" * bool(others))
 
 
-def _engine(model: Model, batch: int, notes: ModelNotes, options: Options) -> Engine:
+def _engine(model: Model, sizes: Sequence[int], notes: ModelNotes, options: Options) -> Engine:
     return Engine(
         model,
         device=options.device,
         precision=options.precision,
         kernels=options.kernels,
-        batch=batch,
+        batch=sizes,
         size=options.size,
+        outputs=options.outputs,
         mean=notes.mean,
         std=notes.std,
         allow_nonfinite=options.allow_nonfinite,
@@ -158,7 +160,7 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 
 
 def _exit_code(report: dict[str, Any], options: Options) -> int:
-    """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
+    """Say what is wrong with inputs and with answers. Who allows NaN reckons with no answers."""
     if report["preprocess"] and (warning := report["preprocess"]["warning"]):
         tell(f"warning: {warning}")
     for image in report["unreadable"][:MANY]:
@@ -171,9 +173,9 @@ def _exit_code(report: dict[str, Any], options: Options) -> int:
             f"{len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{printable(bad[0]['name'])}': "
             f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow"
         )
-    if report["unreadable"]:
+    if len(bad) == len(report["inputs"]):
         return EXIT_USAGE
-    return EXIT_CHECK_FAILED if bad else 0
+    return EXIT_CHECK_FAILED if bad or report["unreadable"] else 0
 
 
 def _run(engine: Engine, batches: Iterator[list[NamedInput]], reader: Reader, *, quiet: bool) -> Results:
