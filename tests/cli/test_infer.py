@@ -272,7 +272,10 @@ def test_other_outputs_are_computed_when_they_are_named(narrow, pixels, tmp_path
             wanted = np.concatenate([oracle.values(x[None], names)[name] for x in numbers])
             np.testing.assert_allclose(archive[key], wanted, atol=1e-5 * np.abs(wanted).max())
     assert archive_shapes(tmp_path / "s.npz") == {"scores": (2, 32), f"scores:{names[1]}": (2, 8, 32, 32)}
-    assert "no classes to rank" in run(tmp_path / "a.npy", "--model", narrow, "--outputs", "relu1_1").stdout
+    assert [item["top"] for item in report["inputs"]] == [[], []]  # features are no classes
+    for name in ("relu1_1", "classifier.3"):
+        assert "no classes to rank" in run(tmp_path / "a.npy", "--model", narrow, "--outputs", name).stdout
+    assert run_json(tmp_path / "a.npy", "--model", narrow, "--outputs", "output,relu1_1")["inputs"][0]["top"]
 
 
 def archive_shapes(path):

@@ -100,7 +100,8 @@ def infer(options: Options) -> int:
         with _engine(model, sizes, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
-                report = _report(engine, results, reader, notes, options.top)
+                top = options.top if _gives_classes(model, engine.graph, options) else 0
+                report = _report(engine, results, reader, notes, top)
                 if report["preprocess"]:
                     report["preprocess"]["warning"] = "; ".join(filter(None, warnings)) or None
                 arithmetic = {"precision": options.precision, "kernels": options.kernels}
@@ -114,6 +115,11 @@ def _told(results: Results, report: dict[str, Any], options: Options) -> int:
         _write(options.output, results, report)
     print_json(report) if options.as_json else print_report(report, every_input=options.table)
     return _exit_code(report, options)
+
+
+def _gives_classes(model: Model, graph: Graph, options: Options) -> bool:
+    """Whether the first output is the model's own: what --outputs names inside of it are features, not classes."""
+    return not options.outputs or graph.outputs[0] in [output.name for output in model.file.model.graph.output]
 
 
 def _reader(files: Sequence[str], graph: Graph, shape: Shape, notes: ModelNotes, options: Options) -> Reader:
@@ -235,7 +241,7 @@ def _report(engine: Engine, results: Results, reader: Reader, notes: ModelNotes,
         "device_choice": engine.device_choice,
         "note": notes.note,
         "preprocess": _preprocess(engine, results, reader, notes),
-        "probabilities": "from the model" if _has_softmax(engine.graph) else "softmax of the scores, for display",
+        "probabilities": _probabilities(engine.graph) if top else None,
         "outputs": list(engine.graph.outputs),
         "output_shape": list(scores.shape[1:]),
         "inputs": [
@@ -267,10 +273,14 @@ def _preprocess(engine: Engine, results: Results, reader: Reader, notes: ModelNo
 
 
 def _ranked(graph: Graph, scores: Array, notes: ModelNotes, top: int) -> list[tuple[Rank, ...]]:
-    if scores.ndim != 2:  # a feature map has no classes
+    if scores.ndim != 2 or not top:  # a feature map has no classes
         return [()] * len(scores)
     names = notes.names(scores.shape[1])
     return [rank(row, names, top, are_probabilities=_has_softmax(graph)) for row in scores]
+
+
+def _probabilities(graph: Graph) -> str:
+    return "from the model" if _has_softmax(graph) else "softmax of the scores, for display"
 
 
 def _has_softmax(graph: Graph) -> bool:
