@@ -4,8 +4,8 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.costs import flop, op_costs
 from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
     Conv,
-    Elementwise,
     Gemm,
     GeneralConv,
     Graph,
@@ -23,7 +23,7 @@ def test_cost_and_parameters_of_general_ops():
         Reshape("y", "z", ("z",), (0, 4, 36)),
         MatMul("z", "p", ("p",), ("m",)),
         MatMul("p", "q", ("q",), ("z",), transpose_a=True),
-        Elementwise("q", "r", ("r",), ("q",), "mul"),
+        Arithmetic("q", "r", ("r",), ("q",), "mul"),
     )
     shapes = {"w": (4, 3, 3, 3), "b": (4,), "m": (36, 5)}
     constants = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}

@@ -6,12 +6,14 @@ Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel.
 
 There are two kinds of ops. Those of a VGG hold their weights and have fast kernels: Conv, Pool, Gemm, BatchNorm, Relu,
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
-alone, of any rank, run-time or constant: Elementwise, Transpose, Reshape, Slice, Pad, Concat, Gather, MatMul, and
-GeneralConv and AxisSoftmax for what Conv and Softmax do not cover.
+alone, of any rank, run-time or constant: Elementwise (Arithmetic, LeakyRelu, Clip, FakeQuantize), Transpose, Reshape,
+Slice, Pad, Concat, Gather, MatMul, and GeneralConv, GeneralBatchNorm and AxisSoftmax for what Conv, BatchNorm and
+Softmax do not cover.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
@@ -207,16 +209,50 @@ class LocalResponseNorm(Op):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(MultiOp):
-    """y = [relu](function(operands)), all broadcast as in numpy; `numbers` are what the function takes beside them.
+    """y = [relu](f(operands)), all broadcast as in numpy; its subclasses say what f is."""
 
-    add, mul: of 2 to 5 operands. sub, div: of 2. leaky_relu: x, or alpha * x below zero; numbers (alpha,).
-    clip: numbers (low, high); with operands x, low, high of size 1 instead numbers are ().
-    batch_norm: operands x, scale, shift, mean, variance; numbers (epsilon,).
-    quantise: QuantizeLinear and DequantizeLinear in one; numbers (step, low, high), the limits in steps from zero.
+    relu: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic(Elementwise):
+    """The sum or product of 2 to 5 operands, the difference or quotient of 2."""
+
+    function: Literal["add", "sub", "mul", "div"] = "add"
+
+
+@dataclass(frozen=True, eq=False)
+class LeakyRelu(Elementwise):
+    """x, or alpha * x below zero."""
+
+    alpha: float = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Clip(Elementwise):
+    """x between two limits: `low` and `high`, or, if there are three operands, the second and third, of size 1."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class FakeQuantize(Elementwise):
+    """QuantizeLinear and DequantizeLinear in one: x / scale, rounded to an integer from `low` to `high`, times scale.
+
+    `low` and `high` are counted from the zero point.
     """
 
-    function: Literal["add", "sub", "mul", "div", "leaky_relu", "clip", "batch_norm", "quantise"] = "add"
-    numbers: tuple[float, ...] = ()
+    scale: float = 1.0
+    low: float = -128.0
+    high: float = 127.0
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralBatchNorm(MultiOp):
+    """BatchNorm of any rank; operands x, scale, shift, mean, variance, each but x with a number for each channel."""
+
+    epsilon: float = 1e-5
     relu: bool = False
 
 
