@@ -52,7 +52,10 @@ def simplify(graph: Graph, keep: Collection[str] = frozenset(), passes: Sequence
 
 
 def channels_first_input(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """An input (N, H, W, C) that is transposed at once (Keras) becomes (N, C, H, W): who brings it in turns it."""
+    """An input (N, H, W, C) that is transposed at once (Keras) becomes (N, C, H, W).
+
+    The Transpose goes: the host turns each input as it copies it (`GraphInput.from_file`).
+    """
     given = graph.input
     readers = [op for op in graph.ops if given.name in op.operands]
     if not readers or not all(map(_brings_channels_first, readers)):

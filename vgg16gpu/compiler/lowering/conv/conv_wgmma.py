@@ -43,9 +43,9 @@ TAPS: Final = 9
 COLUMN: Final = 8  # pixels that a product takes in a row
 MAX_SHARED: Final = 227 << 10
 MAX_SHORT_SUM: Final = 1152  # products
-# The tensor cores cut what they add towards zero: by the errors that docs/performance.md gives, at every 16 products a
-# sum loses 1.9e-8 of what it will be, until it is promoted. 2.3e-7 for 192 products and 1.5e-7 for 128 are corrected
-# by what float32 can add to 1.
+# What the sums of pairs are multiplied by, less 1, by `promote_taps`. The tensor cores round towards zero, so a sum
+# loses 1.9e-8 of itself with every 16 products, until float32 registers take it: 2.3e-7 with 192 products (3 taps),
+# 1.5e-7 with 128 (2 taps), see docs/performance.md. 2^-22 and 2^-23 are the next numbers that float32 can add to 1.
 TRUNCATION: Final = {3: 2.0**-22, 2: 2.0**-23}
 LARGE_ROWS: Final = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 SMALL_ROWS: Final = LARGE_ROWS[:7]
