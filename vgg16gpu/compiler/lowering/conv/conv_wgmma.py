@@ -15,7 +15,8 @@ from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv, Pads
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT, label
+from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
