@@ -27,7 +27,7 @@ from vgg16gpu.bench.records.record import absent, names
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
-from vgg16gpu.checks.promises import PEER_TOLERANCES, SCORE_TOLERANCES
+from vgg16gpu.checks.promises import ADMITTED_ERRORS, PEER_TOLERANCES
 from vgg16gpu.cli import cli
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -94,7 +94,7 @@ def test_every_peer_has_an_opener_and_precisions() -> None:
     assert all(importlib.util.find_spec(target.partition(":")[0]) for target in peers.OPENERS.values())
     assert all("fp32" in known for known in peers.PRECISIONS.values())
     assert {precision for known in peers.PRECISIONS.values() for precision in known} == set(PEER_TOLERANCES)
-    assert set(PEER_TOLERANCES) == set(SCORE_TOLERANCES)
+    assert set(PEER_TOLERANCES) == set(ADMITTED_ERRORS)
 
 
 class Opened:

@@ -8,7 +8,7 @@ from vgg16gpu.bench.measure.timing import Contender, LostError
 from vgg16gpu.bench.peers.remote import RemotePeer
 from vgg16gpu.bench.records.findings import Absent, Remarks
 from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.checks.promises import SCORE_TOLERANCES, peer_tolerance
+from vgg16gpu.checks.promises import ADMITTED_ERRORS, peer_tolerance
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import Error
 
@@ -22,10 +22,10 @@ class WrongScoresError(Error):
 def checked(scores: Array, references: Array, precision: str, what: str) -> float:
     """The error of our scores. Raises WrongScoresError, naming `what` was run, when it is too large."""
     error = float(score_error(scores, references).max())
-    if not error <= SCORE_TOLERANCES[precision]:
+    if not error <= ADMITTED_ERRORS[precision]:
         raise WrongScoresError(
             f"{what}: the scores differ from onnxruntime's by {error:.2e} of their maximum, at most "
-            f"{SCORE_TOLERANCES[precision]:g} is right; nothing is timed (`python -m vgg16gpu testbench --layers` "
+            f"{ADMITTED_ERRORS[precision]:g} is right; nothing is timed (`python -m vgg16gpu testbench --layers` "
             "shows where)"
         )
     return error

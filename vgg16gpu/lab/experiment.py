@@ -1,6 +1,6 @@
 """A published experiment, run again: its rows as cases of ours, measured, each beside what was published.
 
-A module in vgg16gpu/lab/seeds/ that holds `EXPERIMENT` is one; there is no list to edit. Most are lists of cases
+A module in vgg16gpu/lab/experiments/ that holds `EXPERIMENT` is one; there is no list to edit. Most are lists of cases
 (`CaseExperiment`); one that measures whole networks brings a `run` of its own and returns the same rows.
 """
 

@@ -13,7 +13,7 @@ from vgg16gpu.bench.measure.cold_start import ColdStart
 from vgg16gpu.bench.measure.timing import CPU_EFFORT, DESCRIPTIONS, GPU_EFFORT, Regime
 from vgg16gpu.bench.records.findings import BatchResult, Findings
 from vgg16gpu.bench.records.record import SCHEMA, Content
-from vgg16gpu.checks.promises import PEER_TOLERANCES, SCORE_TOLERANCES, TF32_TOLERANCE
+from vgg16gpu.checks.promises import ADMITTED_ERRORS, PEER_TOLERANCES, TF32_TOLERANCE
 
 
 def content(findings: Findings, model: Content, cold_start: ColdStart | None) -> Content:
@@ -80,7 +80,7 @@ def _verification(findings: Findings) -> Content:
         errors.setdefault(result.precision, []).extend([] if ours is None else [ours])
     return {
         "reference": "onnxruntime, CPU, fp32",
-        "tolerances": {precision: SCORE_TOLERANCES[precision] for precision in errors},
+        "tolerances": {precision: ADMITTED_ERRORS[precision] for precision in errors},
         "worst_errors": {precision: max(found, default=None) for precision, found in errors.items()},
     }
 

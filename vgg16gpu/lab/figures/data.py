@@ -1,4 +1,4 @@
-"""What a figure of the lab shows, as plain data: taken from a record, drawn by `figures_draw`."""
+"""What a figure of the lab shows, as plain data: taken from a record, drawn by `draw.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws what `figures_data` describes with matplotlib: bars, lines, heat maps and rooflines."""
+"""Draws what `data.py` describes with matplotlib: bars, lines, heat maps and rooflines."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _loaded: set[tuple[int, int]] = set()  # front ends (their identity), and cards,
 
 
 class Frontend:
-    """`library_base.Way`. Raises MissingLibraryError where package or library are not here, or do not start."""
+    """`base.Way`. Raises MissingLibraryError where package or library are not here, or do not start."""
 
     def __init__(self, device: Device, foreign: Foreign) -> None:
         self._device, self._foreign = device, foreign
@@ -74,7 +74,7 @@ class Frontend:
 
 
 class FrontendSession:
-    """`library_base.Session`: a graph, its plans, and the arrays that they work on.
+    """`base.Session`: a graph, its plans, and the arrays that they work on.
 
     `beside`: another session of the problem, whose x this one reads; `only`: the one plan that it builds, "" for all.
     """

@@ -39,7 +39,7 @@ def measure_three(device: Device, reference: Reference, effort: Effort, flush: F
 
 
 class Together:
-    """`library_base.Session`: the only candidates of several sessions as one. Whoever opened those closes them."""
+    """`base.Session`: the only candidates of several sessions as one. Whoever opened those closes them."""
 
     def __init__(self, sessions: Sequence[Session], reference: Reference) -> None:
         self._sessions, self._reference = sessions, reference

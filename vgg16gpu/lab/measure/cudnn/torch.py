@@ -19,7 +19,7 @@ _SWITCHES: Final = ("benchmark", "benchmark_limit", "allow_tf32")  # of torch.ba
 
 
 class Torch:
-    """`library_base.Way`. Raises MissingLibraryError without torch, without its CUDA, or without its cuDNN."""
+    """`base.Way`. Raises MissingLibraryError without torch, without its CUDA, or without its cuDNN."""
 
     def __init__(self, device: Device, foreign: Foreign) -> None:
         self._device, self._foreign = device, foreign
@@ -40,7 +40,7 @@ class Torch:
 
 
 class TorchSession:
-    """`library_base.Session` of one candidate: torch's choice, on our compute lane and in torch's own memory."""
+    """`base.Session` of one candidate: torch's choice, on our compute lane and in torch's own memory."""
 
     def __init__(
         self,
