@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from vgg16gpu.bench import session
-from vgg16gpu.bench.measure import cold_start, environment
+from vgg16gpu.bench.measure import environment
 from vgg16gpu.bench.measure.ceilings import Ceilings, measure_ceilings, tensor_flops
 from vgg16gpu.bench.measure.layers import LayerEffort, LayerTime, floors, measure_layers
 from vgg16gpu.bench.measure.ours import NAME, EngineContender
@@ -27,7 +25,7 @@ from vgg16gpu.bench.records.findings import Wanted
 from vgg16gpu.bench.records.record import SCHEMA, read, select
 from vgg16gpu.cli import cli
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.errors import Error, KernelError
+from vgg16gpu.errors import KernelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.zoo.generate import make_vgg
@@ -451,7 +449,6 @@ def test_large_batches_are_measured_under_load_too(
 
 
 def test_commit_of_a_checkout_and_of_none(tmp_path: Path) -> None:
-    import subprocess
 
     assert environment.commit(tmp_path) is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.example"]
@@ -465,45 +462,3 @@ def test_commit_of_a_checkout_and_of_none(tmp_path: Path) -> None:
     assert found["dirty"] is False
     file.write_text("2")
     assert (environment.commit(tmp_path) or {})["dirty"] is True
-
-
-# Cold start
-
-
-def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
-    found = cold_start.measure_cold_start(model, "cpu", session.sample_inputs((3, 32, 32))[0])
-    assert len(found.results_s) == len(found.exits_s) == cold_start.RUNS
-    assert 0 < found.to_result_s <= found.to_exit_s
-    assert all(result <= end for result, end in zip(found.results_s, found.exits_s, strict=True))
-    named = {"Python and options", "imports", "model", "first input", "plan", "kernels", "weights", "graphs", "rest"}
-    assert named <= set(found.parts_s)
-    assert all(found.parts_s[name] > 0 for name in named - {"rest"})
-    assert abs(sum(found.parts_s.values()) - found.to_result_s) < 0.5 * found.to_result_s  # medians of each
-
-
-def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
-    with pytest.raises(Error, match=r"missing\.onnx"):
-        cold_start.measure_cold_start(tmp_path / "missing.onnx", "cpu", np.zeros((3, 32, 32), np.float32))
-
-
-def test_cold_start_counts_to_the_first_byte() -> None:
-    script = "import sys, time; print('answer', flush=True); time.sleep(0.5)"
-    start = cold_start._one_start([sys.executable, "-c", script], os.environ)
-    assert start.exit_s - start.result_s > 0.4
-    assert start.parts_s == {"rest": start.result_s}
-
-
-def test_the_parts_of_a_start_are_all_of_it() -> None:
-    said = (
-        "vgg16gpu: start: imports 200.0 ms\nvgg16gpu: start: context (beside) 150.0 ms\nvgg16gpu: start: plan 50.0 ms"
-    )
-    parts = cold_start._Start(0.3, 0.5, said).parts_s
-    assert parts == pytest.approx({"imports": 0.2, "context (beside)": 0.15, "plan": 0.05, "rest": 0.05})
-
-
-def test_a_start_finds_byte_code_that_the_one_before_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    environ = cold_start.with_byte_code(str(tmp_path / "bytes"))
-    (tmp_path / "module_of_a_test.py").write_text("")
-    subprocess.run([sys.executable, "-c", "import module_of_a_test"], env=environ, cwd=tmp_path, check=True)
-    assert [path.name.split(".")[0] for path in tmp_path.glob("bytes/**/module_of_a_test*.pyc")] == ["module_of_a_test"]

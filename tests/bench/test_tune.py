@@ -22,7 +22,7 @@ from vgg16gpu.cli import tune as command
 from vgg16gpu.compiler.graph.ops import Conv, Gemm
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
 from vgg16gpu.compiler.model import Model

@@ -12,7 +12,7 @@ from vgg16gpu.checks import doctor
 from vgg16gpu.checks.doctor import Machine, State, Trial
 from vgg16gpu.cli.cache import cache_command
 from vgg16gpu.cli.doctor import doctor_command
-from vgg16gpu.devices import open_device
+from vgg16gpu.devices import open_device, platforms
 from vgg16gpu.devices.cuda.probe import Bindings, Driver, Gpu, Toolkit
 from vgg16gpu.errors import DeviceError
 
@@ -131,11 +131,17 @@ def test_health_is_that_of_the_device_that_is_used():
     assert not doctor.diagnose(dataclasses.replace(GPU_MACHINE, trial=Trial("none", "", "nothing works"))).healthy
 
 
-def test_memory(tmp_path):
-    path = tmp_path / "meminfo"
-    path.write_text("MemTotal:       2048 kB\nMemFree:  1 kB\nMemAvailable:   1024 kB\n")
-    assert doctor.memory(path) == (2 << 20, 1 << 20)
-    assert doctor.memory(tmp_path / "absent") == (0, 0)
+def test_memory_and_cores_are_what_a_container_may_use(tmp_path, monkeypatch):
+    limit = tmp_path / "memory.max"
+    limit.write_text(f"{1 << 30}\n")
+    monkeypatch.setattr(platforms, "_CGROUP_LIMITS", (limit,))
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 3)
+    monkeypatch.setattr(doctor, "try_device_apart", lambda _: Trial("cpu", "cpu"))
+    machine = doctor.survey()
+    assert machine.memory_total == 1 << 30
+    assert machine.memory_free <= 1 << 30
+    assert machine.processor.endswith(", 3 cores")
+    assert checks(machine)["memory"].state is State.WRONG
 
 
 def test_try_device_runs_a_kernel():

@@ -10,6 +10,7 @@ import pytest
 from tests.support.tune_device import H200
 from vgg16gpu.bench.tune.tasks import distinct, tasks, vgg_graph
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, Problem
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.devices import tile_tables
 from vgg16gpu.errors import ModelError
@@ -17,7 +18,7 @@ from vgg16gpu.program.values import Element
 from vgg16gpu.zoo.architecture import Vgg
 
 GPU = "NVIDIA H200"
-CONV = conv_wgmma.Problem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)
+CONV = Problem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)
 FIRST = conv_first.Problem(8, 224, 224, 64, Element.F16)
 CHAIN = conv_first_two.Problem(8, 224, 224, Element.F16)
 GEMV = fc_wgmma.Problem(1, 4096, 25088, Element.F16)
@@ -128,7 +129,7 @@ def test_an_entry_that_does_not_fit_is_ignored(ops, problem):
 
 
 def test_a_tile_of_another_problem_is_ignored():
-    flat = conv_wgmma.LargeTile(4, flat_pitch=29)
+    flat = LargeTile(4, flat_pitch=29)
     entry = conv_wgmma.Choice(flat, early=True).entry
     assert conv_wgmma.choose(CONV, with_table({CONV.key: entry})).tile == flat
     wider = replace(CONV, height=30, width=30)

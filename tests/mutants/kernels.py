@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vgg16gpu.devices.kernel_source import kernel_dir, read_source, source_path
 
 if TYPE_CHECKING:
-    from tests.mutants.table import Mutant
+    from tests.mutants.mutant import Mutant
 
 REPOSITORY = kernel_dir()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,38 +10,10 @@ from tests.kernels import test_mma
 from tests.kernels.conv import test_conv_igemm
 from tests.kernels.conv.test_conv_igemm import Case
 from tests.kernels.gemm import test_gemm_splitk
-from tests.kernels.general import test_elementwise, test_pool, test_softmax
-from tests.kernels.layout import (
-    test_convert,
-    test_layout,
-    test_pack,
-    test_pack_blocks,
-    test_preprocess,
-    test_scales,
-    test_transfer,
-)
-from vgg16gpu.devices.base import Device
+from tests.kernels.general import test_pool, test_softmax
+from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.table_layout import EDGES_OF_THE_GRAPH, ELEMENTS
 from vgg16gpu.program.values import Element
-
-Check: TypeAlias = Callable[[Device], None]
-
-
-class Edit(NamedTuple):
-    """What is changed: `old` occurs exactly once in the file."""
-
-    old: str
-    new: str
-
-
-class Mutant(NamedTuple):
-    """A kernel file with an edit, after which `check` must fail."""
-
-    name: str
-    file: str
-    edit: Edit
-    check: Check
-    order: str = "forward"  # in which the threads run between two barriers, see devices/cpu/device.py
-
 
 PLAIN = partial(test_conv_igemm.test_edges, case=Case((2, 5, 6, 9), 10))
 POOLED = partial(test_conv_igemm.test_edges, case=Case((2, 5, 6, 9), 10, pool=True))
@@ -275,168 +245,6 @@ POOL_AND_SOFTMAX = (
         Edit("__syncthreads();  // the previous", "// the previous"),
         partial(test_softmax.test_small_shapes, columns=257),
         order="7",
-    ),
-)
-
-taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros_behind)
-
-EDGES_OF_THE_GRAPH = (
-    Mutant(
-        "words behind the last group left out",
-        "transfer.cu",
-        Edit("if (first < rest)", "if (first < rest - 1)"),
-        partial(test_transfer.test_every_word_and_nothing_else, words=1023, groups=2),
-    ),
-    Mutant(
-        "a group behind the last one copied",
-        "transfer.cu",
-        Edit("if (first + g * THREADS < groups) store4", "if (first + g * THREADS <= groups) store4"),
-        partial(test_transfer.test_every_word_and_nothing_else, words=1020, groups=2),
-    ),
-    Mutant(
-        "another image accused",
-        "layout.cu",
-        Edit("atomicOr(status + n, 1)", "atomicOr(status, 1)"),
-        partial(test_layout.test_only_images_with_a_nonfinite_value_are_accused, shape=(5, 10), bad=np.nan),
-    ),
-    Mutant(
-        "a warp's verdict forgotten",
-        "layout.cu",
-        Edit("result |= warp_bad[i];", "result = warp_bad[i];"),
-        partial(test_layout.test_a_nan_is_found_wherever_it_is, place=0),
-    ),
-    Mutant(
-        "infinity passes",
-        "layout.cu",
-        Edit("bad |= !(fabsf(v[i]) < INFINITY);", "bad |= v[i] != v[i];"),
-        partial(test_layout.test_only_images_with_a_nonfinite_value_are_accused, shape=(5, 10), bad=np.inf),
-    ),
-    Mutant(
-        "channels behind the last not zeroed",
-        "layout.cu",
-        Edit(
-            "v[i] = c + i < C ? x[(long long)(c + i) * HW + p] : 0.f;",
-            "v[i] = x[(long long)min(c + i, C - 1) * HW + p];",
-        ),
-        taken_in(shape=(3, 3, 17, 15)),
-    ),
-    Mutant(
-        "way back mixed up",
-        "layout.cu",
-        Edit("c = index / HW, p = index % HW;", "c = index % C, p = index / C;"),
-        partial(test_layout.test_there_and_back_changes_no_bit, shape=(3, 3, 17, 15)),
-    ),
-    Mutant(
-        "shift of another channel",
-        "preprocess.cu",
-        Edit("shift[c + i])", "shift[c])"),
-        partial(test_preprocess.test_small_shapes, shape=(2, 17, 16, 3)),
-    ),
-    Mutant(
-        "weights transposed",
-        "pack.cu",
-        Edit("((long long)oc * C + c) * TAPS + tap", "((long long)c * OC + oc) * TAPS + tap"),
-        partial(test_pack.test_convolution, shape=(5, 6, 3, 3)),
-    ),
-    Mutant(
-        "weights flattened in the wrong order",
-        "pack.cu",
-        Edit("(pixel / HW * C + c) * HW + pixel % HW", "pixel * C + c"),
-        partial(test_pack.test_fully_connected_on_a_map, shape=(2, 3, 7, 7), outputs=6),
-    ),
-    Mutant(
-        "scale of another channel",
-        "elementwise.cu",
-        Edit("x[i][k] = v[i];", "x[i][k] = v[k > 0 ? i ^ 1 : i];"),
-        partial(test_elementwise.test_batch_norm, shape=(2, 8, 16, 17)),
-    ),
-    Mutant(
-        "nan lost in the relu",
-        "common.cuh",
-        Edit("return v < 0.0f ? 0.0f : v;", "return v > 0.0f ? v : 0.0f;"),
-        test_elementwise.test_relu_of_special_values,
-    ),
-)
-
-converted = partial(partial, test_convert.test_float32_into_every_element)
-blocks = partial(partial, test_pack_blocks.test_weights_in_channel_blocks)
-rows = partial(partial, test_scales.test_rows, correction=1 + 2.0**-22)
-
-ELEMENTS = (
-    Mutant(
-        "scales of pairs forgotten",
-        "convert.cu",
-        Edit("if (c < C && OUTPUT == F16_PAIR) v *= out_scale[c];", ""),
-        converted(target=Element.F16_PAIR, shape=(2, 64, 3, 3)),
-    ),
-    Mutant(
-        "channels behind the last not zeroed in another element",
-        "convert.cu",
-        Edit("float v = c < C ? ", "float v = c < inp_pitch ? 1.f + "),
-        converted(target=Element.F16, shape=(3, 70, 1, 1)),
-    ),
-    Mutant(
-        "another image's magnitude",
-        "convert.cu",
-        Edit("atomicMax(maxima + n,", "atomicMax(maxima,"),
-        partial(test_convert.test_the_largest_magnitude_of_each_image_is_noted, target=Element.F16),
-    ),
-    Mutant(
-        "low halves of pairs lost",
-        "stored.cuh",
-        Edit("v - round_to_f16(v)", "0.0f"),
-        converted(target=Element.F16_PAIR, shape=(2, 64, 3, 3)),
-    ),
-    Mutant(
-        "weights of bytes in plain order",
-        "pack_blocks.cu",
-        Edit("IS_BYTE ? row / 16 * 16 + row % 8 * 2 + row % 16 / 8 : row", "row"),
-        test_pack_blocks.test_neighbouring_outputs_of_bytes_lie_eight_rows_apart,
-    ),
-    Mutant(
-        "taps and channel blocks mixed up",
-        "pack_blocks.cu",
-        Edit(
-            "slab / TAPS * BLOCK + index % BLOCK, tap = slab % TAPS",
-            "slab % blocks * BLOCK + index % BLOCK, tap = slab / blocks",
-        ),
-        blocks(element=Element.F16, shape=(16, 70)),
-    ),
-    Mutant(
-        "scale of another input channel",
-        "pack_blocks.cu",
-        Edit("v *= row_scale[oc] / inp_scale[c]", "v *= row_scale[oc] / inp_scale[0]"),
-        partial(test_pack_blocks.test_pairs_are_scaled, shape=(5, 3)),
-    ),
-    Mutant(
-        "largest magnitude of an earlier image lost",
-        "scales.cu",
-        Edit("atomicMax(reinterpret_cast<int*>(out + c), __float_as_int(largest));", "out[c] = largest;"),
-        partial(test_scales.test_the_largest_magnitude_of_each_channel_stays, shape=(1, 4, 7, 9)),
-    ),
-    Mutant(
-        "scale twice as large",
-        "scales.cu",
-        Edit("exact_exp2(TARGET_EXPONENT - exponent_of(size))", "exact_exp2(TARGET_EXPONENT + 1 - exponent_of(size))"),
-        partial(test_scales.test_a_channel_comes_to_the_target, channels=64),
-    ),
-    Mutant(
-        "scale of the input left in the sums",
-        "scales.cu",
-        Edit("per_channel ? chosen : chosen * unit", "chosen"),
-        rows(shape=(7, 1000, 1), folds=False),
-    ),
-    Mutant(
-        "squares added before they are there",
-        "scales.cu",
-        Edit("= squares;\n  __syncthreads();", "= squares;"),
-        rows(shape=(64, 130, 9), folds=True),
-    ),
-    Mutant(
-        "sums not corrected",
-        "scales.cu",
-        Edit("correction / chosen", "1.f / chosen"),
-        rows(shape=(5, 3, 9), folds=True),
     ),
 )
 

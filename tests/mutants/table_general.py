@@ -6,7 +6,7 @@ from functools import partial
 
 from tests.kernels.conv import test_conv_general
 from tests.kernels.general import test_elementwise, test_lrn, test_matmul, test_pool, test_rearrange, test_softmax
-from tests.mutants.table import Edit, Mutant
+from tests.mutants.mutant import Edit, Mutant
 
 MAPS = (2, 5, 3, 4)
 

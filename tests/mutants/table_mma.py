@@ -9,7 +9,7 @@ from tests.kernels.conv import test_conv_mma
 from tests.kernels.conv.test_conv_igemm import Case as Shapes
 from tests.kernels.conv.test_conv_mma import Case
 from tests.kernels.gemm import test_gemm_mma
-from tests.mutants.table import Edit, Mutant
+from tests.mutants.mutant import Edit, Mutant
 from tests.support.mma_harness import FullyMmaCase
 
 case = partial(partial, test_conv_mma.test_small_shapes)

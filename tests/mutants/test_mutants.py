@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.kernels import mutated_line, write_mutant
-from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE, Mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE
 from tests.mutants.table import MUTANTS as FFMA_MUTANTS
 from tests.mutants.table_general import GENERAL_MUTANTS
 from tests.mutants.table_mma import MMA_MUTANTS

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.runtime.test_device_array import ByDlpack, ByInterface
+from tests.support.foreign_arrays import ByDlpack, ByInterface
 from tests.support.kernel_harness import assert_same_bits
+from tests.support.stream_items import PARTS, items
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCE, score_error
-from vgg16gpu.devices.base import Counters, Device, Lane
-from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, Stager
-from vgg16gpu.errors import DeviceError, InputError
+from vgg16gpu.devices.base import Counters, Device
+from vgg16gpu.errors import InputError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
-from vgg16gpu.runtime.batcher import Item, cut, flow
-from vgg16gpu.runtime.double_buffer import DEPTH, Pipeline, Port, Span
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.zoo.generate import make_vgg
 
 SIZE = 32
-PARTS = (3, 1, 7, 1, 1, 4, 2)  # rows of the items of a stream
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +36,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pixels() -> Any:
     return structured_images(sum(PARTS), SIZE, seed=5)
-
-
-def items(x: Any) -> list[Any]:
-    return np.split(x, np.cumsum(PARTS)[:-1])
 
 
 @pytest.fixture
@@ -320,206 +309,3 @@ def test_input_refuses_other_types_and_closed_engines(engine: Engine) -> None:
     engine.close()
     with pytest.raises(InputError, match="the engine is closed"):
         engine.input()
-
-
-# ---- Which rows go with which batch
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
-def test_batches_are_full_and_items_come_back_whole_and_in_order(size: int) -> None:
-    rows = np.arange(sum(PARTS))
-    sent: list[Any] = []
-    under_way = 0
-
-    def send(parts: Any) -> Any:
-        nonlocal under_way
-        under_way += 1
-        assert under_way <= DEPTH
-        sent.append(np.concatenate(parts))
-        return sent[-1]
-
-    def receive(batch: Any) -> Results:
-        nonlocal under_way
-        under_way -= 1
-        return Results((10 * batch,), batch % 5 == 0, batch % 3 == 0)
-
-    numbered = (Item(number, part) for number, part in enumerate(items(rows)))
-    done = list(flow(cut(numbered, size), send, receive))
-    assert [len(batch) for batch in sent[:-1]] == [size] * (len(sent) - 1)
-    assert np.array_equal(np.concatenate(sent), rows)
-    assert [item.number for item in done] == list(range(len(PARTS)))
-    for item, part in zip(done, items(rows), strict=True):
-        assert np.array_equal(np.concatenate([results.outputs[0] for results in item.results]), 10 * part)
-        assert np.array_equal(np.concatenate([results.nonfinite for results in item.results]), part % 5 == 0)
-        assert np.array_equal(np.concatenate([results.out_of_range for results in item.results]), part % 3 == 0)
-
-
-# ---- Staging
-
-
-@pytest.mark.parametrize("rows", [1, 7, 64])
-@pytest.mark.parametrize("spare", [0, 2, 60])
-def test_staging_copies_all_parts_and_zeroes_the_rest(rows: int, spare: int) -> None:
-    generator = np.random.default_rng(rows)
-    width = 2 * THREADS * MIN_NBYTES // 64  # with 64 rows more than enough for all threads
-    x = generator.integers(0, 256, (rows, width), dtype=np.uint8)
-    target = np.full((rows + spare, width), 7, np.uint8)
-    bounds = sorted(generator.integers(0, rows + 1, 5))
-    stager = Stager()
-    stager.fill(target, np.split(x, bounds))
-    stager.close()
-    stager.close()
-    assert np.array_equal(target[:rows], x)
-    assert not target[rows:].any()
-
-
-def test_staging_within_the_same_memory() -> None:
-    memory = np.random.default_rng(0).integers(0, 256, (65, 2 * THREADS * MIN_NBYTES // 64), dtype=np.uint8)
-    stager = Stager()
-    for start in (0, 1):
-        kept = memory[start : start + 60].copy()
-        stager.fill(memory, [memory[start : start + 60]])
-        assert np.array_equal(memory[:60], kept)
-        assert not memory[60:].any()
-        memory[60:] = 3
-    stager.close()
-
-
-def test_staging_raises_what_a_thread_raises() -> None:
-    stager = Stager()
-    with pytest.raises(ValueError, match="broadcast"):
-        stager.fill(np.empty((64, MIN_NBYTES), np.uint8), [np.empty((64, MIN_NBYTES - 1), np.uint8)])
-    stager.close()
-
-
-# ---- The order of things on a device that does them as late, and in as odd an order, as it may
-
-
-class LateDevice:
-    """Lanes whose work is done only when somebody waits, each time the next piece of a lane that chance picks."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._lanes: dict[Lane, deque[Callable[[], bool]]] = {lane: deque() for lane in Lane}
-        self._recorded: list[int] = []
-        self._reached: list[int] = []
-        self.memory: dict[int, Any] = {}
-
-    def allocate(self, nbytes: int) -> int:
-        self.memory[address := len(self.memory) + 1] = np.full(nbytes, 0xEE, np.uint8)
-        return address
-
-    def free(self, address: int) -> None:
-        del self.memory[address]
-
-    def pinned(self, nbytes: int) -> Any:
-        return np.full(nbytes, 0xDD, np.uint8)
-
-    def copy_in(self, address: int, source: Any, lane: Lane) -> None:
-        self.enqueue(lane, lambda: np.copyto(self.memory[address][: source.size], source))
-
-    def copy_out(self, target: Any, address: int, lane: Lane) -> None:
-        self.enqueue(lane, lambda: np.copyto(target, self.memory[address][: target.size]))
-
-    def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
-        self.enqueue(Lane.COMPUTE, lambda: np.copyto(self.memory[target][:nbytes], self.memory[source][:nbytes]))
-
-    def event(self) -> int:
-        self._recorded.append(0)
-        self._reached.append(0)
-        return len(self._recorded) - 1
-
-    def record(self, event: int, lane: Lane) -> None:
-        self._recorded[event] += 1
-        self.enqueue(lane, partial(self._reached.__setitem__, event, self._recorded[event]))
-
-    def follow(self, lane: Lane, event: int) -> None:
-        self._lanes[lane].append(partial(self._is_reached, event, self._recorded[event]))
-
-    def wait(self, event: int) -> None:
-        while not self._is_reached(event, self._recorded[event]):
-            self._do_something()
-
-    def enqueue(self, lane: Lane, work: Callable[[], None]) -> None:
-        def done() -> bool:
-            work()
-            return True
-
-        self._lanes[lane].append(done)
-
-    def _is_reached(self, event: int, count: int) -> bool:
-        return self._reached[event] >= count
-
-    def _do_something(self) -> None:
-        for lane in self._random.sample(list(Lane), len(Lane)):
-            if self._lanes[lane] and self._lanes[lane][0]():
-                self._lanes[lane].popleft()
-                return
-        raise AssertionError("every lane waits for another one")
-
-
-class LateRunner:
-    """Batches of up to 3 rows of 5 bytes and a control byte: each row plus one comes out, and the input is spoilt."""
-
-    def __init__(self, device: LateDevice) -> None:
-        self._device = device
-        self._arena, self._results = device.allocate(16), device.allocate(16)
-
-    def port(self, batch: int) -> Port:
-        span = Span(self._arena, 5 * batch + 1), Span(self._results, 5 * batch)
-        return Port((batch, 5), "uint8", *span, partial(self._launch, batch), partial(self._read, batch))
-
-    def _launch(self, batch: int) -> None:
-        def compute() -> None:
-            arena = self._device.memory[self._arena]
-            assert arena[5 * batch] == 0  # the control byte
-            self._device.memory[self._results][: 5 * batch] = arena[: 5 * batch] + 1
-            arena[:] = 0xCC
-
-        self._device.enqueue(Lane.COMPUTE, compute)
-
-    def _read(self, batch: int, out: Any, count: int) -> Results:
-        none = np.zeros(count, bool)
-        return Results((out.reshape(batch, 5)[:count].copy(),), none, none)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(seed: int) -> None:
-    device: Any = LateDevice(seed)
-    runner = LateRunner(device)
-    pipeline = Pipeline(device, Stager(), {batch: runner.port(batch) for batch in (2, 3)})
-    chance = random.Random(seed)
-    under_way: deque[Any] = deque()
-
-    def receive() -> None:
-        x, sent = under_way.popleft()
-        images, results = pipeline.receive(sent)
-        assert np.array_equal(images, x)
-        assert np.array_equal(results.outputs[0], x + 1)
-
-    for number in itertools.count():
-        batch = chance.choice((2, 3))
-        x = np.full((chance.randint(1, batch), 5), 8 * number % 200, np.uint8) + np.arange(5, dtype=np.uint8)
-        under_way.append((x, pipeline.send(batch, [x])))
-        if number == 12:
-            under_way.clear()  # as when a stream is left
-        if number == 25:
-            break
-        if len(under_way) == DEPTH:
-            receive()
-    while under_way:
-        receive()
-
-
-def test_a_pipeline_that_finds_no_memory_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    device: Any = LateDevice(0)
-    runner = LateRunner(device)
-    before = set(device.memory)
-
-    def refuse(_: int) -> Any:
-        raise DeviceError("no pinned memory")
-
-    monkeypatch.setattr(device, "pinned", refuse)
-    with pytest.raises(DeviceError, match="no pinned memory"):
-        Pipeline(device, Stager(), {2: runner.port(2)})
-    assert set(device.memory) == before

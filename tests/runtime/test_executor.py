@@ -28,7 +28,8 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
-from vgg16gpu.runtime.executor import Executor, check_memory, decoded
+from vgg16gpu.runtime.executor import Executor, check_memory
+from vgg16gpu.runtime.stored import decoded
 
 
 def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:

@@ -47,7 +47,8 @@ from vgg16gpu.program.arena import Lifetime
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.program.values import Arena, Element, Layout, Pointer
-from vgg16gpu.runtime.executor import Executor, decoded
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.stored import decoded
 
 GUARD = 4096  # bytes on both sides of every buffer
 POISON = 0xFF  # four of them are a NaN

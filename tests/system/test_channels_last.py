@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from tests.runtime.test_device_array import ByInterface, FakeForeign
+from tests.support.foreign_arrays import ByInterface, FakeForeign
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure import cold_start

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.runtime.test_device_array import Placed, opened
+from tests.support.foreign_arrays import Placed, opened
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.onnx_models import Model, random_input
 from vgg16gpu import Engine

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -38,6 +36,7 @@ from vgg16gpu.devices.cuda.probe import (
     probe_driver,
     run_quietly,
 )
+from vgg16gpu.devices.platforms import machine_memory, usable_cores
 from vgg16gpu.errors import Error
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
@@ -116,7 +115,7 @@ def survey() -> Machine:
     driver = probe_driver()
     toolkits = find_toolkits()
     compiler, compiler_problem = _compiler()
-    total, free = memory()
+    total, free = machine_memory()
     entries = [entry for kind in CACHE_KINDS for entry in KernelCache(kind).entries()]
     return Machine(
         system=platform.system(),
@@ -128,7 +127,7 @@ def survey() -> Machine:
         bindings=probe_bindings(),
         compiler=compiler,
         compiler_problem=compiler_problem,
-        processor=f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+        processor=f"{cpu_name()}, {usable_cores()} cores",
         memory_total=total,
         memory_free=free,
         cache=cache_dir(),
@@ -150,16 +149,6 @@ def _compiler() -> tuple[str, str]:
     except Error as error:
         return "", str(error)
     return f"{' '.join(compiler.command)}: {compiler.version.splitlines()[0]}", ""
-
-
-def memory(path: Path = Path("/proc/meminfo")) -> tuple[int, int]:
-    """Main memory in bytes: all of it, and what is available; zero if the system does not say."""
-    try:
-        text = path.read_text(encoding="ascii")
-    except OSError:
-        return 0, 0
-    kib = dict(re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE))
-    return int(kib.get("MemTotal", 0)) * 1024, int(kib.get("MemAvailable", 0)) * 1024
 
 
 def try_device(name: str, opener: Callable[[str], tuple[Device, str]] = open_device) -> Trial:
@@ -313,7 +302,7 @@ def _cpp(machine: Machine) -> Check:
 
 def _memory(machine: Machine) -> Check:
     found = f"{machine.memory_free / GIB:.1f} of {machine.memory_total / GIB:.1f} GiB available"
-    if machine.memory_free >= ENOUGH_MEMORY or not machine.memory_total:
+    if machine.memory_free >= ENOUGH_MEMORY:
         return Check("memory", State.OK, found)
     remedy = f"VGG16 takes up to {ENOUGH_MEMORY / GIB:.1f} GiB: close other programs"
     return Check("memory", State.WRONG, found, remedy)

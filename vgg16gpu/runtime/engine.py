@@ -10,8 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,7 @@ from vgg16gpu.program.plans import Program
 from vgg16gpu.runtime import device_array
 from vgg16gpu.runtime.batcher import Source, cut, flow, item_name
 from vgg16gpu.runtime.batches import costs, cover
+from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images, Input, InputForm
@@ -50,7 +50,7 @@ class Timings:
     upload: float  # weights to the device
 
 
-class Engine:
+class Engine(Closing):
     """VGG-family inference from an ONNX file.
 
     Everything is decided, compiled and allocated here; `run` copies in, launches, copies out, and `stream` does all
@@ -300,14 +300,6 @@ class Engine:
                     executor.close()
             finally:
                 self.device.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _require_open(self) -> Executor:
         if self._executor is None:

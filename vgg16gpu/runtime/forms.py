@@ -15,7 +15,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.program.plans import Program
 from vgg16gpu.runtime import device_array
-from vgg16gpu.runtime.executor import image_shape
+from vgg16gpu.runtime.stored import image_shape
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]

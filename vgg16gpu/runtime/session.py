@@ -10,8 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import printable
+from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
 
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -65,7 +65,7 @@ class _Prepared:
             self.executor.close()
 
 
-class Session:
+class Session(Closing):
     """A model and a device. Use as a context manager, or call `close`. Threads take turns.
 
     model: the ONNX file ("digits": the small net in the package), its bytes, what onnx.load returns, or a Model.
@@ -122,14 +122,6 @@ class Session:
             finally:
                 if self._owns_device:
                     self.device.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _runs(self, value: Declared) -> bool:
         """Whether an input is computed with on the device; the others become constants of the graph."""

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.support.graph_reference import compute
 from tests.support.onnx_models import (
     Model,
     dynamo_vgg,
@@ -26,8 +25,7 @@ from tests.support.reference import evaluate
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.graph.passes import simplify
-from vgg16gpu.compiler.onnx.file import OnnxFile, parse_onnx
-from vgg16gpu.compiler.onnx.load import load, load_model
+from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
 FORMS: dict[str, tuple[Callable[[], Model], dict[str, Any]]] = {
@@ -385,162 +383,3 @@ def test_the_rank_of_the_input_and_all_nodes_at_once(tmp_path: Path) -> None:
     assert message[0].endswith("input 'input' has shape (None, 4, 9); (N, C, H, W) or (N, F) is needed")
     assert len(message) == 4
     assert message[3].startswith("  Conv 'one_d' (opset 17): its weight has shape (5, 4, 3), only 2-D convolution")
-
-
-# Several inputs, and inputs that are constants
-
-
-def sum_of(*kinds: tuple[str, int, Any]) -> OnnxFile:
-    """A model that adds its inputs, each (name, element type, shape)."""
-    inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
-    node = helper.make_node("Sum", [name for name, _, _ in kinds], ["y"], "it")
-    graph = helper.make_graph([node], "graph", inputs, [onnx.ValueInfoProto(name="y")])
-    opsets = [helper.make_opsetid("", 17)]
-    return parse_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
-
-
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
-
-
-def test_several_inputs_of_fixed_shapes() -> None:
-    graph = load(sum_of(("a", FLOAT, [2, 3, 4]), ("b", TensorProto.FLOAT16, [])))
-    assert [(value.name, value.shape) for value in graph.inputs] == [("a", (2, 3, 4)), ("b", ())]
-    assert graph.input is graph.inputs[0]
-
-
-def test_given_shapes_take_the_place_of_declared_ones() -> None:
-    file = sum_of(("a", FLOAT, None), ("b", TensorProto.UNDEFINED, ["n", 3]))
-    with pytest.raises(ModelError, match=r"has 2 run-time inputs \('a', 'b'\); exactly one is supported, or several"):
-        load(file)
-    with pytest.raises(ModelError, match="has 2 run-time inputs"):
-        load(file, shapes={"a": (3,)})
-    graph = load(file, shapes={"a": (4, 2, 3), "b": (2, 3)})
-    assert [value.shape for value in graph.inputs] == [(4, 2, 3), (2, 3)]
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        ({"a": (2, 0)}, r"input 'a' has shape \(2, 0\); all dimensions must be positive"),
-        ({"a": (1,) * 9}, "input 'a' has 9 dimensions; at most 8"),
-        ({"c": (2,)}, "has no run-time input 'c'; its inputs are 'a'"),
-    ],
-)
-def test_shapes_that_are_refused(shapes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        load(sum_of(("a", FLOAT, ["n", 2])), shapes=shapes)
-
-
-def test_bound_inputs_are_constants() -> None:
-    file = sum_of(("a", FLOAT, [2, 3]), ("b", FLOAT, [3]))
-    graph = load(file, bound={"b": np.ones(3, np.float16)})
-    assert [value.name for value in graph.inputs] == ["a"]
-    assert graph.constants["b"].dtype == np.float32
-    with pytest.raises(ModelError, match="has no run-time input 'c'; its inputs are 'a', 'b'"):
-        load(file, bound={"c": np.ones(3, np.float32)})
-    with pytest.raises(ModelError, match="output 'b' is the model's input"):
-        load(file, ["b"], bound={"b": np.ones(3, np.float32)})
-
-
-def test_inputs_of_whole_numbers_must_be_bound() -> None:
-    file = sum_of(("a", FLOAT, [2, 3]), ("b", INT64, [3]))
-    with pytest.raises(ModelError, match="input 'b' has element type INT64"):
-        load(file)
-    with pytest.raises(ModelError, match="its operand has element type int64"):
-        load(file, bound={"b": np.ones(3, np.int64)})
-
-
-def test_a_value_that_stands_for_open_dimensions_is_refused(tmp_path: Path) -> None:
-    model = Model()
-    model.node("Reshape", ["input", model.constant("shape", np.array([-(1 << 62), -1]))], "y")
-    assert "a constant that it reads is out of range" in refusal(model.save(tmp_path / "m.onnx"))
-
-
-# Constants as outputs
-
-
-def test_outputs_that_are_constants(tmp_path: Path) -> None:
-    model = Model((2, 3, 8, 8))
-    model.node("Relu", ["input"], "y")
-    model.node("Shape", ["y"], "dims")
-    model.node("Constant", [], "one", value_float=1.0)
-    model.constant("weight", np.float32([3]))
-    path = model.save(tmp_path / "m.onnx")
-    loaded = load_model(path, ["one", "y", "dims", "weight"])
-    assert loaded.outputs == ("one", "y", "dims", "weight")
-    assert loaded.graph is not None
-    assert loaded.graph.outputs == ("y",)
-    assert {name: array.tolist() for name, array in loaded.constants.items()} == {
-        "one": 1.0,
-        "dims": [2, 3, 8, 8],
-        "weight": [3.0],
-    }
-    loaded = load_model(path, ["dims"])
-    assert loaded.graph is None
-    with pytest.raises(ModelError, match="output 'dims' is a constant"):
-        load(path, ["dims"])
-
-
-def test_a_constant_that_depends_on_the_batch_is_refused(tmp_path: Path) -> None:
-    model = Model()
-    model.node("Shape", ["input"], "y")
-    with pytest.raises(ModelError, match="output 'y' depends on a dimension that is open; export with fixed sizes"):
-        load_model(model.save(tmp_path / "m.onnx"))
-
-
-def test_what_only_shapes_need_is_no_op(tmp_path: Path) -> None:
-    model = Model((2, 3, 8, 8))
-    model.node("Mul", ["input", model.constant("c", np.float32([2]))], "twice")
-    model.node("Shape", ["twice"], "dims")
-    model.node("Reshape", ["input", "dims"], "y")
-    graph = load(model.save(tmp_path / "m.onnx"))
-    assert [op.y for op in graph.ops] == ["y"]
-    assert not graph.constants
-
-
-# Forms in the wild
-
-
-def test_keras_through_tf2onnx(tmp_path: Path) -> None:
-    model = Model(("n", 8, 8, 3))
-    x = model.node("Transpose", ["input"], "nchw:0", perm=[0, 3, 1, 2])
-    x = model.node("Relu", [model.conv(x, "block1/conv1:0", 3, 4)], "block1/relu:0")
-    x = model.node("MaxPool", [x], "pool:0", kernel_shape=[2, 2], strides=[2, 2])
-    x = model.node("Transpose", [x], "nhwc:0", perm=[0, 2, 3, 1])
-    model.node("Shape", [x], "dims:0")
-    model.node("Cast", ["dims:0"], "dims32:0", to=TensorProto.INT32)
-    slices = [model.constant(f"slice{index}", np.array([number])) for index, number in enumerate((0, 1, 0))]
-    model.node("Slice", ["dims32:0", *slices], "batch:0")
-    model.node("Concat", ["batch:0", model.constant("rest", np.int32([-1]))], "target32:0", axis=0)
-    model.node("Cast", ["target32:0"], "target:0", to=TensorProto.INT64)
-    x = model.node("Reshape", [x, "target:0"], "flat:0")
-    x = model.node("MatMul", [x, model.weight("kernel", 64, 5)], "product:0")
-    x = model.node("Add", [x, model.weight("bias", 5)], "dense:0")
-    model.node("Softmax", [x], "prediction:0")
-    path = model.save(tmp_path / "m.onnx")
-    graph = load(path)
-    assert [type(op).__name__ for op in graph.ops] == [
-        *["Transpose", "Conv", "Relu", "Pool", "Transpose", "Flatten", "Gemm", "Arithmetic", "Softmax"]
-    ]
-    x_values = random_input((2, 8, 8, 3))
-    expected = onnxruntime_values(path, x_values)["prediction:0"]
-    np.testing.assert_allclose(compute(graph, {"input": x_values})["prediction:0"], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_cntk_mnist(tmp_path: Path) -> None:
-    model = Model((1, 1, 28, 28))
-    x = model.node("Conv", ["input", model.weight("w", 8, 1, 5, 5)], "conv", auto_pad="SAME_UPPER", strides=[1, 1])
-    x = model.node("Relu", [model.node("Add", [x, model.weight("b", 8, 1, 1)], "plus")], "relu")
-    x = model.node("MaxPool", [x], "pool", kernel_shape=[2, 2], strides=[2, 2], auto_pad="NOTSET", pads=[0] * 4)
-    x = model.node("Reshape", [x, model.constant("rows", np.array([1, 1568]))], "flat")
-    weight = model.node("Reshape", [model.weight("w2", 8, 14, 14, 10), model.constant("s", np.array([1568, 10]))], "w3")
-    x = model.node("MatMul", [x, weight], "times")
-    model.node("Add", [x, model.weight("b2", 1, 10)], "y")
-    path = model.save(tmp_path / "m.onnx", opset=8, ir_version=3)
-    graph = load(path)
-    assert [type(op).__name__ for op in graph.ops] == [
-        *["Conv", "Arithmetic", "Relu", "Pool", "Flatten", "Gemm", "Arithmetic"]
-    ]
-    x_values = random_input((1, 1, 28, 28))
-    expected = onnxruntime_values(path, x_values)["y"]
-    np.testing.assert_allclose(compute(graph, {"input": x_values})["y"], expected, rtol=1e-4, atol=1e-5)

@@ -21,7 +21,8 @@ from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut, LargeTile, Problem, SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, Problem, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan

@@ -7,18 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.judged_bits import check_batches, check_nan, check_positions, check_replays
 from tests.support.kernel_harness import seeded
-from tests.support.wgmma_harness import (
-    PRECISIONS,
-    ConvCase,
-    check,
-    check_batches,
-    check_conv,
-    check_nan,
-    check_positions,
-    check_replays,
-    parameters,
-)
+from tests.support.wgmma_harness import PRECISIONS, ConvCase, check, check_conv, parameters
 from vgg16gpu.compiler.lowering.conv.conv_first import Tile
 from vgg16gpu.devices.cuda.device import CudaDevice
 

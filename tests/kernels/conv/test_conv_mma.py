@@ -13,21 +13,11 @@ import pytest
 
 from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY
 from tests.kernels.conv.test_conv_igemm import Case as Shapes
+from tests.support.judged_bits import check_batches, check_nan, check_positions
 from tests.support.kernel_harness import Result, assert_same_bits, seeded
 from tests.support.kernel_signatures import arguments
 from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module, tile_id
-from tests.support.wgmma_harness import (
-    Trial,
-    check,
-    check_batches,
-    check_nan,
-    check_positions,
-    fully,
-    parameters,
-    resident,
-    step_of,
-    value_of,
-)
+from tests.support.wgmma_harness import Trial, check, fully, parameters, resident, step_of, value_of
 from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.mma_geometry import CONV_TILES, MmaTile

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.judged_bits import check_fault, check_nan, check_positions, check_replays
 from tests.support.kernel_harness import seeded
 from tests.support.wgmma_harness import (
     PRECISIONS,
@@ -14,18 +15,14 @@ from tests.support.wgmma_harness import (
     Trial,
     check,
     check_conv,
-    check_fault,
     check_layers,
-    check_nan,
-    check_positions,
-    check_replays,
     convolution,
     parameters,
     raw,
     resident,
 )
 from vgg16gpu.compiler.graph.ops import Graph, GraphInput
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile
 from vgg16gpu.devices.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu

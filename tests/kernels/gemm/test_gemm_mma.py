@@ -10,21 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.judged_bits import check_batches, check_positions
 from tests.support.kernel_harness import Result, assert_same_bits, normal, seeded
 from tests.support.kernel_signatures import arguments
 from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial, build_module
 from tests.support.mma_harness import FullyMmaCase as Case
-from tests.support.wgmma_harness import (
-    check,
-    check_batches,
-    check_positions,
-    convolution,
-    fully,
-    parameters,
-    resident,
-    step_of,
-    value_of,
-)
+from tests.support.wgmma_harness import check, convolution, fully, parameters, resident, step_of, value_of
 from vgg16gpu.compiler.graph.ops import Flatten, Graph, GraphInput
 from vgg16gpu.compiler.lowering.mma_geometry import GEMM_TILES, LARGE_48K, MAX_PARTS
 from vgg16gpu.compiler.planner.options import PlanOptions

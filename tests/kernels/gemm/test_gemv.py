@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.support.judged_bits import check_replays
 from tests.support.kernel_harness import normal, seeded
 from tests.support.wgmma_harness import (
     PRECISIONS,
@@ -14,7 +15,6 @@ from tests.support.wgmma_harness import (
     Trial,
     check,
     check_fully,
-    check_replays,
     convolution,
     fully,
     parameters,

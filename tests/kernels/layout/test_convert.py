@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.layout.convert import convert
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Element, Layout, Pointer, Value
-from vgg16gpu.runtime.executor import decoded
+from vgg16gpu.runtime.stored import decoded
 
 FLOATS = (Element.F16, Element.BF16, Element.F16_PAIR)
 BYTES = (Element.U8, Element.S8)

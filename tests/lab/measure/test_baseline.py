@@ -1,4 +1,4 @@
-"""lab/measure/baseline.py: numpy on the host, and what cuDNN is asked for; what it answers is in test_library.py."""
+"""lab/measure/baseline.py: numpy on the host, and what cuDNN is asked for; what it answers is in test_library*.py."""
 
 from unittest import mock
 

@@ -1,82 +1,31 @@
-"""library.py: every plan of cuDNN is listed with its time or with why it has none; what is missing is said."""
+"""library.py: every plan of cuDNN is listed with its time or with why it has none."""
 
 import json
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.devices.cuda.test_graph import Bindings
 from tests.lab.conftest import LITTLE
 from tests.lab.fake_libraries import (
-    STREAM,
     Engine,
-    FakeCudnn,
-    FakeForeign,
-    FakeTorch,
     crashing,
     partly,
     right,
     rounded,
 )
-from vgg16gpu.devices import open_device
-from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.cuda.foreign import CudaForeign
+from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.lab.experiments import s1
 from vgg16gpu.lab.measure.baseline import CUDNN, measure_baseline
-from vgg16gpu.lab.measure.cudnn import frontend as library_frontend
-from vgg16gpu.lab.measure.cudnn.base import MissingLibraryError, Request, told
+from vgg16gpu.lab.measure.cudnn.base import Request, told
 from vgg16gpu.lab.measure.cudnn.frontend import Frontend, strides
-from vgg16gpu.lab.measure.cudnn.library import WORKSPACE_NBYTES, measure_cudnn
+from vgg16gpu.lab.measure.cudnn.library import WORKSPACE_NBYTES
 from vgg16gpu.lab.measure.measure import Measurement, Status
 from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
-from vgg16gpu.lab.measure.trial import Trial
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.variants import variants
-
-PROBLEM = Problem(2, 3, 17, 13, 4, 3, 2, 1)
-RIGHT = Engine("eng0_k1=0")
-
-
-@pytest.fixture
-def host():
-    """A cpu device that claims to be a card."""
-    device, _ = open_device("cpu")
-    device.foreign = FakeForeign()
-    yield device
-    assert not device.foreign.live, "a CUDA graph is not given back"
-    device.close()
-
-
-@pytest.fixture
-def front_end(host, monkeypatch):
-    """Puts a fake front end with these engines in the place of the real one; torch is not installed."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-
-    def put(*engines):
-        module = FakeCudnn(host.foreign, engines)
-        monkeypatch.setitem(sys.modules, "cudnn", module)
-        monkeypatch.setattr(library_frontend, "time", SimpleNamespace(perf_counter=lambda: module.clock))
-        monkeypatch.setattr(library_frontend, "_loaded", set())
-        return module
-
-    return put
-
-
-@pytest.fixture
-def torch(host, monkeypatch):
-    module = FakeTorch(host.foreign)
-    monkeypatch.setitem(sys.modules, "cudnn", None)
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
-
-
-def tried(device, problem=PROBLEM, effort=LITTLE, flush=None, **options):
-    return measure_cudnn(device, Reference(problem, effort.products), effort, flush, **options)
 
 
 def by_name(result, order="NCHW"):
@@ -265,69 +214,6 @@ def test_torch_without_memory(host, torch, monkeypatch):
     assert not torch.backends.cudnn.benchmark
 
 
-# What is missing
-
-
-def missing(device):
-    with pytest.raises(MissingLibraryError) as raised:
-        tried(device)
-    return str(raised.value)
-
-
-def test_neither_is_installed(host, monkeypatch):
-    for name in ("cudnn", "torch"):
-        monkeypatch.setitem(sys.modules, name, None)
-    text = missing(host)
-    assert "nvidia-cudnn-frontend is not installed: pip install 'vgg16gpu[cudnn]'" in text
-    assert "torch is not installed" in text
-    found = measure_baseline(CUDNN, host, Reference(PROBLEM, 10**6), LITTLE, None)
-    assert (found.status, found.reason) == (Status.MISSING, text)
-
-
-def test_no_library_behind_the_package(host, front_end, monkeypatch):
-    module = front_end(RIGHT)
-
-    def absent():
-        raise RuntimeError("Unable to find symbol cudnnGetVersion")
-
-    monkeypatch.setattr(module, "backend_version", absent)
-    text = missing(host)
-    assert "does not find cuDNN (Unable to find symbol cudnnGetVersion): install nvidia-cudnn-cu13" in text
-
-
-def test_a_package_that_the_front_end_needs(host, front_end, monkeypatch):
-    module = front_end(RIGHT)
-
-    def absent():
-        raise ModuleNotFoundError("No module named 'cutlass'", name="cutlass")
-
-    monkeypatch.setattr(module, "backend_version", absent)
-    assert "needs a package that is not here: No module named 'cutlass'" in missing(host)
-
-
-def test_a_library_that_does_not_start(host, front_end, monkeypatch):
-    module = front_end(RIGHT)
-
-    def fails():
-        raise RuntimeError("cudnnHandle Create failed")
-
-    monkeypatch.setattr(module, "create_handle", fails)
-    assert "cuDNN 9.12.34 does not start: cudnnHandle Create failed" in missing(host)
-    front_end(Engine("eng0", builds=False))
-    assert "has no plan that works: CUDNN_STATUS_NOT_SUPPORTED: eng0" in missing(host)
-
-
-def test_torch_without_cuda(host, torch):
-    torch.available = False
-    assert "torch is installed without CUDA" in missing(host)
-
-
-def test_on_a_processor():
-    device, _ = open_device("cpu")
-    assert missing(device) == "cuDNN needs an NVIDIA GPU"
-    device.close()
-
-
 # In experiments
 
 
@@ -381,131 +267,6 @@ def test_a_plan_that_breaks_the_device_ends_it_by_name(stand, front_end):
     front_end(Engine("eng0", breaks))
     with pytest.raises(BrokenDeviceError, match="cudnn broke the device: illegal address"):
         stand.baseline(CUDNN, PROBLEM)
-
-
-# Captured work of others
-
-
-@pytest.fixture
-def held():
-    driver = SimpleNamespace(Error=type("Error", (Exception,), {}), Context=SimpleNamespace(pop=lambda: None))
-    context = SimpleNamespace(push=lambda: None)
-    return SimpleNamespace(driver=driver, context=context, stream=SimpleNamespace(handle=STREAM), sequences=set())
-
-
-def test_work_of_others_is_captured_launched_and_given_back(held):
-    bindings, counters = Bindings(), Counters()
-    captured = CudaForeign(held, 0, counters, bindings).capture(lambda: bindings.enqueue("kernel"))
-    captured()
-    assert (bindings.launched, counters.launches, len(held.sequences)) == ([("executable", STREAM)], 1, 1)
-    captured.close()
-    captured.close()
-    assert not bindings.live
-    assert not held.sequences
-    with pytest.raises(KernelError, match="given back"):
-        captured()
-
-
-def test_what_raises_in_a_capture_leaves_nothing(held):
-    bindings = Bindings()
-
-    def work():
-        raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
-
-    with pytest.raises(RuntimeError, match="EXECUTION_FAILED"):
-        CudaForeign(held, 0, Counters(), bindings).capture(work)
-    assert not bindings.live
-    assert not held.sequences
-
-
-def test_a_capture_needs_cuda_bindings(held):
-    with pytest.raises(DeviceError, match="cuda-bindings"):
-        CudaForeign(held, 0, Counters()).capture(lambda: None)
-
-
-@pytest.mark.gpu
-def test_a_capture_on_a_gpu(gpu):
-    if not gpu.uses_graphs:
-        pytest.skip("cuda-bindings is not installed, or does not go with the driver")
-    ones, found = np.ones(1024, np.float32), np.empty(1024, np.float32)
-    address = gpu.allocate(ones.nbytes)
-
-    def fails():
-        gpu.zero(address, ones.nbytes)
-        raise ValueError("no")
-
-    gpu.copy_in(address, ones)
-    with pytest.raises(ValueError, match="no"):
-        gpu.foreign.capture(fails)
-    captured = gpu.foreign.capture(lambda: gpu.zero(address, ones.nbytes))
-    gpu.copy_out(found, address)
-    gpu.synchronize()
-    assert (found == 1).all()
-    captured()
-    gpu.copy_out(found, address)
-    gpu.synchronize()
-    assert (found == 0).all()
-    captured.close()
-    gpu.free(address)
-
-
-# The real ones
-
-
-@pytest.fixture(params=["cudnn", "torch"])
-def real(gpu, request, monkeypatch):
-    """A GPU with one of the two ways to cuDNN."""
-    pytest.importorskip(request.param)
-    if request.param == "torch":
-        monkeypatch.setitem(sys.modules, "cudnn", None)
-    try:
-        through = tried(gpu, Problem(1, 1, 8, 8, 1)).through
-    except MissingLibraryError as error:
-        pytest.skip(str(error))
-    if request.param == "cudnn" and not through.startswith("nvidia"):
-        pytest.skip("the front end does not work here")
-    return gpu
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "problem",
-    [
-        Problem(1, 3, 255, 255, 1, 3, 1, 1),
-        Problem(1, 3, 63, 63, 64, 3, 3, 1),
-        Problem(2, 7, 33, 29, 5, 5, 2, 3),
-        Problem(1, 64, 56, 56, 64, 3, 1, 1),
-        Problem(1, 6, 192, 128, 6, 6),
-    ],
-    ids=str,
-)
-def test_the_real_cudnn(real, problem):
-    found = tried(real, problem)
-    assert found.best is not None, found.reason
-    assert all(plan.error <= found.tolerance for plan in found.plans if plan.times)
-    assert all(plan.reason for plan in found.plans if plan.times is None)
-    assert found.best.setup_s > 0
-    assert found.best.workspace_nbytes <= WORKSPACE_NBYTES
-
-
-@pytest.mark.gpu
-def test_the_real_cudnn_with_tf32(real):
-    """Where there are tensor cores for it, it is seen in the error: that is what keeps it out otherwise."""
-    problem = Problem(1, 64, 56, 56, 64, 3, 1, 1)
-    strict, rounded_ = (tried(real, problem, tf32=tf32) for tf32 in (False, True))
-    assert max(plan.error for plan in strict.plans if plan.times) < 1e-5
-    if real.facts.compute_capability >= (8, 0):
-        assert max(plan.error for plan in rounded_.plans if plan.times) > 5e-5
-
-
-@pytest.mark.gpu
-def test_our_kernels_run_beside_the_real_cudnn(real):
-    problem = Problem(1, 3, 64, 64, 4, 3, 1, 1)
-    variant = next(variant for variant in variants() if variant.name == "direct-chw")
-    with Trial(real, variant, problem) as trial:
-        assert trial.error() < variant.tolerance
-        assert tried(real, problem).best is not None
-        assert trial.error() < variant.tolerance
 
 
 def test_requests_reach_the_session(host, front_end):

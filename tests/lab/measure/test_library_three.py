@@ -7,7 +7,7 @@ import pytest
 
 from tests.lab.conftest import LITTLE
 from tests.lab.fake_libraries import Engine
-from tests.lab.measure.test_library import PROBLEM, RIGHT, front_end, host, torch  # noqa: F401 - fixtures
+from tests.lab.measure.conftest import PROBLEM, RIGHT
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.lab.measure.baseline import CUDNN_THREE, measure_baseline
 from vgg16gpu.lab.measure.cudnn.base import Candidate, Request
@@ -21,7 +21,7 @@ def three(device, problem=PROBLEM):
     return measure_three(device, Reference(problem, LITTLE.products), LITTLE, None)
 
 
-def test_three_calls_are_one_time(host, front_end):  # noqa: F811
+def test_three_calls_are_one_time(host, front_end):
     seconds = 0.004
     module = front_end(Engine("eng1_slow", seconds=4 * seconds), Engine("eng0", seconds=seconds))
     found = three(host)
@@ -35,7 +35,7 @@ def test_three_calls_are_one_time(host, front_end):  # noqa: F811
     assert not module.handles
 
 
-def test_every_call_has_a_handle_and_they_share_x(host, front_end, monkeypatch):  # noqa: F811
+def test_every_call_has_a_handle_and_they_share_x(host, front_end, monkeypatch):
     front_end(RIGHT)
     inputs, sent = PROBLEM.random(), []
     copy_in = host.copy_in
@@ -76,7 +76,7 @@ def test_one_that_cannot_be_run_is_the_reason():
     assert (candidate.run, candidate.reason) == (None, "no room")
 
 
-def test_no_plan_is_a_refusal(host, front_end):  # noqa: F811
+def test_no_plan_is_a_refusal(host, front_end):
     module = front_end(RIGHT)
     three(host)
     module.plan_error = "No valid engine configs"
@@ -84,7 +84,7 @@ def test_no_plan_is_a_refusal(host, front_end):  # noqa: F811
     assert (found.status, "No valid engine configs" in found.reason) == (Status.REFUSED, True)
 
 
-def test_memory_is_given_back(host, front_end):  # noqa: F811
+def test_memory_is_given_back(host, front_end):
     front_end(Engine("eng1", workspace=1 << 20))
     allocated, freed = [], []
     allocate, free = host.allocate, host.free
@@ -105,7 +105,7 @@ def test_memory_is_given_back(host, front_end):  # noqa: F811
         three(host)
 
 
-def test_through_torch(host, torch):  # noqa: F811
+def test_through_torch(host, torch):
     found = three(host)
     assert (len(found.plans), found.best.error < 1e-6, found.heuristics) == (1, True, ("torch's benchmark",))
     assert not torch.backends.cudnn.benchmark

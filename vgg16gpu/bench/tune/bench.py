@@ -23,7 +23,7 @@ from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import Arena, Pointer
-from vgg16gpu.runtime.executor import decoded
+from vgg16gpu.runtime.stored import decoded
 
 MAX_LAUNCHES: Final = 20  # of a graph
 COLD_NBYTES: Final = 120 << 20  # of weights: more than a cache holds

@@ -18,7 +18,7 @@ from vgg16gpu.bench.tune.bench import MAX_LAUNCHES, Stand, WrongResultError
 from vgg16gpu.bench.tune.cases import case
 from vgg16gpu.bench.tune.tasks import Task
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import LargeTile, SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import CYCLE_SECONDS, LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
@@ -216,4 +216,4 @@ class _Race:
 def _estimate(task: Task, choice: Choice[Any], multiprocessors: int) -> float | None:
     if task.kernels is not conv_wgmma:
         return None
-    return float(choice.tile.cycles(task.problem, multiprocessors) * conv_wgmma.CYCLE_SECONDS)
+    return float(choice.tile.cycles(task.problem, multiprocessors) * CYCLE_SECONDS)

@@ -12,7 +12,7 @@ from vgg16gpu.program.launches import Argument, Dim3, Scalar, Step, TensorMap, W
 from vgg16gpu.program.values import Arena, Pointer
 
 MAX_BLOCK_THREADS = 1024
-MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/scheduler.h
+MAX_SHARED_NBYTES = 232448  # 227 KiB, as in cpu/block.h
 _MAX_GRID = Dim3(2**31 - 1, 65535, 65535)
 _MAX_BLOCK = Dim3(1024, 1024, 64)
 _MESSAGE_NBYTES = 512
@@ -20,7 +20,7 @@ _KIND_NAMES = {"p": "pointer", "i": "32-bit integer", "f": "float", "w": "walk"}
 
 
 class Launch(ctypes.Structure):
-    """The struct Launch of cpu/scheduler.h."""
+    """The struct Launch of cpu/block.h."""
 
     _fields_: ClassVar = [
         ("arguments", ctypes.c_void_p),

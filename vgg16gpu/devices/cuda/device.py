@@ -37,6 +37,7 @@ from vgg16gpu.devices.cuda.context import (
 from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
 from vgg16gpu.devices.cuda.launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
+from vgg16gpu.devices.cuda.transfers import as_bytes, goes_by_kernel
 from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Stager
@@ -44,7 +45,6 @@ from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.program.launches import Kernel, Step
 from vgg16gpu.program.values import Arena, Pointer
 
-MAX_TRANSFER_NBYTES = 1 << 20  # what is larger goes by the copy engine
 _TRANSFER = transfer_kernel(BUS_GROUPS)
 
 
@@ -150,7 +150,7 @@ class CudaDevice:
             if bindings is None or not isinstance(launch, _Launcher):
                 return step_by_step(self, upload, launch, download)
             launches = launch.sequence.launches
-            if _goes_by_kernel(upload) and _goes_by_kernel(download):
+            if goes_by_kernel(upload) and goes_by_kernel(download):
                 launches = [self._copy(upload, inwards=True), *launches, self._copy(download, inwards=False)]
                 sequence = LaunchSequence(held.driver, held.stream, launches)
             else:
@@ -193,7 +193,7 @@ class CudaDevice:
         A pinned array must stay as it is until the copy is done; any other may change on return. A large array in
         ordinary memory, a mapped file say, goes through pinned chunks, each a copy that counts.
         """
-        data = _as_bytes(source)
+        data = as_bytes(source)
         with self._active(DeviceError):
             if data.nbytes <= CHUNK_NBYTES or self._held.is_pinned(data):
                 self._send(address, data, lane)
@@ -202,7 +202,7 @@ class CudaDevice:
 
     def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:
         """Enqueue a copy from the device into a contiguous host array."""
-        data = _as_bytes(target)
+        data = as_bytes(target)
         with self._active(DeviceError):
             self._held.driver.memcpy_dtoh_async(data, address, self._held.lanes[lane])
         self.counters.copies_out += 1
@@ -390,16 +390,3 @@ class _RoundTrip:
             counters.launches += self.count
             counters.copies_out += 1
             device._wait()
-
-
-def _goes_by_kernel(transfer: Transfer) -> bool:
-    nbytes, starts = transfer.host.nbytes, (transfer.address, host_address(transfer.host))
-    return nbytes <= MAX_TRANSFER_NBYTES and nbytes % 4 == 0 and all(start % 16 == 0 for start in starts)
-
-
-def _as_bytes(array: npt.NDArray[np.generic]) -> Bytes:
-    if not array.flags.c_contiguous:
-        raise DeviceError(
-            f"an array of shape {array.shape} with strides {array.strides} is not contiguous; copy it first"
-        )
-    return array.reshape(-1).view(np.uint8)

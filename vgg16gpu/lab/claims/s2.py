@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise, product
+from itertools import pairwise
 from statistics import mean
 from typing import Final
 
@@ -29,8 +29,25 @@ from vgg16gpu.lab.claims.judge import (
     saves,
     verdict_of,
 )
-from vgg16gpu.lab.claims.times import Quantity, Times, key, number, one, published_times
-from vgg16gpu.lab.experiments.s2 import LAYER_SIZES, MEMORY, SIZES
+from vgg16gpu.lab.claims.s2_pairs import (
+    CUDNN,
+    DIRECT,
+    GEMM,
+    SEED,
+    doublings,
+    edge_pairs,
+    growing_tasks,
+    layer_pairs,
+    mode_pairs,
+    partition_edge_pairs,
+    register_tile_pairs,
+    stride_pairs,
+    task_pairs,
+    task_time,
+    way_pairs,
+)
+from vgg16gpu.lab.claims.times import Times, key, number, one, published_times
+from vgg16gpu.lab.experiments.s2 import SIZES
 from vgg16gpu.lab.measure.measure import Status
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import CARDS
@@ -38,99 +55,23 @@ from vgg16gpu.lab.variant import places
 from vgg16gpu.lab.variants.direct.direct_hwc import VARIANTS
 from vgg16gpu.lab.variants.gemm import im2col
 
-SEED: Final = "S2"
-STRIDES: Final = (1, 2, 3)
-BLOCKS: Final = (8, 16, 32)
 TOO_LARGE: Final = tuple(key(SEED, "gemm_partition", size, "block", "block=64") for size in SIZES)
 GAIN: Final = (0.2, 0.5)  # of cuDNN over both tasks, on average
 
-_DIRECT, _GEMM, _CUDNN = "direct", "im2col_gemm", "cudnn"
 _FALLING: Final = ((2, 1), (3, 2))
-
-
-def _memory(mode: str, size: int, block: int) -> Quantity:
-    return one(SEED, "gemm_memory", size, mode, f"block={block}")
-
-
-def _partition(way: str, size: int, block: int) -> Quantity:
-    return one(SEED, "gemm_partition", size, way, f"block={block}")
-
-
-def _task(task: str, size: int, stride: int = 1) -> Quantity:
-    return one(SEED, "stride", size, task, f"stride={stride}")
-
-
-def _modes(mode: str, other: str, blocks: tuple[int, ...] = BLOCKS) -> Iterator[Pair]:
-    """Two memory modes with the same block."""
-    for size, block in product(SIZES, blocks):
-        yield Pair(f"{size} block={block}", _memory(mode, size, block), _memory(other, size, block))
-
-
-def _edges(edge: int, *others: int, sizes: tuple[int, ...] = SIZES, modes: tuple[str, ...] = ()) -> Iterator[Pair]:
-    """Two blocks in the same memory mode."""
-    for mode, size, other in product(modes or tuple(MEMORY), sizes, others):
-        yield Pair(f"{mode} {size}, {edge} and {other}", _memory(mode, size, edge), _memory(mode, size, other))
-
-
-def _ways(way: str, other: str, *blocks: int) -> Iterator[Pair]:
-    """Two partitions with the same block."""
-    for size, block in product(SIZES, blocks):
-        yield Pair(f"{size} block={block}", _partition(way, size, block), _partition(other, size, block))
-
-
-def _partition_edges(way: str, edge: int, *others: int) -> Iterator[Pair]:
-    """Two blocks in the same partition."""
-    for size, other in product(SIZES, others):
-        yield Pair(f"{way} {size}, {edge} and {other}", _partition(way, size, edge), _partition(way, size, other))
-
-
-def _register_tile() -> Iterator[Pair]:
-    for size in SIZES:
-        yield Pair(str(size), one(SEED, "gemm_memory", size, "register_tile"), _memory("shared", size, 16))
-
-
-def _layer() -> Iterator[Pair]:
-    for size in LAYER_SIZES:
-        tile, shared = (one(SEED, "layer", size, name, "outputs=64") for name in ("register_tile", "shared"))
-        yield Pair(str(size), tile, shared)
-
-
-def _tasks(task: str, *others: str) -> Iterator[Pair]:
-    for size, stride, other in product(SIZES, STRIDES, others):
-        label = f"{size} stride={stride}, {task} and {other}"
-        yield Pair(label, _task(task, size, stride), _task(other, size, stride))
-
-
-def _strides(task: str, pairs: tuple[tuple[int, int], ...]) -> Iterator[Pair]:
-    for size, (larger, smaller) in product(SIZES, pairs):
-        yield Pair(f"{size}, stride {larger} and {smaller}", _task(task, size, larger), _task(task, size, smaller))
-
-
-def _doublings(mode: str, other: str) -> Iterator[Growing]:
-    """Of the image's side, with every block."""
-    for (size, twice), block in product(pairwise(SIZES), BLOCKS):
-        sides = [(_memory(name, size, block), _memory(name, twice, block)) for name in (mode, other)]
-        yield Growing(f"{size} to {twice}, block={block}", sides[0], sides[1])
-
-
-def _tasks_growing(small: int, stride: int, *pairs: tuple[str, str]) -> Iterator[Growing]:
-    """The first task of each grows less from `small` to 4096 pixels than the second."""
-    for tasks in pairs:
-        sides = [(_task(task, small, stride), _task(task, SIZES[-1], stride)) for task in tasks]
-        yield Growing(f"{' less than '.join(tasks)}, from {small}", sides[0], sides[1])
 
 
 def _stride_savings() -> Iterator[Growing]:
     """CuDNN's time falls by more, from stride 1 to 3, than direct's."""
     for size in SIZES:
-        sides = [(_task(task, size, 1), _task(task, size, 3)) for task in (_CUDNN, _DIRECT)]
+        sides = [(task_time(task, size, 1), task_time(task, size, 3)) for task in (CUDNN, DIRECT)]
         yield Growing(str(size), sides[0], sides[1])
 
 
 def _steepest() -> Judge:
     """im2col's time grows most and cuDNN's least, from 256 pixels on or, where a launch is all there is, from 1024."""
-    order = (_DIRECT, _GEMM), (_CUDNN, _DIRECT)
-    first, later = (growth(tuple(_tasks_growing(size, 2, *order))) for size in (256, 1024))
+    order = (DIRECT, GEMM), (CUDNN, DIRECT)
+    first, later = (growth(tuple(growing_tasks(size, 2, *order))) for size in (256, 1024))
 
     def find(times: Times) -> Finding:
         found = first.find(times)
@@ -141,7 +82,7 @@ def _steepest() -> Judge:
 
 def _average_gain() -> Judge:
     """The mean over all sizes and strides of what cuDNN takes less, against each task."""
-    pairs = {task: tuple(_tasks(_CUDNN, task)) for task in (_DIRECT, _GEMM)}
+    pairs = {task: tuple(task_pairs(CUDNN, task)) for task in (DIRECT, GEMM)}
 
     def find(times: Times) -> Finding:
         gains: dict[str, float] = {}
@@ -213,7 +154,7 @@ CLAIMS: Final = (
         "A thread-block of 16 is the best in every memory mode",
         "said",
         "16 against 8 and 32, every mode and size",
-        faster(_edges(16, 8, 32)),
+        faster(edge_pairs(16, 8, 32)),
     ),
     Claim(
         "S2.2",
@@ -221,7 +162,9 @@ CLAIMS: Final = (
         "For small images a block of 32 helps, too",
         "said",
         "32 against 8, every mode, at 256 and 512",
-        beside(faster(_edges(32, 8, sizes=SIZES[:2])), faster(_edges(32, 16, sizes=SIZES[:2])), "32 against 16"),
+        beside(
+            faster(edge_pairs(32, 8, sizes=SIZES[:2])), faster(edge_pairs(32, 16, sizes=SIZES[:2])), "32 against 16"
+        ),
     ),
     Claim(
         "S2.3",
@@ -229,7 +172,7 @@ CLAIMS: Final = (
         "cuDNN is always the fastest",
         "said",
         "cuDNN against tasks 1 and 2, every size and stride",
-        faster(_tasks(_CUDNN, _DIRECT, _GEMM)),
+        faster(task_pairs(CUDNN, DIRECT, GEMM)),
     ),
     Claim(
         "S2.4",
@@ -237,7 +180,7 @@ CLAIMS: Final = (
         "Direct convolution beats im2col + tiled GEMM",
         "said",
         "task 1 against task 2, every size and stride",
-        faster(_tasks(_DIRECT, _GEMM)),
+        faster(task_pairs(DIRECT, GEMM)),
     ),
     Claim(
         "S2.5",
@@ -245,7 +188,7 @@ CLAIMS: Final = (
         "im2col + GEMM takes as long, within 5 %, whatever the stride",
         "said",
         "stride 2 and 3 against stride 1, every size",
-        same(_strides(_GEMM, ((2, 1), (3, 1)))),
+        same(stride_pairs(GEMM, ((2, 1), (3, 1)))),
     ),
     Claim(
         "S2.6",
@@ -253,7 +196,7 @@ CLAIMS: Final = (
         "Direct convolution takes less time with a larger stride",
         "said",
         "stride 2 against 1, 3 against 2, every size",
-        faster(_strides(_DIRECT, _FALLING)),
+        faster(stride_pairs(DIRECT, _FALLING)),
     ),
     Claim(
         "S2.7",
@@ -261,7 +204,7 @@ CLAIMS: Final = (
         "cuDNN takes less time with a larger stride",
         "said",
         "stride 2 against 1, 3 against 2, every size",
-        faster(_strides(_CUDNN, _FALLING)),
+        faster(stride_pairs(CUDNN, _FALLING)),
     ),
     Claim(
         "S2.8",
@@ -269,7 +212,7 @@ CLAIMS: Final = (
         "Shared memory beats global memory",
         "said",
         "shared against basic, every block and size",
-        faster(_modes("shared", "basic")),
+        faster(mode_pairs("shared", "basic")),
     ),
     Claim(
         "S2.9",
@@ -277,7 +220,7 @@ CLAIMS: Final = (
         "'registers' is a third memory mode",
         "said",
         "registers and shared differ in time, in more than half of all blocks and sizes",
-        differ(_modes("registers", "shared")),
+        differ(mode_pairs("registers", "shared")),
     ),
     Claim(
         "S2.10",
@@ -285,7 +228,7 @@ CLAIMS: Final = (
         "A true register tile is faster than a tile in shared memory, for one output channel",
         "our question",
         "a register tile against shared with 16, every size",
-        faster(_register_tile()),
+        faster(register_tile_pairs()),
     ),
     Claim(
         "S2.11",
@@ -293,7 +236,7 @@ CLAIMS: Final = (
         "A true register tile is faster than a tile in shared memory, for 64 output channels",
         "our question",
         "the same with 64 output channels, at 1024, conversion included in both",
-        faster(_layer()),
+        faster(layer_pairs()),
     ),
     Claim(
         "S2.13",
@@ -310,7 +253,7 @@ CLAIMS: Final = (
         "By row, the size of the thread-block makes no difference",
         "said",
         "16 as long as 32 and 64: with one output channel one thread works, whatever the block",
-        same(_partition_edges("row", 16, 32, 64)),
+        same(partition_edge_pairs("row", 16, 32, 64)),
     ),
     Claim(
         "S2.15",
@@ -326,7 +269,7 @@ CLAIMS: Final = (
         "With blocks of 16 'registers' is slightly faster than shared",
         "said",
         "registers against shared with 16; one size is enough",
-        faster(_modes("registers", "shared", (16,)), "some"),
+        faster(mode_pairs("registers", "shared", (16,)), "some"),
     ),
     Claim(
         "S2.17",
@@ -334,7 +277,7 @@ CLAIMS: Final = (
         "By block is slightly better than by column in most settings",
         "said",
         "block against column, blocks of 16 and 32, every size; more than half",
-        faster(_ways("block", "column", 16, 32), "most"),
+        faster(way_pairs("block", "column", 16, 32), "most"),
     ),
     Claim(
         "S2.18",
@@ -342,7 +285,7 @@ CLAIMS: Final = (
         "The time of shared grows clearly more slowly than that of basic",
         "said",
         "growth from a size to twice that size, every block; 5 % less at least",
-        growth(_doublings("shared", "basic")),
+        growth(doublings("shared", "basic")),
     ),
     Claim(
         "S2.19",
@@ -350,7 +293,7 @@ CLAIMS: Final = (
         "With blocks of 16 shared is 3 to 8 times as fast as basic, at all sizes",
         "said",
         "basic against shared with 16, every size",
-        between(3, 8, _modes("shared", "basic", (16,))),
+        between(3, 8, mode_pairs("shared", "basic", (16,))),
     ),
     Claim(
         "S2.20",
@@ -374,7 +317,9 @@ CLAIMS: Final = (
         "Direct's time quadruples when the side doubles",
         "said",
         "stride 1, every doubling, about 4 times",
-        about(4, (Pair(f"{size} to {twice}", _task(_DIRECT, size), _task(_DIRECT, twice)) for size, twice in _TWICE)),
+        about(
+            4, (Pair(f"{size} to {twice}", task_time(DIRECT, size), task_time(DIRECT, twice)) for size, twice in _TWICE)
+        ),
     ),
     Claim(
         "S2.23",
@@ -382,7 +327,7 @@ CLAIMS: Final = (
         "Stride 3 saves direct 50 to 80 %",
         "said",
         "time with stride 3 against stride 1, 45 to 85 % less, every size; the work is 89 % less",
-        saves(0.45, 0.85, _strides(_DIRECT, ((3, 1),))),
+        saves(0.45, 0.85, stride_pairs(DIRECT, ((3, 1),))),
     ),
     Claim(
         "S2.24",
@@ -398,7 +343,7 @@ CLAIMS: Final = (
         "A block of 32 saves basic about 74 % against 8",
         "said",
         "basic with 32 against 8, 69 to 79 % less, every size",
-        saves(0.69, 0.79, _edges(32, 8, modes=("basic",))),
+        saves(0.69, 0.79, edge_pairs(32, 8, modes=("basic",))),
     ),
     Claim(
         "S2.26",
@@ -406,7 +351,7 @@ CLAIMS: Final = (
         "By column is orders of magnitude faster than by row",
         "said",
         "100 times at least, every block and size",
-        between(100, math.inf, _ways("column", "row", 16, 32, 64)),
+        between(100, math.inf, way_pairs("column", "row", 16, 32, 64)),
     ),
     Claim(
         "S2.27",
@@ -414,7 +359,7 @@ CLAIMS: Final = (
         "The block's size matters little by column and by block",
         "said",
         "blocks of 16 and 32 within a factor of 1.2, every size",
-        about(1, (*_partition_edges("column", 16, 32), *_partition_edges("block", 16, 32))),
+        about(1, (*partition_edge_pairs("column", 16, 32), *partition_edge_pairs("block", 16, 32))),
     ),
     Claim(
         "S2.28",
@@ -422,7 +367,7 @@ CLAIMS: Final = (
         "im2col + GEMM falls further behind direct as images grow",
         "said",
         "from 1024 to 4096, stride 1, direct's time grows 5 % less at least",
-        growth(_tasks_growing(1024, 1, (_DIRECT, _GEMM))),
+        growth(growing_tasks(1024, 1, (DIRECT, GEMM))),
     ),
     Claim(
         "S2.29",
@@ -438,6 +383,6 @@ CLAIMS: Final = (
         "For 2048 and 4096 a block of 32 is too large",
         "said",
         "16 against 32, every mode",
-        faster(_edges(16, 32, sizes=SIZES[-2:])),
+        faster(edge_pairs(16, 32, sizes=SIZES[-2:])),
     ),
 )

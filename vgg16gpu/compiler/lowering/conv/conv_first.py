@@ -16,7 +16,8 @@ from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import TAPS, computes_3x3
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import computes_3x3
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import TAPS
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import (

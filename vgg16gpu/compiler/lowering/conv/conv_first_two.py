@@ -16,7 +16,7 @@ from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, 
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_first import FirstWeights
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import COLUMN, MAX_SHARED, TAPS
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED, TAPS
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts

@@ -1,0 +1,27 @@
+"""A wrong kernel: what is changed in the right one, and the test that must see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from vgg16gpu.devices.base import Device
+
+Check: TypeAlias = Callable[[Device], None]
+
+
+class Edit(NamedTuple):
+    """What is changed: `old` occurs exactly once in the file."""
+
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """A kernel file with an edit, after which `check` must fail."""
+
+    name: str
+    file: str
+    edit: Edit
+    check: Check
+    order: str = "forward"  # in which the threads run between two barriers, see devices/cpu/device.py

@@ -1,0 +1,151 @@
+"""An engine on arrays that lie on its device: the host's bits, no copies, and what is refused."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.foreign_arrays import SIZE, ByInterface, Placed, check_same, images, inputs, opened
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.onnx_models import torch_vgg
+from vgg16gpu import Engine
+from vgg16gpu.devices.base import Counters, Device
+from vgg16gpu.errors import InputError, KernelError
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return torch_vgg(size=SIZE).save(tmp_path_factory.mktemp("models") / "vgg.onnx")
+
+
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_the_same_bits_as_from_the_host(device: Device, model: Path, precision: str, element_type: str) -> None:
+    with opened(model, device, batch=(1, 4), precision=precision) as engine:
+        for count in (5, 1, 4, 2, 3):
+            x = inputs(element_type, count)
+            check_same(engine, x, Placed(engine.device, x))
+        check_same(engine, x, {"input": Placed(engine.device, x, shift=1 if element_type == "uint8" else 4)})
+        check_same(engine, x, Placed(engine.device, x), stream=1)
+
+
+def test_counters(device: Device, model: Path) -> None:
+    with opened(model, device, batch=(1, 4)) as engine:
+        given = [Placed(engine.device, images(count)) for count in (1, 5)]
+        launches = {program.batch: len(program.all_steps()) for program in engine.plan.programs}
+        before = engine.counters
+        first = engine.run(given[0])
+        # beside the program's: images in, zeros behind them, control words to the host, scores out
+        assert engine.counters.since(before) == Counters(0, 0, launches[1] + 4, 1, 1)
+        before = engine.counters
+        second = engine.run(given[1])
+        assert engine.counters.since(before) == Counters(0, 0, launches[4] + launches[1] + 8, 2, 1)
+        assert (len(first), len(second)) == (1, 5)
+
+
+def test_several_outputs(device: Device, model: Path) -> None:
+    x = images(3)
+    with opened(model, device, batch=2, outputs=["flatten", "relu0"]) as engine:
+        expected = engine.run(x)
+        found = engine.run(Placed(engine.device, x))
+        assert isinstance(found, tuple)
+        for y, right in zip(found, expected, strict=True):
+            assert_same_bits(y.numpy(), right)
+
+
+def test_nan_and_infinity(device: Device, model: Path) -> None:
+    x = images(5)
+    x[2, 0, 0, 0], x[4, 2, 5, 5] = np.nan, np.inf
+    with opened(model, device, batch=2) as engine:
+        given = Placed(engine.device, x)
+        with pytest.raises(InputError, match=r"input 2, 4 of 5 \(counted from 0\) holds NaN or Inf"):
+            engine.run(given)
+        check_same(engine, images(5), Placed(engine.device, images(5)))
+    with opened(model, device, batch=2, allow_nonfinite=True) as engine:
+        check_same(engine, x, Placed(engine.device, x))
+
+
+def test_what_leaves_the_range_of_float16(device: Device, model: Path) -> None:
+    x = images(3)
+    x[1] *= np.float32(3e4)
+    with opened(model, device, batch=2, precision="fp16", kernels="mma") as engine:
+        with pytest.raises(InputError, match=r"input 1 of 3 \(counted from 0\): values leave the range of float16"):
+            engine.run(Placed(engine.device, x))
+        assert engine.second_passes == 0
+
+
+@pytest.mark.usefixtures("second_passes")
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+def test_images_out_of_range_are_run_again(device: Device, model: Path, element_type: str) -> None:
+    x = inputs(element_type, 5)
+    with opened(model, device, batch=(1, 4), precision="fp16", kernels="mma") as engine:
+        expected = engine.run(x)
+        assert engine.second_passes == 5
+        given = Placed(engine.device, x)
+        before = engine.counters
+        found = engine.run(given)
+        assert engine.second_passes == 10
+        launches = {program.batch: len(program.all_steps(element_type)) + 4 for program in engine.plan.programs}
+        total = launches[4] + 6 * launches[1]
+        assert engine.counters.since(before) == Counters(0, 0, total, 7, 1)
+        assert_same_bits(found.numpy(), expected)
+
+
+def test_a_kernel_that_gave_up(device: Device, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(model, device, batch=2) as engine:
+        given = Placed(engine.device, images(2))
+        resident, program = engine.executor, engine.program
+        place = resident._address(program.control.error.arena, program.control.error.offset)
+        zero = engine.device.zero
+
+        def fail(address: int, nbytes: int) -> None:
+            zero(address, nbytes)
+            engine.device.copy_in(place, np.array([1], np.int32))
+
+        monkeypatch.setattr(engine.device, "zero", fail)
+        with pytest.raises(KernelError, match=r"operator 1 .*gave up"):
+            engine.run(given)
+
+
+def test_what_does_not_fit_the_model(device: Device, model: Path) -> None:
+    with opened(model, device, batch=2) as engine:
+        with pytest.raises(
+            InputError, match=r"input 'input' is float32 \(1, 3, 8, 8\); this model takes float32 \(N, 3,"
+        ):
+            engine.run(Placed(engine.device, np.zeros((1, 3, 8, 8), np.float32)))
+        with pytest.raises(InputError, match=r"is float64 .*; convert it with x\.float\(\) in torch, x\.astype"):
+            engine.run(Placed(engine.device, images(1).astype(np.float64)))
+        with pytest.raises(InputError, match="stream is for arrays on the GPU, and this input is on the host"):
+            engine.run(images(1), stream=1)  # type: ignore[call-overload]
+        given = Placed(engine.device, images(1))
+    with pytest.raises(InputError, match="the engine is closed"):
+        engine.run(given)
+
+
+def test_an_engine_on_the_cpu_takes_no_array_on_a_gpu(model: Path) -> None:
+    with (
+        Engine(model, device="cpu") as engine,
+        pytest.raises(InputError, match="lies on a GPU, this engine runs on the CPU; build it with device='cuda'"),
+    ):
+        engine.run(ByInterface(images(1)))
+
+
+def test_values_are_of_the_batch_that_ran_last(device: Device, model: Path) -> None:
+    x = images(2)
+    with opened(model, device, batch=(1, 2), keep_values=True) as engine:
+        engine.run(images(1))
+        engine.run(Placed(engine.device, x))
+        last = {names[-1]: array for names, array in engine.read_values()}
+        assert_same_bits(last["input"], x)
+
+
+def test_memory_of_results_comes_back(device: Device, model: Path) -> None:
+    with opened(model, device) as engine:
+        given = Placed(engine.device, images(1))
+        y = engine.run(given)
+        gone = weakref.ref(y._memory)
+        del y
+        assert gone() is None

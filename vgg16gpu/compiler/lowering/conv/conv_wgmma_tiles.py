@@ -1,0 +1,251 @@
+"""The tiles of conv_wgmma.cu and conv_wgmma_small.cu: what each takes, which problems it fits, its estimated time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from vgg16gpu.compiler.lowering import tile_choice
+from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, block_nbytes
+from vgg16gpu.program.values import Element
+
+TAPS: Final = 9
+COLUMN: Final = 8  # pixels that a product takes in a row
+MAX_SHARED: Final = 227 << 10
+LARGE_ROWS: Final = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+SMALL_ROWS: Final = LARGE_ROWS[:7]
+EXCHANGES: Final = ((1, 0), (2, 1), (2, 2), (4, 2), (8, 2))  # (splits, how their sums meet)
+
+CYCLE_SECONDS: Final = 0.55e-9
+
+# Measured on an H200 inside the kernels, in cycles.
+LAUNCH_CYCLES: Final = 1500
+COPY_CYCLES: Final = 330  # between two copies that one thread starts
+L2_BYTES_PER_CYCLE: Final = 36  # of one multiprocessor, when all read
+TILE_EPILOGUE_CYCLES: Final = 1200
+BLOCK_CYCLES: Final = 3500  # setup, the first halo, the epilogue
+EXCHANGE_CYCLES: Final = (0, 2400, 4200)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution as the kernels see it."""
+
+    batch: int
+    height: int
+    width: int
+    channels: int  # stored
+    out_channels: int  # stored
+    element: Element
+    out_element: Element
+    pool: bool
+
+    @property
+    def key(self) -> str:
+        """The name of the problem in tables of measured tiles."""
+        return tile_choice.key("conv_wgmma", self)
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of a channel block."""
+        return block_nbytes(self.element, self.channels)
+
+    @property
+    def channel_blocks(self) -> int:
+        """Channel blocks of the input."""
+        return self.channels * self.element.nbytes // self.block_nbytes
+
+    @property
+    def rows_and_columns(self) -> tuple[int, int]:
+        """The part of the output map that matters: a 2x2 pool drops an odd last row or column."""
+        return (self.height // 2 * 2, self.width // 2 * 2) if self.pool else (self.height, self.width)
+
+    @property
+    def products(self) -> int:
+        """Products on tensor cores for each one of the convolution."""
+        return 3 if self.element is Element.F16_PAIR else 1
+
+    def tap_cycles(self, pixels: int, out_channels: int, copies: float) -> float:
+        """Estimated cycles of one tap of a channel block on a multiprocessor: products, or bringing its weights."""
+        steps = self.block_nbytes // 32 * out_channels // TILE_CHANNELS
+        product = max(pixels / 2, 16 + pixels / 4)  # tensor cores, or shared memory
+        weights = self.element.planes * out_channels * self.block_nbytes
+        return max(self.products * steps * product, weights / L2_BYTES_PER_CYCLE, copies * COPY_CYCLES)
+
+
+def _staging(element: Element, columns: int, pool: bool) -> int:
+    """Bytes that 64 channels of `columns` columns of 8 pixels are staged in."""
+    kept = ceil_div(columns, 4) if pool else columns
+    return element.planes * aligned(kept * COLUMN * TILE_CHANNELS * element.nbytes)
+
+
+@dataclass(frozen=True)
+class LargeTile:
+    """Tile macros of conv_wgmma."""
+
+    rows: int
+    flat_pitch: int = 0
+    pair_tiles: bool = False
+    halo_stages: int = 2
+
+    @property
+    def width(self) -> int:
+        """Pixels of a tile in a row of the map."""
+        return self.flat_pitch or COLUMN
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of the map that a block computes at once."""
+        return self.rows * (1 + self.pair_tiles)
+
+    @property
+    def pixels(self) -> int:
+        """Width of a product."""
+        return ceil_div(self.rows * self.width, 16) * 16
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels that a block computes at once."""
+        return TILE_CHANNELS * (2 - self.pair_tiles)
+
+    @property
+    def halo(self) -> tuple[int, int]:
+        """(columns, rows) of the pixels that a block reads."""
+        if not self.flat_pitch:
+            return COLUMN + 2, self.block_rows + 2
+        width = self.flat_pitch
+        read = (self.block_rows - self.rows) * width + self.pixels + 2 * width + 2
+        return width, ceil_div(read, width)
+
+    def shared(self, problem: Problem, weight_stages: int) -> int:
+        """Bytes of shared memory."""
+        columns, rows = self.halo
+        halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
+        weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
+        staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool and not self.flat_pitch)
+        if problem.pool and self.flat_pitch:  # by both warpgroups, of what both have staged
+            staging += self.rows * (problem.width // 2) * TILE_CHANNELS * problem.element.nbytes
+        return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
+
+    def taps(self, problem: Problem) -> int:
+        """Tap planes of a weight stage: copies below 16 KB would come too slowly."""
+        return 3 if problem.block_nbytes < 128 else 1
+
+    def weight_stages(self, problem: Problem) -> int:
+        """As many as fit, up to 8; less than 4 would not cover the way from memory."""
+        return max((n for n in range(4, 9) if self.shared(problem, n) <= MAX_SHARED), default=0)
+
+    def tiles(self, problem: Problem) -> tuple[int, int, int]:
+        """(along the channels, along x, along y)."""
+        height, width = problem.rows_and_columns
+        across = 1 if self.flat_pitch else ceil_div(width, COLUMN)
+        return problem.out_channels // self.out_channels, across, ceil_div(height, self.block_rows)
+
+    def fits(self, problem: Problem, _: int) -> bool:
+        """Whether the kernel can be built and launched with these macros for this problem."""
+        if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
+            return False
+        sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
+        pools = not problem.pool or (self.pair_tiles and problem.element.planes == 1)
+        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and pools)
+        whole = problem.out_channels % self.out_channels == 0
+        return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
+
+    def cycles(self, problem: Problem, multiprocessors: int) -> float:
+        """Estimated time of the launch."""
+        channels, across, down = self.tiles(problem)
+        tiles = channels * across * down * problem.batch
+        taps = TAPS * problem.channel_blocks
+        copies = problem.element.planes / self.taps(problem)
+        tap = problem.tap_cycles(self.pixels * (1 + self.pair_tiles), self.out_channels, copies)
+        one = taps * tap + TILE_EPILOGUE_CYCLES
+        return LAUNCH_CYCLES + BLOCK_CYCLES + ceil_div(tiles, multiprocessors) * one
+
+
+@dataclass(frozen=True)
+class SmallTile:
+    """Tile macros of conv_wgmma_small."""
+
+    rows: int = 14
+    splits: int = 1
+    exchange: int = 0
+    blocks_per_sm: int = 1
+    halo_stages: int = 2
+    taps: int = 3  # of a weight stage
+
+    def shared(self, problem: Problem, weight_stages: int) -> int:
+        """Bytes of shared memory."""
+        element = problem.element
+        halo = element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
+        weights = element.planes * self.taps * TILE_CHANNELS * problem.block_nbytes
+        slice_rows = self.slice_rows(problem.pool)
+        received = slice_rows * 2048 if self.exchange == 1 else 0
+        epilogue = aligned(received + _staging(element, slice_rows, problem.pool))
+        return max(self.halo_stages * halo + weight_stages * weights, epilogue) + 2048
+
+    def slice_rows(self, pool: bool) -> int:
+        """Rows that each share of a split finishes."""
+        unit = 2 if pool else 1
+        return ceil_div(ceil_div(self.rows, self.splits), unit) * unit
+
+    def store_rows(self, pool: bool) -> int:
+        """Rows of one store."""
+        rows = self.slice_rows(pool)
+        return rows if self.rows % rows == 0 else 2 if pool else 1
+
+    def weight_stages(self, problem: Problem) -> int:
+        """As many as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if fewer than two fit."""
+        share = (228 << 10) // self.blocks_per_sm - 1024
+        needed = ceil_div(problem.channel_blocks, self.splits) * TAPS // self.taps
+        fitting = [n for n in range(2, 17) if self.shared(problem, n) <= min(share, MAX_SHARED)]
+        return min(max(fitting, default=0), max(2, needed))
+
+    def tiles(self, problem: Problem) -> tuple[int, int, int]:
+        """(along the channels, along x, along y)."""
+        height, width = problem.rows_and_columns
+        return problem.out_channels // TILE_CHANNELS, ceil_div(width, COLUMN), ceil_div(height, self.rows)
+
+    def blocks(self, problem: Problem) -> int:
+        """Size of the grid."""
+        channels, across, down = self.tiles(problem)
+        return channels * across * down * problem.batch * self.splits
+
+    def workspace_nbytes(self, problem: Problem) -> int:
+        """Room for the shares of split sums."""
+        if self.exchange != 2:
+            return 0
+        return self.blocks(problem) * self.splits * self.slice_rows(problem.pool) * 2048
+
+    @staticmethod
+    def stage_taps(element: Element) -> tuple[int, ...]:
+        """Taps that a weight stage may hold."""
+        return (1, 3) if element is Element.F16_PAIR else (3, 9)
+
+    def fits(self, problem: Problem, multiprocessors: int) -> bool:
+        """Whether the kernel can be built and launched with these macros for this problem."""
+        known = self.rows in SMALL_ROWS and (self.splits, self.exchange) in EXCHANGES
+        known &= self.blocks_per_sm in (1, 2, 3) and self.halo_stages in (1, 2)
+        if not known or self.taps not in self.stage_taps(problem.element):
+            return False
+        deep = problem.channel_blocks >= self.splits and problem.element is problem.out_element
+        sums = 4 * self.rows * (3 if problem.element is Element.F16_PAIR else 1)
+        if sums > (168, 84, 64)[self.blocks_per_sm - 1]:  # registers of a thread
+            return False
+        resident = self.exchange != 2 or self.blocks(problem) <= multiprocessors * self.blocks_per_sm
+        one_share = ceil_div(problem.channel_blocks, self.splits) <= self.halo_stages
+        halos = self.halo_stages > 1 or one_share or problem.element is Element.F16_PAIR
+        return deep and resident and halos and self.weight_stages(problem) > 0
+
+    def cycles(self, problem: Problem, multiprocessors: int) -> float:
+        """Estimated time of the launch."""
+        taps = TAPS * ceil_div(problem.channel_blocks, self.splits)
+        one = taps * problem.tap_cycles(COLUMN * self.rows, TILE_CHANNELS, 1 / self.taps)
+        waves, rest = divmod(self.blocks(problem), multiprocessors * self.blocks_per_sm)
+        busy = waves * self.blocks_per_sm + min(self.blocks_per_sm, ceil_div(rest, multiprocessors))
+        starts = waves + (rest > 0)
+        return LAUNCH_CYCLES + busy * one + starts * BLOCK_CYCLES + EXCHANGE_CYCLES[self.exchange]
+
+
+Tile: TypeAlias = LargeTile | SmallTile
+KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (LargeTile, SmallTile)}

@@ -1,0 +1,23 @@
+"""What holds a device until it is closed is a context manager."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Closing(ABC):
+    """The end of a `with` block closes it, whatever happened there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what is held. Safe to call twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
