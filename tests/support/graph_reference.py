@@ -31,9 +31,9 @@ from vgg16gpu.compiler.graph.ops import (
     Reshape,
     Slice,
     Transpose,
-    Window,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 

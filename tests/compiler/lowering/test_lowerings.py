@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.kernel_harness import CONV_TILES, GEMM_TILES
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Elementwise, Gemm, MultiOp, Op, Pads, Shape, Window
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Elementwise, Gemm, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
 from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk

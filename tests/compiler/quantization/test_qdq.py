@@ -19,7 +19,6 @@ from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Clip,
     Conv,
     FakeQuantize,
@@ -33,8 +32,8 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Softmax,
     Transpose,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.compiler.quantization.qdq import dequantised, lifted, plain_operators
 from vgg16gpu.compiler.quantization.scheme import Scale, held_scales

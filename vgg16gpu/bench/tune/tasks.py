@@ -9,22 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    GraphInput,
-    Op,
-    Pads,
-    Pool,
-    Relu,
-    Shape,
-    Window,
-)
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Graph, GraphInput, Op, Pool, Relu, Shape
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Source
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
     Arithmetic,
     BatchNorm,
     Conv,
@@ -29,16 +28,15 @@ from vgg16gpu.compiler.graph.ops import (
     Identity,
     MatMul,
     Op,
-    Pads,
     Pool,
     Relu,
     Reshape,
     Softmax,
     Transpose,
-    Window,
     with_operands,
 )
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 
 Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
 Fusion: TypeAlias = Callable[[Op, Op], Op | None]

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from vgg16gpu.compiler.graph.costs import flop
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Shape
+from vgg16gpu.compiler.graph.ops import Conv, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv

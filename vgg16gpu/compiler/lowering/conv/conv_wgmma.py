@@ -12,7 +12,8 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from vgg16gpu.compiler.graph.costs import flop
-from vgg16gpu.compiler.graph.ops import Conv, Pads
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.graph.window import Pads
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
