@@ -19,6 +19,6 @@ if not (folder / "mine.cu").exists():
 # Each is checked against float64, on a size that is no multiple of a block, before it is timed; yours at first in a
 # process of its own, so that an endless loop or a wild pointer costs a message.
 others = ["direct-rows", "direct-chw"]
-options = ["--dir", folder, "--output", folder / "results", "--sizes", "33", "--blocks", "16", "--quick"]
+options = ["--dir", folder, "--output", folder / "results", "--size", "33", "--blocks", "16", "--quick"]
 command = [sys.executable, "-m", "vgg16gpu", "lab", "run", "mine", *others, *options]
 sys.exit(subprocess.run(list(map(str, command)), check=False).returncode)

@@ -344,8 +344,10 @@ def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch
 
     monkeypatch.setattr(command, "search", breaking)
     result = invoke(net, "--precision", "fp16", "--batch", "1")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "it broke" in result.stderr
+    found.clear()  # and where nothing was, the older table stays
+    assert invoke(net, "--precision", "fp16", "--batch", "1").exit_code == 2
     assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
 
 
@@ -445,7 +447,7 @@ def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monke
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--precision", "fp64"], "'fp64' is not supported"),
+        (["--precision", "fp64"], "'fp64' is not one of"),
         (["--batch", "0"], "not a list of positive whole numbers"),
         (["--size", "big"], "'big' is not a size"),
         (["--seconds", "0"], "'--seconds'"),
@@ -477,6 +479,16 @@ def test_devices_that_are_not_there_or_no_gpu():
     assert result.exit_code == 2
     assert "has no kernels with tiles to tune" in (result := invoke("--device", "cpu")).stderr
     assert result.exit_code == 2
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_model_stands_at_its_place_or_behind_the_option(net, monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.append(tasks) or iter(()))
+    for named in ((net,), ("--model", net), (net, "--model", net)):
+        assert invoke(*named, "--precision", "fp16", "--batch", "3").exit_code == 0
+    keys = [[task.key for task in tasks] for tasks in asked]
+    assert keys[0] == keys[1] == keys[2] != []
 
 
 @pytest.mark.usefixtures("fake")

@@ -199,7 +199,7 @@ def run(command, *arguments):
 @pytest.fixture
 def surveyed(monkeypatch):
     """`doctor` on a described machine instead of this one."""
-    return lambda machine: monkeypatch.setattr("vgg16gpu.cli.doctor.survey", lambda: machine)
+    return lambda machine: monkeypatch.setattr("vgg16gpu.cli.doctor.survey", lambda _: machine)
 
 
 @pytest.mark.parametrize(("problem", "code"), [("", 0), ("it burns", 1)])
@@ -212,6 +212,15 @@ def test_doctor_exit_code_and_json(surveyed, problem, code):
     assert answer["device"] == "cuda"
     assert {check["name"] for check in answer["checks"]} >= {"NVIDIA driver", "CUDA toolkit", "GPU 0", "kernel cache"}
     assert {"name", "state", "found", "remedy"} == set(answer["checks"][0])
+
+
+def test_doctor_tries_the_device_that_is_named():
+    result = run(doctor_command, "--device", "cpu", "--json")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["device"], answer["reason"]) == (0, "cpu", "cpu: as asked")
+    result = run(doctor_command, "--device", "cuda:99", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["healthy"]) == (1, False)
+    assert run(doctor_command, "--device", "tpu").exit_code == 2
 
 
 def test_doctor_prints_remedies(surveyed):

@@ -165,6 +165,11 @@ def test_scales_do_not_depend_on_batches(model):
     assert found[0].images == 5
 
 
+def test_batch_changes_no_scales(model, images):
+    one, several = (run_json(model, "--images", images, "--batch", batch)["values"] for batch in (1, 4))
+    assert one == several
+
+
 def test_no_images_and_values_that_overflow(model):
     from vgg16gpu.pictures.inputs import NamedInput
 

@@ -21,7 +21,7 @@ from PIL import Image
 import vgg16gpu
 from tests.support.onnx_single import single
 from vgg16gpu.cli import COMMANDS, cli
-from vgg16gpu.cli.common.options import parse_counts, parse_floats, parse_size
+from vgg16gpu.cli.common.parsing import parse_counts, parse_floats, parse_size
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.zoo.digits import digit_sample
 

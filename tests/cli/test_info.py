@@ -156,6 +156,39 @@ def test_pairs_have_a_second_pass():
         assert "again" not in info(digits_model(), *others)
 
 
+def test_several_batch_sizes_are_one_engine():
+    report = json.loads(info("digits", "--device", "cpu", "--batch", "4,1", "--json"))
+    with Engine("digits", device="cpu", batch=(1, 4)) as engine:
+        assert report["memory"]["device_nbytes"] == engine.plan.device_nbytes
+    assert report["batches"] == [1, 4]
+    assert report["input"]["shape"][0] == 4
+    assert report["flop"] == 4 * json.loads(info("digits", "--device", "cpu", "--json"))["flop"]
+    shown = info("digits", "--device", "cpu", "--batch", "1,2,4")
+    assert "Batch 4 is shown; the engine runs 1, 2 too, in the same memory" in shown
+    assert "is shown" not in info("digits", "--device", "cpu", "--batch", "4")
+
+
+@pytest.mark.parametrize("more", [(), ("--graph",)])
+def test_other_outputs_need_less(more, tmp_path):
+    path = hollow(tmp_path / "vgg16.onnx", size=32)
+    whole, cut = (json.loads(info(path, *more, *options, "--json")) for options in ((), ("--outputs", "relu1_2")))
+    assert [output["shape"] for output in cut["outputs"]] == [[1, 64, 32, 32]]
+    assert cut["parameters"] == 3 * 64 * 9 + 64 + 64 * 64 * 9 + 64 < whole["parameters"]
+    result = CliRunner().invoke(cli, ["info", str(path), "--outputs", "nothing"])
+    assert result.exit_code == 2
+    assert "nothing" in result.stderr
+
+
+def test_a_card_is_named_by_its_number(monkeypatch):
+    asked = []
+    monkeypatch.setattr("vgg16gpu.devices.facts._gpu_facts", lambda ordinal=0: asked.append(ordinal) or H200)
+    assert "Plan for NVIDIA H200" in info("digits", "--device", "cuda:3", "--kernels", "ffma")
+    assert asked == [3]
+    monkeypatch.undo()
+    result = CliRunner().invoke(cli, ["info", "digits", "--device", "cuda:99"])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
 def test_a_size_that_the_model_forbids_is_refused():
     result = CliRunner().invoke(cli, ["info", str(digits_model()), "--size", "64"])
     assert result.exit_code == 2

@@ -40,7 +40,7 @@ def run(tmp_path, monkeypatch):
     ("options", "name"),
     [
         ((), "vgg16.onnx"),
-        (("--size", "244"), "vgg16-244.onnx"),
+        (("--size", "244x244"), "vgg16-244.onnx"),
         (("--variant", "vgg11", "--batch-norm", "--size", "64"), "vgg11_bn-64.onnx"),
         (("--output", "other.onnx", "--size", "32"), "other.onnx"),
     ],
@@ -81,7 +81,8 @@ def test_make_replaces_what_it_wrote_but_no_other_model(run, tmp_path):
     ("options", "message"),
     [
         (("--variant", "vgg17"), "'vgg17' is not one of"),
-        (("--size", "31"), "31 is not in the range 32<=x<=1024"),
+        (("--size", "31"), "input size 31 is not possible; take 32 to 1024 pixels"),
+        (("--size", "224x320"), "'224x320' is not square"),
         (("--seed", "-1"), "-1 is not in the range"),
         (("--output", "missing/a.onnx", "--size", "32"), "cannot be written"),
         (("--output", "."), "is a directory"),
@@ -146,6 +147,8 @@ def test_sample_alone(run, tmp_path):
     assert "3x40x40" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["image.txt"]
     assert np.fromstring((tmp_path / "image.txt").read_text(), sep=" ").size == 3 * 40 * 40
+    assert "input size 31 is not possible" in run("sample", "--size", "31", "--output", "small.txt").stderr
+    assert not (tmp_path / "small.txt").exists()
     refused = run("sample", "--output", "missing/image.txt")
     assert refused.exit_code == 2
     assert "create it first" in refused.stderr

@@ -38,7 +38,7 @@ def test_list(lab):
 
 
 def test_run_an_experiment(lab, tmp_path):
-    result = lab("run", "s2", "--device", "cpu", "--quick", "--sizes", "32", "--strides", "2", "--blocks", "8,64")
+    result = lab("run", "s2", "--device", "cpu", "--quick", "--size", "32", "--strides", "2", "--blocks", "8,64")
     assert result.exit_code == 0, result.output
     for text in ("gemm_partition", "(times of a CPU)", "cudnn", "Quadro M4000", "INVALID LAUNCH"):
         assert text in result.stdout
@@ -52,7 +52,7 @@ SHAPE = {"channels": 2, "outputs": 5, "kernel": 5, "padding": 0, "batch": 2}
 
 def test_run_variants_by_name(lab):
     shape = [part for name, value in SHAPE.items() for part in (f"--{name}", value)]
-    options = ("--device", "cpu", "--quick", "--json", "--sizes", "24", "--strides", "2", "--blocks", "8,16")
+    options = ("--device", "cpu", "--quick", "--json", "--size", "24", "--strides", "2", "--blocks", "8,16")
     result = lab("run", "direct-chw", "winograd", *options, *shape)
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.stdout)["results"]
@@ -66,7 +66,7 @@ def test_own_kernels_from_new_to_run(lab, tmp_path):
     assert lab("new", "mine").exit_code == 0
     assert "is there already" in refused(lab("new", "mine"))
     assert "mine" in lab("list", "--dir", "lab").stdout
-    options = ("--device", "cpu", "--quick", "--sizes", "24", "--strides", "1", "--dir", "lab", "--json")
+    options = ("--device", "cpu", "--quick", "--size", "24", "--strides", "1", "--dir", "lab", "--json")
     result = lab("run", "S1", *options)
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.stdout)["results"]
@@ -85,7 +85,7 @@ def test_own_kernels_from_new_to_run(lab, tmp_path):
 
 def test_own_kernels_beside_all_others(lab):
     lab("new", "mine")
-    result = lab("run", "--dir", "lab", "--device", "cpu", "--quick", "--sizes", "12", "--json")
+    result = lab("run", "--dir", "lab", "--device", "cpu", "--quick", "--size", "12", "--json")
     (found,) = json.loads(result.stdout)["results"]
     assert [row["variant"] for row in found["rows"]] == [*(variant.name for variant in variants()), "cudnn", "mine"]
 
@@ -96,11 +96,30 @@ def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch
         raise BrokenDeviceError(stand.broken)
 
     monkeypatch.setattr(Stand, "_measure", breaks)
-    result = lab("run", "S1", "S2", "--device", "cpu", "--quick", "--json", "--sizes", "32", "--strides", "1")
+    result = lab("run", "S1", "S2", "--device", "cpu", "--quick", "--json", "--size", "32", "--strides", "1")
     assert "direct-published broke the device" in refused(result)
     rows = json.loads((tmp_path / "lab-results" / "S1.json").read_text())["rows"]
     assert {row["status"] for row in rows if row["unit"] == "ms"} == {"failed"}
     assert not (tmp_path / "lab-results" / "S2.json").exists()
+
+
+def test_what_was_right_before_the_device_broke_is_1(lab, monkeypatch):
+    measure = Stand._measure
+
+    def breaks_later(stand, name, *rest):
+        if name == "direct-rows":
+            stand.broken = f"{name} broke the device"
+            raise BrokenDeviceError(stand.broken)
+        return measure(stand, name, *rest)
+
+    monkeypatch.setattr(Stand, "_measure", breaks_later)
+    names = ("direct-chw", "direct-rows")
+    result = lab("run", *names, "--device", "cpu", "--quick", "--json", "--size", "32", "--strides", "1")
+    assert result.exit_code == 1, result.output
+    assert "direct-rows broke the device" in result.stderr
+    statuses = {row["variant"]: row["status"] for row in json.loads(result.stdout)["results"][0]["rows"]}
+    assert statuses["direct-chw"] == "right"
+    assert statuses["direct-rows"] == "failed"
 
 
 def test_wrong_usage(lab):
@@ -111,7 +130,7 @@ def test_wrong_usage(lab):
     assert "for variants by name" in refused(lab("run", "S1", "--kernel", "3"))
     assert "are for S3" in refused(lab("run", "S1", "--image", "14"))
     assert "is no folder" in refused(lab("run", "S1", "--dir", "nowhere"))
-    assert "list of positive" in refused(lab("run", "S1", "--sizes", "0"))
+    assert "is not a size" in refused(lab("run", "S1", "--size", "0"))
     assert "no name for a variant" in refused(lab("new", "../x"))
     assert "--strides is not for S3, S5" in refused(lab("run", "S3", "S5", "--strides", "2"))
     assert lab("new", "mine").exit_code == 0

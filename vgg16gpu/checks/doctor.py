@@ -67,7 +67,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Trial:
-    """The device that `auto` opens and why, and what went wrong when it was used, or ""."""
+    """The device that was opened and why, and what went wrong when it was used, or ""."""
 
     device: str
     reason: str
@@ -106,12 +106,12 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether the device that `auto` chooses works; other things may still be wrong."""
+        """Whether the device that was asked for works; other things may still be wrong."""
         return not self.trial.problem
 
 
-def survey() -> Machine:
-    """Look at this machine. Opens the device that `auto` chooses and runs a small kernel on it."""
+def survey(device: str = "auto") -> Machine:
+    """Look at this machine. Opens the device and runs a small kernel on it."""
     driver = probe_driver()
     toolkits = find_toolkits()
     compiler, compiler_problem = _compiler()
@@ -134,7 +134,7 @@ def survey() -> Machine:
         cache_entries=len(entries),
         cache_nbytes=sum(entry.nbytes for entry in entries),
         cache_problem=refusal(cache_dir()) or "",
-        trial=try_device_apart("auto"),
+        trial=try_device_apart(device),
     )
 
 

@@ -1,8 +1,7 @@
 """The command line: parse, call the package, print.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a check failed, 2 wrong usage, model, input or
-device, 130 interrupted, 143 terminated. A subcommand's module is imported when it is used: `--help` must not cost
-numpy.
+Results go to stdout, everything else to stderr. `EXIT_CODES` says what the exit codes of all commands mean, and stands
+in each one's --help. A subcommand's module is imported when it is used: `--help` must not cost numpy.
 """
 
 from __future__ import annotations
@@ -39,10 +38,14 @@ COMMANDS = {
     "model": ("model.command", "Make or fetch a VGG model file; write out weights."),
 }
 
-EXIT_CHECK_FAILED = 1
-EXIT_USAGE = 2
+EXIT_CHECK_FAILED = 1  # done, but something is wrong
+EXIT_USAGE = 2  # nothing was done, or no input at all has an answer
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_TERMINATED = 143  # 128 + SIGTERM
+EXIT_CODES = (
+    "Exit codes: 0 all is well; 1 done, but something is wrong (an input without an answer, a failed check); 2 nothing "
+    "was done, or no input at all has an answer; 130 interrupted; 143 terminated."
+)
 
 
 class Terminated(BaseException):
@@ -62,6 +65,7 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"vgg16gpu.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
+        _tell_exit_codes(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -104,6 +108,14 @@ class LazyGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _tell_exit_codes(command: click.Command) -> None:
+    """At the end of its --help, and of those below it."""
+    command.epilog = EXIT_CODES
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _tell_exit_codes(below)
+
+
 def fail(message: str, code: int) -> NoReturn:
     """Tell why and exit with `code`."""
     tell(message)
@@ -127,7 +139,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 
 @click.group(
-    "vgg16gpu", cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    "vgg16gpu",
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print it and exit."

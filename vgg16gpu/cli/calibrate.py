@@ -12,7 +12,14 @@ import click
 import numpy as np
 
 from vgg16gpu.cli.common.model_notes import model_notes
-from vgg16gpu.cli.common.options import device_option, find_model, json_option, model_argument, size_option
+from vgg16gpu.cli.common.options import (
+    batch_option,
+    device_option,
+    find_model,
+    json_option,
+    model_argument,
+    size_option,
+)
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.show import add_row, console, print_json, progress, sentence, table
 from vgg16gpu.cli.common.tell import device_words
@@ -37,6 +44,7 @@ class Options:
     images: Path
     limit: int
     device: str
+    batch: int | None
     size: tuple[int, int] | None
     pixels: PixelOptions
     as_json: bool
@@ -47,6 +55,7 @@ class Options:
 @click.option("--images", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of images.")
 @click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
 @device_option
+@batch_option()
 @size_option
 @preprocess_options
 @json_option
@@ -66,7 +75,7 @@ def calibrate_command(**values: Any) -> None:
             "--precision int8, or calibrate the float32 model"
         )
     check_writable(scales_path(path), "the file of scales")
-    shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
+    shape = resolve_input_shape(graph, options.batch or graph.input.shape[0] or 1, options.size)
     notes = model_notes(model, graph, shape, options.pixels, None)
     files = _spread(expand_paths([options.images]), options.limit)
     inputs = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))

@@ -11,21 +11,22 @@ from rich.table import Table
 
 from vgg16gpu.checks.doctor import Report, State, diagnose, survey
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.options import json_option
+from vgg16gpu.cli.common.options import device_option, json_option
 from vgg16gpu.cli.common.show import console, print_json
 
 _STYLES = {State.OK: "green", State.ABSENT: "dim", State.WRONG: "bold red"}
 
 
 @click.command("doctor")
+@device_option
 @json_option
 @click.pass_context
-def doctor_command(context: click.Context, as_json: bool) -> None:
+def doctor_command(context: click.Context, device: str, as_json: bool) -> None:
     """Check driver, toolkit, PyCUDA, compiler, memory and cache, and run a kernel on the device that would be used.
 
-    Exits with 0 if that device works, else with 1.
+    Exit code 1 when that device does not work.
     """
-    report = diagnose(survey())
+    report = diagnose(survey(device))
     if as_json:
         print_json(to_json(report))
     else:

@@ -14,8 +14,8 @@ import numpy as np
 from vgg16gpu.bench.records.plot import check_plot
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.bench.command import parse_names
 from vgg16gpu.cli.common.options import device_option, find_model, json_option, model_argument, size_option
+from vgg16gpu.cli.common.parsing import parse_names
 from vgg16gpu.cli.common.show import add_row, console, heading, print_json, table
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model

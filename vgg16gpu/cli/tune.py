@@ -15,7 +15,15 @@ from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.tune.search import Finding, search, tiles
 from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.options import parse_counts, parse_size, renamed_option
+from vgg16gpu.cli.common.options import (
+    batches_option,
+    find_model,
+    gpu_option,
+    precisions_option,
+    renamed_option,
+    sizes_option,
+)
+from vgg16gpu.cli.common.parsing import parse_batches
 from vgg16gpu.cli.common.show import add_row, console, progress, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.choices import PRECISIONS
@@ -34,11 +42,6 @@ from vgg16gpu.zoo.architecture import Vgg
 
 DEFAULT_SIZES = (224, 244)
 
-_PRECISION_HELP = "Comma-separated."
-_BATCH_HELP = "Images per run, comma-separated."
-_SIZE_HELP = (
-    "Image size, 244 or 224x320; may be given several times. Default: the models' own; without models 224, 244."
-)
 _OUTPUT_HELP = "Write everything that was measured there, as JSON."
 _TABLE_HELP = "Write the table there instead of into the cache folder, where engines look for it."
 _SECONDS_HELP = "Stop after so long with what there is."
@@ -49,7 +52,8 @@ _TOP_HELP = "Candidates of each convolution."
 class Options:
     """The command line, as it is."""
 
-    models: tuple[Path, ...]
+    models: tuple[str, ...]
+    named: tuple[str, ...]
     device: str
     precisions: tuple[str, ...]
     batches: tuple[int, ...]
@@ -60,47 +64,17 @@ class Options:
     top: int
 
 
-def _parse_precisions(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
-    for name in names:
-        if name not in PRECISIONS:
-            raise click.BadParameter(f"'{name}' is not supported; accepted: {', '.join(PRECISIONS)}")
-    return names
-
-
-def _parse_sizes(
-    context: click.Context, parameter: click.Parameter, values: Sequence[str]
-) -> tuple[tuple[int, int], ...]:
-    sizes = (parse_size(context, parameter, value) for value in values)
-    return tuple(size for size in sizes if size)
-
-
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("tune")
-@click.argument("models", nargs=-1, type=_FILE, metavar="[MODEL...]")
-@click.option(
-    "--precision",
-    "precisions",
-    callback=_parse_precisions,
-    default=",".join(PRECISIONS),
-    show_default=True,
-    metavar="NAMES",
-    help=_PRECISION_HELP,
-)
-@click.option("--device", default="cuda", show_default=True, help="cuda or cuda:N.")
-@click.option(
-    "--batch",
-    "batches",
-    callback=parse_counts,
-    default="1,8,32,128",
-    show_default=True,
-    metavar="NUMBERS",
-    help=_BATCH_HELP,
-)
-@renamed_option("--batches", "--batch", "batches", callback=parse_counts)
-@click.option("--size", "sizes", multiple=True, callback=_parse_sizes, metavar="SIZE", help=_SIZE_HELP)
+@click.argument("models", nargs=-1, metavar="[MODEL...]")
+@click.option("--model", "named", multiple=True, metavar="FILE", help="The same as MODEL; may be given several times.")
+@precisions_option(",".join(PRECISIONS))
+@gpu_option
+@batches_option("each is tuned", "1,8,32,128")
+@renamed_option("--batches", "--batch", "batches", callback=parse_batches)
+@sizes_option("the models' own; without models 224,244")
 @click.option("--output", type=_FILE, metavar="FILE", help=_OUTPUT_HELP)
 @click.option("--table", type=_FILE, metavar="FILE", help=_TABLE_HELP)
 @click.option("--seconds", type=click.FloatRange(1), default=360, show_default=True, help=_SECONDS_HELP)
@@ -109,9 +83,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def tune_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure which tile is fastest for each layer on this GPU, and keep a table of them for later runs.
 
-    The layers are those of the MODELs, ONNX files; without any, those of VGG16. Each candidate is checked against
-    float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. Exit code 1 when one
-    is wrong: it is named, and not used. Needs an NVIDIA GPU of compute capability 9.0, as no other has such kernels.
+    The layers are those of the MODELs, ONNX files or 'digits'; without any, those of VGG16. Each candidate is checked
+    against float64 before it is timed, and its kernel is compiled, so that the first time takes minutes. Exit code 1
+    when one is wrong (it is named, and not used), or when the device fails on the way. Needs an NVIDIA GPU of compute
+    capability 9.0, as no other has such kernels.
     """
     options = Options(**values)
     check_outputs({"--output": options.output, "--table": options.table})
@@ -133,6 +108,8 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
                 failure = error
     finally:
         device.close()
+    if failure and not findings:  # a table of nothing would take the place of an earlier one
+        raise failure
     path = options.table or tile_tables.own_path(gpu, cache_dir())
     path.parent.mkdir(parents=True, exist_ok=True)
     tile_tables.write(path, gpu, tiles(findings), made)
@@ -142,8 +119,8 @@ def tune_command(ctx: click.Context, /, **values: Any) -> None:
             stream.write(f"{report}\n".encode())
     _print(findings, len(todo), path)
     if failure:
-        raise failure
-    if any(finding.wrong for finding in findings):
+        tell(str(failure))
+    if failure or any(finding.wrong for finding in findings):
         ctx.exit(EXIT_CHECK_FAILED)
 
 
@@ -154,13 +131,14 @@ def _tasks(options: Options, facts: DeviceFacts) -> Iterator[Task]:
 
 
 def _graphs(options: Options) -> Iterator[tuple[Graph, tuple[int, int] | None]]:
-    if not options.models:
+    models = (*options.models, *options.named)
+    if not models:
         for height, width in options.sizes or [(size, size) for size in DEFAULT_SIZES]:
             if height != width:
                 raise ModelError(f"--size {height}x{width}: VGG16 without a model file is square; name a model")
             yield vgg_graph(Vgg(size=height)), (height, width)
-    for model in options.models:
-        graph = Model(model).graph()
+    for model in models:
+        graph = Model(find_model(model)).graph()
         for size in options.sizes or (None,):
             yield graph, size
 

@@ -22,8 +22,10 @@ def device_facts(name: str) -> DeviceFacts:
     """Facts of the device "cpu", "cuda" or "auto", without a compiler and, for the CPU, without a GPU.
 
     Where there is no GPU "auto" is the CPU, and "cuda" is an H200 as its data sheet has it, with the tiles that were
-    measured on one.
+    measured on one. "cuda:N" is the card of that number. Raises DeviceError where it cannot be used.
     """
+    if name.startswith("cuda:"):
+        return _gpu_facts(int(name.removeprefix("cuda:")))
     if name != "cpu":
         try:
             return _gpu_facts()
@@ -33,10 +35,10 @@ def device_facts(name: str) -> DeviceFacts:
     return _cpu_facts()
 
 
-def _gpu_facts() -> DeviceFacts:
+def _gpu_facts(ordinal: int = 0) -> DeviceFacts:
     from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - PyCUDA is for who has it
 
-    device = CudaDevice()
+    device = CudaDevice(ordinal)
     try:
         return device.facts
     finally:

@@ -27,7 +27,7 @@ ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or
     "beside, thrown away",
     "barrier missing",
 )
-OPTIONS = ("--dir", "lab", "--sizes", "16", "--channels", "2", "--outputs", "3")
+OPTIONS = ("--dir", "lab", "--size", "16", "--channels", "2", "--output-channels", "3")
 
 
 @pytest.fixture(autouse=True)

@@ -121,7 +121,7 @@ def test_without_records_the_published_tables_are_judged(lab, tmp_path):
 
 
 def test_what_lab_run_writes_is_read(lab, tmp_path):
-    options = ("--device", "cpu", "--quick", "--sizes", "256", "--strides", "1", "--blocks", "16,64")
+    options = ("--device", "cpu", "--quick", "--size", "256", "--strides", "1", "--blocks", "16,64")
     assert lab("run", "S2", *options).exit_code == 0
     result = lab("claims", "--json")
     assert result.exit_code == 0, result.output

@@ -369,7 +369,7 @@ def test_lab_run_draws(tmp_path):
 
     from vgg16gpu.cli import cli
 
-    options = ["--device", "cpu", "--quick", "--sizes", "31", "--strides", "1", "--output", str(tmp_path)]
+    options = ["--device", "cpu", "--quick", "--size", "31", "--strides", "1", "--output", str(tmp_path)]
     result = CliRunner().invoke(cli, ["lab", "run", "S1", *options])
     assert result.exit_code == 0, result.output
     names = {"S1.csv", "S1.json", "S1-methods.png", "S1-methods.svg", "S1-roofline.png", "S1-roofline.svg"}

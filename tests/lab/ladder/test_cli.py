@@ -118,7 +118,7 @@ def test_wrong_scores_are_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--rungs", "A,Z"), "'Z' is none of A, B"),
+        (("--rungs", "A,Z"), "'Z' is not one of 'A', 'B'"),
         (("--plot", "x.gif"), "accepted are .png"),
         (("--output", "/nowhere/x.json"), "/nowhere"),
         (("--size", "30"), "30"),

@@ -83,7 +83,7 @@ def profile(*arguments):
     return CliRunner().invoke(cli, ["lab", "profile", *map(str, arguments)])
 
 
-SMALL = ("--size", 8, "--outputs", 2, "--device", "cpu")
+SMALL = ("--size", 8, "--output-channels", 2, "--device", "cpu")
 
 
 def test_profile(fake, tmp_path):

@@ -155,7 +155,7 @@ def test_what_is_refused_is_refused_before_others_run(lab, tmp_path):
     assert "plain VGGs" in refused(lab("S1", "S5", "--model", "branch.onnx"))
     assert "no such file" in refused(lab("S5", "--model", "none.onnx"))
     assert "has 3 numbers" in refused(lab("S1", "S5", "--model", "m.onnx", "--inputs", "x.txt"))
-    assert "image size is fixed to 8x8" in refused(lab("S5", "--model", "m.onnx", "--sizes", "16"))
+    assert "image size is fixed to 8x8" in refused(lab("S5", "--model", "m.onnx", "--size", "16"))
     assert "--inputs are for --model" in refused(lab("S5", "--inputs", "x.txt"))
     assert "are for S5" in refused(lab("S1", "--model", "m.onnx"))
     assert not (tmp_path / "lab-results").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.bench.report import print_comparison, print_result
 from vgg16gpu.cli.common.options import (
+    batches_option,
     device_option,
     find_model,
     json_option,
     kernels_option,
     model_argument,
-    parse_counts,
+    precisions_option,
     size_option,
 )
+from vgg16gpu.cli.common.parsing import parse_counts, parse_names
 from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import tell
-from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
@@ -41,7 +42,6 @@ from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.runtime.engine import Engine
 
-_PRECISION_HELP = f"One or several of {', '.join(PRECISIONS)}, with commas: each is measured.  [default: fp32]"
 _AGAINST_HELP = f"Also measure, in turns with ours, each in its own process: {', '.join(PEERS)}, with commas."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
 _REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds."
@@ -60,10 +60,10 @@ class Options:
 
     model: str | None
     device: str
-    precision: tuple[str, ...]
+    precisions: tuple[str, ...]
     kernels: str
     size: tuple[int, int] | None
-    batch: tuple[int, ...]
+    batches: tuple[int, ...]
     iterations: tuple[int, ...]
     repeats: int | None
     seconds: float | None
@@ -78,26 +78,13 @@ class Options:
     as_json: bool
 
 
-def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
-    """A callback for an option that takes some of the accepted names: 'a,b' -> ('a', 'b')."""
-
-    def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-        wanted = [part.strip() for part in value.split(",")] if value is not None else []
-        for name in wanted:
-            if name not in accepted:
-                raise click.BadParameter(f"'{name}' is none of {', '.join(accepted)}")
-        return tuple(dict.fromkeys(wanted))
-
-    return parse
-
-
 @click.command("bench")
 @model_argument()
 @device_option
-@click.option("--precision", callback=parse_names(PRECISIONS), default="fp32", metavar="NAMES", help=_PRECISION_HELP)
+@precisions_option("fp32")
 @kernels_option
 @size_option
-@click.option("--batch", callback=parse_counts, metavar="SIZES", help="Batch sizes, as 1,8,32. Default: the model's.")
+@batches_option("each is measured")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
 @click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
@@ -183,10 +170,10 @@ def _wanted(options: Options) -> Wanted:
     return Wanted(
         Model(find_model(options.model)),
         options.device,
-        options.precision,
+        options.precisions,
         options.kernels,
         options.size,
-        options.batch,
+        options.batches,
         options.iterations,
         options.repeats,
         options.seconds,

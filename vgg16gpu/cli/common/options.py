@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import click
 
+from vgg16gpu.cli.common.parsing import (
+    parse_batch,
+    parse_batches,
+    parse_device,
+    parse_names,
+    parse_outputs,
+    parse_size,
+    parse_sizes,
+    parse_square,
+    parse_squares,
+)
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
 from vgg16gpu.errors import ModelError
@@ -20,38 +30,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MODEL_FOLDER = Path("models")  # where a checkout keeps models; elsewhere they lie in the current folder
 TRAINED_NAME = "vgg16-imagenet.onnx"  # what `model fetch` writes
 _NAMES = (TRAINED_NAME, "vgg16.onnx")  # a trained model goes before one with random weights
+# What the options say that mean the same in all commands; a command may add to it.
+HELP: Final = {
+    "--device": "auto (a GPU if one works, else the CPU), cuda, cuda:N or cpu.",
+    "--precision": (
+        "fp32 is as exact as float32 arithmetic, and stands in for fp16 and bf16 where a device has no tensor cores "
+        "for them; int8 takes the scales that `calibrate` wrote next to the model."
+    ),
+    "--batch": "Images per run.",
+    "--size": "Image size in pixels, 244, or height x width, 224x320.",
+    "--outputs": (
+        "What to compute instead of the model's outputs, with commas: names of ONNX values or nodes, torchvision's "
+        "layers (features.22) or VGG's (relu3_3). What none of them needs is not computed."
+    ),
+}
+_SQUARE: Final = "Here it is square. "
 DEFAULT_MODELS = tuple(str(folder / name) for name in _NAMES for folder in (MODEL_FOLDER, Path()))
-
-
-def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """'244' -> (244, 244); '224x320' -> (224, 320), height first."""
-    if value is None:
-        return None
-    parts = value.lower().split("x")
-    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65535 for part in parts):
-        raise click.BadParameter(f"'{value}' is not a size: give pixels (244), or height x width (224x320)")
-    return int(parts[0]), int(parts[-1])
-
-
-def parse_floats(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """'0.5,0.5,0.5' -> (0.5, 0.5, 0.5)."""
-    if value is None:
-        return None
-    try:
-        numbers = tuple(float(part) for part in value.replace(",", " ").split())
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(math.isfinite(number) for number in numbers):
-        raise click.BadParameter(f"'{value}' is not a list of numbers, one per channel: 0.485,0.456,0.406")
-    return numbers
-
-
-def parse_counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """'1,5,500' -> (1, 5, 500)."""
-    parts = [part.strip() for part in value.split(",")] if value is not None else []
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"'{value}' is not a list of positive whole numbers, as in 1,5,500")
-    return tuple(int(part) for part in parts)
 
 
 def model_argument(*, required: bool = False) -> Callable[[Function], Function]:
@@ -75,34 +69,79 @@ def model_argument(*, required: bool = False) -> Callable[[Function], Function]:
 
 def renamed_option(old: str, new: str, parameter: str, **settings: Any) -> Callable[[Function], Function]:
     """The option `old` as it was called before, hidden: it sets the parameter of `new`, and says what to write."""
+    key = f"earlier_{parameter}"
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def command(*args: Any, earlier: Any, **values: Any) -> Any:
-            if earlier:
+        def command(*args: Any, **values: Any) -> Any:
+            if earlier := values.pop(key):
                 tell(f"{old} is called {new} now; the old name will go")
                 values[parameter] = earlier
             return function(*args, **values)
 
-        return cast(Function, click.option(old, "earlier", hidden=True, **settings)(command))
+        return cast(Function, click.option(old, key, hidden=True, **settings)(command))
 
     return decorate
 
 
-def device_option(function: Function) -> Function:
-    """--device."""
-    text = "auto (a GPU if one works, else the CPU), cuda, cuda:N or cpu."
-    return click.option("--device", default="auto", show_default=True, help=text)(function)
+def _device(default: str) -> Callable[[Function], Function]:
+    return click.option(
+        "--device", callback=parse_device, default=default, show_default=True, metavar="NAME", help=HELP["--device"]
+    )
+
+
+device_option: Final = _device("auto")
+gpu_option: Final = _device("cuda")  # for what a CPU cannot do: it is refused where it is named
 
 
 def precision_option(function: Function) -> Function:
-    """--precision."""
-    text = (
-        "fp32 is as exact as float32 arithmetic, and stands in for fp16 and bf16 where a device has no tensor cores "
-        "for them; int8 takes the scales that `calibrate` wrote next to the model."
-    )
+    """--precision, a single one."""
     choice = click.Choice(PRECISIONS)
-    return click.option("--precision", type=choice, default=PRECISIONS[0], show_default=True, help=text)(function)
+    return click.option("--precision", type=choice, default=PRECISIONS[0], show_default=True, help=HELP["--precision"])(
+        function
+    )
+
+
+def precisions_option(default: str) -> Callable[[Function], Function]:
+    """--precision, one or several with commas, as the parameter `precisions`."""
+    return click.option(
+        "--precision",
+        "precisions",
+        callback=parse_names(PRECISIONS),
+        default=default,
+        show_default=True,
+        metavar="NAMES",
+        help=f"{HELP['--precision']} Several with commas: {', '.join(PRECISIONS)}.",
+    )
+
+
+def batch_option(default: str = "the model's, else 1") -> Callable[[Function], Function]:
+    """--batch, a single size, as the parameter `batch`; None without it. `default` is for the help."""
+    text = f"{HELP['--batch']} Default: {default}."
+    return click.option("--batch", callback=parse_batch, metavar="N", help=text)
+
+
+def batches_option(several: str, default: str | None = None) -> Callable[[Function], Function]:
+    """--batch, one size or several, as the parameter `batches`. `several` says what becomes of them."""
+    text = f"{HELP['--batch']} Several with commas, 1,8,32: {several}."
+    if default is None:
+        text += " Default: the model's, else 1."
+    return click.option(
+        "--batch",
+        "batches",
+        callback=parse_batches,
+        default=default,
+        show_default=default is not None,
+        metavar="NUMBERS",
+        help=text,
+    )
+
+
+def outputs_option(function: Function) -> Function:
+    """--outputs: what to compute in place of the model's outputs."""
+    return click.option("--outputs", multiple=True, callback=parse_outputs, metavar="NAMES", help=HELP["--outputs"])(
+        function
+    )
 
 
 def kernels_option(function: Function) -> Function:
@@ -116,9 +155,24 @@ def kernels_option(function: Function) -> Function:
 
 
 def size_option(function: Function) -> Function:
-    """--size."""
-    text = "Image size, 244 or 224x320, for a model that runs at several. Default: the model's."
+    """--size, a single one."""
+    text = f"{HELP['--size']} For a model that runs at several. Default: the model's."
     return click.option("--size", callback=parse_size, metavar="SIZE", help=text)(function)
+
+
+def sizes_option(default: str, *, square: bool = False) -> Callable[[Function], Function]:
+    """--size, one or several, as the parameter `sizes`: of pairs, or of sides. `default` is for the help."""
+    callback = parse_squares if square else parse_sizes
+    text = f"{HELP['--size']} {_SQUARE if square else ''}Several with commas. Default: {default}."
+    return click.option("--size", "sizes", multiple=True, callback=callback, metavar="SIZES", help=text)
+
+
+def square_size_option(default: int, more: str = "") -> Callable[[Function], Function]:
+    """--size for what is made square, as the number of pixels `size`."""
+    text = f"{HELP['--size']} {_SQUARE}{more}".rstrip()
+    return click.option(
+        "--size", callback=parse_square, default=str(default), show_default=True, metavar="SIZE", help=text
+    )
 
 
 def json_option(function: Function) -> Function:

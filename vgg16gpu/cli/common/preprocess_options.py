@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from vgg16gpu.cli.common.options import parse_floats
+from vgg16gpu.cli.common.parsing import parse_floats
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import CHANNEL_ORDERS, FITS, INTERPOLATIONS, PRESETS, Origin, Preprocess
 

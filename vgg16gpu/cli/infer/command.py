@@ -9,10 +9,12 @@ from typing import Any
 import click
 
 from vgg16gpu.cli.common.options import (
+    batches_option,
     device_option,
     json_option,
     kernels_option,
     labels_option,
+    outputs_option,
     precision_option,
     size_option,
 )
@@ -37,8 +39,9 @@ _WORKERS_HELP = "Processes that decode images; 0: none. Default: one for each co
 @device_option
 @precision_option
 @kernels_option
-@click.option("--batch", type=click.IntRange(1, 65535), help="Images per run. Default: the model's, else 1.")
+@batches_option("the largest, and for the rest the smallest that holds it")
 @size_option
+@outputs_option
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Classes to show per input.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help=_OUTPUT_HELP)
 @preprocess_options
@@ -54,8 +57,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     Images are fitted to the model's size and normalised as --preprocess says, else the model's metadata, else as its
     first layers let assume; one line of the answer says which. For models of one channel they become grey. Numbers are
     taken as they are, in the order of the model's input; .npy and .npz of uint8 are pixels, RGB, channels last. Exit
-    code 1 when scores are NaN or infinite though the inputs are not, 2 when an image cannot be read; the others are
-    classified all the same.
+    code 1 when an image cannot be read, or its scores are NaN or infinite though its numbers are not, and the others
+    are classified; 2 when no input has an answer.
     """
     options = Options(**values)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process

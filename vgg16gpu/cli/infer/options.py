@@ -19,8 +19,9 @@ class Options:
     device: str
     precision: str
     kernels: str
-    batch: int | None
+    batches: tuple[int, ...]
     size: tuple[int, int] | None
+    outputs: tuple[str, ...] | None
     top: int
     output: Path | None
     pixels: PixelOptions

@@ -16,7 +16,7 @@ from vgg16gpu.io.shown import printable
 def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
     """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
-    if len(report["output_shape"]) == 1:
+    if len(report["output_shape"]) == 1 and report["probabilities"]:
         heading(screen, f"{from_here(report['model'])} (probability: {report['probabilities']})")
         if every_input or len(report["inputs"]) + len(report["unreadable"]) <= MANY:
             screen.print(_table(report))

@@ -83,8 +83,9 @@ def infer(options: Options) -> int:
     path = find_model(options.model)
     with stage("model"):
         model = Model(path)
-        graph = model.graph(options.precision)
-        batch = options.batch or graph.input.shape[0] or 1
+        graph = model.graph(options.precision, options.outputs)
+        sizes = tuple(sorted(options.batches)) or (graph.input.shape[0] or 1,)
+        batch = sizes[-1]
         shape = resolve_input_shape(graph, batch, options.size)
         notes = model_notes(model, graph, shape, options.pixels, options.labels)
     has_scales_beside = options.precision == "int8" and not graph.integers
@@ -96,10 +97,11 @@ def infer(options: Options) -> int:
         # The first inputs are read before the engine is built, so that a mistyped one does not cost a compilation.
         with stage("first input"):
             batches = itertools.chain([_first(batches, reader)], batches)
-        with _engine(model, batch, notes, options) as engine:
+        with _engine(model, sizes, notes, options) as engine:
             results = _run(engine, batches, reader, quiet=options.as_json)
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
-                report = _report(engine, results, reader, notes, options.top)
+                top = options.top if _gives_classes(model, engine.graph, options) else 0
+                report = _report(engine, results, reader, notes, top)
                 if report["preprocess"]:
                     report["preprocess"]["warning"] = "; ".join(filter(None, warnings)) or None
                 arithmetic = {"precision": options.precision, "kernels": options.kernels}
@@ -113,6 +115,11 @@ def _told(results: Results, report: dict[str, Any], options: Options) -> int:
         _write(options.output, results, report)
     print_json(report) if options.as_json else print_report(report, every_input=options.table)
     return _exit_code(report, options)
+
+
+def _gives_classes(model: Model, graph: Graph, options: Options) -> bool:
+    """Whether the first output is the model's own: what --outputs names inside of it are features, not classes."""
+    return not options.outputs or graph.outputs[0] in [output.name for output in model.file.model.graph.output]
 
 
 def _reader(files: Sequence[str], graph: Graph, shape: Shape, notes: ModelNotes, options: Options) -> Reader:
@@ -137,14 +144,15 @@ def _first(batches: Iterator[list[NamedInput]], reader: Reader) -> list[NamedInp
     raise InputError(first.problem + f" ({len(others)} other images cannot be read either)" * bool(others))
 
 
-def _engine(model: Model, batch: int, notes: ModelNotes, options: Options) -> Engine:
+def _engine(model: Model, sizes: Sequence[int], notes: ModelNotes, options: Options) -> Engine:
     return Engine(
         model,
         device=options.device,
         precision=options.precision,
         kernels=options.kernels,
-        batch=batch,
+        batch=sizes,
         size=options.size,
+        outputs=options.outputs,
         mean=notes.mean,
         std=notes.std,
         allow_nonfinite=options.allow_nonfinite,
@@ -158,7 +166,7 @@ def _write(path: Path, results: Results, report: dict[str, Any]) -> None:
 
 
 def _exit_code(report: dict[str, Any], options: Options) -> int:
-    """Say what is wrong with inputs and with answers; that of the worst. Who allows NaN reckons with no answers."""
+    """Say what is wrong with inputs and with answers. Who allows NaN reckons with no answers."""
     if report["preprocess"] and (warning := report["preprocess"]["warning"]):
         tell(f"warning: {warning}")
     for image in report["unreadable"][:MANY]:
@@ -171,9 +179,9 @@ def _exit_code(report: dict[str, Any], options: Options) -> int:
             f"{len(bad)} of {len(report['inputs'])} inputs have no answer, the first is '{printable(bad[0]['name'])}': "
             f"{bad[0]['problem']}; the model's weights may hold NaN, or numbers that overflow"
         )
-    if report["unreadable"]:
+    if len(bad) == len(report["inputs"]):
         return EXIT_USAGE
-    return EXIT_CHECK_FAILED if bad else 0
+    return EXIT_CHECK_FAILED if bad or report["unreadable"] else 0
 
 
 def _run(engine: Engine, batches: Iterator[list[NamedInput]], reader: Reader, *, quiet: bool) -> Results:
@@ -233,7 +241,7 @@ def _report(engine: Engine, results: Results, reader: Reader, notes: ModelNotes,
         "device_choice": engine.device_choice,
         "note": notes.note,
         "preprocess": _preprocess(engine, results, reader, notes),
-        "probabilities": "from the model" if _has_softmax(engine.graph) else "softmax of the scores, for display",
+        "probabilities": _probabilities(engine.graph) if top else None,
         "outputs": list(engine.graph.outputs),
         "output_shape": list(scores.shape[1:]),
         "inputs": [
@@ -265,10 +273,14 @@ def _preprocess(engine: Engine, results: Results, reader: Reader, notes: ModelNo
 
 
 def _ranked(graph: Graph, scores: Array, notes: ModelNotes, top: int) -> list[tuple[Rank, ...]]:
-    if scores.ndim != 2:  # a feature map has no classes
+    if scores.ndim != 2 or not top:  # a feature map has no classes
         return [()] * len(scores)
     names = notes.names(scores.shape[1])
     return [rank(row, names, top, are_probabilities=_has_softmax(graph)) for row in scores]
+
+
+def _probabilities(graph: Graph) -> str:
+    return "from the model" if _has_softmax(graph) else "softmax of the scores, for display"
 
 
 def _has_softmax(graph: Graph) -> bool:

@@ -14,12 +14,15 @@ from rich.table import Table
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.model_notes import model_notes
 from vgg16gpu.cli.common.options import (
+    batches_option,
+    device_option,
     find_model,
     json_option,
     kernels_option,
     model_argument,
-    parse_size,
+    outputs_option,
     precision_option,
+    size_option,
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
 from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print_json, sentence, table
@@ -47,19 +50,12 @@ _NODES_HELP = (
 
 @click.command("info")
 @model_argument()
-@click.option(
-    "--size", callback=parse_size, metavar="SIZE", help="Image size, 244 or 224x320, where the model is open."
-)
-@click.option("--batch", type=click.IntRange(1, 65535), help="Images per run. Default: the model's, else 1.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Whom to plan for; cuda without a GPU plans for an H200.",
-)
+@device_option
 @precision_option
 @kernels_option
+@batches_option("one engine of all; steps and cost are those of the largest")
+@size_option
+@outputs_option
 @click.option("--graph", "shows_graph", is_flag=True, help="Show what each simplify pass changes, and no plan.")
 @click.option("--attributes", "shows_nodes", is_flag=True, help=_NODES_HELP)
 @json_option
@@ -68,11 +64,12 @@ def info_command(
     ctx: click.Context,
     *,
     model: str | None,
-    size: tuple[int, int] | None,
-    batch: int | None,
     device: str,
     precision: str,
     kernels: str,
+    batches: tuple[int, ...],
+    size: tuple[int, int] | None,
+    outputs: tuple[str, ...] | None,
     shows_graph: bool,
     shows_nodes: bool,
     as_json: bool,
@@ -80,7 +77,7 @@ def info_command(
     """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU.
 
     The plan says what is computed on which kernels, and stored as what: F32, F16, BF16, integers of 8 bits (U8, S8), or
-    F16_PAIR, two float16 numbers whose sum is as exact as fp32 needs.
+    F16_PAIR, two float16 numbers whose sum is as exact as fp32 needs. `--device cuda` without a GPU plans for an H200.
 
     Of a model that is not supported it lists every node in the way, why, and what to do about it; the exit code is 1.
     """
@@ -93,18 +90,18 @@ def info_command(
         return
     opened = Model(path)
     try:
-        graph = opened.loaded()
+        graph = opened.loaded(outputs)
     except ModelError as error:
         if nodes := refused_nodes(error, path):
             refusal = describe_refusal(error, path, nodes)
             print_json(refusal) if as_json else print_refusal(refusal)
             ctx.exit(EXIT_CHECK_FAILED)
         raise
-    options = EngineOptions(size=size, precision=precision, kernels=kernels)
+    options = EngineOptions(size=size, outputs=outputs, precision=precision, kernels=kernels)
     fused = options.graph(opened)
-    batch = batch or fused.input.shape[0] or 1
-    options = replace(options, batch=batch)
-    given = resolve_input_shape(fused, batch, size)
+    batches = tuple(sorted(batches or (fused.input.shape[0] or 1,)))
+    options = replace(options, batch=batches)
+    given = resolve_input_shape(fused, batches[-1], size)
     shape = fused.input.in_file(given)
     summary = _summary(opened, graph, shape, fused, given)
     if shows_graph:
@@ -118,12 +115,13 @@ def info_command(
 
 
 def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
-    """What a run of the batch costs, as plain data: bytes and FLOP."""
+    """What a run of the largest batch costs, and what an engine of all takes, as plain data: bytes and FLOP."""
     program = plan.programs[-1]
     return {
         "flop": sum(row.flop for row in rows),
         "layers": [vars(row) for row in rows],
         "device": facts.name,
+        "batches": [each.batch for each in plan.programs],
         "precision": options.precision,
         "kernels": options.kernels,
         "steps": [_step(step) for step in program.all_steps()],
@@ -226,6 +224,10 @@ def _print(report: dict[str, Any]) -> None:
     heading(screen, "Layers, as in the file")
     screen.print(_layer_table(report))
     heading(screen, f"Plan for {report['device']}, precision {report['precision']}, kernels {report['kernels']}")
+    if len(report["batches"]) > 1:
+        *smaller, largest = report["batches"]
+        beside = ", ".join(map(str, smaller))
+        screen.print(f"Batch {largest} is shown; the engine runs {beside} too, in the same memory")
     screen.print(_step_table(report))
     heading(screen, "Values, as they are stored")
     screen.print(_value_table(report))

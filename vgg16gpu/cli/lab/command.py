@@ -13,7 +13,15 @@ from typing import Any
 import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.common.options import find_model, json_option, parse_counts
+from vgg16gpu.cli.common.options import (
+    batch_option,
+    device_option,
+    find_model,
+    json_option,
+    renamed_option,
+    sizes_option,
+)
+from vgg16gpu.cli.common.parsing import parse_counts, parse_squares
 from vgg16gpu.cli.common.show import console, print_json, progress
 from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.cli.lab.claims import RESULTS, claims_command
@@ -22,7 +30,7 @@ from vgg16gpu.cli.lab.profile import profile_command
 from vgg16gpu.cli.lab.report import print_list, print_rows
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
-from vgg16gpu.lab.experiment import Choice, Experiment, Tell, experiments
+from vgg16gpu.lab.experiment import Choice, Experiment, Row, Tell, experiments
 from vgg16gpu.lab.experiments.comparison import Shape, comparison
 from vgg16gpu.lab.experiments.record import check_folder, content, write
 from vgg16gpu.lab.experiments.s3 import LeNetExperiment
@@ -30,7 +38,7 @@ from vgg16gpu.lab.experiments.s5 import SEED as S5
 from vgg16gpu.lab.figures.write import draw
 from vgg16gpu.lab.ladder.given import MOST
 from vgg16gpu.lab.lenet.data import IMAGE
-from vgg16gpu.lab.measure.measure import choose_effort
+from vgg16gpu.lab.measure.measure import Status, choose_effort
 from vgg16gpu.lab.measure.rehearsal.rehearsal import rehearse
 from vgg16gpu.lab.measure.stand import BrokenDeviceError, Rehearsal, Stand
 from vgg16gpu.lab.network.plain_model import plain_model
@@ -51,13 +59,13 @@ _INPUTS_HELP = (
 )
 _QUICK_HELP = "Small sizes and few samples: half a minute each on a CPU."
 _FULL_HELP = "All samples, as many as were published (S4, S5), however long they take; no estimates."
-_LISTS = {
-    "sizes": "Image sizes, as 256,512.",
-    "strides": "As 1,2,3.",
-    "blocks": "Edges of thread-blocks, of the variants that have them.",
-    "channels": "Of the image.",
-    "outputs": "Output channels.",
+_LISTS = {  # by the name that experiments have for it
+    "strides": ("--strides", "As 1,2,3."),
+    "blocks": ("--blocks", "Edges of thread-blocks, of the variants that have them."),
+    "channels": ("--channels", "Of the image."),
+    "outputs": ("--output-channels", "Of the result."),
 }
+_NAMES = {"sizes": "--size", **{name: option for name, (option, _) in _LISTS.items()}}
 
 
 @dataclass(frozen=True)
@@ -92,9 +100,9 @@ class Options:
 
 
 def _lists(function: Callable[..., Any]) -> Callable[..., Any]:
-    for name, text in reversed(_LISTS.items()):
+    for name, (option, text) in reversed(_LISTS.items()):
         function = click.option(
-            f"--{name}", callback=parse_counts, metavar="NUMBERS", help=f"{text} Default: the experiment's."
+            option, name, callback=parse_counts, metavar="NUMBERS", help=f"{text} Default: the experiment's."
         )(function)
     return function
 
@@ -142,11 +150,14 @@ def list_command(folder: Path | None, kernels: bool, as_json: bool) -> None:
 
 @lab_command.command("run")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option("--device", default="auto", show_default=True, help="auto (a GPU if one works), cuda, cuda:N or cpu.")
+@device_option
+@sizes_option("the experiment's", square=True)
+@renamed_option("--sizes", "--size", "sizes", multiple=True, callback=parse_squares)
 @_lists
+@renamed_option("--outputs", "--output-channels", "outputs", callback=parse_counts)
 @click.option("--kernel", type=click.IntRange(1), help="Rows of a filter, for variants by name.  [default: 3]")
 @click.option("--padding", type=click.IntRange(0), help="For variants by name. Default: half the filter.")
-@click.option("--batch", type=click.IntRange(1), help="Images, for variants by name.  [default: 1]")
+@batch_option("1, and only variants by name take it")
 @click.option("--data", type=_FOLDER, metavar="FOLDER", help="IDX files, Fashion-MNIST's say, in place of S3's digits.")
 @click.option("--image", type=click.IntRange(1), help=f"Pixels a side of S3's images.  [default: {IMAGE}]")
 @click.option("--model", type=_PATH, metavar="FILE", help=_MODEL_HELP)
@@ -162,7 +173,8 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
 
     Each variant is checked against float64 before it is timed; what is wrong gets no time, a launch that CUDA would
     reject says why. Ours stand beside what was published, both as percent of the roofline of their card. `lab list`
-    has the names; with --dir and no name your variants run beside all others. Exit code 1 when a variant is wrong.
+    has the names; with --dir and no name your variants run beside all others. Exit code 1 when a variant
+    is wrong, or breaks the device, which ends the run.
     """
     options = Options(**values)
     if options.quick and options.full:
@@ -175,18 +187,16 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
         effort = choose_effort(device.facts.kind, quick=options.quick, full=options.full)
         stand = Stand(device, (*variants(), *own), effort, _rehearsals(options, own, device))
         try:
-            found = [
-                _run(experiment, stand, _choice(options, device.facts.kind, own), options) for experiment in chosen
-            ]
+            found, is_faulty = _run_all(chosen, stand, _choice(options, device.facts.kind, own), options)
         finally:
             stand.close()
     finally:
         device.close()
     if options.as_json:
-        print_json({"results": [result for result, _ in found]})
+        print_json({"results": found})
     else:
         tell(f"ran on {device_words(reason)}")
-    ctx.exit(EXIT_CHECK_FAILED if any(faults for _, faults in found) else 0)
+    ctx.exit(EXIT_CHECK_FAILED if is_faulty else 0)
 
 
 @lab_command.command("new")
@@ -239,9 +249,9 @@ def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
 
 def _check_lists(wanted: Collection[Experiment], options: Options) -> None:
     """Raises UsageError for a list that none of the experiments looks at."""
-    for name in _LISTS:
+    for name, option in _NAMES.items():
         if wanted and getattr(options, name) and not any(name in experiment.takes for experiment in wanted):
-            raise click.UsageError(f"--{name} is not for {', '.join(experiment.name for experiment in wanted)}")
+            raise click.UsageError(f"{option} is not for {', '.join(experiment.name for experiment in wanted)}")
 
 
 def _give_data(wanted: dict[str, Experiment], options: Options) -> None:
@@ -275,13 +285,37 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def _choice(options: Options, kind: str, own: tuple[Variant, ...]) -> Choice:
-    lists = {name: getattr(options, name) for name in _LISTS}
+    lists = {name: getattr(options, name) for name in _NAMES}
     model = find_model(str(options.model)) if options.model else None
     return Choice(kind, **lists, quick=options.quick, full=options.full, model=model, inputs=options.inputs, own=own)
 
 
-def _run(experiment: Experiment, stand: Stand, choice: Choice, options: Options) -> tuple[dict[str, Any], bool]:
-    """Measure, write and print one; its record, and whether something in it is wrong. Raises BrokenDeviceError."""
+def _run_all(
+    chosen: Sequence[Experiment], stand: Stand, choice: Choice, options: Options
+) -> tuple[list[dict[str, Any]], bool]:
+    """The records of all, as far as the device holds, and whether something is wrong.
+
+    Raises BrokenDeviceError where nothing was right before it broke.
+    """
+    found: list[dict[str, Any]] = []
+    statuses: set[Status] = set()
+    for experiment in chosen:
+        record, rows = _run(experiment, stand, choice, options)
+        found.append(record)
+        statuses |= {row.status for row in rows}
+        if stand.broken:
+            break
+    if stand.broken and Status.RIGHT not in statuses:
+        raise BrokenDeviceError(stand.broken)
+    if stand.broken:
+        tell(stand.broken)
+    return found, any(status.is_fault for status in statuses)
+
+
+def _run(
+    experiment: Experiment, stand: Stand, choice: Choice, options: Options
+) -> tuple[dict[str, Any], Sequence[Row]]:
+    """Measure, write and print one; its record and its rows."""
     with _progress(experiment.name, quiet=options.as_json) as tell:
         rows = experiment.run(stand, choice, tell)
     found = content(experiment, rows, stand, choice)
@@ -291,9 +325,7 @@ def _run(experiment: Experiment, stand: Stand, choice: Choice, options: Options)
         print_rows(experiment, rows, stand)
         told = [f"Written: {paths[0]}, {paths[1]}, {len(drawn.paths)} pictures", *drawn.notes]
         console().print("\n".join(told), markup=False, soft_wrap=True)
-    if stand.broken:
-        raise BrokenDeviceError(stand.broken)
-    return found, any(row.status.is_fault for row in rows)
+    return found, rows
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from vgg16gpu.cli.common.options import json_option
+from vgg16gpu.cli.common.options import gpu_option, json_option, renamed_option, square_size_option
 from vgg16gpu.cli.common.show import console, heading, print_json
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_outputs
@@ -22,11 +22,12 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 @click.command("profile")
 @click.argument("name")
-@click.option("--size", type=click.IntRange(1), default=1024, show_default=True, help="Pixels a side of the image.")
+@square_size_option(1024)
 @click.option("--channels", type=click.IntRange(1), default=3, show_default=True, help="Of the image.")
-@click.option("--outputs", type=click.IntRange(1), default=64, show_default=True, help="Output channels.")
+@click.option("--output-channels", type=click.IntRange(1), default=64, show_default=True, help="Of the result.")
+@renamed_option("--outputs", "--output-channels", "output_channels", type=click.IntRange(1))
 @click.option("--kernel", type=click.IntRange(1), default=3, show_default=True, help="Rows of a filter.")
-@click.option("--device", default="cuda", show_default=True, help="cuda or cuda:N.")
+@gpu_option
 @click.option("--dir", "folder", type=_FOLDER, metavar="FOLDER", help="Your own variants, as `lab new` writes them.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the readings there, as JSON.")
 @json_option
@@ -34,7 +35,7 @@ def profile_command(
     name: str,
     size: int,
     channels: int,
-    outputs: int,
+    output_channels: int,
     kernel: int,
     device: str,
     folder: Path | None,
@@ -49,7 +50,7 @@ def profile_command(
     known = {variant.name for variant in (*variants(), *(own_variants(folder) if folder else ()))}
     if name not in known:
         raise InputError(f"there is no variant '{name}'; `vgg16gpu lab list` has the names, --dir is for your own")
-    problem = Problem(1, channels, size, size, outputs, kernel=kernel, padding=kernel // 2)
+    problem = Problem(1, channels, size, size, output_channels, kernel=kernel, padding=kernel // 2)
     job = Job(name, problem, device, folder.resolve() if folder else None)
     found, environment = profile(job)
     record = content(job, found, environment)

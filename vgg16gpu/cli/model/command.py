@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from vgg16gpu.cli.common.options import TRAINED_NAME, json_option, new_model
+from vgg16gpu.cli.common.options import TRAINED_NAME, json_option, new_model, square_size_option
 from vgg16gpu.cli.common.show import megabytes, print_json, seconds
 from vgg16gpu.cli.model.weights import weights_command
+from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, RANDOM_NOTE
 from vgg16gpu.errors import ModelError
@@ -25,7 +26,7 @@ from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
 from vgg16gpu.zoo.generate import make_vgg
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_SIZE = click.IntRange(SMALLEST_SIZE, LARGEST_SIZE)
+_SIZES = f"{SMALLEST_SIZE} to {LARGEST_SIZE}."
 _MAKE_HELP = "Default: vgg16.onnx, vgg16-244.onnx, vgg16_bn.onnx, ... in models/ if there is one, else here."
 _FETCH_HELP = f"Default: {TRAINED_NAME} in models/ if there is one, else here."
 
@@ -40,7 +41,7 @@ model_command.add_command(weights_command)
 
 @model_command.command("make")
 @click.option("--variant", type=click.Choice(list(CONVOLUTIONS)), default="vgg16", show_default=True)
-@click.option("--size", type=_SIZE, default=224, show_default=True, help="Pixels.")
+@square_size_option(USUAL_SIZE, _SIZES)
 @click.option("--batch-norm", is_flag=True, help="A BatchNormalization after every convolution.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random weights.")
 @click.option("--output", type=_FILE, metavar="FILE", help=_MAKE_HELP)
@@ -50,7 +51,8 @@ def make_command(
     *, variant: str, size: int, batch_norm: bool, seed: int, output: Path | None, sample: Path | None, as_json: bool
 ) -> None:
     """Write a VGG with random weights: the same bytes for the same options, in the form torch's exporter writes."""
-    path = output or new_model(f"{Vgg(variant, size, batch_norm).name}.onnx")
+    net = Vgg(variant, size, batch_norm)
+    path = output or new_model(f"{net.name}.onnx")
     check_outputs({"--output": path, "--sample": sample})
     _spare_other_models(path)
     start = time.perf_counter()
@@ -103,10 +105,11 @@ def fetch_command(output: Path | None, urls: tuple[str, ...], as_json: bool) -> 
 
 
 @model_command.command("sample")
-@click.option("--size", type=_SIZE, default=224, show_default=True, help="Pixels.")
+@square_size_option(USUAL_SIZE, _SIZES)
 @click.option("--output", type=_FILE, default=Path("image.txt"), show_default=True, metavar="FILE")
 def sample_command(size: int, output: Path) -> None:
     """Write a sample image as text: normalised numbers, channels first, as `infer` reads them."""
+    Vgg(size=size)  # complains of what no model takes
     check_writable(output)
     write_sample_text(output, size)
     click.echo(_sample_line(output, size))

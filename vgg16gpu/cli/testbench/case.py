@@ -55,6 +55,7 @@ class Options:
     device: str = "auto"
     precision: str = "fp32"
     kernels: str = "auto"
+    batch: int | None = None
     size: tuple[int, int] | None = None
     inputs: Path | None = None
     references: Path | None = None
@@ -82,6 +83,7 @@ class Bench:
     model: Model
     graph: Graph
     shape: tuple[int, ...]  # of one sample
+    batch: int  # inputs of a run
     notes: ModelNotes
     inputs: Sequence[NamedInput]
     labels: Sequence[int] | None = None
@@ -93,11 +95,6 @@ class Bench:
     def names(self) -> list[str]:
         """What the inputs are called; no image is decoded for it."""
         return self.inputs.names if isinstance(self.inputs, LabelledImages) else [item.name for item in self.inputs]
-
-    @property
-    def batch(self) -> int:
-        """The model's batch where it is fixed, else 1."""
-        return self.graph.input.shape[0] or 1
 
     @property
     def preprocess(self) -> dict[str, Any] | None:
@@ -156,7 +153,8 @@ def prepare(options: Options) -> Bench:
     """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
     model = Model(_find(options.model))
     graph = model.graph()
-    shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
+    batch = options.batch or graph.input.shape[0] or 1
+    shape = resolve_input_shape(graph, batch, options.size)
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
     classes = _classes(graph, shape)
     names = notes.names(classes)  # complains of --labels even where no name is shown
@@ -165,21 +163,21 @@ def prepare(options: Options) -> Bench:
         files = labelled_images(options.images, names)
         inputs: Sequence[NamedInput] = LabelledImages(files, sample, notes.preprocess)
         labels = [label for _, label in files]
-        return Bench(model, graph, sample, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
+        return Bench(model, graph, sample, batch, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
     if options.inputs:
         inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample, notes.preprocess)))
         references = _references(options.references, len(inputs), classes)
-        return Bench(model, graph, sample, notes, inputs, references=references)
+        return Bench(model, graph, sample, batch, notes, inputs, references=references)
     if is_digits(options.model):
         pixels, _, targets = heldout()
         inputs = [NamedInput(f"digit {i}", x) for i, x in enumerate(pixels)]
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
-        return Bench(model, graph, sample, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
+        return Bench(model, graph, sample, batch, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
     inputs = [
         replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
         for item in standard_inputs(sample, notes.mean or (), notes.std or ())
     ]
-    return Bench(model, graph, sample, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+    return Bench(model, graph, sample, batch, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
 
 
 def first_output(outputs: Outputs) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +18,25 @@ from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.testbench import StepVerdict, judge_steps, mean_times, worst_steps
 from vgg16gpu.cli import EXIT_CHECK_FAILED
 from vgg16gpu.cli.common.options import (
+    batch_option,
     device_option,
     json_option,
+    kernels_option,
     labels_option,
     model_argument,
-    parse_counts,
+    precision_option,
     size_option,
 )
+from vgg16gpu.cli.common.parsing import parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json, progress
 from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
-from vgg16gpu.compiler.choices import KERNELS, PRECISIONS
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_writable
 from vgg16gpu.io.scores import finite_or_none, write_text
+from vgg16gpu.pictures.inputs import NamedInput, batched
 from vgg16gpu.runtime.engine import Engine
 
 _TOLERANCE_HELP = "Largest error to pass. Default: " + ", ".join(
@@ -44,8 +48,9 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 @click.command("testbench")
 @model_argument()
 @device_option
-@click.option("--precision", type=click.Choice(PRECISIONS), default="fp32", show_default=True, help="Arithmetic.")
-@click.option("--kernels", type=click.Choice(KERNELS), default="auto", show_default=True, help="Family to be used.")
+@precision_option
+@kernels_option
+@batch_option()
 @size_option
 @click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Your inputs: .txt, .npy or .npz.")
 @click.option("--references", type=click.Path(path_type=Path), metavar="FILE", help="Their scores: .txt or .npy.")
@@ -107,14 +112,20 @@ def _run(bench: Bench, options: Options) -> Outcome:
         if options.save:
             _save(options.save, bench, references)
         with _engine(bench, options) as engine:
-            each = bar.track(bench.inputs, description=engine.device.facts.kind)
-            scores = np.concatenate([first_output(engine.run(item.array[None])) for item in each])
+            each = batched(bar.track(bench.inputs, description=engine.device.facts.kind), bench.batch)
+            scores = np.concatenate([first_output(engine.run(_stacked(items))) for items in each])
             outcome = Outcome(options.precision, options.kernels, scores, references, quantised)
             if options.layers:
                 outcome.steps = _steps(engine, bench, options.bound)
-            outcome.times = mean_times(engine.run, [item.array for item in bench.inputs], options.iterations)
+            if options.iterations:
+                runs = [_stacked(items) for items in batched(bench.inputs, bench.batch)]
+                outcome.times = mean_times(lambda batch: engine.run(batch[0]), runs, options.iterations)
             outcome.facts = {"device_choice": engine.device_choice, **environment(engine.device)}
     return outcome
+
+
+def _stacked(items: Sequence[NamedInput]) -> Array:
+    return np.stack([item.array for item in items])
 
 
 def _engine(bench: Bench, options: Options) -> Engine:

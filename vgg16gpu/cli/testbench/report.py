@@ -23,6 +23,7 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
         "preprocess": bench.preprocess,
         "precision": outcome.precision,
         "kernels": outcome.kernels,
+        "batch": bench.batch,
         "tolerance": report.tolerance,  # None: int8 has none
         **summary(report),
         "inputs_passed": sum(verdict.passed for verdict in report.verdicts),
@@ -57,7 +58,9 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")
         screen.print(_step_table(report))
     for iterations, mean in outcome.times.items():
-        screen.print(f"Mean of {len(bench.inputs)} inputs x {iterations}: {seconds(mean)} a run, host to host")
+        batch = f" of batch {bench.batch}" if bench.batch > 1 else ""
+        text = f"Mean of {len(bench.inputs)} inputs x {iterations}: {seconds(mean)} a run{batch}, host to host"
+        screen.print(text)
     if report.accuracy is not None:
         judged = "" if report.min_accuracy else " (not judged without --min-accuracy)"
         screen.print(f"Accuracy: {report.accuracy:.2%} of {len(report.verdicts)} labelled inputs{judged}")

@@ -1,0 +1,120 @@
+"""What is written behind an option, as a value. Each raises BadParameter that names what it found and what it takes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import click
+
+from vgg16gpu.io.shown import printable
+
+MAX_BATCH: Final = 65535  # as the compiler's; its module imports numpy
+
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(?::\d{1,4})?", re.ASCII)
+
+
+def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """'244' -> (244, 244); '224x320' -> (224, 320), height first."""
+    return None if value is None else _size(value)
+
+
+def parse_sizes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """('224,320x240', '64') -> ((224, 224), (320, 240), (64, 64))."""
+    return tuple(dict.fromkeys(_size(part.strip()) for value in values for part in value.split(",")))
+
+
+def parse_square(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """'244' or '244x244' -> 244; another height than width is refused."""
+    size = parse_size(context, parameter, value)
+    return None if size is None else _square(*size)
+
+
+def parse_squares(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:
+    """('224,320x320', '64') -> (224, 320, 64)."""
+    return tuple(_square(*size) for size in parse_sizes(context, parameter, values))
+
+
+def parse_floats(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """'0.5,0.5,0.5' -> (0.5, 0.5, 0.5)."""
+    if value is None:
+        return None
+    try:
+        numbers = tuple(float(part) for part in value.replace(",", " ").split())
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(math.isfinite(number) for number in numbers):
+        raise click.BadParameter(f"'{value}' is not a list of numbers, one per channel: 0.485,0.456,0.406")
+    return numbers
+
+
+def parse_counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """'1,5,500' -> (1, 5, 500); () without a value."""
+    return _counts(value, "1,5,500")
+
+
+def parse_batches(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """'1,8,32' -> (1, 8, 32), each once; () without a value."""
+    batches = _counts(value, "1,8,32")
+    if large := [batch for batch in batches if batch > MAX_BATCH]:
+        raise click.BadParameter(f"'{large[0]}' images are too many for a run: give at most {MAX_BATCH}")
+    return tuple(dict.fromkeys(batches))
+
+
+def parse_batch(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """'8' -> 8; None without a value."""
+    batches = parse_batches(context, parameter, value)
+    if len(batches) > 1:
+        raise click.BadParameter(f"'{value}' is several: this command runs one number of images")
+    return batches[0] if batches else None
+
+
+def parse_device(_: click.Context, __: click.Parameter, value: str) -> str:
+    """The name of a device, if it is one."""
+    if not _DEVICE.fullmatch(value):
+        raise click.BadParameter(f"'{printable(value)}' is not a device: give auto, cuda, cuda:N or cpu")
+    return value
+
+
+def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:
+    """('relu3_3,features.22', 'y') -> ('relu3_3', 'features.22', 'y'); None without any."""
+    names = [part.strip() for value in values for part in value.split(",")]
+    if not all(names):
+        raise click.BadParameter("a name is empty: give names with commas, as in relu3_3,features.22")
+    return tuple(dict.fromkeys(names)) or None
+
+
+def parse_names(accepted: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], tuple[str, ...]]:
+    """A callback for an option that takes some of the accepted names: 'a,b' -> ('a', 'b')."""
+
+    def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+        wanted = [part.strip() for part in value.split(",")] if value is not None else []
+        known = ", ".join(f"'{name}'" for name in accepted)
+        for name in wanted:
+            if name not in accepted:
+                raise click.BadParameter(f"'{name}' is not one of {known}.")  # as click says it of a single one
+        return tuple(dict.fromkeys(wanted))
+
+    return parse
+
+
+def _size(value: str) -> tuple[int, int]:
+    parts = value.lower().split("x")
+    if len(parts) > 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65535 for part in parts):
+        raise click.BadParameter(f"'{value}' is not a size: give pixels (244), or height x width (224x320)")
+    return int(parts[0]), int(parts[-1])
+
+
+def _square(height: int, width: int) -> int:
+    if height != width:
+        raise click.BadParameter(f"'{height}x{width}' is not square, as images are here: give one number, {height}")
+    return height
+
+
+def _counts(value: str | None, example: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in value.split(",")] if value is not None else []
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"'{value}' is not a list of positive whole numbers, as in {example}")
+    return tuple(int(part) for part in parts)
