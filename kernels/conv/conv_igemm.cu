@@ -19,6 +19,7 @@
 // Variants: with the running sums in registers (64 more per thread) a third fewer warps are resident.
 // Why:      the portable fp32 workhorse: no column matrix in memory, one kernel for every layer, sm_75 and up and CPUs.
 #include "common.cuh"
+#include "implicit_gemm.cuh"
 
 #ifndef TILE_PX
 #define TILE_PX 128
@@ -77,22 +78,6 @@ struct Shape {
   int KH, KW, SH, SW, PT, PL;
 };
 
-// Pixel that GEMM row `row` stands for. With POOL, rows 4i..4i+3 are the window of pooled pixel i.
-__device__ __forceinline__ void row_to_pixel(const Shape& s, int row, int& n, int& oh, int& ow) {
-  if (POOL) {
-    const int pooled_w = s.OW / 2, pooled_hw = pooled_w * (s.OH / 2);
-    const int window = row / 4, pixel = window % pooled_hw;
-    n = window / pooled_hw;
-    oh = pixel / pooled_w * 2 + row % 4 / 2;
-    ow = pixel % pooled_w * 2 + row % 2;
-  } else {
-    const int hw = s.OH * s.OW, pixel = row % hw;
-    n = row / hw;
-    oh = pixel / s.OW;
-    ow = pixel % s.OW;
-  }
-}
-
 // Tile row of accumulator row i of a thread: the threads of a warp read neighbouring rows, so that their banks differ.
 __device__ __forceinline__ int tile_row(int thread_px, int i) { return thread_px + i * THREADS_PX; }
 
@@ -122,7 +107,7 @@ struct Fetcher {
     for (int l = 0; l < LOADS_PX; l++) {
       const int row = row0 + gemm_row(threadIdx.x / QUADS_K + l * ROWS_PER_LOAD);
       int n, oh, ow;
-      row_to_pixel(s, row, n, oh, ow);
+      row_to_pixel<POOL>(s.OH, s.OW, row, n, oh, ow);
       const int ih = oh * s.SH - s.PT, iw = ow * s.SW - s.PL;
       pixel_offset[l] = (((n - n0) * s.H + ih) * s.W + iw) * s.C * 4;
       origin[l] = (row < s.rows ? ih : FAR_ABOVE) * 65536 + (iw & 65535);  // rows beyond the tensor look like padding

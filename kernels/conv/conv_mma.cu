@@ -18,6 +18,7 @@
 //           OUT_ELEMENT, maxima written for OUT_ELEMENT 1: else any pointer will do. uint8 and int8: rint(v *
 //           out_scale), saturated.
 // Why:      the tensor-core convolution of every card since Turing, for every layer, and of the CPU.
+#include "implicit_gemm.cuh"
 #include "mma.cuh"
 
 #ifndef TILE_OC
@@ -83,22 +84,6 @@ struct Shape {
   int KH, KW, SH, SW, PT, PL;
 };
 
-// Output pixel that column `column` of the product stands for. With POOL, 4i..4i+3 are the window of pooled pixel i.
-__device__ __forceinline__ void column_to_pixel(const Shape& s, int column, int& n, int& oh, int& ow) {
-  if (POOL) {
-    const int pooled_w = s.OW / 2, pooled_hw = pooled_w * (s.OH / 2);
-    const int window = column / 4, pixel = window % pooled_hw;
-    n = window / pooled_hw;
-    oh = pixel / pooled_w * 2 + column % 4 / 2;
-    ow = pixel % pooled_w * 2 + column % 2;
-  } else {
-    const int hw = s.OH * s.OW, pixel = column % hw;
-    n = column / hw;
-    oh = pixel / s.OW;
-    ow = pixel % s.OW;
-  }
-}
-
 // Column of the product, counted from the block's first, in row r of the pixel tile. A thread's sums are of rows 2t, 2t
 // + 1 of each eight: with POOL two eights are dealt so that these are a whole window.
 __device__ __forceinline__ int column_of_row(int r) {
@@ -121,7 +106,7 @@ struct PixelFetcher {
     for (int l = 0; l < LOADS; l++) {
       const int column = column0 + column_of_row(threadIdx.x / PIECES + l * ROWS_PER_LOAD);
       int n, oh, ow;
-      column_to_pixel(s, column, n, oh, ow);
+      row_to_pixel<POOL>(s.OH, s.OW, column, n, oh, ow);
       const int ih = oh * s.SH - s.PT, iw = ow * s.SW - s.PL;
       pixel_offset[l] = (((n - n0) * s.H + ih) * s.W + iw) * s.C;
       origin[l] = (column < s.rows ? ih : FAR_ABOVE) * 65536 + (iw & 65535);  // beyond the tensor looks like padding

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from tests.kernels.layout.test_pack_blocks import in_blocks
 from tests.support import reference
@@ -17,8 +15,6 @@ from tests.support.tune_device import H200, TuneDevice
 from tests.support.wgmma_harness import rounded
 from vgg16gpu.bench.tune import cases, search
 from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
-from vgg16gpu.cli import cli
-from vgg16gpu.cli import tune as command
 from vgg16gpu.compiler.graph.ops import Conv, Gemm
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
@@ -26,7 +22,6 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTil
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices import tile_tables
 from vgg16gpu.errors import KernelError, ModelError
 from vgg16gpu.program.values import Element
 from vgg16gpu.zoo.architecture import Vgg
@@ -334,23 +329,6 @@ def test_a_device_beyond_use_ends_the_search():
     assert device.bound == []
 
 
-@pytest.mark.usefixtures("fake")
-def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch):
-    found = [search.Finding("a problem", "", 1, {}, [search.Timing({"tile": "T"}, 1e-5)])]
-
-    def breaking(*_, **__):
-        yield from found
-        raise KernelError("it broke")
-
-    monkeypatch.setattr(command, "search", breaking)
-    result = invoke(net, "--precision", "fp16", "--batch", "1")
-    assert result.exit_code == 1
-    assert "it broke" in result.stderr
-    found.clear()  # and where nothing was, the older table stays
-    assert invoke(net, "--precision", "fp16", "--batch", "1").exit_code == 2
-    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {"a problem": {"tile": "T"}}
-
-
 def test_the_shortlist_has_different_tiles_and_their_kin():
     task = next(task for task in tasks(vgg_graph(Vgg()), H200, ("fp16",), [(1, 3, 224, 224)]) if "=14 " in task.key)
     chosen = search.shortlist(task, 12)
@@ -362,142 +340,3 @@ def test_the_shortlist_has_different_tiles_and_their_kin():
     assert {type(choice.tile) for choice in chosen} <= {LargeTile, SmallTile}
     few = small_tasks("fp16")[-1]
     assert search.shortlist(few, 1) == list(few.candidates())  # only convolutions have too many
-
-
-# ---- The command
-
-
-class FakeCuda(TuneDevice):
-    """Everything is right on it, whatever runs."""
-
-    closed = False
-
-    def close(self):
-        self.closed = True
-
-
-@pytest.fixture
-def fake(monkeypatch, tmp_path):
-    """The command's device, and no compiler."""
-    device = FakeCuda(lambda _: device.bytes, lambda _: 1e-5)
-    settle = search._settle
-
-    def settled(device, task, built):
-        device.bytes = right_bytes(task)
-        return settle(device, task, built)
-
-    monkeypatch.setattr(search, "_settle", settled)
-    monkeypatch.setattr(command, "open_device", lambda name: (device, name))
-    monkeypatch.setattr(command, "_compile", lambda _: lambda _: None)
-    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
-    return device
-
-
-@pytest.fixture
-def net(tmp_path):
-    make_vgg(tmp_path / "net.onnx", variant="vgg11", size=32, hidden=64, classes=10)
-    return tmp_path / "net.onnx"
-
-
-def invoke(*args):
-    return CliRunner().invoke(cli, ["tune", *map(str, args)])
-
-
-def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
-    report = tmp_path / "report.json"
-    result = invoke(net, "--precision", "fp16", "--batch", "2", "--top", "2", "--output", report)
-    assert result.exit_code == 0, result.output
-    assert fake.closed
-    table = tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package")
-    problems = json.loads(report.read_text())["problems"]
-    assert {problem["key"]: problem["timings"][0]["entry"] for problem in problems} == table
-    assert len(table) == 7 + 3  # of 8 convolutions the first one has a pool, so that its kernel has no tiles
-    facts = replace(H200, tuned=table)
-    for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 32, 32)])):
-        choice = task.kernels.choose(task.problem, facts)
-        assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.early).entry
-    made = json.loads(tile_tables.own_path(H200.name, tmp_path / "cache").read_text())["made"]
-    assert made["device"]["name"] == H200.name
-    assert "tuned" not in made["device"]
-    assert "tiles: " in result.stdout
-
-
-@pytest.mark.usefixtures("fake")
-def test_the_command_writes_where_it_is_told(net, tmp_path):
-    result = invoke(net, "--precision", "fp16", "--batch", "1", "--top", "1", "--table", tmp_path / "t.json")
-    assert result.exit_code == 0, result.output
-    assert json.loads((tmp_path / "t.json").read_text())["gpu"] == H200.name
-    assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.usefixtures("fake")
-def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monkeypatch):
-    def settled(_, task, __):
-        return search.Finding(task.key, "", 1, {}, wrong=[({"tile": "T"}, "off")])
-
-    monkeypatch.setattr(search, "_settle", settled)
-    result = invoke(net, "--precision", "fp16", "--batch", "1")
-    assert result.exit_code == 1
-    assert "WRONG, not used: conv_wgmma" in result.stderr
-    assert tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package") == {}
-    monkeypatch.setattr(command, "search", lambda *_, **__: iter(()))
-    assert "time ran out: 0 of 10 layers" in invoke(net, "--precision", "fp16", "--batch", "1").stderr
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--precision", "fp64"], "'fp64' is not one of"),
-        (["--batch", "0"], "not a list of positive whole numbers"),
-        (["--size", "big"], "'big' is not a size"),
-        (["--seconds", "0"], "'--seconds'"),
-        (["--top", "0"], "'--top'"),
-        (["--output", "/no/such/folder/x.json"], "does not exist"),
-        (["no-such-model.onnx"], "no-such-model.onnx"),
-        (["--size", "16"], "input size 16 is not possible"),
-        (["--size", "224x320"], "square"),
-    ],
-)
-@pytest.mark.usefixtures("fake")
-def test_wrong_usage(args, message):
-    result = invoke(*args)
-    assert result.exit_code == 2, result.output
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_card_without_such_kernels(fake):
-    fake.facts = A100
-    result = invoke()
-    assert result.exit_code == 2
-    assert "NVIDIA A100 has no kernels with tiles to tune" in result.stderr
-    assert fake.closed
-
-
-def test_devices_that_are_not_there_or_no_gpu():
-    assert "cuda:99" in (result := invoke("--device", "cuda:99")).stderr
-    assert result.exit_code == 2
-    assert "has no kernels with tiles to tune" in (result := invoke("--device", "cpu")).stderr
-    assert result.exit_code == 2
-
-
-@pytest.mark.usefixtures("fake")
-def test_a_model_stands_at_its_place_or_behind_the_option(net, monkeypatch):
-    asked = []
-    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.append(tasks) or iter(()))
-    for named in ((net,), ("--model", net), (net, "--model", net)):
-        assert invoke(*named, "--precision", "fp16", "--batch", "3").exit_code == 0
-    keys = [[task.key for task in tasks] for tasks in asked]
-    assert keys[0] == keys[1] == keys[2] != []
-
-
-@pytest.mark.usefixtures("fake")
-def test_the_older_name_of_batch(net, monkeypatch):
-    asked = []
-    monkeypatch.setattr(command, "search", lambda _, tasks, *__, **___: asked.extend(tasks) or iter(()))
-    assert invoke(net, "--precision", "fp16", "--batch", "3").exit_code == 0
-    new = [task.key for task in asked]
-    result = invoke(net, "--precision", "fp16", "--batches", "3")
-    assert [task.key for task in asked] == [*new, *new]
-    assert "batch=3" in new[0]
-    assert result.stderr.startswith("vgg16gpu: --batches is called --batch now")

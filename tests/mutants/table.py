@@ -117,7 +117,7 @@ CONVOLUTION = (
     ),
     Mutant(
         "pool window from the wrong rows",
-        "conv_igemm.cu",
+        "implicit_gemm.cuh",
         Edit("* 2 + row % 4 / 2;", "* 2 + row % 2;"),
         POOLED,
     ),

@@ -20,8 +20,8 @@ from vgg16gpu.report.sections.learning import learning
 READING: Final = (
     *("hopper.cuh", "wgmma.cuh", "conv_wgmma.cu", "element.cuh", "wgmma_tile.cuh", "conv_wgmma_small.cu"),
     *("split_exchange.cuh", "conv_first.cu", "first_layer.cuh", "conv_first_two.cu", "gemv.cu", "gemm_wgmma.cu"),
-    *("scales.cu", "pack_blocks.cu", "convert.cu", "mma.cuh", "conv_mma.cu", "gemm_mma.cu", "mma_epilogue.cuh"),
-    *("conv_igemm.cu", "gemm_splitk.cu", "walk.cuh", "elementwise.cu", "rearrange.cu", "matmul.cu"),
+    *("scales.cu", "pack_blocks.cu", "convert.cu", "mma.cuh", "implicit_gemm.cuh", "conv_mma.cu", "gemm_mma.cu"),
+    *("mma_epilogue.cuh", "conv_igemm.cu", "gemm_splitk.cu", "walk.cuh", "elementwise.cu", "rearrange.cu", "matmul.cu"),
     *("conv_general.cu", "pool.cu", "lrn.cu", "softmax.cu"),
 )
 
