@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Window
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering import modules
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions

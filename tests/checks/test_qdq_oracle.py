@@ -18,20 +18,8 @@ from vgg16gpu.checks.accuracy import layer_error, score_error
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle, qdq_model
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Conv,
-    Flatten,
-    Gemm,
-    GlobalPool,
-    Graph,
-    GraphInput,
-    Pads,
-    Pool,
-    Reshape,
-    Transpose,
-    Window,
-)
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, GlobalPool, Graph, GraphInput, Pool, Reshape, Transpose
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantise_op, quantised_inputs

@@ -14,14 +14,12 @@ from onnx import TensorProto, helper
 
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.cli import cli
-from vgg16gpu.cli.info.command import H200, device_facts, layers
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.compile import SAMPLES
-from vgg16gpu.compiler.graph.ops import Elementwise, GeneralConv, Graph, GraphInput, MatMul, Relu, Reshape, Window
+from vgg16gpu.compiler.graph.ops import Relu
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.load import load
-from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.tile_tables import table
+from vgg16gpu.devices.facts import H200
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shipped import digits_model
 from vgg16gpu.runtime.engine import Engine
@@ -35,7 +33,7 @@ def h200(monkeypatch):
     def nothing():
         raise DeviceError("no GPU")
 
-    monkeypatch.setattr("vgg16gpu.cli.info.command._gpu_facts", nothing)
+    monkeypatch.setattr("vgg16gpu.devices.facts._gpu_facts", nothing)
 
 
 def hollow(path, **options):
@@ -183,25 +181,12 @@ def test_other_outputs_need_less(more, tmp_path):
 
 def test_a_card_is_named_by_its_number(monkeypatch):
     asked = []
-    monkeypatch.setattr("vgg16gpu.cli.info.command._gpu_facts", lambda ordinal=0: asked.append(ordinal) or H200)
+    monkeypatch.setattr("vgg16gpu.devices.facts._gpu_facts", lambda ordinal=0: asked.append(ordinal) or H200)
     assert "Plan for NVIDIA H200" in info("digits", "--device", "cuda:3", "--kernels", "ffma")
     assert asked == [3]
     monkeypatch.undo()
     result = CliRunner().invoke(cli, ["info", "digits", "--device", "cuda:99"])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-
-
-def test_facts_need_no_gpu():
-    assert device_facts("cpu").kind == "cpu"
-    assert device_facts("cpu").multiprocessors >= 1
-    assert device_facts("cuda").kind == "cuda"
-    assert H200.multiprocessors == 132
-
-
-@pytest.mark.usefixtures("h200")
-def test_an_h200_has_the_tiles_that_were_measured_on_one():
-    assert device_facts("cuda") == H200
-    assert device_facts("cuda").tuned == table("NVIDIA H200", cache_dir()) != {}
 
 
 def test_a_size_that_the_model_forbids_is_refused():
@@ -374,23 +359,6 @@ def test_graph_shows_ops_that_appear_and_disappear(tmp_path, monkeypatch):
     cells = [[cell.strip() for cell in line.split("│")][1:-1] for line in info(path, "--graph").splitlines()]
     assert ["Relu", "made", "fc7.relu", "1x7", "new", ""] in cells
     assert ["dropped", "", "", "", "Gemm", "output"] in cells
-
-
-def test_cost_and_parameters_of_general_ops():
-    ops = (
-        GeneralConv("x", "y", ("y",), ("w", "b"), Window((3, 3)), group=2),
-        Reshape("y", "z", ("z",), (0, 4, 36)),
-        MatMul("z", "p", ("p",), ("m",)),
-        MatMul("p", "q", ("q",), ("z",), transpose_a=True),
-        Elementwise("q", "r", ("r",), ("q",), "mul"),
-    )
-    shapes = {"w": (4, 3, 3, 3), "b": (4,), "m": (36, 5)}
-    constants = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
-    graph = Graph(GraphInput("x", (2, 6, 8, 8)), ops, ("r",), constants=constants)
-    found = layers(graph, (2, 6, 8, 8))
-    assert [row.shape for row in found] == [(2, 4, 6, 6), (2, 4, 36), (2, 4, 5), (2, 5, 36), (2, 5, 36)]
-    assert [row.parameters for row in found] == [112, 0, 180, 0, 0]
-    assert [row.flop for row in found] == [2 * 288 * 27, 0, 2 * 40 * 36, 2 * 360 * 4, 0]
 
 
 def test_graph_of_a_large_file_reads_no_weights(tmp_path):

@@ -16,7 +16,8 @@ from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.reference import evaluate
 from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Identity, Op, Pads, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Identity, Op
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places
 from vgg16gpu.compiler.lowering.layout import convert
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from tests.support.counting_device import Counting
 from tests.support.small_models import FLOAT, HALF, INT64, add, model, node, normal, reshape, unsupported, value
-from vgg16gpu.compiler.graph.ops import Concat, Elementwise, Graph, GraphInput, Slice
+from vgg16gpu.compiler.graph.ops import Arithmetic, Concat, Graph, GraphInput, Slice
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import DeviceError, InputError, ModelError
 from vgg16gpu.runtime import session as session_module
@@ -271,7 +271,7 @@ def test_outputs_without_elements_need_no_kernel(device):
 
 def test_what_only_an_empty_output_needs_is_left_out():
     nothing = Slice("a", "y", ("y",), (0,), (1,), (0,))
-    twice = Elementwise("b", "z", ("z",), ("b",))
+    twice = Arithmetic("b", "z", ("z",), ("b",))
     whole = graph(nothing, twice, inputs=("a", "b"), outputs=("y", "z"))
     left = without_empty(whole, infer_shapes(whole, {"a": (3,), "b": (2,)}))
     assert left.ops == (twice,)

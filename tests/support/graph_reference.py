@@ -11,13 +11,18 @@ import numpy.typing as npt
 
 from tests.support import reference
 from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
     AxisSoftmax,
+    Clip,
     Concat,
     Elementwise,
+    FakeQuantize,
     Gather,
+    GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
     Graph,
+    LeakyRelu,
     LocalResponseNorm,
     MatMul,
     Op,
@@ -26,9 +31,9 @@ from vgg16gpu.compiler.graph.ops import (
     Reshape,
     Slice,
     Transpose,
-    Window,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 
@@ -55,6 +60,8 @@ def _apply(op: Op, x: Array64, *others: Array64) -> Array64:
             return _lrn(op, x)
         case Elementwise():
             return _elementwise(op, x, *others)
+        case GeneralBatchNorm():
+            return _general_batch_norm(op, x, *others)
         case MatMul():
             return _matmul(op, x, *others)
         case AxisSoftmax():
@@ -121,23 +128,27 @@ def _lrn(op: LocalResponseNorm, x: Array64) -> Array64:
 
 def _elementwise(op: Elementwise, x: Array64, *others: Array64) -> Array64:
     y = x
-    match op.function:
-        case "clip":
-            low, high = others or op.numbers
+    match op:
+        case Clip():
+            low, high = others or (op.low, op.high)
             y = np.minimum(np.maximum(x, low), high)
-        case "leaky_relu":
-            y = np.where(x < 0, x * op.numbers[0], x)
-        case "batch_norm":
-            shape = (-1, *[1] * (x.ndim - 2))
-            scale, shift, mean, variance = (other.reshape(shape) for other in others)
-            y = (x - mean) / np.sqrt(variance + op.numbers[0]) * scale + shift
-        case "quantise":
-            step, low, high = op.numbers
-            y = np.clip(np.rint(x / step), low, high) * step
-        case "add" | "sub" | "mul" | "div" as name:
-            function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
+        case LeakyRelu():
+            y = np.where(x < 0, x * op.alpha, x)
+        case FakeQuantize():
+            y = np.clip(np.rint(x / op.scale), op.low, op.high) * op.scale
+        case Arithmetic():
+            function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op.function]
             for other in others:
                 y = function(y, other)
+        case _:
+            raise NotImplementedError(type(op).__name__)
+    return reference.relu(y) if op.relu else np.asarray(y)
+
+
+def _general_batch_norm(op: GeneralBatchNorm, x: Array64, *parameters: Array64) -> Array64:
+    shape = (-1, *[1] * (x.ndim - 2))
+    scale, shift, mean, variance = (parameter.reshape(shape) for parameter in parameters)
+    y = (x - mean) / np.sqrt(variance + op.epsilon) * scale + shift
     return reference.relu(y) if op.relu else np.asarray(y)
 
 

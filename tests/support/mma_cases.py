@@ -13,7 +13,8 @@ from tests.support.cpu_kernels import Array, launch
 from tests.support.kernel_harness import seeded
 from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import FLOAT32_EPSILON
-from vgg16gpu.compiler.graph.ops import Conv, Pads, Window
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering import mma_geometry
 from vgg16gpu.compiler.lowering.mma_geometry import MmaTile
 from vgg16gpu.devices.cpu.device import CpuDevice

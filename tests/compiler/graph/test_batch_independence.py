@@ -7,9 +7,9 @@ import pytest
 
 from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
     AxisSoftmax,
     Concat,
-    Elementwise,
     Gather,
     GeneralConv,
     Graph,
@@ -21,9 +21,9 @@ from vgg16gpu.compiler.graph.ops import (
     Reshape,
     Slice,
     Transpose,
-    Window,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import Window
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -55,10 +55,10 @@ ALONE = (
     op_of(Gather, 1, np.array([2, 0])),
     op_of(Concat, ("x",), 1),
     op_of(AxisSoftmax, 1, 3),
-    op_of(Elementwise, ("x",), "add"),
-    op_of(Elementwise, ("channel",), "mul"),
-    op_of(Elementwise, ("one_row",), "mul"),
-    op_of(Elementwise, ("x",), "sub", x="channel"),
+    op_of(Arithmetic, ("x",), "add"),
+    op_of(Arithmetic, ("channel",), "mul"),
+    op_of(Arithmetic, ("one_row",), "mul"),
+    op_of(Arithmetic, ("x",), "sub", x="channel"),
     op_of(MatMul, ("matrix",)),
     op_of(MatMul, ("matrix", "bias")),
     op_of(MatMul, ("x",), False, True),
@@ -75,7 +75,7 @@ MIXING = (
     op_of(Gather, 0, np.array([2, 0])),
     op_of(Concat, ("x",), 0),
     op_of(AxisSoftmax, 0, 3),
-    op_of(Elementwise, ("rows",), "mul"),
+    op_of(Arithmetic, ("rows",), "mul"),
     op_of(MatMul, ("stack",)),
     op_of(MatMul, ("matrix",), False, True, x="stack"),
     op_of(GeneralConv, ("x",), Window((8, 8))),

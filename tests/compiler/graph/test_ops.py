@@ -15,15 +15,14 @@ from vgg16gpu.compiler.graph.ops import (
     GraphInput,
     Identity,
     Op,
-    Pads,
     Pool,
     Relu,
     Shape,
     Softmax,
-    Window,
     op_arrays,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.errors import ModelError
 
 XY = ("x", "y", ("y",))

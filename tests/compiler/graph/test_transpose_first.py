@@ -12,7 +12,7 @@ import pytest
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import score_error
-from vgg16gpu.compiler.graph.ops import Concat, Elementwise, Gather, Graph, GraphInput, Identity, Slice, Transpose
+from vgg16gpu.compiler.graph.ops import Arithmetic, Clip, Concat, Gather, Graph, GraphInput, Identity, Slice, Transpose
 from vgg16gpu.compiler.graph.passes import PASSES
 from vgg16gpu.compiler.graph.transpose_first import gather_slices, transpose_first
 from vgg16gpu.compiler.model import Model as OnnxModel
@@ -122,11 +122,11 @@ ONE = {"c": np.ones((1, 1, 1, 1, 3), np.float32)}
     ("ops", "outputs"),
     [
         ((Identity("x", "m", ("m",)), TURN), Y),
-        ((Elementwise("x", "m", ("m",), ("x",), "mul"), TURN), Y),  # with itself
-        ((Elementwise("x", "m", ("m",), ("c",), "mul"), TURN), Y),  # of five dimensions
-        ((Elementwise("x", "m", ("m",), (), "clip", (0.0, 1.0)), TURN), ("m", "y")),
+        ((Arithmetic("x", "m", ("m",), ("x",), "mul"), TURN), Y),  # with itself
+        ((Arithmetic("x", "m", ("m",), ("c",), "mul"), TURN), Y),  # of five dimensions
+        ((Clip("x", "m", ("m",), low=0.0, high=1.0), TURN), ("m", "y")),
         ((Gather("x", "m", ("m",), 2, np.array([0, 1, 2, 3])), TURN), Y),  # rows
-        ((Elementwise("x", "m", ("m",), (), "clip", (0.0, 1.0)), Transpose("m", "y", Y, (0, 1, 3, 2))), Y),
+        ((Clip("x", "m", ("m",), low=0.0, high=1.0), Transpose("m", "y", Y, (0, 1, 3, 2))), Y),
     ],
 )
 def test_what_cannot_be_turned_stays(ops, outputs):
@@ -156,7 +156,7 @@ def test_time_grows_with_the_number_of_ops_and_no_faster():
     """A file of some hundred KB holds thousands of ops: what looks at all of them for each of them takes minutes."""
     count, arrays = 20_000, {"c": np.arange(3, dtype=np.float32)}
     values = ["input", *(f"v{i}" for i in range(count))]
-    ops = [Elementwise(x, y, (y,), ("c",)) for x, y in pairwise(values)]
+    ops = [Arithmetic(x, y, (y,), ("c",)) for x, y in pairwise(values)]
     ops.append(Transpose(values[-1], "y", ("y",), PERMUTATION))
     graph = Graph(GraphInput("input", (1, HEIGHT, WIDTH, 3)), tuple(ops), ("y",), constants=arrays)
     started = time.process_time()

@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.kernel_harness import CONV_TILES, GEMM_TILES
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, MultiOp, Op, Pads, Shape, Window
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Elementwise, Gemm, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, linear
 from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
@@ -69,8 +70,9 @@ def ffma(op: Op) -> Lowering:
 
 
 # Without those that are no ops by themselves: only its own kernel asks for a chain.
+BASES = (Op, MultiOp, Elementwise)
 OP_TYPES = sorted(
-    {*Op.__subclasses__(), *MultiOp.__subclasses__()} - {ConvChain, MultiOp}, key=lambda kind: kind.__name__
+    {kind for base in BASES for kind in base.__subclasses__()} - {ConvChain, *BASES}, key=lambda kind: kind.__name__
 )
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, random_input
 from tests.support.onnx_single import MAP, MATRIX, compare, refuse, run_onnxruntime
-from vgg16gpu.compiler.graph.ops import Conv, Elementwise, Gemm, Graph, Identity, MatMul
+from vgg16gpu.compiler.graph.ops import Conv, FakeQuantize, Gemm, Graph, Identity, MatMul
 from vgg16gpu.compiler.onnx.folding.budget import FoldError, Memory
 from vgg16gpu.compiler.onnx.folding.qdq import dequantise, quantise, weight_steps
 from vgg16gpu.compiler.onnx.load import load, load_model
@@ -73,8 +73,8 @@ def test_rounding_of_a_run_time_value(tmp_path: Path, opset: int, zero: Any, lim
     saved = model.save(tmp_path / "m.onnx", opset=opset, ir_version=10)
     graph = load(saved)
     rounding, back = graph.ops
-    assert isinstance(rounding, Elementwise)
-    assert (rounding.function, rounding.numbers) == ("quantise", (0.0078125, *limits))
+    assert isinstance(rounding, FakeQuantize)
+    assert (rounding.scale, rounding.low, rounding.high) == (0.0078125, *limits)
     assert isinstance(back, Identity)
     x = random_input((2, 4, 9, 7))
     x[0, 0] = (np.arange(63).reshape(9, 7) - 30.5) * 0.0078125
@@ -93,7 +93,7 @@ def test_integers_pass_through_what_moves_them(tmp_path: Path) -> None:
     x = model.node("Reshape", [x, model.constant("shape", np.array([0, -1, 2]))], "shaped")
     model.node("DequantizeLinear", [model.node("Flatten", [x], "flat"), *operands], "y")
     saved = model.save(tmp_path / "m.onnx")
-    assert sum(isinstance(op, Elementwise) for op in load(saved).ops) == 1
+    assert sum(isinstance(op, FakeQuantize) for op in load(saved).ops) == 1
     x = random_input((2, 4, 9, 7))
     assert np.array_equal(kernels(saved, x), run_onnxruntime(saved, {"input": x})["y"])
 
@@ -319,6 +319,6 @@ def test_float16_scales(tmp_path: Path) -> None:
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     (rounding, _) = load(tmp_path / "m.onnx").ops
-    assert isinstance(rounding, Elementwise)
-    assert rounding.numbers[0] == float(np.float16(0.03))
+    assert isinstance(rounding, FakeQuantize)
+    assert rounding.scale == float(np.float16(0.03))
     assert numpy_helper.to_array(proto.graph.initializer[0]).dtype == np.float16

@@ -154,7 +154,7 @@ def test_keras_through_tf2onnx(tmp_path: Path) -> None:
     path = model.save(tmp_path / "m.onnx")
     graph = load(path)
     assert [type(op).__name__ for op in graph.ops] == [
-        *["Transpose", "Conv", "Relu", "Pool", "Transpose", "Flatten", "Gemm", "Elementwise", "Softmax"]
+        *["Transpose", "Conv", "Relu", "Pool", "Transpose", "Flatten", "Gemm", "Arithmetic", "Softmax"]
     ]
     x_values = random_input((2, 8, 8, 3))
     expected = onnxruntime_values(path, x_values)["prediction:0"]
@@ -173,7 +173,7 @@ def test_cntk_mnist(tmp_path: Path) -> None:
     path = model.save(tmp_path / "m.onnx", opset=8, ir_version=3)
     graph = load(path)
     assert [type(op).__name__ for op in graph.ops] == [
-        *["Conv", "Elementwise", "Relu", "Pool", "Flatten", "Gemm", "Elementwise"]
+        *["Conv", "Arithmetic", "Relu", "Pool", "Flatten", "Gemm", "Arithmetic"]
     ]
     x_values = random_input((1, 1, 28, 28))
     expected = onnxruntime_values(path, x_values)["y"]

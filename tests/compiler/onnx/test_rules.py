@@ -12,7 +12,8 @@ import pytest
 from tests.support.graph_reference import compute
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from tests.support.onnx_single import FIXED, MAP, MATRIX, OPEN_SIZE, accept, refuse, single, weights
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul, Pads, Pool
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, MatMul, Pool
+from vgg16gpu.compiler.graph.window import Pads
 from vgg16gpu.compiler.onnx.load import load
 
 

@@ -18,7 +18,8 @@ from tests.support.kernel_signatures import arguments
 from tests.support.random_graphs import SAME
 from tests.support.selection import examples
 from vgg16gpu.compiler.compile import SAMPLES
-from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Op, Pool, Shape
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut

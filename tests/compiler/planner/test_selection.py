@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.random_graphs import HALF, SAME, zeros
 from vgg16gpu.compiler import lowering as ops
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pads, Pool, Relu, Softmax, Window
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pool, Relu, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import Path, choose_path
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale

@@ -19,9 +19,9 @@ from vgg16gpu import Engine
 from vgg16gpu.checks.accuracy import score_error
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
+    Clip,
     Conv,
-    Elementwise,
+    FakeQuantize,
     Flatten,
     Gemm,
     Graph,
@@ -32,8 +32,8 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Softmax,
     Transpose,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.compiler.quantization.qdq import dequantised, lifted, plain_operators
 from vgg16gpu.compiler.quantization.scheme import Scale, held_scales
@@ -43,11 +43,11 @@ SIGNED, UNSIGNED, ODD = (0.5, -128.0, 127.0), (0.25, 0.0, 255.0), (0.5, -120.0, 
 
 
 def chain(*steps: Any, outputs: tuple[str, ...] = (), rank: int = 4) -> Graph:
-    """Ops one behind the other, v0 -> v1 -> ...; numbers stand for an op "quantise"."""
+    """Ops one behind the other, v0 -> v1 -> ...; numbers stand for a FakeQuantize."""
     ops = []
     for index, step in enumerate(steps):
         names = f"v{index}", f"v{index + 1}", (f"v{index + 1}",)
-        ops.append(Elementwise(*names, (), "quantise", step) if isinstance(step, tuple) else step(*names))
+        ops.append(FakeQuantize(*names, (), *step) if isinstance(step, tuple) else step(*names))
     shape = (None, 3, 8, 8) if rank == 4 else (None, 3, *(8,) * (rank - 2))
     return Graph(GraphInput("v0", shape), tuple(ops), outputs or (f"v{len(steps)}",))
 
@@ -99,8 +99,8 @@ def test_and_is_not_where_nothing_negative_can_be() -> None:
 
 def test_a_relu_of_another_rank_is_a_clip() -> None:
     (op,) = dequantised(chain(UNSIGNED, rank=3)).ops
-    assert isinstance(op, Elementwise)
-    assert (op.function, op.numbers) == ("clip", (0.0, math.inf))
+    assert isinstance(op, Clip)
+    assert (op.low, op.high) == (0.0, math.inf)
 
 
 def test_what_kernels_can_hold_becomes_a_scale() -> None:
@@ -112,14 +112,14 @@ def test_what_kernels_can_hold_becomes_a_scale() -> None:
 
 def test_what_they_cannot_hold_stays() -> None:
     graph = lifted(chain(ODD, conv, Relu, UNSIGNED, conv))
-    assert types(graph) == [Elementwise, Conv, Relu, Identity, Conv]
+    assert types(graph) == [FakeQuantize, Conv, Relu, Identity, Conv]
     assert set(graph.integers) == {"v3", "v4"}
 
 
 def test_a_value_that_others_read_as_it_was() -> None:
     """The op stays, and who reads it can still compute with integers."""
     graph = lifted(chain(conv, SIGNED, conv, outputs=("v1", "v3")))
-    assert types(graph) == [Conv, Elementwise, Conv]
+    assert types(graph) == [Conv, FakeQuantize, Conv]
     assert graph.integers == {"v2": (0.5, True)}
 
 
@@ -127,22 +127,22 @@ def test_a_value_that_all_who_read_it_round_alike() -> None:
     """Some exporters write QuantizeLinear once for each operator that follows."""
     first = chain(conv, SIGNED, conv, outputs=("v3", "w3"))
     second = (
-        Elementwise("v1", "w2", ("w2",), (), "quantise", SIGNED),
+        FakeQuantize("v1", "w2", ("w2",), (), *SIGNED),
         conv("w2", "w3", ("w3",)),
     )
     graph = lifted(replace(first, ops=(*first.ops, *second)))
     assert types(graph) == [Conv, Identity, Conv, Identity, Conv]
     assert graph.integers == dict.fromkeys(["v1", "v2", "w2"], (0.5, True))
-    other = Elementwise("v1", "w2", ("w2",), (), "quantise", UNSIGNED)
+    other = FakeQuantize("v1", "w2", ("w2",), (), *UNSIGNED)
     graph = lifted(replace(first, ops=(*first.ops, other, second[1])))
-    assert types(graph) == [Conv, Elementwise, Conv, Elementwise, Conv]
+    assert types(graph) == [Conv, FakeQuantize, Conv, FakeQuantize, Conv]
     assert graph.integers == {"v2": (0.5, True), "w2": (0.25, False)}
 
 
 def test_integers_end_where_something_is_computed() -> None:
     graph = lifted(chain(SIGNED, average, conv))
     assert set(graph.integers) == {"v1"}
-    assert types(graph) == [Elementwise, Pool, Conv]
+    assert types(graph) == [FakeQuantize, Pool, Conv]
     turned = lifted(chain(SIGNED, lambda x, y, names: Transpose(x, y, names, (0, 1, 3, 2)), Flatten, gemm))
     assert set(turned.integers) == {"v0", "v1", "v2", "v3"}
     assert types(turned) == [Identity, Transpose, Flatten, Gemm]
@@ -151,13 +151,13 @@ def test_integers_end_where_something_is_computed() -> None:
 @pytest.mark.parametrize("behind", [(), (Identity,), (Identity, Flatten), (pool, Flatten), (Softmax,)])
 def test_what_comes_out_is_rounded(behind: tuple[Any, ...]) -> None:
     graph = lifted(chain(SIGNED, conv, UNSIGNED, *behind))
-    assert types(graph)[:3] == [Identity, Conv, Elementwise]
+    assert types(graph)[:3] == [Identity, Conv, FakeQuantize]
     assert types(dequantised(chain(SIGNED, conv, UNSIGNED, *behind)))[:3] == [Identity, Conv, Relu]
 
 
 def test_a_value_that_comes_out_and_goes_on_is_rounded_once() -> None:
     graph = lifted(chain(SIGNED, conv, SIGNED, Identity, conv, outputs=("v4", "v5")))
-    assert types(graph) == [Identity, Conv, Elementwise, Identity, Conv]
+    assert types(graph) == [Identity, Conv, FakeQuantize, Identity, Conv]
     assert held_scales(graph)["v4"] == Scale(0.5, signed=True)
 
 
@@ -233,7 +233,7 @@ def test_zero_points_of_the_input(tmp_path: Path, zero: Any) -> None:
     """Of 128 the bytes are signed ones; with any other the input is rounded in float32, and so is its Conv computed."""
     path, x = network(zero).save(tmp_path / "m.onnx"), random_input((4, 3, 12, 12))
     graph = OnnxModel(path).graph("int8")
-    stays = isinstance(graph.ops[0], Elementwise)
+    stays = isinstance(graph.ops[0], FakeQuantize)
     assert stays == (zero != 128)
     assert len(held_scales(graph)) >= (2 if stays else 3)
     assert score_error(run(path, x, "int8"), exact(path, x)).max() < 0.01

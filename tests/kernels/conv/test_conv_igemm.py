@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.kernel_harness import CONV_TILES, assert_same_bits, check_op, conv_as, normal, run_op, seeded
-from vgg16gpu.compiler.graph.ops import Array, Conv, Pads, Window
+from vgg16gpu.compiler.graph.ops import Array, Conv
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, group_length
 from vgg16gpu.devices.base import Device
 

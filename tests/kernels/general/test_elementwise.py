@@ -11,7 +11,18 @@ import pytest
 from tests.support.general_harness import check_all_layouts, compute, layouts_of
 from tests.support.kernel_harness import assert_same_bits, check_op, normal, run_op, seeded
 from vgg16gpu.checks.accuracy import assert_close
-from vgg16gpu.compiler.graph.ops import Array, BatchNorm, Elementwise, Relu, Shape
+from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
+    Array,
+    BatchNorm,
+    Clip,
+    Elementwise,
+    FakeQuantize,
+    GeneralBatchNorm,
+    LeakyRelu,
+    Relu,
+    Shape,
+)
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
 from vgg16gpu.compiler.lowering.strided import View
 from vgg16gpu.devices.base import Device
@@ -41,9 +52,12 @@ BROADCASTS: tuple[tuple[Shape, ...], ...] = (
 
 def elementwise(
     function: str, numbers: tuple[float, ...] = (), *, operands: int = 1, relu: bool = False
-) -> Elementwise:
-    others = tuple(f"x{number}" for number in range(1, operands))
-    return Elementwise("x", "y", ("y",), others, function, numbers, relu)  # type: ignore[arg-type]
+) -> Elementwise | GeneralBatchNorm:
+    values = "x", "y", ("y",), tuple(f"x{number}" for number in range(1, operands))
+    kinds = {"leaky_relu": LeakyRelu, "clip": Clip, "quantise": FakeQuantize, "batch_norm": GeneralBatchNorm}
+    if function in kinds:
+        return kinds[function](*values, *numbers, relu=relu)
+    return Arithmetic(*values, function, relu=relu)
 
 
 def batch_norm(channels: int) -> BatchNorm:

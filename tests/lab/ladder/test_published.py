@@ -14,7 +14,8 @@ from tests.lab.ladder.test_kernels import BOUND, EDGES, POOL_CASES, RANDOM, chec
 from tests.support.kernel_harness import normal, seeded
 from tests.support.reference import apply
 from vgg16gpu.checks.accuracy import layer_error
-from vgg16gpu.compiler.graph.ops import Pool, Window
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.ladder.kernels import Placed, conv_serial, conv_tree, fits_published, padded, pool_columns, pool_from
 from vgg16gpu.lab.ladder.layers import Site

@@ -15,7 +15,8 @@ from tests.lab.reports.machine_code import OPERATIONS, counted, counts, cubin, s
 from tests.lab.reports.reader import PRINTED, Printed, runnable
 from tests.support.kernel_harness import Bench
 from vgg16gpu.checks.accuracy import layer_error
-from vgg16gpu.compiler.graph.ops import Pool, Window
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import scalars
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.probe import find_toolkits

@@ -21,14 +21,13 @@ from vgg16gpu.compiler.graph.ops import (
     Graph,
     Identity,
     Op,
-    Pads,
     Pool,
     Relu,
     Shape,
     Softmax,
-    Window,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import Pads, Window
 
 JaxArray: TypeAlias = Any
 Parameters: TypeAlias = Mapping[str, tuple[JaxArray, ...]]  # by the name of the op's output

@@ -176,7 +176,14 @@ def _first_convolution(layer: Layer, stored: Element) -> tuple[Stored, tuple[Sto
     if element is Element.F32:
         row_scale *= np.float32(ROW_SCALE)
     source = x.exact.astype(np.float32).transpose(0, 3, 1, 2)
-    constants = (_permuted(rows, element), row_scale, bias, dequant / row_scale, out_scale, np.ones(1, np.float32))
+    constants = conv_first.FirstWeights(
+        weight=_permuted(rows, element),
+        weight_scale=row_scale,
+        bias=bias,
+        dequant=dequant / row_scale,
+        out_scale=out_scale,
+        in_scale=np.ones(1, np.float32),
+    )
     return np.ascontiguousarray(source)[None], constants, values
 
 
@@ -194,7 +201,15 @@ def _gemm(task: Task) -> Case:
     ones, row_scale = np.ones_like(dequant), np.ones_like(dequant)
     if element is Element.F16_PAIR:
         row_scale *= np.float32(ROW_SCALE)
-    constants = (weight.stored, bias, dequant / row_scale, ones, dequant, out_scale, row_scale)
+    constants = fc_wgmma.FcWeights(
+        weight=weight.stored,
+        bias=bias,
+        dequant=dequant / row_scale,
+        pairs_dequant=ones,
+        plain_dequant=dequant,
+        out_scale=out_scale,
+        row_scale=row_scale,
+    )
     return Case(x.stored, constants, expected[:, : task.y.pitch].astype(np.float32), BOUNDS[element])
 
 

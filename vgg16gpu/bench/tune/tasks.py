@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
-    Conv,
-    Flatten,
-    Gemm,
-    Graph,
-    GraphInput,
-    Op,
-    Pads,
-    Pool,
-    Relu,
-    Shape,
-    Window,
-)
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Graph, GraphInput, Op, Pool, Relu, Shape
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Source
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.tile_choice import Choice
-from vgg16gpu.compiler.lowering.wgmma import y_element
+from vgg16gpu.compiler.lowering.wgmma import Finish, y_element
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import choose_path
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
@@ -43,11 +31,12 @@ from vgg16gpu.zoo.architecture import Vgg
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
 _NO_PLACES: Final = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
-_CONSTANTS: Final = {
-    conv_first_two.__name__: 10,
-    conv_wgmma.__name__: 4,
-    conv_first.__name__: 6,
-    fc_wgmma.__name__: 7,
+_CONV: Final = 1 + len(fields(Finish))
+_CONSTANTS: Final = {  # how many pointers the weights of a kernel are
+    conv_first_two.__name__: conv_first_two.FIRST + _CONV,
+    conv_wgmma.__name__: _CONV,
+    conv_first.__name__: conv_first_two.FIRST,
+    fc_wgmma.__name__: len(fc_wgmma.FcWeights._fields),
 }
 
 

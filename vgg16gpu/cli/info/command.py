@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -30,40 +30,22 @@ from vgg16gpu.cli.info.attributes import describe_nodes, print_nodes
 from vgg16gpu.cli.info.graph import print_stages, stages
 from vgg16gpu.cli.info.refused import describe_refusal, print_refusal, refused_nodes
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.graph.costs import OpCost, op_costs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, GeneralConv, Graph, MatMul, Op, Shape, op_arrays
-from vgg16gpu.compiler.graph.shapes import infer_shapes, matmul_operands
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.devices.cache import cache_dir
-from vgg16gpu.devices.platforms import machine_memory, usable_cores
-from vgg16gpu.devices.tile_tables import table as table_of_tiles
-from vgg16gpu.errors import DeviceError, ModelError
+from vgg16gpu.devices.facts import device_facts
+from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Value
 
-# NVIDIA H200 SXM, compute capability 9.0: 132 multiprocessors, 227 KB of shared memory a block, 141 GB (data sheet and
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-H200 = DeviceFacts(
-    "cuda", "NVIDIA H200 (documented)", 132, (9, 0), 227 * 1024, 141 * 10**9, 141 * 10**9, tensor_maps=True
-)
-
 _NODES_HELP = (
     "Show the nodes of the file as they stand there: kernel_shape, pads, strides and all other attributes, inputs, "
     "initializers and their shapes. Of any ONNX file; no plan."
 )
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One op of the model as it is in the file. `flop` is 2 per multiply-add of its products, for the whole batch."""
-
-    op: str
-    name: str
-    shape: Shape
-    parameters: int
-    flop: int
 
 
 @click.command("info")
@@ -128,11 +110,11 @@ def info_command(
         return
     facts = device_facts(device)
     plan = compile_model(opened, options, facts)
-    report = summary | describe(options, layers(graph, shape), plan, facts)
+    report = summary | describe(options, op_costs(graph, shape), plan, facts)
     print_json(report) if as_json else _print(report)
 
 
-def describe(options: EngineOptions, rows: Sequence[Layer], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
+def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: DeviceFacts) -> dict[str, Any]:
     """What a run of the largest batch costs, and what an engine of all takes, as plain data: bytes and FLOP."""
     program = plan.programs[-1]
     return {
@@ -174,62 +156,6 @@ def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shap
         "outputs": [{"name": name, "shape": list(shapes[name])} for name in graph.outputs],
         "parameters": graph.parameters,
     }
-
-
-def layers(graph: Graph, shape: Shape) -> list[Layer]:
-    """The ops of a graph with the shape each computes, its parameters and its FLOP."""
-    shapes = infer_shapes(graph, shape)
-    return [Layer(type(op).__name__, op.y, shapes[op.y], _parameters(op, graph), _flop(op, shapes)) for op in graph.ops]
-
-
-def device_facts(name: str) -> DeviceFacts:
-    """Facts to plan with, without a compiler and, for cpu, without a GPU.
-
-    Raises DeviceError for a card by its number that cannot be used.
-    """
-    if name.startswith("cuda:"):
-        return _gpu_facts(int(name.removeprefix("cuda:")))
-    if name != "cpu":
-        try:
-            return _gpu_facts()
-        except DeviceError:
-            if name == "cuda":
-                return replace(H200, tuned=table_of_tiles("NVIDIA H200", cache_dir()))
-    from vgg16gpu.devices.cpu.library import MAX_SHARED_NBYTES  # noqa: PLC0415
-
-    cores = usable_cores()
-    return DeviceFacts(
-        "cpu", f"this machine's processor, {cores} cores", cores, (0, 0), MAX_SHARED_NBYTES, *machine_memory()
-    )
-
-
-def _gpu_facts(ordinal: int = 0) -> DeviceFacts:
-    from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - PyCUDA is for who has it
-
-    device = CudaDevice(ordinal)
-    try:
-        return device.facts
-    finally:
-        device.close()
-
-
-def _parameters(op: Op, graph: Graph) -> int:
-    held = sum(array.size for array in op_arrays(op))
-    return held + sum(graph.constants[name].size for name in set(op.operands) if name in graph.constants)
-
-
-def _flop(op: Op, shapes: Mapping[str, Shape]) -> int:
-    match op:
-        case Conv():
-            return 2 * math.prod(shapes[op.y]) * math.prod(op.weight.shape[1:])
-        case Gemm():
-            return 2 * math.prod(shapes[op.y]) * int(op.weight.shape[1])
-        case GeneralConv():
-            return 2 * math.prod(shapes[op.y]) * math.prod(shapes[op.others[0]][1:])
-        case MatMul():
-            return 2 * math.prod(shapes[op.y]) * matmul_operands(op, shapes[op.x], shapes[op.others[0]])[0][-1]
-        case _:
-            return 0
 
 
 def _step(step: Step) -> dict[str, Any]:

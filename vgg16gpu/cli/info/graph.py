@@ -92,7 +92,7 @@ def _brief(op: Op) -> dict[str, Any]:
 
 
 def _kind(op: Op) -> str:
-    """An op's type, what it does of several things, and what is fused into it: Elementwise (add, relu)."""
+    """An op's type, what it does of several things, and what is fused into it: Arithmetic (add, relu)."""
     fields = {name: value for name, value in vars(op).items() if name not in ("x", "y")}
     notes = [value if isinstance(value, str) else name for name, value in fields.items() if _is_note(value)]
     return f"{type(op).__name__} ({', '.join(notes)})" if notes else type(op).__name__

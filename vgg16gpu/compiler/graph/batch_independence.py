@@ -9,6 +9,7 @@ from vgg16gpu.compiler.graph.ops import (
     Concat,
     Elementwise,
     Gather,
+    GeneralBatchNorm,
     GeneralConv,
     Graph,
     MatMul,
@@ -46,14 +47,12 @@ def _keeps_rows(op: Op, graph: Graph, shapes: Mapping[str, Shape]) -> bool:
             return _broadcasts_rows(op, graph, shapes)
         case MatMul():
             return _multiplies_rows(op, graph, shapes)
-        case GeneralConv():
+        case GeneralConv() | GeneralBatchNorm():
             return all(name in graph.constants for name in op.others)
     return True
 
 
 def _broadcasts_rows(op: Elementwise, graph: Graph, shapes: Mapping[str, Shape]) -> bool:
-    if op.function == "batch_norm":
-        return all(name in graph.constants for name in op.others)
     y = shapes[op.y]
     return all(
         _is_one_row(shapes[name], y) if name in graph.constants else len(shapes[name]) == len(y) for name in op.operands

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
     BatchNorm,
-    Elementwise,
+    FakeQuantize,
     Gather,
     Graph,
     Identity,
-    MultiOp,
     Op,
     Pad,
     Shape,
@@ -126,9 +126,9 @@ class _Seen:
         match op:
             case Identity() | Pad():
                 return True
-            case Elementwise(function="quantise", relu=False):
+            case FakeQuantize(relu=False):
                 return True
-            case Elementwise(function="add" | "sub" | "mul" | "div", relu=False):
+            case Arithmetic(relu=False):
                 return self._compute(op, graph)
             case Gather(axis=1) if sorted(op.indices.ravel().tolist()) == list(range(channels)):
                 self._permute(op.indices.ravel())
@@ -170,8 +170,7 @@ class _Seen:
                 return Clue(rule.preset, order, reason)
         return None
 
-    def _compute(self, op: MultiOp, graph: Graph) -> bool:
-        assert isinstance(op, Elementwise)
+    def _compute(self, op: Arithmetic, graph: Graph) -> bool:
         numbers = [_by_channel(graph, name, len(self.scale)) for name in op.operands if name in graph.constants]
         is_first = op.x not in graph.constants
         known = [number for number in numbers if number is not None]

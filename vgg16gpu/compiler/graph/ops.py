@@ -6,88 +6,25 @@ Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel.
 
 There are two kinds of ops. Those of a VGG hold their weights and have fast kernels: Conv, Pool, Gemm, BatchNorm, Relu,
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
-alone, of any rank, run-time or constant: Elementwise, Transpose, Reshape, Slice, Pad, Concat, Gather, MatMul, and
-GeneralConv and AxisSoftmax for what Conv and Softmax do not cover.
+alone, of any rank, run-time or constant: Elementwise (Arithmetic, LeakyRelu, Clip, FakeQuantize), Transpose, Reshape,
+Slice, Pad, Concat, Gather, MatMul, and GeneralConv, GeneralBatchNorm and AxisSoftmax for what Conv, BatchNorm and
+Softmax do not cover.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
+
 Array: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
-
-
-class Pads(NamedTuple):
-    """Rows and columns of padding around a feature map."""
-
-    top: int = 0
-    left: int = 0
-    bottom: int = 0
-    right: int = 0
-
-
-NO_PADS = Pads()
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """Geometry of a sliding window, with every ONNX default filled in.
-
-    same: "upper" or "lower" for auto_pad SAME_UPPER and SAME_LOWER: the padding follows from the map, so that there are
-    ceil(size / stride) outputs; `pads` is unused then. ceil: sizes are rounded up, but no window begins in the padding
-    behind the map (ONNX, MaxPool and AveragePool, ceil_mode).
-    """
-
-    kernel: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    pads: Pads = NO_PADS
-    dilations: tuple[int, int] = (1, 1)
-    same: Literal["", "upper", "lower"] = ""
-    ceil: bool = False
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last element of a window, both included."""
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))  # type: ignore[return-value]
-
-    def padding(self, height: int, width: int) -> Pads:
-        """The padding of a map of (height, width)."""
-        if not self.same:
-            return self.pads
-        ends = []
-        for size, stride, extent in zip((height, width), self.strides, self.extent, strict=True):
-            total = max((-(-size // stride) - 1) * stride + extent - size, 0)
-            small, large = total // 2, total - total // 2
-            ends.append((small, large) if self.same == "upper" else (large, small))
-        (top, bottom), (left, right) = ends
-        return Pads(top, left, bottom, right)
-
-    def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """(OH, OW) of a map of (height, width); below 1 where the window does not fit."""
-        pads = self.padding(height, width)
-        rows = self._count(height, pads.top, pads.bottom, 0)
-        return rows, self._count(width, pads.left, pads.right, 1)
-
-    def _count(self, size: int, before: int, after: int, axis: int) -> int:
-        stride, room = self.strides[axis], size + before + after - self.extent[axis]
-        if room < 0 or not self.ceil:
-            return room // stride + 1
-        count = -(-room // stride) + 1
-        return count - 1 if (count - 1) * stride >= size + before else count
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether kernel, strides and pads say it all."""
-        return self.dilations == (1, 1) and not self.same and not self.ceil
-
-
-MAX_POOL_2X2 = Window(kernel=(2, 2), strides=(2, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,16 +144,50 @@ class LocalResponseNorm(Op):
 
 @dataclass(frozen=True, eq=False)
 class Elementwise(MultiOp):
-    """y = [relu](function(operands)), all broadcast as in numpy; `numbers` are what the function takes beside them.
+    """y = [relu](f(operands)), all broadcast as in numpy; its subclasses say what f is."""
 
-    add, mul: of 2 to 5 operands. sub, div: of 2. leaky_relu: x, or alpha * x below zero; numbers (alpha,).
-    clip: numbers (low, high); with operands x, low, high of size 1 instead numbers are ().
-    batch_norm: operands x, scale, shift, mean, variance; numbers (epsilon,).
-    quantise: QuantizeLinear and DequantizeLinear in one; numbers (step, low, high), the limits in steps from zero.
+    relu: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic(Elementwise):
+    """The sum or product of 2 to 5 operands, the difference or quotient of 2."""
+
+    function: Literal["add", "sub", "mul", "div"] = "add"
+
+
+@dataclass(frozen=True, eq=False)
+class LeakyRelu(Elementwise):
+    """x, or alpha * x below zero."""
+
+    alpha: float = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Clip(Elementwise):
+    """x between two limits: `low` and `high`, or, if there are three operands, the second and third, of size 1."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class FakeQuantize(Elementwise):
+    """QuantizeLinear and DequantizeLinear in one: x / scale, rounded to an integer from `low` to `high`, times scale.
+
+    `low` and `high` are counted from the zero point.
     """
 
-    function: Literal["add", "sub", "mul", "div", "leaky_relu", "clip", "batch_norm", "quantise"] = "add"
-    numbers: tuple[float, ...] = ()
+    scale: float = 1.0
+    low: float = -128.0
+    high: float = 127.0
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralBatchNorm(MultiOp):
+    """BatchNorm of any rank; operands x, scale, shift, mean, variance, each but x with a number for each channel."""
+
+    epsilon: float = 1e-5
     relu: bool = False
 
 

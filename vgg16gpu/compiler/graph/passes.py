@@ -15,28 +15,28 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
+    Arithmetic,
     BatchNorm,
     Conv,
     Elementwise,
     Flatten,
     Gather,
     Gemm,
+    GeneralBatchNorm,
     GeneralConv,
     Graph,
     Identity,
     MatMul,
     Op,
-    Pads,
     Pool,
     Relu,
     Reshape,
     Softmax,
     Transpose,
-    Window,
     with_operands,
 )
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 
 Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
 Fusion: TypeAlias = Callable[[Op, Op], Op | None]
@@ -50,7 +50,10 @@ def simplify(graph: Graph, keep: Collection[str] = frozenset(), passes: Sequence
 
 
 def channels_first_input(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """An input (N, H, W, C) that is transposed at once (Keras) becomes (N, C, H, W): who brings it in turns it."""
+    """An input (N, H, W, C) that is transposed at once (Keras) becomes (N, C, H, W).
+
+    The Transpose goes: the host turns each input as it copies it (`GraphInput.from_file`).
+    """
     given = graph.input
     readers = [op for op in graph.ops if given.name in op.operands]
     if not readers or not all(map(_brings_channels_first, readers)):
@@ -137,11 +140,15 @@ def _normalised(conv: Conv, norm: BatchNorm) -> Conv:
 
 
 def fuse_relu(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
-    """Conv, Gemm or Elementwise + Relu -> one op."""
+    """Conv, Gemm, Elementwise or GeneralBatchNorm + Relu -> one op."""
 
     def fuse(first: Op, relu: Op) -> Op | None:
-        takes = isinstance(first, Gemm | GeneralConv | Elementwise) or (isinstance(first, Conv) and not first.pool)
-        return replace(first, relu=True) if takes and isinstance(relu, Relu) else None  # type: ignore[call-arg]
+        if isinstance(relu, Relu):
+            if isinstance(first, Gemm | GeneralConv | GeneralBatchNorm | Elementwise):
+                return replace(first, relu=True)
+            if isinstance(first, Conv) and not first.pool:
+                return replace(first, relu=True)
+        return None
 
     return _fuse(graph, keep, fuse)
 
@@ -150,7 +157,7 @@ def fuse_bias(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     """Conv or Gemm without bias + a constant for each output channel -> one op."""
 
     def fuse(first: Op, add: Op) -> Op | None:
-        if not isinstance(add, Elementwise) or add.function != "add" or len(add.others) != 1:
+        if not isinstance(add, Arithmetic) or add.function != "add" or len(add.others) != 1:
             return None
         constant = graph.constants.get(add.others[0])
         if constant is None or not isinstance(first, Conv | Gemm) or first.bias is not None or first.relu:
@@ -168,7 +175,7 @@ def _constants_last(graph: Graph) -> Graph:
     """C + x as x + c."""
 
     def turned(op: Op) -> Op:
-        if isinstance(op, Elementwise) and op.function == "add" and len(op.others) == 1 and op.x in graph.constants:
+        if isinstance(op, Arithmetic) and op.function == "add" and len(op.others) == 1 and op.x in graph.constants:
             return replace(op, x=op.others[0], others=(op.x,))
         return op
 

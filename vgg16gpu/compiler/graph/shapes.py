@@ -9,19 +9,23 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import (
-    MAX_POOL_2X2,
+    Arithmetic,
     AxisSoftmax,
     BatchNorm,
+    Clip,
     Concat,
     Conv,
     ConvChain,
     Elementwise,
+    FakeQuantize,
     Flatten,
     Gather,
     Gemm,
+    GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
     Graph,
+    LeakyRelu,
     LocalResponseNorm,
     MatMul,
     Op,
@@ -32,8 +36,8 @@ from vgg16gpu.compiler.graph.ops import (
     Slice,
     Softmax,
     Transpose,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
 
 
@@ -175,18 +179,20 @@ def _matmul_shape(op: MatMul, a: Shape, b: Shape, c: Shape | None = None) -> Sha
 
 def _broadcast(op: Elementwise, *shapes: Shape) -> Shape:
     try:
-        if op.function == "batch_norm":
-            return _normalised(*shapes)
         return tuple(int(dim) for dim in np.broadcast_shapes(*shapes))
     except ValueError:
+        what = op.function if isinstance(op, Arithmetic) else type(op).__name__
         raise ModelError(
-            f"{op.function} '{op.y}': shapes {' and '.join(map(str, shapes))} cannot be broadcast to each other"
+            f"{what} '{op.y}': shapes {' and '.join(map(str, shapes))} cannot be broadcast to each other"
         ) from None
 
 
-def _normalised(shape: Shape, *parameters: Shape) -> Shape:
+def _general_batch_norm_shape(op: GeneralBatchNorm, shape: Shape, *parameters: Shape) -> Shape:
     if len(shape) < 2 or any(parameter != shape[1:2] for parameter in parameters):
-        raise ValueError
+        raise ModelError(
+            f"BatchNormalization '{op.y}': parameters of shapes {', '.join(map(str, parameters))} for an input of "
+            f"shape {shape}; it needs (N, C, ...), and (C,) for each parameter"
+        )
     return shape
 
 
@@ -239,7 +245,11 @@ _RULES: Final[Mapping[type[Op], Callable[..., Shape]]] = {
     Concat: _concatenated,
     Conv: _conv_shape,
     ConvChain: _chain_shape,
-    Elementwise: _broadcast,
+    Arithmetic: _broadcast,
+    LeakyRelu: _broadcast,
+    Clip: _broadcast,
+    FakeQuantize: _broadcast,
+    GeneralBatchNorm: _general_batch_norm_shape,
     Flatten: _flat_shape,
     Gather: _gathered,
     Gemm: _gemm_shape,

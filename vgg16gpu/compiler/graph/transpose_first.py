@@ -26,7 +26,6 @@ from vgg16gpu.compiler.graph.ops import (
 )
 
 CHANNELS_FIRST: Final = (0, 3, 1, 2)
-_BY_CHANNEL = ("batch_norm",)  # its operands are for dimension 1, whatever their shape
 
 
 def gather_slices(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
@@ -119,7 +118,7 @@ def _can_wait(op: Op, value: str, graph: Graph) -> bool:
         case Elementwise():
             others = [name for name in op.operands if name != value]
             known = all(name in graph.constants and graph.constants[name].ndim <= 4 for name in others)
-            return known and op.operands.count(value) == 1 and op.function not in _BY_CHANNEL
+            return known and op.operands.count(value) == 1
         case Gather():
             return op.axis == 3 and op.indices.ndim == 1
         case Slice():

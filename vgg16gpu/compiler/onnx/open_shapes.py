@@ -15,6 +15,7 @@ from vgg16gpu.compiler.graph.ops import (
     Conv,
     Elementwise,
     Gemm,
+    GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
     LocalResponseNorm,
@@ -112,7 +113,7 @@ def _filled(op: Op, shapes: Sequence[OpenShape]) -> list[OpenShape]:
             return [_with(first, 1, op.scale.size)]
         case GeneralConv():
             return [_with(first, 1, (others[0][1] or 0) * op.group), *others]
-        case Elementwise(function="batch_norm"):
+        case GeneralBatchNorm():
             return [_with(first, 1, others[0][0]), *others]
         case Elementwise():
             return _agreed(shapes, None)

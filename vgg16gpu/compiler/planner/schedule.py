@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, TypeAlias
@@ -55,6 +55,25 @@ class Scheduler:
         return _Schedule(self, shapes, observed or {}).program()
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where everything lies in the activation arena.
+
+    counters: of each op, by its value. buffers: places with a lifetime: stored values, conversions, workspaces, and the
+    block of raw inputs, control words and outputs. values: what ops read and write, constants of the graph among them.
+    raw_end, output_end: offsets behind the raw inputs and the outputs. nbytes: of the whole arena.
+    """
+
+    control: Control
+    counters: Mapping[str, Pointer]
+    buffers: Mapping[_Buffer, Pointer]
+    values: Mapping[str, Value]
+    outputs: tuple[Value, ...]
+    raw_end: int
+    output_end: int
+    nbytes: int
+
+
 class _Schedule:
     """The work on one program: sizes first, then places, then steps."""
 
@@ -78,7 +97,7 @@ class _Schedule:
         }
         stored = {name for name, element in self.elements.items() if element in WATCHED}
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
-        self._place()
+        self.placement = self._placement()
 
     def program(self) -> Program:
         steps: list[Step] = []
@@ -86,20 +105,20 @@ class _Schedule:
             if not self.path.lowerings[layer.op.y].reads_input:
                 steps += self._op_steps(layer)
             steps += self._observe(layer.op.y)
-        for y in self.outputs:
+        for y in self.placement.outputs:
             steps += self._to_output(y)
         names = (self.graph.input.name, *(op.y for op in self.graph.ops))
-        stored = [name for name in names if name in self.values]
+        stored = [name for name in names if name in self.placement.values]
         return Program(
             batch=self.batch,
             input=self._input_slot(),
-            control=self.control,
+            control=self.placement.control,
             steps=tuple(steps),
-            outputs=self.outputs,
-            output_end=self.output_end,
-            activations_nbytes=self.activations_nbytes,
-            values=tuple(self.values[name] for name in stored),
-            others=tuple(self.values[other.name] for other in self.graph.others),
+            outputs=self.placement.outputs,
+            output_end=self.placement.output_end,
+            activations_nbytes=self.placement.nbytes,
+            values=tuple(self.placement.values[name] for name in stored),
+            others=tuple(self.placement.values[other.name] for other in self.graph.others),
         )
 
     # What is stored how
@@ -155,44 +174,55 @@ class _Schedule:
 
     # Where it lies
 
-    def _place(self) -> None:
-        """Fix the places of all buffers of the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
+    def _placement(self) -> Placement:
+        """The places of all that lies in the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
         raw_nbytes = sum(aligned(4 * math.prod(self.shapes[item.name])) for item in self.graph.inputs)
         counters = [self.path.lowerings[layer.op.y].counters(layer) for layer in self.layers]
-        lowest = LOWEST_OF_PAIRS if self.path.splits_float32 else 0.0
-        error = _at(raw_nbytes + 4 * sum(counters))
-        self.control = Control(_at(raw_nbytes), error, self.batch, self.watched, lowest)
-        offsets, end = [], aligned(self.control.end)
+        in_block = [aligned(self._control(raw_nbytes, counters).end)]  # where outputs begin, from the block's start
         for name in self.graph.outputs:
-            offsets.append(end)
-            end += aligned(4 * math.prod(self.shapes[name]))
-        places, self.activations_nbytes = self._assign(end)
-        start = places[_BLOCK].offset
-        self.raw_end = start + raw_nbytes
-        self.output_end = start + end
-        self.control = replace(self.control, counters=_at(self.raw_end), error=_at(start + self.control.error.offset))
-        firsts = [self.raw_end + 4 * before for before in accumulate(counters, initial=0)][:-1]
-        self.counters = {layer.op.y: _at(first) for layer, first in zip(self.layers, firsts, strict=True)}
-        self.places = places
-        self.values = {
-            name: self._value(name, element, places["value", name])
-            for name, element in self.elements.items()
-            if ("value", name) in places
-        }
-        self.outputs = tuple(
+            in_block.append(in_block[-1] + aligned(4 * math.prod(self.shapes[name])))
+        buffers, nbytes = self._assign(in_block[-1])
+        start = buffers[_BLOCK].offset
+        raw_end = start + raw_nbytes
+        outputs = tuple(
             Value(name, self.shapes[name], Layout.PLAIN, _at(start + offset))
-            for name, offset in zip(self.graph.outputs, offsets, strict=True)
+            for name, offset in zip(self.graph.outputs, in_block[:-1], strict=True)
         )
-        self.values |= {value.name: value for value in self.outputs if value.name not in self.values}
-        self.values |= {
-            name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()
+        firsts = [_at(raw_end + 4 * before) for before in accumulate(counters, initial=0)][:-1]
+        return Placement(
+            control=self._control(raw_end, counters),
+            counters={layer.op.y: first for layer, first in zip(self.layers, firsts, strict=True)},
+            buffers=buffers,
+            values=self._values(buffers, outputs),
+            outputs=outputs,
+            raw_end=raw_end,
+            output_end=start + in_block[-1],
+            nbytes=nbytes,
+        )
+
+    def _control(self, start: int, counters: Sequence[int]) -> Control:
+        """The control words from offset `start` on, with so many counters for each op."""
+        lowest = LOWEST_OF_PAIRS if self.path.splits_float32 else 0.0
+        return Control(_at(start), _at(start + 4 * sum(counters)), self.batch, self.watched, lowest)
+
+    def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[Value]) -> Mapping[str, Value]:
+        """What ops read and write, by name: an output that its op writes itself is the only form of its value."""
+        stored = {
+            name: self._value(name, element, buffers["value", name])
+            for name, element in self.elements.items()
+            if ("value", name) in buffers
         }
-        for other in self.graph.others:
-            self.values[other.name] = Value(other.name, self.shapes[other.name], Layout.PLAIN, _at(start))
-            start += aligned(self.values[other.name].nbytes)
-        if self._stays_raw:
-            name = self.graph.input.name
-            self.values[name] = Value(name, self.input_shape, Layout.PLAIN, _at(start))
+        plain = {value.name: value for value in outputs}
+        held = {name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()}
+        return plain | stored | held | self._raw_inputs(buffers[_BLOCK].offset)
+
+    def _raw_inputs(self, start: int) -> dict[str, Value]:
+        """The inputs that kernels read where the host left them, one behind the other from offset `start` on."""
+        found = {}
+        for item in (*self.graph.others, *([self.graph.input] if self._stays_raw else [])):
+            found[item.name] = Value(item.name, self.shapes[item.name], Layout.PLAIN, _at(start))
+            start += aligned(found[item.name].nbytes)
+        return found
 
     def _assign(self, block_nbytes: int) -> tuple[dict[_Buffer, Pointer], int]:
         end = len(self.graph.ops) + 1
@@ -238,37 +268,41 @@ class _Schedule:
 
     def _op_steps(self, layer: Layer) -> list[Step]:
         op, steps = layer.op, []
-        read = {name: self.values[name] for name in op.operands}
+        read = {name: self.placement.values[name] for name in op.operands}
         for name, element in self._converted(layer).items():
-            converted = self._value(name, element, self.places["converted", f"{op.y}\0{name}"])
+            converted = self._value(name, element, self.placement.buffers["converted", f"{op.y}\0{name}"])
             steps.append(convert.convert(read[name], converted, self._maxima(name)))
             read[name] = converted
         x = tuple(read[name] for name in op.operands) if isinstance(op, MultiOp) else read[op.x]
         lowering = self.path.lowerings[op.y]
-        steps += lowering.steps(layer, x, self.values[op.y], self.constants[op.y], self._op_places(op))
+        steps += lowering.steps(layer, x, self.placement.values[op.y], self.constants[op.y], self._op_places(op))
         return steps
 
     def _op_places(self, op: Op) -> Places:
-        workspace = self.places.get(("workspace", op.y), self.places[_BLOCK])
-        return Places(workspace, self.control, self.counters[op.y], self._maxima(op.y))
+        workspace = self.placement.buffers.get(("workspace", op.y), self.placement.buffers[_BLOCK])
+        return Places(workspace, self.placement.control, self.placement.counters[op.y], self._maxima(op.y))
 
     def _maxima(self, name: str) -> Pointer:
         """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""
-        return self.control.maxima(self.watched.index(name)) if name in self.watched else self.control.error
+        return (
+            self.placement.control.maxima(self.watched.index(name))
+            if name in self.watched
+            else self.placement.control.error
+        )
 
     def _observe(self, name: str) -> list[Step]:
         if name not in self.observed:
             return []
-        return [scales.observe(self.values[name], self.observed[name])]
+        return [scales.observe(self.placement.values[name], self.observed[name])]
 
     def _to_output(self, y: Value) -> list[Step]:
         """What brings a stored value into the plain form of an output."""
-        value = self.values[y.name]
+        value = self.placement.values[y.name]
         if value is y:
             return []
         steps = []
         if self._needs_float(y.name):
-            plain = self._value(y.name, Element.F32, self.places["float", y.name])
+            plain = self._value(y.name, Element.F32, self.placement.buffers["float", y.name])
             steps.append(convert.convert(value, plain, self._maxima(y.name)))
             value = plain
         return [*steps, layout.from_nhwc(value, y, (y.name,), "output to ONNX layout")]
@@ -283,16 +317,16 @@ class _Schedule:
         return InputSlot(name, self.shapes[name], entries)
 
     def _entry(self, element_type: str, nbytes: int, normalisation: tuple[Pointer, Pointer] | None) -> Entry:
-        source = Source(_at(self.raw_end - aligned(nbytes)), element_type, normalisation)
+        source = Source(_at(self.placement.raw_end - aligned(nbytes)), element_type, normalisation)
         if self.takes_input:
             layer = self.layers[0]
-            y, constants = self.values[layer.op.y], self.constants[layer.op.y]
+            y, constants = self.placement.values[layer.op.y], self.constants[layer.op.y]
             steps = self.path.lowerings[layer.op.y].steps(layer, source, y, constants, self._op_places(layer.op))
         elif self._stays_raw:
             steps = ()
         else:
-            stored = self.values[self.graph.input.name]
-            steps = (layout.take_in(source, stored, self.control.status), *self._observe(stored.name))
+            stored = self.placement.values[self.graph.input.name]
+            steps = (layout.take_in(source, stored, self.placement.control.status), *self._observe(stored.name))
         return Entry(source.pointer, nbytes, steps)
 
 

@@ -1,6 +1,6 @@
 """What becomes of the QuantizeLinear and DequantizeLinear of a model file: scales for int8, nothing otherwise.
 
-A file in that form rounds values to integers between its operators, which the loader gives as Elementwise "quantise".
+A file in that form rounds values to integers between its operators, which the loader gives as FakeQuantize.
 In int8 the kernels round what Conv and Gemm read by themselves, where the integers are what they can hold: bytes 0..255
 or -128..127 without a zero point. Anything else stays an op: outputs, and what others read, are rounded in float32.
 
@@ -9,19 +9,21 @@ Exporters leave out a ReLU where integers that begin at zero do the same. It is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from vgg16gpu.compiler.graph.ops import (
     AxisSoftmax,
+    Clip,
     Concat,
     Conv,
     Elementwise,
+    FakeQuantize,
     Flatten,
     Gather,
     Gemm,
+    GeneralBatchNorm,
     GlobalPool,
     Graph,
     Identity,
@@ -41,10 +43,10 @@ _KEEPS_SIGN: Final = (Concat, Flatten, Gather, GlobalPool, Identity, Pool, Resha
 
 def dequantised(graph: Graph) -> Graph:
     """The model before it was quantised: values are not rounded (weights stay as the integers make them)."""
-    if not any(map(_is_quantise, graph.ops)):
+    if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
     unrounded = _Unrounded(graph)
-    return replace(graph, ops=tuple(unrounded.op(op) if _is_quantise(op) else op for op in graph.ops))
+    return replace(graph, ops=tuple(unrounded.op(op) if isinstance(op, FakeQuantize) else op for op in graph.ops))
 
 
 def plain_operators(graph: Graph) -> Mapping[str, str]:
@@ -54,8 +56,8 @@ def plain_operators(graph: Graph) -> Mapping[str, str]:
     """
     found = {}
     for op in graph.ops:
-        if isinstance(op, Elementwise) and _is_quantise(op):
-            found[op.y] = "Relu" if op.numbers[1] == 0 else "Identity"
+        if isinstance(op, FakeQuantize):
+            found[op.y] = "Relu" if op.low == 0 else "Identity"
         elif isinstance(op, Identity) and found:
             found[op.y] = "Identity"
     return found
@@ -67,13 +69,13 @@ def lifted(graph: Graph) -> Graph:
     Where others than Conv and Gemm read its value, or the one before it, the op stays, and gives what the integers
     stand for. With no integers that the kernels can hold it is `dequantised`: then calibrated scales fit it.
     """
-    if not any(map(_is_quantise, graph.ops)):
+    if not any(isinstance(op, FakeQuantize) for op in graph.ops):
         return graph
     unrounded, shared, floats = _Unrounded(graph), _shared(graph), _floats(graph)
     integers: dict[str, tuple[float, bool]] = {}
     ops: list[Op] = []
     for op in graph.ops:
-        if _is_quantise(op) and (stored := _integers(op)):
+        if isinstance(op, FakeQuantize) and (stored := _integers(op)):
             integers[op.y] = stored
             op = op if op.x in shared or op.y in floats else unrounded.op(op)  # noqa: PLW2901
         elif _carries(op) and op.x in integers:
@@ -86,26 +88,29 @@ def lifted(graph: Graph) -> Graph:
 
 
 def _floats(graph: Graph) -> set[str]:
-    """The values that come out, or that others than Conv and Gemm read, also behind what integers pass through."""
+    """The values that are needed as float32: outputs of the graph, and operands of other ops than Conv and Gemm.
+
+    An op that integers pass through (Flatten, MaxPool) needs its operand as float32 where its result is needed so.
+    """
     found = set(graph.outputs)
     for op in reversed(graph.ops):
-        if not isinstance(op, Conv | Gemm) and not _is_quantise(op) and (op.y in found or not _carries(op)):
+        if not isinstance(op, Conv | Gemm | FakeQuantize) and (op.y in found or not _carries(op)):
             found.update(op.operands)
     return found
 
 
 def _shared(graph: Graph) -> set[str]:
-    """The values that somebody wants otherwise than somebody else: as they are, or rounded in another way."""
+    """The values that are needed in two ways: by one reader as they are, by another rounded, or rounded otherwise."""
     wanted: dict[str, set[object]] = {name: {None} for name in graph.outputs}
     for op in graph.ops:
-        rounding = op.numbers if isinstance(op, Elementwise) and _is_quantise(op) else op.y
+        rounding = (op.scale, op.low, op.high) if isinstance(op, FakeQuantize) else op.y
         for name in op.operands:
             wanted.setdefault(name, set()).add(rounding)
     return {name for name, ways in wanted.items() if len(ways) > 1}
 
 
 class _Unrounded:
-    """Ops that do what an op "quantise" does beside rounding and the limits of its integers, which calibration set."""
+    """Ops that do what a FakeQuantize does beside rounding and the limits of its integers, which calibration set."""
 
     def __init__(self, graph: Graph) -> None:
         self._ranks = value_ranks(graph)
@@ -114,34 +119,28 @@ class _Unrounded:
             if _rectifies(op) or (isinstance(op, _KEEPS_SIGN) and self._positive.issuperset(op.operands)):
                 self._positive.add(op.y)
 
-    def op(self, op: Op) -> Op:
-        """In place of an op "quantise"."""
-        assert isinstance(op, Elementwise)
-        if op.numbers[1] != 0 or op.x in self._positive:
+    def op(self, op: FakeQuantize) -> Op:
+        """In place of a FakeQuantize."""
+        if op.low != 0 or op.x in self._positive:
             return Identity(op.x, op.y, op.names)
         if self._ranks[op.x] in (2, 4):
             return Relu(op.x, op.y, op.names)
-        return Elementwise(op.x, op.y, op.names, (), "clip", (0.0, math.inf))
+        return Clip(op.x, op.y, op.names, low=0.0)
 
 
 def _rectifies(op: Op) -> bool:
     """Whether nothing negative comes out of an op, whatever goes in."""
-    if isinstance(op, Elementwise):
-        lowest = op.numbers[:1] if op.function == "clip" else op.numbers[1:2] if op.function == "quantise" else ()
-        return op.relu or (bool(lowest) and lowest[0] >= 0)
+    if isinstance(op, Clip | FakeQuantize):
+        return op.relu or op.low >= 0
+    if isinstance(op, Elementwise | GeneralBatchNorm):
+        return op.relu
     return isinstance(op, Relu | Softmax) or (isinstance(op, AxisSoftmax) and not op.log)
 
 
-def _is_quantise(op: Op) -> bool:
-    return isinstance(op, Elementwise) and op.function == "quantise"
-
-
-def _integers(op: Op) -> tuple[float, bool] | None:
-    """Step and sign of the integers that an op rounds to; None if the kernels cannot hold them."""
-    assert isinstance(op, Elementwise)
-    step, *limits = op.numbers
-    signed = _SIGNED.get((limits[0], limits[1]))
-    return None if signed is None or op.relu else (step, signed)
+def _integers(op: FakeQuantize) -> tuple[float, bool] | None:
+    """Scale of the integers that an op rounds to, and whether they are signed; None if the kernels cannot hold them."""
+    signed = _SIGNED.get((op.low, op.high))
+    return None if signed is None or op.relu else (op.scale, signed)
 
 
 def _carries(op: Op) -> bool:

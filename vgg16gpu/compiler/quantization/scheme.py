@@ -27,6 +27,7 @@ from vgg16gpu.compiler.graph.ops import (
     Elementwise,
     Flatten,
     Gemm,
+    GeneralBatchNorm,
     GeneralConv,
     Graph,
     Identity,
@@ -189,7 +190,7 @@ def _only(wanted: set[Scale | None] | None) -> Scale | None:
 
 def _is_signed(op: Op, x_signed: bool) -> bool:
     match op:
-        case Conv() | Gemm() | Elementwise() | GeneralConv():
+        case Conv() | Gemm() | Elementwise() | GeneralConv() | GeneralBatchNorm():
             return not op.relu
         case Relu() | Softmax():
             return False

@@ -6,15 +6,16 @@ It reads the run-time input as the user gives it, so that the input is stored in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_wgmma import computes_3x3
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import TAPS
 from vgg16gpu.compiler.lowering.layout import scales
@@ -30,9 +31,10 @@ from vgg16gpu.compiler.lowering.wgmma import (
 )
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import Element, Pointer, Value
 
 Scalar = TypeVar("Scalar", bound=np.generic)
+Held = TypeVar("Held")  # a Pointer; where numbers are made for it, an array
 
 SOURCE = "conv_first.cu"
 MAX_CHANNELS = 4
@@ -41,6 +43,20 @@ MAX_PAIR_WIDTH = 80  # a thread holds four sums of each of its values
 MIN_ROWS, MAX_ROWS = 2, 7  # of a block: more read less of the input twice, fewer keep all multiprocessors busy
 BLOCKS_PER_SM = 5
 THREADS = 128
+
+
+class FirstWeights(NamedTuple, Generic[Held]):
+    """What the kernel reads beside its input, in its order: weights, and vectors with a float for each stored output.
+
+    float16 and bfloat16 need no scales, int8 none of weights: in place of these stands `bias`, which is not read there.
+    """
+
+    weight: Held  # (OCP, K), K in the order (kh, kw, c)
+    weight_scale: Held  # what a row of weights is multiplied by
+    bias: Held
+    dequant: Held  # what takes the scales of weights and input out of a sum
+    out_scale: Held  # what outputs are multiplied by before they are stored
+    in_scale: Held  # one float: what the input is multiplied by
 
 
 @dataclass(frozen=True)
@@ -122,11 +138,8 @@ def supports(layer: Layer) -> bool:
     return few and layer.reads_input and computes_3x3(layer)
 
 
-def weights(layer: Layer, arena: WeightArena) -> Constants:
-    """(OCP, K) weights in the order (kh, kw, c), and their scale; bias, dequant, output scale; the input's scale.
-
-    For pairs the weights are float32: the kernel scales and splits them.
-    """
+def weights(layer: Layer, arena: WeightArena) -> FirstWeights[Pointer]:
+    """Packed weights and the vectors that go with them. For pairs weights are float32: the kernel scales them."""
     op: Conv = layer.op
     element = y_element(layer)
     outputs, channels = op.weight.shape[:2]
@@ -139,12 +152,14 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
         packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
         in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
         finish = finish_bytes(op, layer.quantised, arena)
-        return packed, finish.bias, *finish.arguments, in_scale
-    bias = arena.add_channels(op.bias, outputs, element)
-    return pack_raw(_flat(op.weight), rows, element, block, arena), bias, bias, bias, bias, bias
+        unread = finish.bias
+        return FirstWeights(packed, unread, finish.bias, finish.dequant, finish.out_scale, in_scale)
+    bias = unread = arena.add_channels(op.bias, outputs, element)
+    packed = pack_raw(_flat(op.weight), rows, element, block, arena)
+    return FirstWeights(packed, unread, bias, unread, unread, unread)
 
 
-def _split_weights(layer: Layer, arena: WeightArena) -> Constants:
+def _split_weights(layer: Layer, arena: WeightArena) -> FirstWeights[Pointer]:
     op: Conv = layer.op
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
@@ -156,7 +171,7 @@ def _split_weights(layer: Layer, arena: WeightArena) -> Constants:
     known = scales.Rows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
     made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
     bias = arena.add_channels(op.bias, outputs, Element.F16_PAIR)
-    return source, made.scale, bias, made.dequant, layer.y_scaling.scale, layer.x_scaling.scale
+    return FirstWeights(source, made.scale, bias, made.dequant, layer.y_scaling.scale, layer.x_scaling.scale)
 
 
 def row_length(reduction: int, nbytes: int) -> int:
@@ -182,8 +197,8 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
         "IN_CHANNELS": channels,
         "TILE_W": tile_width,
     }
-    weight, weight_scale, bias, dequant, out_scale, in_scale = constants
-    normalisation = x.normalisation or (bias, bias)
+    held = FirstWeights(*constants)
+    normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
     return (
         Step(
             kernel=Kernel(SOURCE, "conv_first", tuple(macros.items())),
@@ -191,7 +206,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
             block=Dim3(THREADS),
             arguments=(
                 feature_map(y, (TILE_CHANNELS, tile_width, 1, 1)),
-                *(x.pointer, weight, weight_scale, bias, dequant, out_scale, in_scale, *normalisation, places.maxima),
+                *(x.pointer, *held, *normalisation, places.maxima),
                 *scalars(1),
                 places.control.status,
                 *scalars(batch, height, width, y.pitch, rows, int(op.relu)),

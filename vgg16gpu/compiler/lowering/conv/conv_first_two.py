@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import ConvChain
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.conv_first import FirstWeights
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED, TAPS
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
@@ -23,6 +25,7 @@ from vgg16gpu.program.values import Element, Value
 
 SOURCE = "conv_first_two.cu"
 THREADS = 128  # of a warpgroup
+FIRST: Final = len(FirstWeights._fields)  # of the constants, those of the first convolution
 ELEMENTS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # pairs do not fit into shared memory
 CUTS: Final = {
     (28, 2): (4040, 5670),
@@ -132,7 +135,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
         "TILE_ROWS": rows,
         "WARPGROUPS": warpgroups,
     }
-    weight, weight_scale, bias, dequant, out_scale, in_scale, weight2, *finish2 = constants
+    held, (weight2, *finish2) = FirstWeights(*constants[:FIRST]), constants[FIRST:]
     return (
         Step(
             kernel=Kernel(SOURCE, "conv_first_two", tuple(macros.items())),
@@ -141,8 +144,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
             arguments=(
                 conv_wgmma.weight_map(conv_wgmma.problem_of(second), weight2, TILE_CHANNELS, TAPS),
                 feature_map(y, (TILE_CHANNELS, COLUMN // 2, rows // 2, 1)),
-                *(x.pointer, weight, weight_scale, bias, dequant, out_scale, in_scale),
-                *(*(x.normalisation or (bias, bias)), *finish2, places.maxima),
+                *(x.pointer, *held, *(x.normalisation or (held.bias, held.bias)), *finish2, places.maxima),
                 *scalars(1),
                 *(places.control.status, places.control.error),
                 *scalars(layer.number, height, width, across, down, across * down * batch),

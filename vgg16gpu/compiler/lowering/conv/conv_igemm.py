@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vgg16gpu.compiler.graph.ops import MAX_POOL_2X2, Conv, Shape
+from vgg16gpu.compiler.graph.costs import flop
+from vgg16gpu.compiler.graph.ops import Conv, Shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
+from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -174,18 +177,6 @@ def workspace_nbytes(layer: Layer) -> int:
     """Room for the group sums of a split reduction."""
     shape = geometry(layer.op, layer.x_shape, layer.facts)
     return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
-
-
-def flop(op: Conv, x_shape: Shape) -> int:
-    """Two per multiply-add, over every output of the convolution (pooled or not), real channels only."""
-    out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
-    return 2 * x_shape[0] * out_h * out_w * op.weight.size
-
-
-def label(op: Conv) -> str:
-    """What the step computes, for tables."""
-    kernel = f"conv {op.window.kernel[0]}x{op.window.kernel[1]} {op.weight.shape[1]}->{op.weight.shape[0]}"
-    return kernel + " + relu" * op.relu + " + pool" * op.pool
 
 
 def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:

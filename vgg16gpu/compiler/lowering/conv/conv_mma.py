@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.conv_igemm import flop, label
+from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
 from vgg16gpu.compiler.lowering.mma_geometry import CONV_VARIANTS, CPU_CONV_TILE, MmaTile, choose_conv_tile, conv_grid
 from vgg16gpu.errors import ModelError

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from vgg16gpu.compiler.graph.ops import Conv, Pads
+from vgg16gpu.compiler.graph.costs import flop
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.graph.window import Pads
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, scalars
-from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT, flop, label
+from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
     COLUMN,
     EXCHANGES,
@@ -50,9 +53,9 @@ from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
 from vgg16gpu.program.values import Element, Pointer, Value
 
 MAX_SHORT_SUM: Final = 1152  # products
-# The tensor cores cut what they add towards zero: by the errors that docs/performance.md gives, at every 16 products a
-# sum loses 1.9e-8 of what it will be, until it is promoted. 2.3e-7 for 192 products and 1.5e-7 for 128 are corrected
-# by what float32 can add to 1.
+# What the sums of pairs are multiplied by, less 1, by `promote_taps`. The tensor cores round towards zero, so a sum
+# loses 1.9e-8 of itself with every 16 products, until float32 registers take it: 2.3e-7 with 192 products (3 taps),
+# 1.5e-7 with 128 (2 taps), see docs/performance.md. 2^-22 and 2^-23 are the next numbers that float32 can add to 1.
 TRUNCATION: Final = {3: 2.0**-22, 2: 2.0**-23}
 
 MAX_FLAT_WIDTH: Final = 63

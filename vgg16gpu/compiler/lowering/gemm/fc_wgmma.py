@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import computes, finish_bytes, is_wide, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import Element, Pointer, Value
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
 TILE_OUT = 128  # outputs of a block of gemm_wgmma
@@ -31,6 +31,24 @@ BOX_NBYTES = 128
 SHARED_NBYTES = 220 << 10
 MAX_STAGES = 12
 MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its registers
+
+
+Held = TypeVar("Held")  # a Pointer; where numbers are made for it, an array
+
+
+class FcWeights(NamedTuple, Generic[Held]):
+    """What both kernels read beside their input: weights, and vectors with a float for each stored output.
+
+    `dequant`, `pairs_dequant` and `plain_dequant` take scales out of sums. What an element does not need is not read.
+    """
+
+    weight: Held  # (OUT, K)
+    bias: Held
+    dequant: Held  # of gemm_wgmma
+    pairs_dequant: Held  # of gemv, which does not scale weights, where x is pairs
+    plain_dequant: Held  # of gemv where x is anything else
+    out_scale: Held  # what outputs are multiplied by before they are stored
+    row_scale: Held  # what gemm_wgmma multiplies a row of float32 weights by
 
 
 @dataclass(frozen=True)
@@ -171,8 +189,8 @@ def gives(layer: Layer, wanted: tuple[Element, ...]) -> Element:
     return Element.F32 if Element.F32 in wanted else y_element(layer)
 
 
-def weights(layer: Layer, arena: WeightArena) -> Constants:
-    """Weights; bias; dequant for pairs in both kernels, and for float32; output scale; row scale."""
+def weights(layer: Layer, arena: WeightArena) -> FcWeights[Pointer]:
+    """Packed weights and the vectors that go with them."""
     op: Gemm = layer.op
     element = x_element(layer)
     outputs = op.weight.shape[0]
@@ -184,18 +202,19 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
     weight = pack_gemm(raw, channels, pixels, arena, stored, element.channel_alignment)
     if layer.quantised is not None:
         finish = finish_bytes(op, layer.quantised, arena)
-        return weight, finish.bias, finish.dequant, finish.dequant, finish.dequant, finish.out_scale, finish.dequant
+        dequant = unread = finish.dequant
+        return FcWeights(weight, finish.bias, dequant, unread, dequant, finish.out_scale, unread)
     bias = arena.add_channels(op.bias, outputs, element)
     ones = arena.add_channels(np.ones(outputs, np.float32), outputs, element)
     if element is not Element.F16_PAIR:
-        return weight, bias, ones, ones, ones, ones, ones
+        return FcWeights(weight, bias, ones, ones, ones, ones, ones)
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
     length = pixels * element.padded(channels)
     rows = scales.Rows(weight, outputs, length, 1, length, 1, 0)
     padded = element.padded(outputs)
     made = scales.scale_rows(rows, padded, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
-    return weight, bias, made.dequant, made.plain, ones, layer.y_scaling.scale, made.scale
+    return FcWeights(weight, bias, made.dequant, made.plain, ones, layer.y_scaling.scale, made.scale)
 
 
 def tile_n(batch: int) -> int:
@@ -233,7 +252,8 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
 def _gemv(
     layer: Layer, problem: Problem, tile: GemvTile, x: Value, y: Value, constants: Constants, places: Places
 ) -> Step:
-    weight, bias, _, plain, ones, out_scale, _ = constants
+    held = FcWeights(*constants)
+    dequant = held.pairs_dequant if x.element is Element.F16_PAIR else held.plain_dequant
     macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
     return _step(
@@ -242,8 +262,7 @@ def _gemv(
         Dim3(ceil_div(max(problem.outputs, y.pitch), tile.outputs)),
         BLOCK,
         (
-            *(y.pointer, x.pointer, weight, bias, plain if x.element is Element.F16_PAIR else ones),
-            *(out_scale, places.maxima),
+            *(y.pointer, x.pointer, held.weight, held.bias, dequant, held.out_scale, places.maxima),
             *scalars(1, problem.batch, problem.outputs, problem.length, y.pitch, int(layer.op.relu)),
         ),
         0,
@@ -269,12 +288,12 @@ SMALL_OUTPUTS = 2048
 def _gemm(
     layer: Layer, problem: Problem, tile: GemmTile, x: Value, y: Value, constants: Constants, places: Places
 ) -> Step:
-    weight, bias, dequant, _, _, out_scale, row_scale = constants
+    held = FcWeights(*constants)
     batch, length, stored, stages = problem.batch, problem.length, problem.stored, tile.stages(problem)
     macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"TILE_N": tile.images, "TILE_K": tile.depth, "STAGES": stages}
     box = BOX_NBYTES // stored.nbytes
-    weight_map = TensorMap(weight, stored, (length, problem.outputs), (length * stored.nbytes,), (box, TILE_OUT))
+    weight_map = TensorMap(held.weight, stored, (length, problem.outputs), (length * stored.nbytes,), (box, TILE_OUT))
     size = x.element.nbytes
     input_map = TensorMap(
         x.pointer,
@@ -290,7 +309,8 @@ def _gemm(
         384,
         (
             *(weight_map, input_map, _output_map(y, tile.images)),
-            *(y.pointer, bias, dequant, out_scale, row_scale, places.workspace, places.counters, places.maxima),
+            *(y.pointer, held.bias, held.dequant, held.out_scale, held.row_scale),
+            *(places.workspace, places.counters, places.maxima),
             *(places.control.error, *scalars(layer.number, batch, length, y.pitch, 1, int(layer.op.relu))),
         ),
         1024 + stages * tile.stage_nbytes(problem),

@@ -8,7 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import BatchNorm, Elementwise, Relu, Shape
+from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
+    BatchNorm,
+    Clip,
+    Elementwise,
+    FakeQuantize,
+    GeneralBatchNorm,
+    LeakyRelu,
+    Op,
+    Relu,
+    Shape,
+)
 from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
 from vgg16gpu.compiler.lowering.strided import View, room, view
 from vgg16gpu.program.launches import Kernel, Scalar, Step
@@ -94,12 +105,39 @@ def elementwise_steps(
 ) -> tuple[Step, ...]:
     """One launch."""
     del constants, places
-    op: Elementwise = layer.op
-    operands = [view(value) for value in x]
-    if op.function == "batch_norm":
-        operands[1:] = [_per_channel(value.pointer, x[0].shape) for value in x[1:]]
-    label = op.function.replace("_", " ") + " + relu" * op.relu
-    return (elementwise_step(op.function, operands, y, names=op.names, label=label, numbers=op.numbers, relu=op.relu),)
+    function, numbers = _function(layer.op)
+    return (_step(layer.op, function, [view(value) for value in x], y, numbers),)
+
+
+def _function(op: Op) -> tuple[str, tuple[float, ...]]:
+    """What the kernel calls it, and the numbers that it takes beside operands."""
+    match op:
+        case Arithmetic():
+            return op.function, ()
+        case LeakyRelu():
+            return "leaky_relu", (op.alpha,)
+        case Clip():
+            return "clip", () if op.others else (op.low, op.high)
+        case FakeQuantize():
+            return "quantise", (op.scale, op.low, op.high)
+    raise TypeError(type(op).__name__)
+
+
+def general_batch_norm_steps(
+    layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places
+) -> tuple[Step, ...]:
+    """One launch."""
+    del constants, places
+    op: GeneralBatchNorm = layer.op
+    parameters = [_per_channel(value.pointer, x[0].shape) for value in x[1:]]
+    return (_step(op, "batch_norm", [view(x[0]), *parameters], y, (op.epsilon,)),)
+
+
+def _step(
+    op: Elementwise | GeneralBatchNorm, function: str, operands: Sequence[View], y: Value, numbers: Sequence[float]
+) -> Step:
+    label = function.replace("_", " ") + " + relu" * op.relu
+    return elementwise_step(function, operands, y, names=op.names, label=label, numbers=numbers, relu=op.relu)
 
 
 def _per_channel(pointer: Pointer, shape: Shape) -> View:
@@ -120,5 +158,6 @@ def _lies_in_vectors(strides: Sequence[int]) -> bool:
 LOWERINGS = (
     Lowering(Relu, relu_steps, free=True),
     Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, free=True),
-    Lowering(Elementwise, elementwise_steps, free=True),
+    *(Lowering(kind, elementwise_steps, free=True) for kind in (Arithmetic, LeakyRelu, Clip, FakeQuantize)),
+    Lowering(GeneralBatchNorm, general_batch_norm_steps, free=True),
 )

@@ -15,7 +15,8 @@ from vgg16gpu.compiler.onnx.file import Constant
 BASE_MEMORY: Final = 128 << 20
 MEMORY_PER_BYTE: Final = 8
 
-SPREAD: Final = 1 << 30  # bytes of constants that are one number, repeated: in memory that number, on a device all
+# Bytes of constants that repeat one number. The host keeps that number once; a device needs room for all of them.
+SPREAD: Final = 1 << 30
 
 
 class FoldError(ValueError):

@@ -1,7 +1,7 @@
 """Rules of quantised models: QuantizeLinear and DequantizeLinear of run-time values.
 
-In the graph an integer value is the real number that it means, so rounding is an op, Elementwise "quantise", and
-DequantizeLinear is none. Operators that compute with the integers themselves are refused.
+In the graph an integer value is the real number that it means, so rounding is an op, FakeQuantize, and DequantizeLinear
+is none. Operators that compute with the integers themselves are refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Elementwise, Identity, Op
+from vgg16gpu.compiler.graph.ops import FakeQuantize, Identity, Op
 from vgg16gpu.compiler.onnx.file import Constant
 from vgg16gpu.compiler.onnx.folding.budget import FoldError
 from vgg16gpu.compiler.onnx.folding.qdq import BYTES, check_attributes, zero_point
@@ -33,8 +33,8 @@ def quantize_linear(node: Node) -> Op:
     integers = Integers(_scale(node), _zero(zero), kind)
     node.scope.integers[node.y] = integers
     limits = np.iinfo(kind)
-    numbers = (integers.scale, float(limits.min - integers.zero), float(limits.max - integers.zero))
-    return Elementwise(node.x, node.y, (node.y,), (), "quantise", numbers)
+    low, high = float(limits.min - integers.zero), float(limits.max - integers.zero)
+    return FakeQuantize(node.x, node.y, (node.y,), scale=integers.scale, low=low, high=high)
 
 
 def dequantize_linear(node: Node) -> Op:

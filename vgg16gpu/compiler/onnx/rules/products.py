@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,40 +15,69 @@ _LEAST: Final = 1e-6
 _MOST: Final = 1e6
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """What a Gemm computes: alpha * a @ b + beta * c, a and b transposed or not."""
+
+    transpose_a: bool
+    transpose_b: bool
+    alpha: float
+    beta: float
+    has_bias: bool  # c is there, and beta is not zero
+
+    @property
+    def folds(self) -> bool:
+        """Whether weights can be multiplied by alpha and beta: others could take them out of float32's range."""
+        return all(_LEAST <= abs(factor) <= _MOST for factor in (self.alpha, self.beta if self.has_bias else 1.0))
+
+
 def gemm(node: Node) -> Op:
     """Gemm: with constant B and one bias per output a fully connected layer; else a product of two matrices."""
-    has_rows = node.x in node.scope.rows if not node.is_constant(0) else False
     if node.rank is not None and node.shape[:1] == (None,):
         node.only("transA", 0, 0, "only (N, F) inputs are supported while the batch is open")
-    alpha, beta = float(node.attributes.get("alpha", 1.0)), float(node.attributes.get("beta", 1.0))
-    transposed = node.flag("transB")
-    has_bias = node.operand(2) is not None and beta != 0
-    if node.is_constant(1):
-        weight = node.weight(1, "weight")
-        if weight.ndim != 2:
-            raise RefusalError(f"its weight has shape {weight.shape}", "only matrices are supported")
-        features = weight.shape[0 if transposed else 1]
-        bias = _bias(node, features) if has_bias and node.is_constant(2) else None
-        turned = node.flag("transA") or node.is_constant(0) or has_rows
-        # Factors beyond these could take weights out of float32's range where they leave the sum inside.
-        folds = all(_LEAST <= abs(factor) <= _MOST for factor in (alpha, beta if has_bias else 1.0))
-        if (
-            not turned
-            and folds
-            and (bias is not None) == has_bias
-            and (bias is None or math.prod(bias.shape[:-1]) == 1)
-        ):
-            if bias is not None:
-                node.scope.memory.take((features,), bias.dtype)
-                bias = np.ascontiguousarray(np.broadcast_to(_scaled(node, bias, beta).reshape(-1), (features,)))
-            steps = node.weight_steps(1, transposed=not transposed) if alpha == 1 else None
-            weight = _scaled(node, weight if transposed else _turned(node, weight), alpha)
-            return Gemm(node.x, node.y, (node.y,), weight, bias, weight_steps=steps)
-    if len(node.shape) != 2 + has_rows or len(node.shape_of(1)) != 2:
+    beta = float(node.attributes.get("beta", 1.0))
+    terms = _Terms(
+        node.flag("transA"),
+        node.flag("transB"),
+        float(node.attributes.get("alpha", 1.0)),
+        beta,
+        node.operand(2) is not None and beta != 0,
+    )
+    return _layer(node, terms) or _product(node, terms)
+
+
+def _layer(node: Node, terms: _Terms) -> Gemm | None:
+    """The fully connected layer that a Gemm is; None where it is none. Raises RefusalError for broken weights."""
+    if not node.is_constant(1):
+        return None
+    weight = node.weight(1, "weight")
+    if weight.ndim != 2:
+        raise RefusalError(f"its weight has shape {weight.shape}", "only matrices are supported")
+    outputs = weight.shape[0 if terms.transpose_b else 1]
+    bias = _bias(node, outputs, terms) if terms.has_bias and node.is_constant(2) else None
+    if terms.has_bias and (bias is None or math.prod(bias.shape[:-1]) != 1):
+        return None  # computed at run time, or another one for each row
+    if terms.transpose_a or node.is_constant(0) or _has_rows(node) or not terms.folds:
+        return None
+    if bias is not None:
+        node.scope.memory.take((outputs,), bias.dtype)
+        bias = np.ascontiguousarray(np.broadcast_to(_scaled(node, bias, terms.beta).reshape(-1), (outputs,)))
+    steps = node.weight_steps(1, transposed=not terms.transpose_b) if terms.alpha == 1 else None
+    weight = _scaled(node, weight if terms.transpose_b else _turned(node, weight), terms.alpha)
+    return Gemm(node.x, node.y, (node.y,), weight, bias, weight_steps=steps)
+
+
+def _product(node: Node, terms: _Terms) -> MatMul:
+    """The product of two matrices that any Gemm is."""
+    if len(node.shape) != 2 + _has_rows(node) or len(node.shape_of(1)) != 2:
         raise RefusalError(f"its operands have {len(node.shape)} and {len(node.shape_of(1))} dimensions", EXPORT_AGAIN)
-    others = (node.value(1, "weight"), node.value(2, "bias")) if has_bias else (node.value(1, "weight"),)
-    turned = node.flag("transA")
-    return MatMul(node.x, node.y, (node.y,), others, turned, transposed, alpha, beta)
+    others = (node.value(1, "weight"), *((node.value(2, "bias"),) if terms.has_bias else ()))
+    return MatMul(node.x, node.y, (node.y,), others, terms.transpose_a, terms.transpose_b, terms.alpha, terms.beta)
+
+
+def _has_rows(node: Node) -> bool:
+    """Whether x has several rows for each image, which are a dimension of their own in the graph."""
+    return not node.is_constant(0) and node.x in node.scope.rows
 
 
 def matmul(node: Node) -> Op:
@@ -57,7 +87,7 @@ def matmul(node: Node) -> Op:
         if weight.ndim == 2:
             steps = node.weight_steps(1, transposed=True)
             return Gemm(node.x, node.y, (node.y,), _turned(node, weight), None, weight_steps=steps)
-    if not node.is_constant(0) and node.x in node.scope.rows and len(node.shape_of(1)) != 2:
+    if _has_rows(node) and len(node.shape_of(1)) != 2:
         raise RefusalError(f"it multiplies rows of images with {node.shape_of(1)}", "use a matrix, or fix the batch")
     return MatMul(node.x, node.y, (node.y,), (node.value(1, "weight"),))
 
@@ -75,10 +105,10 @@ def _scaled(node: Node, array: Array, factor: float) -> Array:
         return array * np.float32(factor)
 
 
-def _bias(node: Node, features: int) -> Array:
+def _bias(node: Node, features: int, terms: _Terms) -> Array:
     """Constant C, which must be broadcast to the product whatever the batch is."""
     bias = node.weight(2, "bias")
-    rows = node.shape[1 if node.flag("transA") else 0] if node.rank == 2 else None
+    rows = node.shape[1 if terms.transpose_a else 0] if node.rank == 2 else None
     shape = (1, 1, *bias.shape)[-2:]
     if bias.ndim > 2 or shape[0] not in (1, rows) or shape[1] not in (1, features):
         raise RefusalError(

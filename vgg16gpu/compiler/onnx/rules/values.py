@@ -9,35 +9,35 @@ from typing import Literal
 import numpy as np
 from onnx import TensorProto
 
-from vgg16gpu.compiler.graph.ops import AxisSoftmax, Elementwise, Identity, Op, Relu, Softmax
+from vgg16gpu.compiler.graph.ops import Arithmetic, AxisSoftmax, Clip, Identity, LeakyRelu, Op, Relu, Softmax
 from vgg16gpu.compiler.onnx.file import element_type
 from vgg16gpu.compiler.onnx.node import FLOAT32_REMEDY, Node, RefusalError
 
-MAX_OPERANDS = 5  # of one Elementwise
+MAX_OPERANDS = 5  # of one Arithmetic
 
 
 def relu(node: Node) -> Op:
     """Relu; of what is neither a matrix nor a feature map a Clip from 0."""
     if node.rank in (None, 2, 4):
         return Relu(node.x, node.y, (node.y,))
-    return Elementwise(node.x, node.y, (node.y,), (), "clip", (0.0, math.inf))
+    return Clip(node.x, node.y, (node.y,), low=0.0)
 
 
 def leaky_relu(node: Node) -> Op:
     """LeakyRelu."""
     alpha = float(node.attributes.get("alpha", 0.01))
-    return Elementwise(node.x, node.y, (node.y,), (), "leaky_relu", (alpha,))
+    return LeakyRelu(node.x, node.y, (node.y,), alpha=alpha)
 
 
 def clip(node: Node) -> Op:
     """Clip: attributes before opset 11, operands since; a bound that is left out is infinite."""
     if node.opset < 11:
         low, high = (float(node.attributes.get(*item)) for item in (("min", -math.inf), ("max", math.inf)))
-        return Elementwise(node.x, node.y, (node.y,), (), "clip", (low, high))
+        return Clip(node.x, node.y, (node.y,), low=low, high=high)
     bounds = [node.operand(1), node.operand(2)]
     if all(bound is None or isinstance(bound, np.ndarray) for bound in bounds):
         low, high = _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
-        return Elementwise(node.x, node.y, (node.y,), (), "clip", (low, high))
+        return Clip(node.x, node.y, (node.y,), low=low, high=high)
     names = []
     for index, missing in ((1, -math.inf), (2, math.inf)):
         if node.operand(index) is None:
@@ -48,7 +48,7 @@ def clip(node: Node) -> Op:
             )
         else:
             names.append(node.value(index, "bound"))
-    return Elementwise(node.x, node.y, (node.y,), tuple(names), "clip")
+    return Clip(node.x, node.y, (node.y,), tuple(names))
 
 
 def _bound(node: Node, index: int, missing: float) -> float:
@@ -72,9 +72,9 @@ def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[Node]
         ops = []
         while len(names) > MAX_OPERANDS:
             y = node.scope.fresh(node.y)
-            ops.append(Elementwise(names[0], y, (y,), tuple(names[1:MAX_OPERANDS]), function))
+            ops.append(Arithmetic(names[0], y, (y,), tuple(names[1:MAX_OPERANDS]), function))
             names = [y, *names[MAX_OPERANDS:]]
-        return *ops, Elementwise(names[0], node.y, (node.y,), tuple(names[1:]), function)
+        return *ops, Arithmetic(names[0], node.y, (node.y,), tuple(names[1:]), function)
 
     return rule
 

@@ -10,17 +10,16 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import (
     BatchNorm,
     Conv,
-    Elementwise,
     Flatten,
+    GeneralBatchNorm,
     GeneralConv,
     GlobalPool,
     Identity,
     LocalResponseNorm,
     Op,
-    Pads,
     Pool,
-    Window,
 )
+from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.onnx.folding.fold import OpenShape
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, Node, RefusalError, UnknownShapeError, positive_axis
 
@@ -137,7 +136,7 @@ def batch_norm(node: Node) -> Op:
     if len(constant) == 4 and node.rank in (None, 4) and not node.is_constant(0):
         return BatchNorm(node.x, node.y, (node.y,), constant[1], constant[2], constant[3], constant[4], epsilon)
     others = tuple(node.value(index, what) for index, what in enumerate(_PARAMETERS, 1))
-    return Elementwise(node.x, node.y, (node.y,), others, "batch_norm", (epsilon,))
+    return GeneralBatchNorm(node.x, node.y, (node.y,), others, epsilon)
 
 
 def _window(node: Node, kernel: tuple[int, int]) -> Window:
