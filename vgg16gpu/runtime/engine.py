@@ -124,7 +124,7 @@ class Engine(Closing):
             raise
         self.timings = Timings(planned - started, self._executor.compile_seconds, self._executor.upload_seconds)
         took = time.perf_counter() - started
-        asked = f"{self.model.name}: batch {batch}, {precision}"
+        asked = f"{self.model.name}: batch {', '.join(map(str, self._sizes))}, {precision}"
         _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
         self._at_build = Counters(**vars(self.device.counters))
 
