@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.compiler.choices import KERNELS
+from vgg16gpu.compiler.choices import KERNELS, MAX_BATCH
 from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
@@ -31,7 +31,6 @@ from vgg16gpu.program.plans import Plan
 _log = logging.getLogger(__name__)
 
 SAMPLES = 4  # inputs that fix the scales of fp32 on tensor cores
-MAX_BATCH = 65535  # blocks of a grid in y and z
 
 
 @dataclass(frozen=True)

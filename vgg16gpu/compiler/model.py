@@ -38,8 +38,8 @@ class Model:
 
     def __init__(self, source: str | Path | bytes | onnx.ModelProto) -> None:
         self.file: OnnxFile = _opened(source)
-        self._loaded: dict[tuple[str, ...] | None, Graph] = {}
-        self._graphs: dict[tuple[tuple[str, ...] | None, bool], Graph] = {}
+        self._loaded: dict[tuple[str, ...] | None, Graph] = {}  # by the names that were asked for
+        self._graphs: dict[tuple[tuple[str, ...], bool], Graph] = {}  # simplified, by outputs, for int8 or not
 
     def __repr__(self) -> str:
         return f"Model({self.name})"
@@ -93,11 +93,13 @@ class Model:
         if precision not in PRECISIONS:
             raise ModelError(f"precision {shown(precision)} is not supported; accepted: {', '.join(PRECISIONS)}")
         loaded = self.loaded(outputs)
-        _check_input(self.name, loaded)
-        prepared = lifted(loaded) if precision == "int8" else dequantised(loaded)
-        key = tuple(loaded.outputs), precision == "int8" and prepared is not loaded
+        is_int8 = precision == "int8"
+        key = loaded.outputs, is_int8
         if key not in self._graphs:
-            self._graphs[key] = simplify(prepared, passes=IMAGE_PASSES)
+            _check_input(self.name, loaded)
+            prepared = lifted(loaded) if is_int8 else dequantised(loaded)
+            shared = self._graphs.get((loaded.outputs, not is_int8)) if prepared is loaded else None  # rounds nothing
+            self._graphs[key] = shared or simplify(prepared, passes=IMAGE_PASSES)
         return self._graphs[key]
 
     def preprocess(self, graph: Graph, shape: Shape) -> Preprocess:

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from vgg16gpu.devices.base import Device
 
 _log = logging.getLogger(__name__)
-_CUDA_NAME = re.compile(r"cuda(?::(\d{1,4}))?")
+_CUDA_NAME = re.compile(r"cuda(?::(\d{1,4}))?", re.ASCII)
 _ACCEPTED = "auto, cpu, cuda, cuda:N (N the number of a GPU)"
+
+
+def is_device_name(name: str) -> bool:
+    """Whether `open_device` takes this name, be there such a device or not."""
+    return name in ("auto", "cpu") or _CUDA_NAME.fullmatch(name) is not None
 
 
 def opening_ahead(name: str) -> AbstractContextManager[object]:

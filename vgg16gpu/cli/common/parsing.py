@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import click
 
+from vgg16gpu.compiler.choices import MAX_BATCH
+from vgg16gpu.devices import is_device_name
 from vgg16gpu.io.shown import printable
-
-MAX_BATCH: Final = 65535  # as the compiler's; its module imports numpy
-
-_DEVICE: Final = re.compile(r"auto|cpu|cuda(?::\d{1,4})?", re.ASCII)
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -73,7 +69,7 @@ def parse_batch(context: click.Context, parameter: click.Parameter, value: str |
 
 def parse_device(_: click.Context, __: click.Parameter, value: str) -> str:
     """The name of a device, if it is one."""
-    if not _DEVICE.fullmatch(value):
+    if not is_device_name(value):
         raise click.BadParameter(f"'{printable(value)}' is not a device: give auto, cuda, cuda:N or cpu")
     return value
 
