@@ -55,13 +55,13 @@ test-gpu: install-test ## every case of the tests of the GPU; without one they f
 sanitize: install-test ## the kernels under sanitizers: on the CPU, and on the GPU if there is one
 	$(PY) -m vgg16gpu.devices.sanitize address -m "sanitize and not gpu" -q tests
 	$(PY) -m vgg16gpu.devices.sanitize thread -m "sanitize and not gpu" -q tests
-	$(PY) tools/sanitize_gpu.py
+	$(PY) -m tests.sanitize.gpu
 
 conformance: install-test ## the conformance suite of ONNX: a table op by op; writes conformance.json
-	$(PY) tools/conformance.py --output conformance.json
+	$(PY) -m tests.conformance.suite --output conformance.json
 
 fuzz: install-test  ## 100,000 mutated files through the loader and the kernels; writes fuzz.json
-	$(PY) tools/fuzz.py --cases 100000 --output fuzz.json
+	$(PY) -m tests.fuzz.models --cases 100000 --output fuzz.json
 
 bench: install-test ## measure this machine; writes bench.json
 	$(PY) -m vgg16gpu bench --output bench.json

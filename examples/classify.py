@@ -1,34 +1,22 @@
-"""Classify a picture: classify.py [MODEL PICTURE [PREPROCESSING]].
+"""Classify pictures: classify.py [MODEL PICTURES... [--preprocess NAME]].
 
-python examples/classify.py                              # a handwritten digit, with the small net in the package
-python examples/classify.py models/vgg16.onnx photo.jpg  # a photo, with a model trained as torchvision's
-python examples/classify.py flowers.onnx rose.jpg unit   # with one of Keras, trained on values of 0 to 1
+python examples/classify.py                               # a handwritten digit, with the small net in the package
+python examples/classify.py models/vgg16.onnx photos/     # a folder, with a model trained as torchvision's
+python examples/classify.py flowers.onnx rose.jpg --preprocess unit  # of Keras, trained on values of 0 to 1
 """
 
-import sys
-from pathlib import Path
+import argparse
 
-import numpy as np
+from vgg16gpu import classify
+from vgg16gpu.zoo.digits import digit_sample
 
-from vgg16gpu import Engine
-from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.io.scores import softmax
-from vgg16gpu.pictures.images import load_image
-from vgg16gpu.zoo.digits import DIGITS_MEAN, DIGITS_STD, digit_sample
-from vgg16gpu.zoo.labels import load as load_names
+parser = argparse.ArgumentParser()
+parser.add_argument("model", nargs="?", default="digits")
+parser.add_argument("pictures", nargs="*", default=[digit_sample()])
+parser.add_argument("--preprocess", help="what the model was trained on, where its file does not say so")
+arguments = parser.parse_args()
 
-model, file, *names = sys.argv[1:] or ("digits", str(digit_sample()))
-of_digits = Preprocess(DIGITS_MEAN, DIGITS_STD, fit="stretch")
-preprocess = of_digits if model == "digits" else Preprocess.named(*names or ("torchvision",))
-
-with Engine(model, mean=preprocess.unit_mean, std=preprocess.unit_std) as engine:
-    _, channels, height, width = engine.program.input.shape
-    pixels = load_image(Path(file), channels, height, width, preprocess)  # bytes: they are normalised on the device
-    (scores,) = engine.run(pixels[np.newaxis])
-
-is_probability = scores.min() >= 0 and abs(scores.sum() - 1) < 1e-3  # the model ends in a softmax
-probabilities, classes = scores if is_probability else softmax(scores), load_names(None, len(scores))
-for best in np.argsort(-scores)[:5]:
-    print(f"{probabilities[best]:7.2%}  {classes[best]}")
-print(f"The {preprocess.line(height, width)}")
-print(f"Device: {engine.device_choice}")
+for answer in classify(arguments.pictures, arguments.model, preprocess=arguments.preprocess):
+    print(answer.name, answer.error)
+    for best in answer.top:
+        print(f"{best.probability:7.2%}  {best.label}")

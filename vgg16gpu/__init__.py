@@ -1,9 +1,12 @@
 """VGG16 ONNX inference through hand-written CUDA kernels, on a GPU and, the same kernels, on a CPU.
 
-    from vgg16gpu import Engine
+    from vgg16gpu import Engine, classify
 
     with Engine("vgg16.onnx") as engine:
         scores = engine.run(x)  # (N, C, H, W) float32, or (N, H, W, C) uint8
+
+    for answer in classify("photos/", "vgg16.onnx"):
+        print(answer.name, answer.top[0].label if answer.top else answer.error)
 
 Importing the package is free: the engine, and numpy with it, come with the first use of `Engine` or a neighbour.
 """
@@ -16,6 +19,8 @@ from vgg16gpu.errors import DeviceError, Error, InputError, KernelError, ModelEr
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.model import Model
+    from vgg16gpu.io.preprocessing import Preprocess
+    from vgg16gpu.runtime.answers.classify import Answer, classify, labels
     from vgg16gpu.runtime.calibration import calibrate
     from vgg16gpu.runtime.device_array import DeviceArray
     from vgg16gpu.runtime.engine import Engine
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Answer",
     "DeviceArray",
     "DeviceError",
     "Engine",
@@ -32,17 +38,24 @@ __all__ = [
     "KernelError",
     "Model",
     "ModelError",
+    "Preprocess",
     "Session",
     "__version__",
     "calibrate",
+    "classify",
+    "labels",
 ]
 
 _MODULES = {  # of what costs numpy, so that only who needs it pays
+    "Answer": "runtime.answers.classify",
     "DeviceArray": "runtime.device_array",
     "Engine": "runtime.engine",
     "Model": "compiler.model",
+    "Preprocess": "io.preprocessing",
     "Session": "runtime.session",
     "calibrate": "runtime.calibration",
+    "classify": "runtime.answers.classify",
+    "labels": "runtime.answers.classify",
 }
 
 

@@ -224,6 +224,9 @@ def test_tables_name_what_they_show(model: Path) -> None:
         (["--compare", "/no/such/file.json"], "cannot be read"),
         (["--size", "64"], "size"),
         (["--model", "other.onnx"], "give one"),
+        (["--outputs", "relu1_1", "--against", "onnxruntime"], "--against measures whole models"),
+        (["--outputs", "relu1_1", "--cold-start"], "--cold-start measures whole models"),
+        (["--outputs", "nope"], "has no value 'nope'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(model: Path, arguments: list[str], reason: str) -> None:
@@ -248,7 +251,7 @@ def test_wrong_scores_are_not_timed(model: Path, monkeypatch: pytest.MonkeyPatch
     scores = session.Oracle.scores
     monkeypatch.setattr(session.Oracle, "scores", lambda oracle, x: np.roll(scores(oracle, x), 1, axis=1))
     result = bench(model, "--repeats", 1, "--output", tmp_path / "result.json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "differ from onnxruntime's" in result.stderr
     assert not (tmp_path / "result.json").exists()
 
@@ -270,7 +273,7 @@ def test_only_what_is_wrong_is_not_timed(model: Path, monkeypatch: pytest.Monkey
 
 def test_nan_in_the_scores_is_wrong(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.EngineContender, "scores", lambda _: np.full((1, 10), np.nan, np.float32))
-    assert bench(model, "--repeats", 1).exit_code == 1
+    assert bench(model, "--repeats", 1).exit_code == 2
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -288,6 +291,33 @@ def test_without_onnxruntime_it_says_that_nothing_was_checked(model: Path, monke
     found = json.loads(result.stdout)
     assert found["verification"]["worst_errors"] == {"fp32": None}
     assert any("not verified" in note for note in found["notes"])
+
+
+# A part of the model
+
+
+def test_what_is_asked_for_is_measured_and_checked(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    output = tmp_path / "part.json"
+    part = (model, "--batch", "1,3", "--repeats", 1, "--outputs", "relu2_1,features.2")
+    result = bench(*part, "--output", output)
+    assert result.exit_code == 0, result.stderr
+    found = read(output)
+    assert found["model"]["outputs"] == ["relu2_1", "features.2"]
+    labels = [step["label"] for step in found["batches"][0]["layers"]]
+    assert [label.startswith("conv") for label in labels].count(True) == 3  # conv1_1, conv1_2, conv2_1
+    assert all(0 < record["error"] <= 1e-5 for record in select(found, name=NAME))
+    assert "computing relu2_1, features.2" in result.stdout
+    refused = bench(model, "--repeats", 1, "--compare", output)
+    assert refused.exit_code == 2
+    assert "was ['relu2_1', 'features.2'], now it is None" in refused.stderr
+    assert bench(*part, "--compare", output, "--threshold", 1e9).exit_code == 0
+    values = session.Oracle.values
+    monkeypatch.setattr(
+        session.Oracle, "values", lambda oracle, x, names: {n: y + 1 for n, y in values(oracle, x, names).items()}
+    )
+    assert bench(*part).exit_code == 2
 
 
 # Comparing

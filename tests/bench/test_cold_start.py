@@ -41,7 +41,7 @@ def test_cold_start_reports_what_infer_says(tmp_path: Path) -> None:
 
 def test_cold_start_counts_to_the_first_byte() -> None:
     script = "import sys, time; print('answer', flush=True); time.sleep(0.5)"
-    start = cold_start._one_start([sys.executable, "-c", script], os.environ)
+    start = cold_start.one_start([sys.executable, "-c", script], os.environ)
     assert start.exit_s - start.result_s > 0.4
     assert start.parts_s == {"rest": start.result_s}
 
@@ -50,7 +50,7 @@ def test_the_parts_of_a_start_are_all_of_it() -> None:
     said = (
         "vgg16gpu: start: imports 200.0 ms\nvgg16gpu: start: context (beside) 150.0 ms\nvgg16gpu: start: plan 50.0 ms"
     )
-    parts = cold_start._Start(0.3, 0.5, said).parts_s
+    parts = cold_start.Start(0.3, 0.5, said).parts_s
     assert parts == pytest.approx({"imports": 0.2, "context (beside)": 0.15, "plan": 0.05, "rest": 0.05})
 
 

@@ -33,8 +33,8 @@ from vgg16gpu.bench.records.record import (
     select,
     version,
 )
-from vgg16gpu.cli.bench import report as bench_report
-from vgg16gpu.cli.bench.report import print_result
+from vgg16gpu.cli.bench import screen as bench_screen
+from vgg16gpu.cli.bench.screen import print_result
 from vgg16gpu.errors import InputError
 
 OLD = Path(__file__).resolve().parents[2] / "testbench" / "results" / "bench-h200.json"
@@ -256,9 +256,9 @@ def test_no_word_is_split_in_a_terminal(
 ) -> None:
     def words(width: int) -> set[str]:
         """Of all tables in a terminal of so many columns."""
-        monkeypatch.setattr(bench_report, "console", lambda: Console(width=width, highlight=False))
+        monkeypatch.setattr(bench_screen, "console", lambda: Console(width=width, highlight=False))
         print_result(tf32)
-        bench_report.print_comparison(compare(tf32, slowed(tf32, 2.0), Path("old.json")), Path("old.json"), 3.0)
+        bench_screen.print_comparison(compare(tf32, slowed(tf32, 2.0), Path("old.json")), Path("old.json"), 3.0)
         lines = [line for line in capsys.readouterr().out.splitlines() if "│" in line or "┃" in line]
         assert max(map(len, lines)) <= width
         return {word for line in lines for word in re.split("[│┃ ]+", line)}

@@ -23,7 +23,7 @@ from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import KernelError, ModelError
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import Arena, Element, Pointer
 from vgg16gpu.zoo.architecture import Vgg
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -97,7 +97,7 @@ def test_the_step_is_the_one_of_a_plan():
     for task in small_tasks("fp16", (1, 8)):
         usual, other = task.candidates()[:2]
         assert task.dry_step(usual).kernel != task.dry_step(other).kernel or usual.tile != other.tile
-        assert task.dry_step(usual).early == usual.early
+        assert task.dry_step(usual).programmatic == usual.programmatic
         assert task.kernels.choose(task.problem, H200).tile == usual.tile
         assert task.y.shape == output_shape(task.layer.op, task.layer.x_shape)
 
@@ -141,7 +141,7 @@ def test_what_is_expected_of_two_convolutions_in_one(precision):
     task = small_tasks(precision)[0]
     assert task.kernels is conv_first_two
     case, element = cases.case(task), task.problem.element
-    _, _, bias, dequant, _, _, packed, bias2, dequant2, _ = case.constants
+    first, second = case.constants
     factors = Element.S8 if precision == "int8" else element
     weights = [cases._weights(factors, (64, channels, 9)).exact for channels in (3, 64)]
     ops = [
@@ -149,8 +149,8 @@ def test_what_is_expected_of_two_convolutions_in_one(precision):
         for part, weight, scale, shift in zip(
             task.layer.parts,
             [weight.astype(np.float64) for weight in weights],
-            (dequant, dequant2),
-            (bias, bias2),
+            (first.dequant, second.dequant),
+            (first.bias, second.bias),
             strict=True,
         )
     ]
@@ -164,7 +164,7 @@ def test_what_is_expected_of_two_convolutions_in_one(precision):
         expected = stored(expected)
         assert len(np.unique(expected)) > 50
     np.testing.assert_allclose(case.expected, expected.transpose(0, 2, 3, 1), rtol=1e-6, atol=1e-6)
-    assert packed.nbytes == 9 * 64 * 64 * element.nbytes
+    assert second.weight.nbytes == 9 * 64 * 64 * element.nbytes
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -181,6 +181,17 @@ def test_what_is_expected_of_a_product(precision):
     assert not case.expected[:, len(weight) :].any()
 
 
+def test_every_array_has_a_place_of_its_own_in_the_form_that_the_kernel_knows():
+    task = next(task for task in small_tasks("fp16") if task.kernels is conv_first_two)
+    case = cases.case(task)
+    places = [Pointer(Arena.WEIGHTS, 256 * i) for i in range(len(case.arrays))]
+    held = case.placed(places)
+    assert [*held.first, *held.second] == places
+    assert held.second.out_scale == places[-1]
+    assert case.arrays[6] is case.constants.second.weight
+    assert held.second.weight == places[6]
+
+
 def test_batches_share_their_numbers():
     one, five = conv_task(batch=1), conv_task(batch=5)
     assert cases.case(one) is cases.case(five)
@@ -192,9 +203,9 @@ def test_batches_share_their_numbers():
 
 
 def pace(task):
-    """Every tile has a time of its own, and early starts help."""
+    """Every tile has a time of its own, and programmatic dependent launch helps."""
     times = {task.dry_step(choice).kernel: 1e-5 + 1e-7 * i for i, choice in enumerate(reversed(task.candidates()))}
-    return lambda step: times[step.kernel] * (0.9 if step.early else 1.0)
+    return lambda step: times[step.kernel] * (0.9 if step.programmatic else 1.0)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -206,7 +217,7 @@ def test_the_fastest_wins(precision, batch):
     (finding,) = run(task, device)
     assert finding.wrong == []
     tried = search.shortlist(task, 6)
-    fastest = min((replace(choice, early=True) for choice in tried), key=lambda c: seconds(task.dry_step(c)))
+    fastest = min((replace(choice, programmatic=True) for choice in tried), key=lambda c: seconds(task.dry_step(c)))
     assert finding.timings[0].entry == fastest.entry
     assert finding.timings[0].seconds == pytest.approx(seconds(task.dry_step(fastest)))
     assert search.tiles([finding]) == {task.key: fastest.entry}

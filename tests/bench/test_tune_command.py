@@ -69,7 +69,7 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     facts = replace(H200, tuned=table)
     for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 32, 32)])):
         choice = task.kernels.choose(task.problem, facts)
-        assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.early).entry
+        assert {**table[task.key]} == conv_wgmma.Choice(choice.tile, choice.programmatic).entry
     made = json.loads(tile_tables.own_path(H200.name, tmp_path / "cache").read_text())["made"]
     assert made["device"]["name"] == H200.name
     assert "tuned" not in made["device"]

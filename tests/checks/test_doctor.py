@@ -132,9 +132,8 @@ def test_health_is_that_of_the_device_that_is_used():
 
 
 def test_memory_and_cores_are_what_a_container_may_use(tmp_path, monkeypatch):
-    limit = tmp_path / "memory.max"
-    limit.write_text(f"{1 << 30}\n")
-    monkeypatch.setattr(platforms, "_CGROUP_LIMITS", (limit,))
+    (tmp_path / "memory.max").write_text(f"{1 << 30}\n")
+    monkeypatch.setattr(platforms, "_CGROUPS", tmp_path)
     monkeypatch.setattr(doctor, "usable_cores", lambda: 3)
     monkeypatch.setattr(doctor, "try_device_apart", lambda _: Trial("cpu", "cpu"))
     machine = doctor.survey()

@@ -186,9 +186,9 @@ def test_an_engine_that_does_not_store_what_is_read_is_refused(model, monkeypatc
     from vgg16gpu.pictures.inputs import NamedInput
 
     with Engine(model, device="cpu", keep_values=True) as engine:
-        kept = engine.read_values
+        kept = engine.kept_values
         name = engine.graph.input.name
-        monkeypatch.setattr(engine, "read_values", lambda: (found for found in kept() if found[0][-1] != name))
+        monkeypatch.setattr(engine, "kept_values", lambda: [found for found in kept() if found[0][-1] != name])
         with pytest.raises(InputError, match=f"does not store {name}; build it with kernels='ffma'"):
             calibrate(engine, [NamedInput("one", heldout()[1][0])])
 

@@ -145,10 +145,12 @@ def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
     crops = np.stack([np.asarray(Image.open(name))[2:34, 2:34] for name in names])
     expected = Oracle(narrow).scores(normalise(crops, IMAGENET_MEAN, IMAGENET_STD))
     with np.load(tmp_path / "scores.npz") as archive:
-        assert archive["names"].tolist() == names
-        np.testing.assert_allclose(archive["scores"], expected, atol=1e-5 * np.abs(expected).max())
+        assert archive["names"].tolist() == sorted([*names, str(folder / "03x.jpg"), str(folder / "99.png")])
+        is_read = np.isin(archive["names"], names)
+        assert np.isnan(archive["scores"][~is_read]).all()
+        np.testing.assert_allclose(archive["scores"][is_read], expected, atol=1e-5 * np.abs(expected).max())
     rates = report["rates"]
-    assert rates["decode_processes"] == (1 if workers == 1 else 0) or workers is None
+    assert rates["decode_threads"] == 1 or workers != 1
     assert rates["decode_images_per_s"] > 0
     assert rates["engine_images_per_s"] == pytest.approx(batch / report["timings"]["steady_run_s"])
 
@@ -156,10 +158,11 @@ def test_a_folder_with_broken_images(narrow, folder, tmp_path, workers, batch):
 def test_rates_are_shown_for_several_images(narrow, folder, tmp_path):
     two = [folder / "00.png", folder / "01.png"]
     assert re.search(
-        r"Rates: decoding [\d,]+ images/s \(this process\), engine [\d,]+ images/s \(batch 1, host to host\)",
+        r"Rates: [\d,]+ inputs/s; alone, decoding [\d,]+ images/s \(\d+ threads?\), engine [\d,]+ images/s "
+        r"\(batch 2, host to host\)",
         run(*two, "--model", narrow).stdout,
     )
-    assert "(1 processes), engine" in run(*two, "--model", narrow, "--workers", 1).stdout
+    assert "(1 thread), engine" in run(*two, "--model", narrow, "--workers", 1).stdout
     assert "Rates" not in run(two[0], "--model", narrow).stdout
     np.save(tmp_path / "numbers.npy", np.zeros((2, 3, 32, 32), np.float32))
     assert "Rates" not in run(tmp_path / "numbers.npy", "--model", narrow, "--workers", 3).stdout
@@ -170,7 +173,7 @@ def test_nothing_but_broken_images_is_one_line(narrow, folder):
     result = CliRunner().invoke(cli, list(map(str, arguments)))
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert re.search(r"03x.jpg' is not a readable image.*\(1 other images cannot be read either\)", result.stderr)
+    assert re.search(r"03x.jpg' is not a readable image.*\(1 other inputs cannot be read either\)", result.stderr)
     assert result.stderr.count("\n") == 1
 
 

@@ -11,6 +11,8 @@ from vgg16gpu.cli import cli
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import CLASSES, REASONS, print_summary
+from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.io.answers import Answers
 from vgg16gpu.zoo.digits import heldout
 
 
@@ -47,7 +49,7 @@ def test_many_inputs_are_summed_up(folder):
     assert len(lines) < 30
     errors = result.stderr.splitlines()
     assert len(errors) == MANY + 1
-    assert "5 other images cannot be read either" in errors[-1]
+    assert "5 other inputs cannot be read either" in errors[-1]
     assert len(report["inputs"]) == 21
     assert len(report["unreadable"]) == 25
 
@@ -64,16 +66,22 @@ def test_a_handful_is_a_table_without_being_asked(folder):
     assert "answered" not in text
 
 
-def item(name, index, probability, problem=""):
-    top = [{"index": index, "label": f"label {index}", "score": 1.0, "probability": probability}]
-    return {"name": name, "top": [] if problem else top, "problem": problem}
+def answers(count, best, probability, errors, unread=()):
+    """Inputs f0, f1, ... with one rank each."""
+    names = [f"f{n}" for n in range(count)]
+    ranks = np.array(best).reshape(count, 1), np.array(probability, np.float64).reshape(count, 1)
+    return Answers(names, errors, np.zeros((count, 15), np.float32), *ranks, (), frozenset(unread))
 
 
 def test_reasons_and_classes_are_counted_and_cut(capsys):
-    inputs = [item(str(n), n % 15, 0.5 + 0.01 * (n % 15)) for n in range(100)]
-    inputs += [item("bad", 0, 0.0, "scores are NaN")] * 3
-    unreadable = [{"name": f"f{n}", "problem": f"'f{n}' is broken in way {n % 7}"} for n in range(21)]
-    print_summary(console(), {"inputs": inputs, "unreadable": unreadable})
+    tally = Tally([f"label {n}" for n in range(15)], MANY)
+    found = [n % 15 for n in range(100)]
+    tally.add(answers(100, found, [0.5 + 0.01 * n for n in found], [""] * 100))
+    tally.add(answers(3, [-1] * 3, [np.nan] * 3, ["scores are NaN"] * 3))
+    broken = [f"'f{n}' is broken in way {n % 7}" for n in range(21)]
+    tally.add(answers(21, [-1] * 21, [np.nan] * 21, broken, range(21)))
+    assert len(tally.inputs) == MANY  # memory does not grow with the number of inputs
+    print_summary(console(), tally)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "124 inputs: 100 answered, 3 without an answer, 21 not read"
     reasons = [line.strip() for line in lines if line.startswith("  ")]

@@ -220,6 +220,12 @@ def test_the_tolerance_counts(narrow):
     report, code = bench("--model", narrow, "--tolerance", "1e-12")
     assert code == 1
     assert report["inputs_passed"] < 10
+    assert (report["tolerance"], report["promised_tolerance"]) == (1e-12, 1e-5)
+    report, code = bench("--model", narrow)
+    assert (report["tolerance"], report["promised_tolerance"]) == (1e-5, 1e-5)
+    shown = " ".join(text("--model", narrow, "--tolerance", "0.5").stdout.split())
+    assert shown.count("--tolerance 0.5 in place of the promised 1e-05") == 2  # above the table and behind PASS
+    assert "in place" not in text("--model", narrow).stdout
 
 
 @DEVICES

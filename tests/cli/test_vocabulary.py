@@ -35,7 +35,7 @@ USERS = {  # which commands have it
     "--precision": ("infer", "testbench", "bench", "info", "tune"),
     "--batch": ("infer", "testbench", "bench", "info", "calibrate", "tune", "lab run"),
     "--size": (*ON_MODELS, "lab run", "lab profile", "model make", "model sample"),
-    "--outputs": ("infer", "info"),
+    "--outputs": ("infer", "testbench", "bench", "info"),
     "--model": (*ON_MODELS, "lab run", "model weights"),
 }
 PLACED = (*ON_MODELS[1:], "model weights")  # MODEL stands without --model, too

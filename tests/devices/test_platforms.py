@@ -22,12 +22,74 @@ def test_anything_else_gets_one_line(monkeypatch, system, machine):
         supported_machine()
 
 
-def test_memory_is_a_container_share_of_what_the_machine_has(monkeypatch, tmp_path):
-    limits = [tmp_path / name for name in ("memory.max", "memory.limit_in_bytes")]
-    monkeypatch.setattr(platforms, "_CGROUP_LIMITS", tuple(limits))
-    whole, free = platforms.machine_memory()
-    assert 0 < free <= whole
-    limits[0].write_text("max\n")
-    assert platforms.machine_memory()[0] == whole
-    limits[1].write_text(f"{1 << 20}\n")
-    assert platforms.machine_memory() == (1 << 20, 1 << 20)
+MB = 1 << 20
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A tree of control groups with these files, and in which of them this process is; the machine itself is real."""
+
+    def made(own="", **files):
+        for name, text in files.items():
+            path = tmp_path / "cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (tmp_path / "own").write_text(own)
+        monkeypatch.setattr(platforms, "_CGROUPS", tmp_path / "cgroup")
+        monkeypatch.setattr(platforms, "_OWN_CGROUPS", tmp_path / "own")
+        return platforms.machine_memory()
+
+    return made
+
+
+def of_machine(name):
+    with open("/proc/meminfo") as file:  # noqa: PTH123
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
+
+
+def close(free, expected):
+    """What others do meanwhile moves it."""
+    return abs(free - expected) < of_machine("MemTotal") / 4
+
+
+def test_memory_of_a_machine_without_limits(machine):
+    for files in ({}, {"memory.max": "max\n", "memory.current": f"{5 * MB}\n"}, {"memory.max": "what\n"}):
+        total, free = machine("0::/\n", **files)
+        assert total == of_machine("MemTotal")
+        assert close(free, of_machine("MemAvailable"))
+
+
+@pytest.mark.parametrize(
+    ("own", "group", "names"),
+    [
+        ("0::/\n", "", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/user/me\n", "user/me/", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/user/me\n", "user/", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "3:cpu:/other\n7:hugetlb,memory:/docker/abc\n",
+            "memory/docker/abc/",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+        ("", "memory/", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ],
+)
+def test_memory_is_what_a_container_has_left(machine, own, group, names):
+    """Its limit without what it uses, but for files that are only kept until somebody needs the room."""
+    limit, usage, cache = names
+    files = {f"{group}{limit}": f"{64 * MB}\n", f"{group}{usage}": f"{40 * MB}\n"}
+    assert machine(own, **files) == (64 * MB, 24 * MB)
+    files[f"{group}memory.stat"] = f"anon {16 * MB}\n{cache} {10 * MB}\nactive_file {MB}\n"
+    assert machine(own, **files) == (64 * MB, 34 * MB)
+    files[f"{group}{usage}"] = f"{90 * MB}\n"  # above the limit for a moment
+    assert machine(own, **files) == (64 * MB, 0)
+
+
+def test_every_group_around_a_process_holds(machine):
+    outer = {"a/memory.max": f"{100 * MB}\n", "a/memory.current": f"{95 * MB}\n"}
+    inner = {"a/b/memory.max": f"{50 * MB}\n", "a/b/memory.current": f"{10 * MB}\n"}
+    assert machine("0::/a/b\n", **outer, **inner) == (50 * MB, 5 * MB)
+
+
+def test_what_cannot_be_read_takes_nothing_away(machine):
+    assert machine("0::/gone\n", **{"memory.max": f"{MB}\n"}) == (MB, MB)
+    assert machine("no line of this kind\n", **{"memory.max": f"{MB}\n", "memory.current": "?"}) == (MB, MB)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.tune_device import H200
 from vgg16gpu.bench.tune.tasks import distinct, tasks, vgg_graph
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, Problem
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.devices import tile_tables
 from vgg16gpu.errors import ModelError
@@ -18,11 +18,11 @@ from vgg16gpu.program.values import Element
 from vgg16gpu.zoo.architecture import Vgg
 
 GPU = "NVIDIA H200"
-CONV = Problem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)
-FIRST = conv_first.Problem(8, 224, 224, 64, Element.F16)
-CHAIN = conv_first_two.Problem(8, 224, 224, Element.F16)
-GEMV = fc_wgmma.Problem(1, 4096, 25088, Element.F16)
-GEMM = fc_wgmma.Problem(128, 1000, 4096, Element.F16)
+CONV = ConvProblem(1, 28, 28, 256, 512, Element.F16, Element.F16, pool=False)
+FIRST = conv_first.FirstProblem(8, 224, 224, 64, Element.F16)
+CHAIN = conv_first_two.ChainProblem(8, 224, 224, Element.F16)
+GEMV = fc_wgmma.FcProblem(1, 4096, 25088, Element.F16)
+GEMM = fc_wgmma.FcProblem(128, 1000, 4096, Element.F16)
 OP_MODULES = [(conv_wgmma, CONV), (conv_first, FIRST), (conv_first_two, CHAIN), (fc_wgmma, GEMV), (fc_wgmma, GEMM)]
 
 
@@ -100,9 +100,9 @@ def test_a_table_that_cannot_be_written(tmp_path):
 def test_every_candidate_can_be_asked_for(ops, problem):
     for choice in ops.candidates(problem, H200.multiprocessors):
         found = ops.choose(problem, with_table({problem.key: choice.entry}))
-        assert (found.tile, found.early) == (choice.tile, choice.early)
+        assert (found.tile, found.programmatic) == (choice.tile, choice.programmatic)
         found = ops.choose(problem, with_table({problem.key: {**choice.entry, "early": 1 - choice.entry["early"]}}))
-        assert (found.tile, found.early) == (choice.tile, not choice.early)
+        assert (found.tile, found.programmatic) == (choice.tile, not choice.programmatic)
 
 
 @pytest.mark.parametrize(("ops", "problem"), OP_MODULES)
@@ -130,7 +130,7 @@ def test_an_entry_that_does_not_fit_is_ignored(ops, problem):
 
 def test_a_tile_of_another_problem_is_ignored():
     flat = LargeTile(4, flat_pitch=29)
-    entry = conv_wgmma.Choice(flat, early=True).entry
+    entry = conv_wgmma.Choice(flat, programmatic=True).entry
     assert conv_wgmma.choose(CONV, with_table({CONV.key: entry})).tile == flat
     wider = replace(CONV, height=30, width=30)
     assert conv_wgmma.choose(wider, with_table({wider.key: entry})) == conv_wgmma.choose(wider, H200)
@@ -147,7 +147,7 @@ def test_blocks_that_wait_for_each_other_are_all_resident():
 def test_the_gemm_of_a_long_sum_keeps_its_accuracy():
     long = replace(GEMM, length=25088)
     assert min(choice.tile.splits for choice in fc_wgmma.candidates(long, 132)) == 4  # 25088 / 8192
-    short = fc_wgmma.Choice(fc_wgmma.GemmTile(128, 64, 3), early=False).entry
+    short = fc_wgmma.Choice(fc_wgmma.GemmTile(128, 64, 3), programmatic=False).entry
     assert fc_wgmma.choose(long, with_table({long.key: short})) == fc_wgmma.choose(long, H200)
 
 
@@ -167,4 +167,4 @@ def test_shipped_tables_hold_for_vgg16(path, tmp_path):
     for task in distinct(tasks(vgg_graph(Vgg()), facts, ("fp32", "fp16", "bf16", "int8"), shapes)):
         if task.key in facts.tuned:
             choice = task.kernels.choose(task.problem, facts)
-            assert conv_wgmma.Choice(choice.tile, choice.early).entry == facts.tuned[task.key], task.key
+            assert conv_wgmma.Choice(choice.tile, choice.programmatic).entry == facts.tuned[task.key], task.key

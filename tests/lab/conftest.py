@@ -1,12 +1,12 @@
-"""For the tests of the lab's own machinery: a stand that measures little, and somebody's own kernels."""
+"""For the tests of the lab's own machinery: a rig that measures little, and somebody's own kernels."""
 
 import pytest
 
 from vgg16gpu.cli.lab import command
 from vgg16gpu.lab.figures.write import Drawn
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Effort
-from vgg16gpu.lab.measure.stand import Stand
-from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.own_variants import own_variants
 from vgg16gpu.lab.own.template import write_template
 from vgg16gpu.lab.variants import variants
 
@@ -42,8 +42,8 @@ def own(tmp_path):
 
 
 @pytest.fixture
-def stand(device):
+def rig(device):
     """Of all variants of the package."""
-    opened = Stand(device, variants(), LITTLE)
+    opened = BenchRig(device, variants(), LITTLE)
     yield opened
     opened.close()

@@ -30,7 +30,7 @@ def seconds(variant, problem, parameters):
     return 3e-6 + slowness * CEILINGS.floor(problem.flop, problem.nbytes)
 
 
-def stand():
+def rig():
     """As much of one as records ask for."""
     return SimpleNamespace(
         ceilings=CEILINGS,
@@ -46,14 +46,14 @@ def stand():
 def content(name, rows, choice):
     experiment = next(found for found in experiments() if found.name == name)
     with patch.object(record, "environment", return_value={"device": DEVICE}):
-        return record.content(experiment, rows, stand(), choice)
+        return record.content(experiment, rows, rig(), choice)
 
 
 def case_record(name, *, library=True, **options):
     """Of S1, S2 or S4; `library` False: cuDNN is not installed."""
     choice = Choice("cuda", **options)
     experiment = next(found for found in experiments() if found.name == name)
-    rows = [row_of(name, case, measurement(case, library), stand()) for case in experiment.cases(choice)]
+    rows = [row_of(name, case, measurement(case, library), rig()) for case in experiment.cases(choice)]
     return content(name, [*rows, *experiment.ratios(rows)], choice)
 
 
@@ -100,7 +100,7 @@ def network_record():
         for count in version.iterations:
             key = "S5", s5.TABLE, "244", version.method, f"iterations={count}"
             time = 4000.0 / 4**place
-            percent = None if version.method in s5.HOSTS else stand().percent(work, time / 1e3)
+            percent = None if version.method in s5.HOSTS else rig().percent(work, time / 1e3)
             measured = timed(time / 1e3)
             options = {"ours_percent": percent, "variant": version.variant, "problem": work, "measurement": measured}
             rows.append(Row(*key, time, published().get(key), **options))
@@ -124,7 +124,7 @@ def version_rows(table, batch, method, variant, head):
 def convolution(table, batch, method, parameter, layer, variant, parameters):
     problem = Shape().convolution(layer, batch)
     case = Case(table, str(batch), method, parameter, problem, variant, parameters, "total")
-    return row_of("S3", case, timed(seconds(variant, problem, parameters)), stand())
+    return row_of("S3", case, timed(seconds(variant, problem, parameters)), rig())
 
 
 def values(variant):

@@ -10,8 +10,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.lab.experiment import Case, CaseExperiment, Choice, find_row, ratio_row, with_own
 from vgg16gpu.lab.experiments import s1, s2
 from vgg16gpu.lab.experiments.record import check_folder, content, write
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu.lab.measure.measure import Measurement, Status
-from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Problem
 
 CASES = (
@@ -27,9 +27,9 @@ def small(cases=CASES, rounds=None):
 
 
 @pytest.fixture
-def rows(stand):
+def rows(rig):
     said = []
-    found = small().run(stand, Choice(), lambda *what: said.append(what))
+    found = small().run(rig, Choice(), lambda *what: said.append(what))
     assert said[0] == (0, 4, "compiling")
     assert said[4][2].startswith("stride 256")  # small ones first
     assert said[-1][:2] == (4, 4)
@@ -48,19 +48,19 @@ def test_rows_in_the_order_of_the_cases(rows):
     assert total.ours == pytest.approx(1e3 * total.measurement.seconds("total"))
 
 
-def test_the_published_number_of_rounds_with_full_alone(stand):
-    stand.effort = replace(stand.effort, seconds=60.0)  # the number ends it, on a slow machine too
+def test_the_published_number_of_rounds_with_full_alone(rig):
+    rig.effort = replace(rig.effort, seconds=60.0)  # the number ends it, on a slow machine too
     for choice, samples in ((Choice(), 3), (Choice(full=True), 9)):
-        row = small(CASES[1:2], rounds=9).run(stand, choice, lambda *_: None)[0]
+        row = small(CASES[1:2], rounds=9).run(rig, choice, lambda *_: None)[0]
         assert row.measurement.compute.warm.samples == samples
 
 
-def test_a_broken_device_is_told_in_the_rows(stand, monkeypatch):
+def test_a_broken_device_is_told_in_the_rows(rig, monkeypatch):
     def broken(*_):
         raise BrokenDeviceError("x broke the device")
 
-    monkeypatch.setattr(Stand, "measure", broken)
-    rows = small().run(stand, Choice(), lambda *_: None)
+    monkeypatch.setattr(BenchRig, "measure", broken)
+    rows = small().run(rig, Choice(), lambda *_: None)
     assert {row.status for row in rows} == {Status.FAILED}
     assert "x broke" in rows[0].remark
 
@@ -109,14 +109,14 @@ def test_own_variants_are_put_into_every_table(own):
     assert with_own(cases, (mine,)) == cases
 
 
-def test_record(stand, rows, tmp_path):
+def test_record(rig, rows, tmp_path):
     folder = tmp_path / "deep" / "results"
     check_folder(folder, ["S2"])
-    found = content(small(), rows, stand, Choice(quick=True))
+    found = content(small(), rows, rig, Choice(quick=True))
     table, whole = write(folder, "S2", found)
     assert sorted(path.name for path in folder.iterdir()) == ["S2.csv", "S2.json"]
     read = json.loads(whole.read_text())
-    assert read["environment"]["device"]["name"] == stand.device.facts.name
+    assert read["environment"]["device"]["name"] == rig.device.facts.name
     assert "commit" in read["environment"]
     assert read["ceilings"]["flop_per_s"] > 0
     assert read["empty_launch"]["p95_s"] >= read["empty_launch"]["median_s"] > 0

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu.lab.variants import variants
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -91,11 +91,11 @@ def test_own_kernels_beside_all_others(lab):
 
 
 def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch):
-    def breaks(stand, name, *_):
-        stand.broken = f"{name} broke the device"
-        raise BrokenDeviceError(stand.broken)
+    def breaks(rig, name, *_):
+        rig.broken = f"{name} broke the device"
+        raise BrokenDeviceError(rig.broken)
 
-    monkeypatch.setattr(Stand, "_measure", breaks)
+    monkeypatch.setattr(BenchRig, "_measure", breaks)
     result = lab("run", "S1", "S2", "--device", "cpu", "--quick", "--json", "--size", "32", "--strides", "1")
     assert "direct-published broke the device" in refused(result)
     rows = json.loads((tmp_path / "lab-results" / "S1.json").read_text())["rows"]
@@ -104,15 +104,15 @@ def test_a_broken_device_is_recorded_and_ends_the_run(lab, tmp_path, monkeypatch
 
 
 def test_what_was_right_before_the_device_broke_is_1(lab, monkeypatch):
-    measure = Stand._measure
+    measure = BenchRig._measure
 
-    def breaks_later(stand, name, *rest):
+    def breaks_later(rig, name, *rest):
         if name == "direct-rows":
-            stand.broken = f"{name} broke the device"
-            raise BrokenDeviceError(stand.broken)
-        return measure(stand, name, *rest)
+            rig.broken = f"{name} broke the device"
+            raise BrokenDeviceError(rig.broken)
+        return measure(rig, name, *rest)
 
-    monkeypatch.setattr(Stand, "_measure", breaks_later)
+    monkeypatch.setattr(BenchRig, "_measure", breaks_later)
     names = ("direct-chw", "direct-rows")
     result = lab("run", *names, "--device", "cpu", "--quick", "--json", "--size", "32", "--strides", "1")
     assert result.exit_code == 1, result.output

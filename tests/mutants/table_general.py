@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from tests.kernels.conv import test_conv_general
-from tests.kernels.general import test_elementwise, test_lrn, test_matmul, test_pool, test_rearrange, test_softmax
+from tests.kernels.general import (
+    test_elementwise,
+    test_lrn,
+    test_magnitudes,
+    test_matmul,
+    test_pool,
+    test_rearrange,
+    test_softmax,
+)
 from tests.mutants.mutant import Edit, Mutant
 
 MAPS = (2, 5, 3, 4)
@@ -221,4 +229,61 @@ SOFTMAX_POOL_LRN = (
     ),
 )
 
-GENERAL_MUTANTS = (*ELEMENTWISE_AND_REARRANGE, *MATMUL_AND_CONV, *SOFTMAX_POOL_LRN)
+# ---- magnitudes.cu
+
+MAGNITUDES = partial(test_magnitudes.test_shapes, shape=(2, 70, 13, 11))
+
+COUNTS = (
+    Mutant("padding channels counted", "magnitudes.cu", Edit("(C == CP || i % CP < C)", "true"), MAGNITUDES),
+    Mutant("signs counted", "magnitudes.cu", Edit("& 0x7fffffffu", "& 0xffffffffu"), MAGNITUDES),
+    Mutant(
+        "zeros of other threads lost",
+        "magnitudes.cu",
+        Edit("atomicAdd(&block_zeros, zeros);", "block_zeros = zeros;"),
+        test_magnitudes.test_after_a_relu,
+    ),
+    Mutant(
+        "magnitudes outside of the window lost",
+        "magnitudes.cu",
+        Edit("atomicAdd(out + bin, 1ull);", "continue;"),
+        test_magnitudes.test_magnitudes_of_every_size,
+    ),
+    Mutant(
+        "the largest of the first elements",
+        "magnitudes.cu",
+        Edit("      most = max(most, bits[k]);\n      const int", "      const int"),
+        partial(test_magnitudes.test_what_is_not_finite_is_seen, bad=float("inf")),
+    ),
+    Mutant(
+        "infinity in a bin behind the last",
+        "magnitudes.cu",
+        Edit("else if (bits[k] < INFINITE)", "else"),
+        partial(test_magnitudes.test_what_is_not_finite_is_seen, bad=float("inf")),
+    ),
+    Mutant("last elements lost", "magnitudes.cu", Edit("; i < count; i +=", "; i + step < count; i +="), MAGNITUDES),
+    Mutant(
+        "a window before its place is known",
+        "magnitudes.cu",
+        Edit("__syncthreads();  // the first", "// the first"),
+        MAGNITUDES,
+        order="7",
+    ),
+    Mutant(
+        "counts taken before all are there",
+        "magnitudes.cu",
+        Edit("__syncthreads();  // all elements", "// all elements"),
+        MAGNITUDES,
+        order="7",
+    ),
+    Mutant(
+        "counts of 32 bits",
+        "magnitudes.cu",
+        Edit(
+            "atomicAdd(out, static_cast<unsigned long long>(block_zeros))",
+            "atomicAdd(reinterpret_cast<unsigned*>(out), block_zeros)",
+        ),
+        test_magnitudes.test_counts_have_64_bits,
+    ),
+)
+
+GENERAL_MUTANTS = (*ELEMENTWISE_AND_REARRANGE, *MATMUL_AND_CONV, *SOFTMAX_POOL_LRN, *COUNTS)

@@ -13,10 +13,12 @@ from tests.kernels.layout import (
     test_pack,
     test_pack_blocks,
     test_preprocess,
+    test_resize,
     test_scales,
     test_transfer,
 )
 from tests.mutants.mutant import Edit, Mutant
+from vgg16gpu.compiler.lowering.layout.resize import PassOrder
 from vgg16gpu.program.values import Element
 
 taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros_behind)
@@ -178,5 +180,133 @@ ELEMENTS = (
         "scales.cu",
         Edit("correction / chosen", "1.f / chosen"),
         rows(shape=(5, 3, 9), folds=True),
+    ),
+)
+
+small = partial(partial, test_resize.test_small_pictures, channels=3)
+CROPPED = partial(test_resize.test_a_batch_of_every_kind, channels=1, crop=True, interpolation="nearest")
+STEEP = partial(
+    test_resize.test_the_passes_in_the_order_of_every_version, interpolation="bilinear", order=PassOrder.STEEP
+)
+
+PICTURES = (
+    Mutant("sums cut, not rounded", "resize.cu", Edit("HALF = 1 <<", "HALF = 0 <<"), small(interpolation="bilinear")),
+    Mutant(
+        "sums below zero not clipped",
+        "resize.cu",
+        Edit("min(max(v >> PRECISION, 0), 255)", "min(v >> PRECISION, 255)"),
+        small(interpolation="bicubic"),
+    ),
+    Mutant(
+        "sums above 255 not clipped",
+        "resize.cu",
+        Edit("min(max(v >> PRECISION, 0), 255)", "max(v >> PRECISION, 0)"),
+        small(interpolation="bicubic"),
+    ),
+    Mutant(
+        "a filter as narrow as if nothing shrank",
+        "resize.cu",
+        Edit("scale < 1.0 ? 1.0 : scale,", "1.0,"),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "a filter as wide as the result's pixels",
+        "resize.cu",
+        Edit("scale < 1.0 ? 1.0 : scale,", "scale,"),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "weights that do not add up to one",
+        "resize.cu",
+        Edit("if (sum != 0.0) v /= sum;", ""),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "weights below zero rounded the other way",
+        "resize.cu",
+        Edit("v < 0 ? v - 0.5 : v + 0.5", "v + 0.5"),
+        small(interpolation="bicubic"),
+    ),
+    Mutant("another cubic", "resize.cu", Edit("(1.5 * x - 2.5)", "(1.25 * x - 2.25)"), small(interpolation="bicubic")),
+    Mutant(
+        "weights of half a pixel beside",
+        "resize.cu",
+        Edit(
+            "double v = filter(interpolation, (t + first - center + 0.5)",
+            "double v = filter(interpolation, (t + first - center)",
+        ),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "nearest by a product",
+        "resize.cu",
+        Edit("for (int k = 0; k < place; k++) position += step;", "position = (place + 0.5) * step;"),
+        partial(test_resize.test_sizes_of_networks, size=(7, 96), interpolation="nearest"),
+    ),
+    Mutant("crop at the top", "resize.cu", Edit("is_row ? p.top : p.left", "is_row ? 0 : p.left"), CROPPED),
+    Mutant("crop at the left", "resize.cu", Edit("is_row ? p.top : p.left", "is_row ? p.top : 0"), CROPPED),
+    Mutant("passes in one order", "resize.cu", Edit("if (p.down_first)", "if (false)"), STEEP),
+    Mutant("passes in the other order", "resize.cu", Edit("if (p.down_first)", "if (true)"), STEEP),
+    Mutant(
+        "a chunk overwritten while it is read",
+        "resize.cu",
+        Edit("__syncthreads();  // the chunk before", "// the chunk before"),
+        small(interpolation="bilinear"),
+        order="7",
+    ),
+    Mutant(
+        "a chunk read while it is written",
+        "resize.cu",
+        Edit("__syncthreads();  // this one", "// this one"),
+        small(interpolation="bilinear"),
+        order="7",
+    ),
+    Mutant(
+        "taps of earlier chunks added again",
+        "resize.cu",
+        Edit("static_cast<long long>(first - taps.first) * size", "0"),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "the first row of a chunk for all",
+        "resize.cu",
+        Edit("return {first - start, count,", "return {0, count,"),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "four rows alike",
+        "resize.cu",
+        Edit("apart[k] = min(k, length - 1 - r) * pitch;", "apart[k] = 0 * pitch;"),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "columns of a chunk from the picture's first on",
+        "resize.cu",
+        Edit("inp + start * CHANNELS", "inp"),
+        STEEP,
+    ),
+    Mutant(
+        "rows of a chunk from the picture's first on",
+        "resize.cu",
+        Edit("inp + static_cast<long long>(start) * pitch", "inp"),
+        small(interpolation="bilinear"),
+    ),
+    Mutant(
+        "channels never turned",
+        "resize.cu",
+        Edit("reverse ? sum[CHANNELS - 1 - c] : sum[c]", "sum[c]"),
+        partial(test_resize.test_sizes_of_networks, size=(33, 31), interpolation="bilinear"),
+    ),
+    Mutant(
+        "channels of fitted pictures turned",
+        "resize.cu",
+        Edit("const bool reverse = p.reverse;", "const bool reverse = true;"),
+        partial(test_resize.test_a_picture_that_fits_already_stays_as_it_is, crop=True, interpolation="bilinear"),
+    ),
+    Mutant(
+        "pictures in the order of the table",
+        "resize.cu",
+        Edit("static_cast<long long>(p.n) * H", "static_cast<long long>(blockIdx.z) * H"),
+        partial(test_resize.test_a_batch_that_is_not_full, count=3),
     ),
 )

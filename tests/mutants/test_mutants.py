@@ -17,6 +17,7 @@ from tests.mutants.table import GPU_OVERRUN, GPU_RACE, OVERRUN, RACE
 from tests.mutants.table import MUTANTS as FFMA_MUTANTS
 from tests.mutants.table_general import GENERAL_MUTANTS
 from tests.mutants.table_mma import MMA_MUTANTS
+from tests.sanitize import gpu as sanitize_gpu
 from vgg16gpu.devices import kernel_source
 from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.devices.cpu.device import CpuDevice
@@ -132,8 +133,6 @@ def test_a_fault_is_reported_with_its_line(sanitizer: Sanitizer, mutant: Mutant,
     ids=["memcheck", "racecheck"],
 )
 def test_a_fault_is_reported_on_the_gpu(tool: str, mutant: Mutant, message: str, tmp_path: Path) -> None:
-    import sanitize_gpu  # of tools/
-
     sanitizer = sanitize_gpu.find_sanitizer()
     assert sanitizer, "compute-sanitizer is not installed: it comes with the CUDA toolkit"
     done = run_with(

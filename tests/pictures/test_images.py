@@ -1,15 +1,18 @@
 """pictures/images.py: the documented preprocessing, and what Pillow leaves to the caller."""
 
 import io
+import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.support.picture_files import encoded, every_kind, pixels
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.images import load_image, resized_shape
+from vgg16gpu.io.preprocessing import Preprocess, resized_shape
+from vgg16gpu.pictures.images import check_fit, check_target, decode, decode_by_pillow, fit, fitted, load_image
 
 
 def picture(height, width, seed=0):
@@ -179,3 +182,137 @@ def test_wrong_channels_strips_and_bombs_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(InputError, match=r"a\.png.*decompression bomb"):
         load_image(path, 3, 32, 32)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", sorted(every_kind()))
+def test_every_kind_is_what_pillow_opens(name, channels):
+    """Upright, 8 bits a channel, without transparency, the first frame: also where no ending says so."""
+    data = every_kind()[name]
+    found = decode(data, name, channels)
+    assert found.dtype == np.uint8
+    assert found.flags.c_contiguous
+    with Image.open(io.BytesIO(data)) as file:
+        if name.startswith("deep"):
+            expected = np.round(np.asarray(file, np.float64) / 257)[:, :, np.newaxis].repeat(channels, 2)
+        else:
+            upright = file.transpose(Image.Transpose.ROTATE_270) if name == "turned.jpg" else file
+            upright = upright.convert("RGBA") if "transparency" in upright.info else upright
+            expected = np.asarray(upright.convert("RGB" if channels == 3 else "L")).reshape(*found.shape)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(decode_by_pillow(data, name, channels), expected)
+
+
+def test_a_picture_can_be_decoded_and_fitted_apart(tmp_path):
+    array = pixels(90, 121)
+    preprocess = Preprocess.named("torchvision").in_order("bgr")
+    expected = load_image(saved(tmp_path, array), 3, 32, 40, preprocess)
+    np.testing.assert_array_equal(fit(Image.fromarray(array), 32, 40, preprocess, "a.png"), expected)
+    data = encoded(array, "PNG")
+    np.testing.assert_array_equal(decode(data, "a.png", 3), array)
+    np.testing.assert_array_equal(fitted(data, "a.png", 3, 32, 40, preprocess), expected)
+
+
+def test_many_threads_decode_what_one_does():
+    files = [data for data in every_kind().values() for _ in range(10)]
+    preprocess = Preprocess.named("unit")
+
+    def work(data):
+        return fitted(data, "a", 3, 16, 16, preprocess)
+
+    expected = [work(data) for data in files]
+    with ThreadPoolExecutor(8) as pool:
+        for one, other in zip(pool.map(work, files), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_pictures_that_pillow_warns_of_are_read_in_silence(monkeypatch):
+    """And filters of warnings, which all threads share, are not touched."""
+    filters = list(warnings.filters)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 24 * 32 - 1)
+    for name, data in every_kind().items():
+        if ".tif" not in name:  # these warn once more, where nobody can keep them from it
+            assert decode(data, name, 3).shape[2] == 3
+    assert warnings.filters == filters
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert decode(every_kind()["colour.png"], "a.png", 3).shape == (24, 32, 3)
+
+
+def test_warnings_as_errors_are_told_of():
+    """Where a user wants that: Pillow warns of damaged metadata."""
+    turned = every_kind()["turned.jpg"]
+    place = turned.index(b"\x12\x01\x03\0\1\0\0\0")
+    damaged = turned[: place + 4] + b"\xff\xff\0\0" + turned[place + 8 :]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match=r"'a\.jpg' is not a readable image: .*; convert it"):
+            decode(damaged, "a.jpg", 3)
+        warnings.simplefilter("ignore")
+        assert decode(damaged, "a.jpg", 3).shape == (24, 32, 3)
+
+
+@pytest.mark.parametrize(
+    "content", [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", b"P6 1 1 255\nabc", b"P1\n1 1\n0"]
+)
+def test_formats_that_are_no_photographs_are_not_tried(content):
+    """Pillow would run a program for the first."""
+    with pytest.raises(
+        InputError, match=r"'a\.png' is not a readable image: its content is none of JPEG, .*AVIF; conv"
+    ):
+        decode(content, "a.png", 3)
+
+
+def test_reasons_are_for_people():
+    for content, reason in {
+        b"": "it is empty",
+        b"GIF89a": "its header is damaged or cut short",
+        every_kind()["colour.png"][:20]: "Truncated File Read",
+        every_kind()["colour.jpg"][:-20]: r"image file is truncated \(\d+ bytes not processed\)",
+    }.items():
+        with pytest.raises(InputError, match=f"^'a' is not a readable image: {reason}; convert it to .png or .jpg$"):
+            decode(content, "a", 3)
+
+
+def test_a_pillow_without_avif_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.AvifImagePlugin", None)
+    with pytest.raises(InputError, match=r"'a' is not a readable image: .*AvifImagePlugin"):
+        decode(b"\0\0\0\x1cftypavif\0\0\0\0avif", "a", 3)
+
+
+def test_want_of_memory_is_told_of(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", fail)
+    with pytest.raises(InputError, match="'a' is not a readable image: MemoryError"):
+        fit(Image.new("RGB", (9, 9)), 4, 4, Preprocess.named("unit"), "a")
+
+
+def test_what_no_picture_can_become():
+    for channels in (0, 2, 4):
+        with pytest.raises(InputError, match=f"'a' is an image, and the model takes {channels} channels"):
+            check_target("a", channels, 8, 8)
+    with pytest.raises(InputError, match="smaller --size"):
+        check_target("a", 3, 20_000, 20_000)
+    check_target("a", 1, 8, 8)
+
+
+def test_what_cannot_be_fitted_is_known_from_its_size():
+    crop, stretch = Preprocess.named("torchvision"), Preprocess.named("unit")
+    check_fit(100, 1, (8, 8), crop, "a")
+    check_fit(101, 1, (8, 8), stretch, "a")
+    for height, width in ((101, 1), (1, 101)):
+        with pytest.raises(InputError, match=f"'a' is {width}x{height} pixels, a strip"):
+            check_fit(height, width, (8, 8), crop, "a")
+    with pytest.raises(InputError, match=r"'a' would have to be resized to \d+x\d+ pixels .* smaller --size"):
+        check_fit(90, 1, (2048, 2048), crop, "a")
+
+
+def test_want_of_memory_for_the_pixels_is_told_of(monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", fail)
+    monkeypatch.setattr(Image.core, "new", fail)
+    with pytest.raises(InputError, match="'a' is not a readable image: MemoryError"):
+        decode(every_kind()["colour.jpg"], "a", 3)

@@ -1,6 +1,7 @@
 """pictures/inputs.py: every accepted form, and one line for everything else."""
 
 import io
+import os
 import sys
 
 import numpy as np
@@ -9,7 +10,9 @@ from PIL import Image
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.inputs import InputSpec, batched, expand_paths, read_inputs
+from vgg16gpu.pictures.images import load_image
+from vgg16gpu.pictures.inputs import InputSpec, batched, expand_paths, listed, samples
+from vgg16gpu.pictures.reading import read_inputs
 
 SHAPE = (3, 4, 5)
 SPEC = InputSpec(SHAPE, open_size=True, nonfinite_advice="give --some-option")
@@ -101,6 +104,44 @@ def test_folder_is_sorted_and_images_only(tmp_path):
     names = [item.name.rsplit("/", 1)[1] for item in read(tmp_path)]
     assert names == ["a.JPG", "b.png", "c.bmp", "d.webp"]
     assert len(expand_paths([tmp_path, "-", tmp_path / "b.png"])) == 6
+    Image.fromarray(PIXELS[0]).save(tmp_path / "sub.png" / "e.gif")
+    assert read(tmp_path)[4].name == str(tmp_path / "sub.png" / "e.gif")
+
+
+@pytest.mark.parametrize(("names", "level"), [((".a", ".b"), "INFO"), ((".a", "notes.txt"), "WARNING"), ((), None)])
+def test_what_folders_hold_besides_is_logged(tmp_path, caplog, names, level):
+    Image.fromarray(PIXELS[0]).save(tmp_path / "a.png")
+    for name in names:
+        (tmp_path / name).write_text("hello")
+    caplog.set_level("INFO", "vgg16gpu")
+    assert listed([tmp_path]).files == (str(tmp_path / "a.png"),)
+    assert [record.levelname for record in caplog.records] == ([level] if level else [])
+    assert all("2 files left out: " in record.message for record in caplog.records)
+
+
+def test_a_picture_is_one_whatever_its_ending(tmp_path):
+    for name in ("a.txt", "b.npy", "c.npz", "d", "e.bin"):
+        Image.fromarray(PIXELS[0]).save(tmp_path / name, "PNG")
+        (item,) = read(tmp_path / name)
+        np.testing.assert_array_equal(item.array, load_image(tmp_path / name, *SHAPE))
+
+
+def test_samples_of_one_file_of_numbers(tmp_path):
+    np.save(tmp_path / "a.npy", FLOATS)
+    names, arrays = zip(*samples(str(tmp_path / "a.npy"), SPEC), strict=True)
+    assert names == (f"{tmp_path}/a.npy[0]", f"{tmp_path}/a.npy[1]")
+    np.testing.assert_array_equal(arrays, FLOATS)
+    np.save(tmp_path / "a.npy", np.full(SHAPE, np.nan, np.float32))
+    with pytest.raises(InputError, match="give --some-option"):
+        next(samples(str(tmp_path / "a.npy"), SPEC))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.npy", "a.npz"])
+def test_nobody_waits_for_a_pipe(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=f"{name}' is a pipe"):
+        next(samples(str(tmp_path / name), SPEC))
+    assert "is a pipe" in refusal(tmp_path / name)
 
 
 def test_inputs_are_read_one_by_one(tmp_path):

@@ -21,4 +21,4 @@ def no_pictures():
 
 @pytest.fixture(scope="session")
 def full(folder):
-    return page(find_results(folder))
+    return page(find_results([folder]))

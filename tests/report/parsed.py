@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = ("img", "meta")
+VOID = ("img", "meta", "wbr")
 
 
 class Page(HTMLParser):

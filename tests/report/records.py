@@ -32,7 +32,12 @@ CEILINGS = {
     "description": "made up",
     "tensor_flop_per_s": {"fp32": 3.3e14, "int8": 2e15},
 }
-LAYERS = (("input", 0, 4000), ("conv 3x3 3->64", 3.7e9, 16e6), ("conv 3x3 64->64", 3.8e9, 16e6), ("gemm", 2e8, 4e8))
+LAYERS = (
+    ("input", 0, 4000, "made_up<1,2>"),
+    ("conv 3x3 3->64", 3.7e9, 16e6, "conv_first<3,0,3,80>"),
+    ("conv 3x3 64->64", 3.8e9, 16e6, "conv_wgmma<3,0>"),
+    ("gemm", 2e8, 4e8, "gemv<1>"),
+)
 
 
 def bench():
@@ -80,11 +85,11 @@ def measured(precision, name, factor):
     }
 
 
-def layer(label, flop, nbytes):
+def layer(label, flop, nbytes, kernel):
     seconds = 2e-5
     return {
         "label": label,
-        "kernel": "made_up<1>",
+        "kernel": kernel,
         "median_s": seconds,
         "floor_s": 1e-5,
         "flop": flop,
@@ -177,7 +182,8 @@ def others():
 def lab():
     """S1 on two sizes, by its name."""
     found = figure_records.case_record("S1", sizes=(63, 511))
-    return {**found, "environment": ENVIRONMENT}
+    rows = [{**row, "variant": "direct-rows" if row["method"] == "direct" else ""} for row in found["rows"]]
+    return {**found, "environment": ENVIRONMENT, "rows": rows}
 
 
 def usage():

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from tests.report.records import ladder
 from vgg16gpu.cli import cli
 from vgg16gpu.report import folder as folders
 
@@ -20,6 +21,7 @@ def test_it_writes_the_page(folder, full, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert path.read_bytes() == full.encode()
     assert f"Written: {path}, " in result.stdout
+    assert " of 11 records of yours: " in result.stdout
 
 
 def test_without_options_the_records_of_the_checkout_and_a_file_here(tmp_path, monkeypatch):
@@ -37,11 +39,29 @@ def test_installed_without_records_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "CHECKOUT", tmp_path / "nowhere")
     assert report().exit_code == 0
     assert "vgg16gpu ladder --output ladder.json" in (tmp_path / "vgg16gpu-report.html").read_text()
+    assert report("--package").exit_code == 2
+
+
+def test_records_of_ones_own_are_shown_instead(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "of the package's own " in report("--package").stdout
+    (tmp_path / "mine.json").write_text(json.dumps(ladder()))
+    result = report()
+    assert result.stdout.endswith("of 1 record of yours: mine.json\n")
+    assert "sums by thread 0" in (tmp_path / "vgg16gpu-report.html").read_text()
 
 
 def test_mistakes_are_one_line(tmp_path):
+    contents = {"page.html": "<p>", "list.json": "[1]", "deep.json": "[" * 100_000, "other.json": '{"experiment": 1}'}
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
     for arguments, words in (
-        (("--results", tmp_path / "nowhere"), "is no folder"),
+        (("--results", tmp_path / "nowhere"), "is no file and no folder"),
+        (("--results", tmp_path / "page.html"), "is no JSON"),
+        (("--results", tmp_path / "list.json"), "a JSON object is expected"),
+        (("--results", tmp_path / "deep.json"), "too deep"),
+        (("--results", tmp_path / "other.json"), "is no record that the page shows"),
+        (("--results", tmp_path, "--package"), "exclude each other"),
         (("--output", tmp_path / "no" / "page.html"), "does not exist"),
     ):
         result = report(*arguments)

@@ -23,7 +23,7 @@ def parsed(full):
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory):
-    return Page(page(find_results(tmp_path_factory.mktemp("empty"))))
+    return Page(page(find_results([tmp_path_factory.mktemp("empty")])))
 
 
 def test_tags_are_balanced(parsed, empty):
@@ -39,10 +39,36 @@ def test_the_parser_finds_faults():
 
 
 def test_ids_are_the_anchors_of_the_contents(parsed):
-    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    ids = [attributes["id"] for tag, attributes in parsed.elements if tag == "section"]
     links = [attributes["href"] for tag, attributes in parsed.elements if tag == "a"]
     assert ids == [section.name for section in SECTIONS]
-    assert links == [f"#{name}" for name in ids]
+    assert links[: len(ids)] == [f"#{name}" for name in ids]
+
+
+def test_every_link_leads_to_one_place_on_the_page(parsed):
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    links = {attributes["href"] for tag, attributes in parsed.elements if tag == "a"}
+    assert links <= {f"#{name}" for name in ids}
+    assert len(links) > len(SECTIONS)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("ladder-pixels.cu", "ladder/pixels.cu"),  # in the ladder's table
+        ("conv_wgmma.cu", "conv_wgmma&lt;3,<wbr>0&gt;"),  # a step of a benchmark
+        ("lab-direct_rows.cu", "direct"),  # a method of S1
+    ],
+)
+def test_names_of_kernels_lead_to_their_sources(full, source, shown):
+    assert f'<a href="#source-{source}">{shown}</a>' in full
+    assert full.count(f'<details id="source-{source}">') == 1
+
+
+def test_a_kernel_that_the_package_lacks_is_no_link(full):
+    assert "<td>made_up&lt;1,<wbr>2&gt;</td>" in full
+    assert "<td>made_up_f32</td>" in full
 
 
 def test_nothing_is_loaded_from_elsewhere(parsed, full):
@@ -108,10 +134,10 @@ def test_sections(parsed, section, parts):
         ("rooflines", "vgg16gpu bench --output"),
         ("lab", "vgg16gpu lab run all --output"),
         ("claims", "vgg16gpu lab run all --output"),
-        ("conformance", "python tools/conformance.py --output"),
+        ("conformance", "python -m tests.conformance.suite --output"),
         ("promises", "python -m pytest --record"),
-        ("promises", "python tools/fuzz.py"),
-        ("promises", "python tools/stress.py"),
+        ("promises", "python -m tests.fuzz.models"),
+        ("promises", "python -m tests.stress.promises"),
         ("promises", "vgg16gpu testbench --output"),
     ],
 )
@@ -134,7 +160,7 @@ def test_names_are_escaped(full, parsed):
 
 
 def test_the_same_records_give_the_same_page(folder, full):
-    assert page(find_results(folder)) == full
+    assert page(find_results([folder])) == full
 
 
 def test_every_kernel_is_there_once_and_whole(parsed, full):
@@ -161,7 +187,7 @@ def test_numbers_in_heads_of_tables_have_units(full):
         "gain measured",
         "batch",
     }
-    plain |= {"passed", "skipped", "failed", "files", "agree with onnxruntime", "bad verdicts"}
+    plain |= {"passed", "skipped", "failed", "files", "agree with another", "bad verdicts"}
     plain |= {"checks passed", "failures", "inputs passed", "worst error (of the largest score)", "allowed"}
     assert {head for head in heads if not re.search(units, head)} <= plain
     assert {"ours (ms)", "time (ms)", "images/s"} <= heads
@@ -195,7 +221,7 @@ def test_pictures_are_drawn(parsed):
 
 def test_without_matplotlib_a_line_says_so(folder):
     with without_matplotlib():
-        text = page(find_results(folder))
+        text = page(find_results([folder]))
     assert "<img" not in text
     assert text.count("matplotlib is not installed") >= 4
 
@@ -204,7 +230,7 @@ def test_recorded_pictures_are_taken(tmp_path):
     (tmp_path / "bench-a.json").write_text(json.dumps(bench()))
     (tmp_path / "chart-a.png").write_bytes(PIXEL)
     with without_matplotlib():
-        text = page(find_results(tmp_path))
+        text = page(find_results([tmp_path]))
     assert 'src="data:image/png;base64,iVBORw0KGgo="' in text
 
 
@@ -218,7 +244,7 @@ def test_ladders_and_experiments_of_folders_below(tmp_path):
         below.mkdir(parents=True)
         write(below, "S1", lab())
     (below / "ladder.json").write_text(json.dumps(ladder()))
-    text = page(find_results(tmp_path))
+    text = page(find_results([tmp_path]))
     found = Page(text)
     assert found.sections["lab"].count("Table methods") == 2
     assert found.sections["ladder"].count("sums by thread 0") == 1
@@ -230,10 +256,10 @@ def test_ladders_and_experiments_of_folders_below(tmp_path):
 def test_a_ladder_of_before_bounds_were_recorded(tmp_path):
     content = ladder()
     (tmp_path / "ladder.json").write_text(json.dumps(content))
-    assert "Error: as far as is allowed." in Page(page(find_results(tmp_path))).sections["ladder"]
+    assert "Error: as far as is allowed." in Page(page(find_results([tmp_path]))).sections["ladder"]
     del content["bounds"]
     (tmp_path / "ladder.json").write_text(json.dumps(content))
-    found = Page(page(find_results(tmp_path))).sections["ladder"]
+    found = Page(page(find_results([tmp_path]))).sections["ladder"]
     assert "sums by thread 0" in found
     assert "Error:" not in found
 
@@ -243,7 +269,7 @@ def test_two_records_of_one_ladder_are_not_judged(tmp_path):
     write(tmp_path, "S1", lab())
     for name in ("ladder-a", "ladder-b"):
         (tmp_path / f"{name}.json").write_text(json.dumps(ladder()))
-    found = Page(page(find_results(tmp_path)))
+    found = Page(page(find_results([tmp_path])))
     assert "Not judged: two records of ladder" in found.sections["claims"]
 
 
@@ -254,7 +280,7 @@ def test_broken_records_are_named(tmp_path, name, text):
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     with pytest.raises(InputError, match=re.escape(str(path))):
-        page(find_results(tmp_path))
+        page(find_results([tmp_path]))
 
 
 @pytest.mark.parametrize("name", others())
@@ -262,9 +288,9 @@ def test_records_of_another_version_are_named(tmp_path, name):
     content = {key: value for key, value in others()[name].items() if key != "environment"}
     (tmp_path / f"{name}.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="another version"):
-        page(find_results(tmp_path))
+        page(find_results([tmp_path]))
 
 
 def test_a_folder_that_is_none(tmp_path):
-    with pytest.raises(InputError, match="is no folder"):
-        find_results(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="is no file and no folder"):
+        find_results([tmp_path / "nowhere"])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.foreign_arrays import LANE, ByBoth, ByDlpack, ByInterface, FakeForeign, numbers
+from tests.support.foreign_arrays import STREAM, ByBoth, ByDlpack, ByInterface, FakeForeign, numbers
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import dlpack
@@ -109,7 +109,7 @@ def test_the_interface_names_the_stream(changes: Any, followed: list[int]) -> No
 def test_dlpack_makes_our_lane_wait_itself(make: Any) -> None:
     foreign, given = FakeForeign(), make(numbers(2, 3))
     view_of(given, foreign)
-    assert given.streams == [LANE]
+    assert given.streams == [STREAM]
     assert foreign.followed == []
 
 
@@ -200,9 +200,9 @@ def test_a_result_describes_itself() -> None:
     assert repr(y) == "DeviceArray(float32 (3, 4) on cuda:1)"
     with pytest.raises(TypeError, match=r"lies on the GPU; its numpy\(\) makes a copy"):
         np.asarray(y)
-    for wish in ({"copy": True}, {"dl_device": dlpack.CPU}):
+    for options in ({"copy": True}, {"dl_device": dlpack.CPU}):
         with pytest.raises(BufferError, match="stays on cuda:1"):
-            y.__dlpack__(**wish)
+            y.__dlpack__(**options)
 
 
 def test_a_result_is_an_input_again() -> None:

@@ -32,6 +32,19 @@ def test_the_same_bits_as_from_the_host(device: Device, model: Path, precision: 
         check_same(engine, x, Placed(engine.device, x), stream=1)
 
 
+def test_a_stream_takes_arrays_from_both_places_in_their_order(device: Device, model: Path) -> None:
+    with opened(model, device, batch=(1, 4)) as engine:
+        given = [images(count) for count in (2, 1, 5, 3)]
+        expected = [engine.run(x) for x in given]
+        items = [given[0], Placed(engine.device, given[1]), {"input": Placed(engine.device, given[2])}, given[3]]
+        for x, found, wanted in zip(given, engine.stream(items), expected, strict=True):
+            if isinstance(found, np.ndarray):
+                assert_same_bits(found, wanted)
+            else:
+                assert_same_bits(found.numpy(), wanted)
+                assert found.shape[0] == len(x)
+
+
 def test_counters(device: Device, model: Path) -> None:
     with opened(model, device, batch=(1, 4)) as engine:
         given = [Placed(engine.device, images(count)) for count in (1, 5)]

@@ -18,7 +18,7 @@ from vgg16gpu.checks.accuracy import assert_close
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Graph, GraphInput, Identity, Op
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places
+from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Lowering, NoWeights, Places, no_weights
 from vgg16gpu.compiler.lowering.layout import convert
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner import selection
@@ -42,8 +42,8 @@ def graph(outputs: tuple[str, ...] = ("scores",)) -> Graph:
 
 
 def plan_for(device: Device, *batches: int, **options: Any) -> Plan:
-    wish = PlanOptions(kernels="ffma", **options)
-    return make_plan(graph(), device.facts, [(batch, 3, 6, 6) for batch in batches], wish)
+    chosen = PlanOptions(kernels="ffma", **options)
+    return make_plan(graph(), device.facts, [(batch, 3, 6, 6) for batch in batches], chosen)
 
 
 def images(count: int) -> Array:
@@ -191,16 +191,16 @@ def test_stored_numbers_are_decoded(element: Element) -> None:
 # ---- Scales and second pass, with a copy in the place of a tensor core: it only passes its input through float16
 
 
-def through_float16(element: Element) -> Callable[[Op], tuple[Lowering, ...]]:
+def through_float16(element: Element) -> Callable[[Op], tuple[AnyLowering, ...]]:
     """Lowerings of which Identity takes `element` and gives float32."""
 
-    def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
-        del layer, constants
+    def steps(layer: Layer[Identity], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+        del layer, held
         return (convert.convert(x, y, places.maxima),)
 
-    copy = Lowering(Identity, steps, family="mma", takes=lambda _: (element,))
+    copy = Lowering(Identity, steps, no_weights, family="mma", takes=lambda _: (element,))
 
-    def lowerings(op: Op) -> tuple[Lowering, ...]:
+    def lowerings(op: Op) -> tuple[AnyLowering, ...]:
         exact = tuple(lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
         return (copy, *exact) if isinstance(op, Identity) else exact
 

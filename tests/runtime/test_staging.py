@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from tests.support.stream_items import PARTS, items
-from vgg16gpu.devices.base import Lane
+from vgg16gpu.devices.base import Stream
 from vgg16gpu.devices.staging import MIN_NBYTES, THREADS, Stager
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.runtime.batcher import Item, cut, flow
-from vgg16gpu.runtime.double_buffer import DEPTH, Pipeline, Port, Span
+from vgg16gpu.runtime.double_buffer import DEPTH, Pipeline
+from vgg16gpu.runtime.frames import Port, Span
 from vgg16gpu.runtime.outputs import Results
 
 
@@ -92,11 +93,11 @@ def test_staging_raises_what_a_thread_raises() -> None:
 
 
 class LateDevice:
-    """Lanes whose work is done only when somebody waits, each time the next piece of a lane that chance picks."""
+    """Streams whose work is done only when somebody waits, each time the next piece of a stream that chance picks."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._lanes: dict[Lane, deque[Callable[[], bool]]] = {lane: deque() for lane in Lane}
+        self._streams: dict[Stream, deque[Callable[[], bool]]] = {stream: deque() for stream in Stream}
         self._recorded: list[int] = []
         self._reached: list[int] = []
         self.memory: dict[int, Any] = {}
@@ -111,47 +112,57 @@ class LateDevice:
     def pinned(self, nbytes: int) -> Any:
         return np.full(nbytes, 0xDD, np.uint8)
 
-    def copy_in(self, address: int, source: Any, lane: Lane) -> None:
-        self.enqueue(lane, lambda: np.copyto(self.memory[address][: source.size], source))
+    def unpin(self, buffer: Any) -> None:
+        pass
 
-    def copy_out(self, target: Any, address: int, lane: Lane) -> None:
-        self.enqueue(lane, lambda: np.copyto(target, self.memory[address][: target.size]))
+    def zero(self, address: int, nbytes: int) -> None:
+        self.enqueue(Stream.COMPUTE, lambda: self.memory[address][:nbytes].fill(0))
+
+    def synchronize(self) -> None:
+        while self._streams[Stream.COMPUTE]:
+            self._do_something()
+
+    def copy_in(self, address: int, source: Any, stream: Stream) -> None:
+        self.enqueue(stream, lambda: np.copyto(self.memory[address][: source.size], source))
+
+    def copy_out(self, target: Any, address: int, stream: Stream) -> None:
+        self.enqueue(stream, lambda: np.copyto(target, self.memory[address][: target.size]))
 
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
-        self.enqueue(Lane.COMPUTE, lambda: np.copyto(self.memory[target][:nbytes], self.memory[source][:nbytes]))
+        self.enqueue(Stream.COMPUTE, lambda: np.copyto(self.memory[target][:nbytes], self.memory[source][:nbytes]))
 
     def event(self) -> int:
         self._recorded.append(0)
         self._reached.append(0)
         return len(self._recorded) - 1
 
-    def record(self, event: int, lane: Lane) -> None:
+    def record(self, event: int, stream: Stream) -> None:
         self._recorded[event] += 1
-        self.enqueue(lane, partial(self._reached.__setitem__, event, self._recorded[event]))
+        self.enqueue(stream, partial(self._reached.__setitem__, event, self._recorded[event]))
 
-    def follow(self, lane: Lane, event: int) -> None:
-        self._lanes[lane].append(partial(self._is_reached, event, self._recorded[event]))
+    def follow(self, stream: Stream, event: int) -> None:
+        self._streams[stream].append(partial(self._is_reached, event, self._recorded[event]))
 
     def wait(self, event: int) -> None:
         while not self._is_reached(event, self._recorded[event]):
             self._do_something()
 
-    def enqueue(self, lane: Lane, work: Callable[[], None]) -> None:
+    def enqueue(self, stream: Stream, work: Callable[[], None]) -> None:
         def done() -> bool:
             work()
             return True
 
-        self._lanes[lane].append(done)
+        self._streams[stream].append(done)
 
     def _is_reached(self, event: int, count: int) -> bool:
         return self._reached[event] >= count
 
     def _do_something(self) -> None:
-        for lane in self._random.sample(list(Lane), len(Lane)):
-            if self._lanes[lane] and self._lanes[lane][0]():
-                self._lanes[lane].popleft()
+        for stream in self._random.sample(list(Stream), len(Stream)):
+            if self._streams[stream] and self._streams[stream][0]():
+                self._streams[stream].popleft()
                 return
-        raise AssertionError("every lane waits for another one")
+        raise AssertionError("every stream waits for another one")
 
 
 class LateRunner:
@@ -172,7 +183,7 @@ class LateRunner:
             self._device.memory[self._results][: 5 * batch] = arena[: 5 * batch] + 1
             arena[:] = 0xCC
 
-        self._device.enqueue(Lane.COMPUTE, compute)
+        self._device.enqueue(Stream.COMPUTE, compute)
 
     def _read(self, batch: int, out: Any, count: int) -> Results:
         none = np.zeros(count, bool)

@@ -11,8 +11,8 @@ from vgg16gpu.bench.measure.layers import LayerTime
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.readings import GpuState
 from vgg16gpu.bench.measure.timing import Method, Regime, Summary
+from vgg16gpu.bench.records.content import content
 from vgg16gpu.bench.records.findings import Absent, BatchResult, Entry, Findings, Measured, Remarks
-from vgg16gpu.bench.records.report import content
 
 MODEL = {"path": "models/vgg16.onnx", "sha256": "0" * 64, "input_shape": [3, 224, 224]}
 LOADED = GpuState(sm_mhz=1725.0, memory_mhz=3201.0, power_w=690.0, temperature_c=60.0, readings=4)

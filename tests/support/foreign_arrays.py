@@ -21,7 +21,7 @@ from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.runtime.device_array import DeviceArray
 
 SIZE = 16
-LANE = 0x7700
+STREAM = 0x7700
 
 
 class HostMemory:
@@ -39,7 +39,7 @@ class FakeForeign:
     """A card whose memory is the host's; it notes which streams were waited for."""
 
     ordinal = 1
-    stream = LANE
+    stream = STREAM
 
     def __init__(self, card: int | None = 1) -> None:
         self.card = card

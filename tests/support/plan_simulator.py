@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.base import AnyLowering, InputLowering, Layer, Places, Scaling, Source
 from vgg16gpu.compiler.lowering.layout import convert, layout, scales
 from vgg16gpu.compiler.planner import selection
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -89,7 +89,7 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(value))
         return _observe(value, scaling)
 
-    def lowerings(op: Op) -> tuple[Lowering, ...]:
+    def lowerings(op: Op) -> tuple[AnyLowering, ...]:
         return tuple(replace(lowering, steps=_noting(lowering, note)) for lowering in ops.lowerings(op))
 
     _convert, _take_in, _from_nhwc, _observe = convert.convert, layout.take_in, layout.from_nhwc, scales.observe
@@ -106,13 +106,13 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         yield
 
 
-def _noting(lowering: Lowering, note: Callable[[Event], None]) -> Callable[..., tuple[Step, ...]]:
-    def steps(layer: Layer, x: Any, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def _noting(lowering: AnyLowering, note: Callable[[Event], None]) -> Callable[..., tuple[Step, ...]]:
+    def steps(layer: Layer[Op], x: Any, y: Value, held: object, places: Places) -> tuple[Step, ...]:
         nbytes = lowering.workspace_nbytes(layer)
         words = [(places.counters, lowering.counters(layer)), (places.maxima, y.shape[0])]
-        words += [(places.control.status, y.shape[0])] if lowering.reads_input else []
+        words += [(places.control.status, y.shape[0])] if isinstance(lowering, InputLowering) else []
         note(Event(x, y, (places.workspace, nbytes) if nbytes else None, tuple(words)))
-        return lowering.steps(layer, x, y, constants, places)
+        return lowering.steps(layer, x, y, held, places)
 
     return steps
 

@@ -110,7 +110,7 @@ class Trial:
         }
 
     @property
-    def wish(self) -> PlanOptions:
+    def options(self) -> PlanOptions:
         quantised = quantise(self.graph, self.scales) if self.precision == "int8" else None
         samples = np.ascontiguousarray(self.floats[..., ::-1]) if self.samples is None else self.samples
         return PlanOptions(
@@ -121,14 +121,14 @@ class Trial:
         """The plan for these batch sizes, or for the trial's own."""
         shapes = [(batch, *self.shape[1:]) for batch in batches or (len(self.x),)]
         with forced(self.tile):
-            made = make_plan(self.graph, facts, shapes, replace(self.wish, keep_values=keep_values))
+            made = make_plan(self.graph, facts, shapes, replace(self.options, keep_values=keep_values))
         self._check_tile(made)
         return made
 
     def run(self, device: Device) -> Result:
         """Once, on guarded memory."""
         with forced(self.tile):
-            result = run_graph(device, self.graph, self.x, self.wish, keep_values=self.keep_values)
+            result = run_graph(device, self.graph, self.x, self.options, keep_values=self.keep_values)
         self._check_tile(result.plan)
         return result
 
@@ -145,7 +145,9 @@ def forced(tile: Tile | None) -> Iterator[None]:
     found = tile_choice.found
 
     def always(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Any]]) -> Any:
-        return tile_choice.Choice(tile, early=True) if type(tile) in kinds.values() else found(facts, name, kinds)
+        return (
+            tile_choice.Choice(tile, programmatic=True) if type(tile) in kinds.values() else found(facts, name, kinds)
+        )
 
     with mock.patch.object(tile_choice, "found", always):
         yield

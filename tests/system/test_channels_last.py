@@ -23,7 +23,8 @@ from vgg16gpu.compiler.graph.passes import channels_first_input, simplify
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.pictures.inputs import InputSpec, read_inputs
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.reading import read_inputs
 from vgg16gpu.runtime.session import Session
 
 HEIGHT, WIDTH, CLASSES = 32, 24, 12

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiler.planner.test_conv_wgmma_plan import vgg16, wish_of
+from tests.compiler.planner.test_conv_wgmma_plan import options_of, vgg16
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.kernel_signatures import arguments
 from tests.support.mma_harness import PRECISIONS, STORED, MmaTrial
@@ -175,7 +175,7 @@ BATCHES = (1, 2, 8, 32, 128)
 def programs(facts: DeviceFacts, precision: str) -> Iterator[Program]:
     size, width, hidden = (48, 2, 100) if precision == "int8" else (224, 1, 4096)
     graph = vgg16(size, width, hidden)
-    yield from make_plan(graph, facts, [(n, 3, size, size) for n in BATCHES], wish_of(graph, precision)).programs
+    yield from make_plan(graph, facts, [(n, 3, size, size) for n in BATCHES], options_of(graph, precision)).programs
 
 
 ABLE = [(name, precision) for name in CARDS for precision in PRECISIONS if (name, precision) != ("sm_75", "bf16")]

@@ -73,9 +73,9 @@ def test_every_value_of_a_random_graph_in_float16(device: Device, case: tuple[Gr
         assert_same_bits(again, output, name)
 
 
-def in_production(device: Device, graph: Graph, x: Array, wish: PlanOptions) -> tuple[Array, ...]:
+def in_production(device: Device, graph: Graph, x: Array, options: PlanOptions) -> tuple[Array, ...]:
     """The outputs when memory is used again and again, as it is without `keep_values`."""
-    plan = make_plan(graph, device.facts, [x.shape], wish)
+    plan = make_plan(graph, device.facts, [x.shape], options)
     device.build(plan.kernels)
     resident = Executor(plan, device)
     try:

@@ -31,7 +31,7 @@ def test_every_folder_has_a_row(top: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("top", ["vgg16gpu", "kernels"])
+@pytest.mark.parametrize("top", ["vgg16gpu", "kernels", "tools"])
 def test_no_folder_has_more_things_than_one_sees_at_once(top: str) -> None:
     for folder in (ROOT / top, *folders(top)):
         things = [path for path in folder.iterdir() if path.name not in UNCOUNTED | {"__pycache__"}]
@@ -71,6 +71,14 @@ def test_public_names_are_where_they_were(statement: str) -> None:
         (["vgg16gpu", "--help"], 0, "infer"),
         (["vgg16gpu.cuda_setup", "--help"], 0, "usage"),
         (["vgg16gpu.devices.sanitize"], 2, "usage: python -m vgg16gpu.devices.sanitize"),
+        *(
+            ([f"tests.{name}", "--help"], 0, f"usage: python -m tests.{name}")
+            for name in ("conformance.suite", "fuzz.models", "sanitize.gpu", "stress.promises")
+        ),
+        *(
+            ([f"tests.measure.{name}", "--help"], 0, f"usage: python -m tests.measure.{name}")
+            for name in ("accuracy", "cold_start", "host_path", "sweep_conv")
+        ),
     ],
 )
 def test_public_commands_are_where_they_were(command: list[str], code: int, said: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kernel_compile import Usage
 
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import Problem
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem
 from vgg16gpu.devices.kernel_source import own_sources, source_path
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.values import Element
@@ -129,6 +129,6 @@ def test_every_precision_is_compiled(kernel):
 
 def test_what_the_planner_chooses_is_compiled():
     facts = DeviceFacts("cuda", "NVIDIA H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
-    problem = Problem(32, 56, 56, 256, 256, Element.F16, Element.F16, pool=False)
+    problem = ConvProblem(32, 56, 56, 256, 256, Element.F16, Element.F16, pool=False)
     kernel = conv_wgmma.choose(problem, facts).kernel
     assert kernel.defines in kernel_variants.variants(source_path(kernel.source))

@@ -27,7 +27,7 @@ from vgg16gpu.zoo.generate import make_vgg
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
 ROOT = Path(__file__).parents[2]
-TORCH = json.loads((Path(__file__).parents[1] / "zoo_torch_exports.json").read_text())
+TORCH = json.loads((Path(__file__).with_name("torch_exports.json")).read_text())
 RECORDED = json.loads((ROOT / "testbench" / "models.json").read_text())
 NARROW = {"width": 8, "hidden": 128, "classes": 50}
 
@@ -46,7 +46,7 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", TORCH)
 def test_structure_is_what_torch_exports(name, tmp_path):
-    """zoo_torch_exports.json was recorded from torch 2.13's legacy exporter at opset 17, width 4, hidden 16."""
+    """torch_exports.json was recorded from torch 2.13's legacy exporter at opset 17, width 4, hidden 16."""
     variant, _, batch_norm = name.partition("_")
     path = tmp_path / "net.onnx"
     make_vgg(path, variant=variant, batch_norm=bool(batch_norm), width=4, hidden=16, classes=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.testbench import STANDARD_INPUTS, standard_inputs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.errors import Error
 from vgg16gpu.io.normalize import default_mean, default_std
 from vgg16gpu.runtime.engine import Engine
@@ -67,11 +69,11 @@ def run_benchmark(wanted: Wanted, say: Say, before_timing: Callable[[Engine], No
 
 def _run(wanted: Wanted, fleet: Fleet, remarks: Remarks, say: Say, before_timing: Callable[[Engine], None]) -> Findings:
     """The benchmark, beside peers whose frameworks are being imported."""
-    graph = wanted.model.graph()
+    graph = wanted.model.graph(outputs=wanted.outputs)
     wanted = replace(wanted, batches=wanted.batches or (graph.input.shape[0] or 1,))
     shape = resolve_input_shape(graph, wanted.batches[0], wanted.size)
     inputs = np.ascontiguousarray(graph.input.to_file(sample_inputs(shape[1:])))
-    references = _references(wanted, inputs[: max(wanted.batches)], say)
+    references = _references(wanted, graph, shape, inputs[: max(wanted.batches)], say)
     size = None if len(shape) != 4 or graph.input.shape[2:] == shape[2:] else (shape[2], shape[3])
     model = _Model(graph, shape, inputs, references)
     findings: Findings | None = None
@@ -81,6 +83,7 @@ def _run(wanted: Wanted, fleet: Fleet, remarks: Remarks, say: Say, before_timing
             "device": wanted.device,
             "batch": wanted.batches,
             "size": size,
+            "outputs": wanted.outputs,
             "kernels": wanted.kernels,
         }
         try:
@@ -117,12 +120,21 @@ class _Model:
     references: Array | None
 
 
-def _references(wanted: Wanted, inputs: Array, say: Say) -> Array | None:
-    """The scores that onnxruntime gives, before the engine's weights come: its session is gone by then."""
+def _references(wanted: Wanted, graph: Graph, shape: tuple[int, ...], inputs: Array, say: Say) -> Array | None:
+    """The scores that onnxruntime gives, before the engine's weights come: its session is gone by then.
+
+    Of outputs that were asked for it is the first, a row for each input.
+    """
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     say("references from onnxruntime")
-    return Oracle(wanted.model.path).scores(inputs)
+    if wanted.outputs is None:
+        return Oracle(wanted.model.path).scores(inputs)
+    name = graph.outputs[0]
+    value = infer_shapes(graph, shape)[name]
+    row = value[1:] if value[:1] == shape[:1] else value  # else it has no row for each input: then the batch is 1
+    oracle = Oracle(wanted.model.path, [name], file=wanted.model.file)
+    return np.stack([oracle.values(x[None], [name])[name].reshape(-1)[: math.prod(row)] for x in inputs])
 
 
 def _begin(wanted: Wanted, model: _Model, engine: Engine, remarks: Remarks, say: Say) -> Findings:
@@ -198,7 +210,10 @@ class _Bench:
         ours = EngineContender(self.engine, x, self.precision)
         scores = ours.scores()
         references = self.model.references
-        error = None if references is None else checked(scores, references[which], self.precision, what)
+        error = None
+        if references is not None:
+            rows = scores.reshape(batch, -1), references[which].reshape(batch, -1)
+            error = checked(*rows, self.precision, what)
         if not ours.repeats(scores):
             self.findings.remarks.note(OTHER_NUMBERS.format(what=what))
         with ExitStack() as stack:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.conv.conv_mma import FIRST_WITH_MMA
 from vgg16gpu.compiler.lowering.general.elementwise import relu_step
+from vgg16gpu.compiler.lowering.mma import FIRST_WITH_MMA
 from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device

@@ -56,7 +56,11 @@ class QuantisedOracle:
 
     def scores(self, x: Array) -> Array:
         """The first output for (N, ...) float32 inputs, one by one."""
-        return np.concatenate([self._session.run(None, {self._input: x[i : i + 1]})[0] for i in range(len(x))])
+        return np.concatenate([self.values(x[i : i + 1])[0] for i in range(len(x))])
+
+    def values(self, x: Array) -> tuple[Array, ...]:
+        """All outputs of the graph, in order, for one (1, ...) float32 input."""
+        return tuple(self._session.run(None, {self._input: x}))
 
 
 def qdq_model(graph: Graph, scales: Scales) -> onnx.ModelProto:

@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from vgg16gpu.checks.accuracy import INT8_RATIO, SCORE_TOLERANCE, layer_error, score_error
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.scores import top_classes
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
-from vgg16gpu.io.text import parse_numbers
 from vgg16gpu.pictures.images import load_image
 from vgg16gpu.pictures.inputs import NamedInput, Sample, expand_paths
 
@@ -96,6 +93,9 @@ class Report:
     min_distinct: int = 0
     min_accuracy: float = 0.0
     quantised: Quantised | None = None
+    hints: tuple[str, ...] = ()  # why references may not agree, and what to do
+    values: tuple[StepVerdict, ...] = ()  # asked for by their first name in place of scores: there are no verdicts then
+    inputs: int = 0  # that these were computed of
 
     @property
     def worst_error(self) -> float | None:
@@ -134,7 +134,7 @@ class Report:
         """Why the check failed, in one line each; empty when it passed."""
         reasons = []
         bad = [verdict for verdict in self.verdicts if not verdict.passed]
-        if bad or not self.verdicts:
+        if bad or not (self.verdicts or self.values):
             reasons.append(
                 f"{len(bad)} of {len(self.verdicts)} inputs fail, the first is '{bad[0].name if bad else ''}'"
             )
@@ -143,6 +143,7 @@ class Report:
                 f"blind: the references give {self.distinct} different answers to {len(self.verdicts)} inputs, "
                 f"{self.min_distinct} are needed for the check to mean anything; use other inputs or another model"
             )
+        reasons += [f"'{value.names[0]}' is off by {value.error:.3g}" for value in self.values if not value.passed]
         if self.first_bad_step:
             step = self.first_bad_step
             reasons.append(f"the error first appears in '{step.names[-1]}' ({step.error:.3g})")
@@ -172,7 +173,7 @@ def judge(
 ) -> tuple[Verdict, ...]:
     """One verdict per row of (N, K) scores; `same_best`: another best class than the reference's fails.
 
-    Raises InputError when the shapes differ.
+    Where two classes are the reference's best, each of them is right. Raises InputError when the shapes differ.
     """
     errors = score_error(scores, references)
     ours, theirs = top_classes(scores, _TOP), top_classes(references, _TOP)
@@ -185,7 +186,8 @@ def judge(
             top5=len(set(ours[i].tolist()) & set(theirs[i].tolist())),
             top5_of=theirs.shape[1],
             label=None if labels is None else int(labels[i]),
-            passed=_within(errors[i], tolerance) and bool(not same_best or ours[i, 0] == theirs[i, 0]),
+            passed=_within(errors[i], tolerance)
+            and bool(not same_best or references[i, ours[i, 0]] == references[i, theirs[i, 0]]),
         )
         for i, name in enumerate(names)
     )
@@ -202,6 +204,20 @@ def judge_steps(
             rows = value[: len(reference)] if reference.ndim else value
             error = layer_error(rows.reshape(reference.shape), reference)
             verdicts.append(StepVerdict(names, reference.shape, error, _within(error, tolerance)))
+    return tuple(verdicts)
+
+
+def judge_values(
+    names: Sequence[tuple[str, ...]],
+    values: Sequence[Array],
+    references: Sequence[Array],
+    tolerance: float = SCORE_TOLERANCE,
+) -> tuple[StepVerdict, ...]:
+    """A verdict for each named value of an input; references of more rows are cut. InputError where shapes differ."""
+    verdicts = []
+    for aliases, value, reference in zip(names, values, references, strict=True):
+        error = layer_error(value, reference[: len(value)] if value.ndim else reference)
+        verdicts.append(StepVerdict(aliases, value.shape, error, _within(error, tolerance)))
     return tuple(verdicts)
 
 
@@ -245,23 +261,6 @@ def load_labelled(
     """The images of `labelled_images` as pixels for a model of one sample's `shape`."""
     for file, _ in files:
         yield NamedInput(file, load_image(Path(file), shape[0], shape[1], shape[2], preprocess))
-
-
-def read_references(path: Path, count: int) -> Array:
-    """(count, K) scores from a text file of numbers (S5's form) or a .npy file. Raises InputError."""
-    if not path.is_file():
-        raise InputError(f"references '{path}' do not exist")
-    try:
-        if path.suffix.lower() == ".npy":
-            numbers = np.asarray(np.load(path, allow_pickle=False), np.float32)
-        else:
-            numbers = parse_numbers(path.read_bytes(), str(path))
-    except (OSError, ValueError, EOFError) as error:
-        raise error if isinstance(error, InputError) else InputError(f"'{path}' cannot be read: {error}") from error
-    if not numbers.size or numbers.size % count:
-        raise InputError(f"references '{path}' have {numbers.size} numbers, which {count} inputs do not divide")
-    rows: Array = numbers.reshape(count, -1)
-    return rows
 
 
 def mean_times(run: Run, inputs: Sequence[Sample], iterations: Sequence[int]) -> dict[int, float]:

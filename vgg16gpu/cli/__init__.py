@@ -162,6 +162,8 @@ def cli(ctx: click.Context, verbose: int, quiet: bool) -> None:
 def main() -> NoReturn:
     """Entry point of `vgg16gpu` and `python -m vgg16gpu`."""
     warnings.showwarning = _show_warning
+    # Pillow's, of damaged metadata: the picture is read, or its row says why not. Behind what the user asked for.
+    warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
     signal.signal(signal.SIGTERM, _terminate)
     cli.main()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,8 @@ from vgg16gpu.compiler.quantization.histogram import METHOD
 from vgg16gpu.compiler.quantization.scale_file import scales_path, write_scales
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import check_writable
-from vgg16gpu.pictures.images import IMAGE_SUFFIXES
-from vgg16gpu.pictures.inputs import expand_paths, read_inputs, spec_of
+from vgg16gpu.pictures.inputs import listed, spec_of
+from vgg16gpu.pictures.reading import read_inputs
 from vgg16gpu.runtime.calibration import Calibration, calibrate, calibration_engine
 
 _LIMIT_HELP = "Use at most so many images, spread evenly over the folder."
@@ -77,12 +78,14 @@ def calibrate_command(**values: Any) -> None:
     check_writable(scales_path(path), "the file of scales")
     shape = resolve_input_shape(graph, options.batch or graph.input.shape[0] or 1, options.size)
     notes = model_notes(model, graph, shape, options.pixels, None)
-    files = _spread(expand_paths([options.images]), options.limit)
-    inputs = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))
-    first = next(inputs)  # read before the engine is built, so that a wrong folder costs no compilation
+    listing = listed([options.images])
+    files = _spread(listing.files, options.limit)
+    read = read_inputs(files, spec_of(graph.input, shape[1:], notes.preprocess))
+    first = next(read)  # before the engine is built, so that a wrong folder costs no compilation
     preprocess = notes.preprocess if first.array.dtype == np.uint8 else None  # the folder, or the file, is of one kind
-    inputs = itertools.islice(itertools.chain([first], inputs), options.limit)
+    inputs = itertools.islice(itertools.chain([first], read), options.limit)
     with (
+        closing(read),
         calibration_engine(
             model,
             device=options.device,
@@ -104,7 +107,7 @@ def calibrate_command(**values: Any) -> None:
         images_digest=calibration.images_digest,
         preprocess=preprocess,
     )
-    pictures = Path(files[0]).suffix.lower() in IMAGE_SUFFIXES
+    pictures = files[0] not in listing.numbers
     done = preprocess and preprocess.report(*shape[2:], pictures=pictures)
     report = {**_report(calibration, written, device), "preprocess": done}
     print_json(report) if options.as_json else _print(report)

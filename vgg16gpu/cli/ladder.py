@@ -23,9 +23,9 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.lab.ladder.climb import Say, climb, onnxruntime_scores
+from vgg16gpu.lab.ladder.content import Content, content
 from vgg16gpu.lab.ladder.given import MOST, given_inputs
 from vgg16gpu.lab.ladder.plot import digits, write_plot
-from vgg16gpu.lab.ladder.report import Content, content
 from vgg16gpu.lab.ladder.rung import Setting
 from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
 

@@ -14,9 +14,10 @@ from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.load import load
-from vgg16gpu.compiler.onnx.metadata import metadata_of, model_preprocess
+from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
 from vgg16gpu.compiler.quantization.qdq import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shipped import digits_model, is_digits
 from vgg16gpu.io.shown import printable, shown
@@ -101,6 +102,14 @@ class Model:
             shared = self._graphs.get((loaded.outputs, not is_int8)) if prepared is loaded else None  # rounds nothing
             self._graphs[key] = shared or simplify(prepared, passes=IMAGE_PASSES)
         return self._graphs[key]
+
+    def labels(self, classes: int) -> tuple[str, ...]:
+        """A name for each of `classes` classes: the file's own, ImageNet's for 1000, else "class 0", "class 1", ...
+
+        Raises ModelError for metadata that is wrong.
+        """
+        own = metadata_list(self.metadata, LABELS_KEY, self.name)
+        return tuple(map(str, own)) if len(own) == classes else load_labels(None, classes)
 
     def preprocess(self, graph: Graph, shape: Shape) -> Preprocess:
         """What is done to pictures: by the metadata, else by what a simplified graph of the model lets assume.

@@ -9,7 +9,7 @@ import logging
 import re
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vgg16gpu.devices.platforms import supported_machine
 from vgg16gpu.devices.stages import stage
@@ -43,7 +43,14 @@ def opening_ahead(name: str) -> AbstractContextManager[object]:
     return ContextAhead(int(found[1] or 0))
 
 
-def open_device(name: str = "auto") -> tuple[Device, str]:
+class Opened(NamedTuple):
+    """A device that is open, and one line on which it is and why."""
+
+    device: Device
+    choice: str
+
+
+def open_device(name: str = "auto") -> Opened:
     """A device, and one line on which it is and why.
 
     "auto" takes the GPU if one works, else the processor. That is logged, as a warning on a machine that has a GPU.
@@ -62,7 +69,7 @@ def open_device(name: str = "auto") -> tuple[Device, str]:
     raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
 
 
-def _open_any() -> tuple[Device, str]:
+def _open_any() -> Opened:
     try:
         return _open_working_cuda()
     except DeviceError as error:
@@ -81,7 +88,7 @@ def _log_fallback(reason: str) -> None:
         _log.warning("there is a GPU, and the CPU is used: %s (`python -m vgg16gpu doctor` says more)", reason)
 
 
-def _open_working_cuda() -> tuple[Device, str]:
+def _open_working_cuda() -> Opened:
     from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_kernel  # noqa: PLC0415
     from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415 - imports are for who opens the device
 
@@ -94,10 +101,10 @@ def _open_working_cuda() -> tuple[Device, str]:
         device.close()
         reason = " ".join(str(error).splitlines()[:2])  # a compiler's message is longer; its first line says what
         raise DeviceError(f"{device.facts.name} is there, but {reason}") from error
-    return device, f"cuda: {device.facts.name}"
+    return Opened(device, f"cuda: {device.facts.name}")
 
 
-def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:
+def _open_asked_cuda(name: str, ordinal: int) -> Opened:
     from vgg16gpu.devices.cuda.device import CudaDevice  # noqa: PLC0415
 
     try:
@@ -106,10 +113,10 @@ def _open_asked_cuda(name: str, ordinal: int) -> tuple[Device, str]:
         raise DeviceError(
             f"device {shown(name)} cannot be used: {error} (`python -m vgg16gpu doctor` says more; 'cpu' needs no GPU)"
         ) from error
-    return device, f"{name}: {device.facts.name}, as asked"
+    return Opened(device, f"{name}: {device.facts.name}, as asked")
 
 
-def _open_cpu(reason: str) -> tuple[Device, str]:
+def _open_cpu(reason: str) -> Opened:
     from vgg16gpu.devices.cpu.device import CpuDevice  # noqa: PLC0415
 
-    return CpuDevice(), f"cpu: {reason}"
+    return Opened(CpuDevice(), f"cpu: {reason}")

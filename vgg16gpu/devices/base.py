@@ -17,10 +17,10 @@ from vgg16gpu.program.launches import Kernel, Step
 from vgg16gpu.program.values import Arena
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Event: TypeAlias = int  # a mark in a lane, named by a number
+Event: TypeAlias = int  # a mark in a stream, named by a number
 
 
-class Lane(Enum):
+class Stream(Enum):
     """A queue of work: in order by itself, beside the others unless an event holds it back."""
 
     COMPUTE = "compute"  # launches, and every copy that is not told otherwise
@@ -63,7 +63,7 @@ class Captured(Protocol):
     """Work of another library as one CUDA graph."""
 
     def __call__(self) -> None:
-        """Enqueue it on the compute lane. Raises KernelError."""
+        """Enqueue it on the compute stream. Raises KernelError."""
 
     def close(self) -> None:
         """Give it back; it must not be under way. Safe to call twice, and after the device is closed."""
@@ -76,13 +76,13 @@ class Foreign(Protocol):
 
     @property
     def stream(self) -> int:
-        """The compute lane, as the handle of a stream."""
+        """The handle of the compute stream."""
 
     def card_of(self, address: int) -> int | None:
         """The number of the card whose memory this is; None if it is no card's."""
 
     def follow(self, stream: int) -> None:
-        """Hold back what will be enqueued on the compute lane until all is done that is on a stream now."""
+        """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
 
     def memory(self, nbytes: int) -> Memory:
         """Fresh memory. Raises DeviceError when it runs out."""
@@ -91,7 +91,7 @@ class Foreign(Protocol):
         """What another library is called in: the context of this card is current inside."""
 
     def capture(self, work: Callable[[], None]) -> Captured:
-        """What `work` enqueues on the compute lane, as one CUDA graph; nothing is executed.
+        """What `work` enqueues on the compute stream, as one CUDA graph; nothing is executed.
 
         Raises KernelError for what cannot be captured, DeviceError without cuda-bindings, and what `work` raises.
         """
@@ -100,7 +100,7 @@ class Foreign(Protocol):
 class Device(Protocol):
     """Compile, allocate, upload, bind, run, read back, time. Every method raises only vgg16gpu errors.
 
-    Work is asynchronous and in order within its lane: launches and copies return before they are done; `synchronize`
+    Work is asynchronous and in order within its stream: launches and copies return before they are done; `synchronize`
     and `wait` wait. Methods may be called from any thread, one at a time.
     """
 
@@ -133,26 +133,26 @@ class Device(Protocol):
     def unpin(self, buffer: Bytes) -> None:
         """Give back what `pinned` returned. Nothing may be on its way there or from there."""
 
-    def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:
+    def copy_in(self, address: int, source: npt.NDArray[np.generic], stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device."""
 
-    def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:
+    def copy_out(self, target: npt.NDArray[np.generic], address: int, stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy from the device into a contiguous host array."""
 
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
-        """Enqueue a copy from one address to another, on the compute lane."""
+        """Enqueue a copy from one address to another, on the compute stream."""
 
     def zero(self, address: int, nbytes: int) -> None:
-        """Enqueue that these bytes become zero, on the compute lane; counts as a launch."""
+        """Enqueue that these bytes become zero, on the compute stream; counts as a launch."""
 
     def event(self) -> Event:
         """A new event, which counts as reached until it is recorded; freed with the device."""
 
-    def record(self, event: Event, lane: Lane) -> None:
-        """Put the event behind everything enqueued on `lane`, from where it was recorded before."""
+    def record(self, event: Event, stream: Stream) -> None:
+        """Put the event behind everything enqueued on `stream`, from where it was recorded before."""
 
-    def follow(self, lane: Lane, event: Event) -> None:
-        """Hold back what will be enqueued on `lane` until the event is reached, as it is recorded now."""
+    def follow(self, stream: Stream, event: Event) -> None:
+        """Hold back what will be enqueued on `stream` until the event is reached, as it is recorded now."""
 
     def wait(self, event: Event) -> None:
         """Wait until the event is reached; counts as a synchronisation. Raises KernelError if a launch failed."""
@@ -173,7 +173,7 @@ class Device(Protocol):
         """
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued on the compute lane. Raises KernelError if a launch failed."""
+        """Wait for everything enqueued on the compute stream. Raises KernelError if a launch failed."""
 
     def measure(self, work: Callable[[], None], repeats: int) -> list[float]:
         """Seconds on the device of each of `repeats` calls of `work` (events around it on a GPU)."""

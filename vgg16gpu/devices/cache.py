@@ -39,7 +39,7 @@ _fallback_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One compiled file in the cache."""
 
     path: Path
@@ -119,7 +119,7 @@ class KernelCache:
     def _key(self, key_parts: Sequence[bytes | str], suffix: str) -> str:
         return _digest_of_parts([self.kind, suffix, *key_parts])
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CacheEntry, ...]:
         """What the cache holds, by name. Empty if there is no cache."""
         found = []
         for path in sorted(_files(self.folder)):
@@ -127,7 +127,7 @@ class KernelCache:
                 continue
             with contextlib.suppress(OSError):  # another process may have removed it since
                 status = path.stat()
-                found.append(Entry(path, status.st_size, status.st_mtime))
+                found.append(CacheEntry(path, status.st_size, status.st_mtime))
         return tuple(found)
 
     def size(self) -> int:

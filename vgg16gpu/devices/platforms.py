@@ -9,12 +9,28 @@ import math
 import mmap
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from vgg16gpu.errors import DeviceError
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_CGROUPS: Final = Path("/proc/self/cgroup")
+
+
+class _Memory(NamedTuple):
+    """Where a version of control groups tells of memory: a folder of `_CGROUPS`, files of each group, a line."""
+
+    folder: str
+    limit: str
+    usage: str
+    cache: str  # of memory.stat: file pages that nobody has used of late, which go when memory is needed
+
+
+_VERSION_1: Final = _Memory("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2: Final = _Memory("", "memory.max", "memory.current", "inactive_file")
 
 
 def supported_machine() -> str:
@@ -38,7 +54,7 @@ def usable_cores() -> int:
 
 
 def machine_memory() -> tuple[int, int]:
-    """Bytes of memory that this process may use, and bytes that are free now."""
+    """Bytes of memory that this process may use, and bytes that are free now: of the machine, and of a container."""
     total, free = mmap.PAGESIZE, mmap.PAGESIZE
     for line in _read(Path("/proc/meminfo")).splitlines():
         name, _, amount = line.partition(":")
@@ -46,11 +62,36 @@ def machine_memory() -> tuple[int, int]:
             total = int(amount.split()[0]) * 1024
         elif name == "MemAvailable":
             free = int(amount.split()[0]) * 1024
-    for path in _CGROUP_LIMITS:  # a container's share
-        limit = _read(path).strip()
-        if limit.isdigit():
-            total = min(total, int(limit))
+    for limit, left in _shares():
+        total, free = min(total, limit), min(free, left)
     return total, min(free, total)
+
+
+def _shares() -> Iterator[tuple[int, int]]:
+    """(limit, bytes left of it) of each control group that this process is in and that has a limit.
+
+    A container sees its own group as the outermost one. Limits of all groups around a process hold.
+    """
+    groups = {(_VERSION_1, "/"): None, (_VERSION_2, "/"): None}
+    for line in _read(_OWN_CGROUPS).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers or "memory" in controllers.split(","):
+            version = _VERSION_1 if controllers else _VERSION_2
+            groups |= {(version, str(place)): None for place in (Path(path), *Path(path).parents)}
+    for version, path in groups:
+        group = _CGROUPS / version.folder / path.lstrip("/")
+        limit, usage = _read(group / version.limit).strip(), _read(group / version.usage).strip()
+        if limit.isdigit():
+            used = int(usage) - _statistic(group, version.cache) if usage.isdigit() else 0
+            yield int(limit), max(0, int(limit) - max(0, used))
+
+
+def _statistic(group: Path, name: str) -> int:
+    for line in _read(group / "memory.stat").splitlines():
+        key, _, number = line.partition(" ")
+        if key == name and number.strip().isdigit():
+            return int(number)
+    return 0
 
 
 def _read(path: Path) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self
 
@@ -206,6 +206,17 @@ def resize_target(size: tuple[int, int]) -> tuple[int, int]:
     """The rows and columns that a picture covers at least before `size` is cut from its centre."""
     rows, columns = (round(side * _RESIZE_RATIO) for side in size)
     return rows, columns
+
+
+def resized_shape(
+    height: Any, width: Any, to: tuple[int, int], larger: Callable[[Any, Any], Any] = max
+) -> tuple[Any, Any]:
+    """(rows, columns) that a picture of (height, width) is resized to before the centre crop to `to`.
+
+    Also for arrays of heights and widths, where `larger` is np.maximum.
+    """
+    rows, columns = resize_target(to)
+    return larger(rows, columns * height // width), larger(columns, rows * width // height)
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:

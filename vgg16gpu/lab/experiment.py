@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from vgg16gpu.lab.measure.baseline import BASELINES
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu.lab.measure.measure import Effort, Measurement, Scope, Status
-from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Network, Problem
 from vgg16gpu.lab.published import CARDS, Key, published
 from vgg16gpu.lab.variant import Variant
@@ -121,10 +121,10 @@ class Experiment(Protocol):
     def takes(self) -> Sequence[str]:
         """The lists of a `Choice` that it looks at."""
 
-    def method(self, stand: Stand) -> str:
+    def method(self, rig: BenchRig) -> str:
         """How its numbers are found, for readers of records."""
 
-    def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
+    def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Measure everything chosen; `tell` is told before each case. A broken device ends it, told in the rows."""
 
 
@@ -140,27 +140,27 @@ class CaseExperiment:
     rounds: int | None = None  # the published number of samples, for --full; None: not stated
     takes: Sequence[str] = ("sizes", "strides", "channels", "outputs")
 
-    def method(self, stand: Stand) -> str:
-        """As the stand says."""
-        return stand.method
+    def method(self, rig: BenchRig) -> str:
+        """As the rig says."""
+        return rig.method
 
-    def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
+    def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Measure every case, small problems first, and return rows in the order of the cases."""
         cases = with_own(self.cases(choice), choice.own)
-        effort = stand.effort
+        effort = rig.effort
         if choice.full and self.rounds:
             effort = replace(effort, samples=self.rounds)
         tell(0, len(cases), "compiling")
-        stand.build((case.variant, case.parameters, case.problem) for case in cases if case.variant not in BASELINES)
+        rig.build((case.variant, case.parameters, case.problem) for case in cases if case.variant not in BASELINES)
         found: dict[int, Row] = {}
         for done, index in enumerate(sorted(range(len(cases)), key=lambda index: _work_of(cases[index]))):
             case = cases[index]
             tell(done, len(cases), f"{case.table} {case.size} {case.method}")
             try:
-                measurement = _measured(stand, case, effort)
+                measurement = _measured(rig, case, effort)
             except BrokenDeviceError as error:
                 measurement = Measurement(Status.FAILED, str(error))
-            found[index] = row_of(self.name, case, measurement, stand)
+            found[index] = row_of(self.name, case, measurement, rig)
         tell(len(cases), len(cases), "done")
         rows = tuple(found[index] for index in range(len(cases)))
         return (*rows, *self.ratios(rows))
@@ -171,7 +171,7 @@ def experiments() -> tuple[Experiment, ...]:
     return tuple(sorted(_found(), key=lambda experiment: experiment.name))
 
 
-def row_of(seed: str, case: Case, measurement: Measurement, stand: Stand) -> Row:
+def row_of(seed: str, case: Case, measurement: Measurement, rig: BenchRig) -> Row:
     """A measured case beside the published number of its name."""
     theirs = published().get((seed, case.table, case.size, case.method, case.parameter))
     seconds, card = measurement.seconds(case.scope), CARDS.get(seed)
@@ -183,7 +183,7 @@ def row_of(seed: str, case: Case, measurement: Measurement, stand: Stand) -> Row
         parameter=case.parameter,
         ours=None if seconds is None else 1e3 * seconds,
         theirs=theirs,
-        ours_percent=None if seconds is None else stand.percent(case.problem, seconds),
+        ours_percent=None if seconds is None else rig.percent(case.problem, seconds),
         theirs_percent=card.percent(case.problem, theirs / 1e3) if card and theirs else None,
         variant=case.variant,
         parameters=case.parameters,
@@ -226,10 +226,10 @@ def with_own(cases: Sequence[Case], own: Sequence[Variant]) -> list[Case]:
     return [case for group in groups.values() for case in group]
 
 
-def _measured(stand: Stand, case: Case, effort: Effort) -> Measurement:
+def _measured(rig: BenchRig, case: Case, effort: Effort) -> Measurement:
     if case.variant in BASELINES:
-        return stand.baseline(case.variant, case.problem, effort)
-    return stand.measure(case.variant, case.parameters, case.problem, effort)
+        return rig.baseline(case.variant, case.problem, effort)
+    return rig.measure(case.variant, case.parameters, case.problem, effort)
 
 
 def _work_of(case: Case) -> tuple[int, str]:

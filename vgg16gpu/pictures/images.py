@@ -1,31 +1,48 @@
 """Image files as pixels of the network's size, as a `Preprocess` says. Normalisation is the engine's.
 
-A picture is converted to RGB, or to grey for one channel (EXIF orientation applied, transparency dropped), and fitted:
-its shorter side is resized to size * 256 / 224 and the centre cropped, or the whole is stretched to the size. Pillow
-resizes: bilinear and bicubic average over what they shrink (antialiased), as torchvision's do on its pictures.
+A picture is converted to RGB, or to grey for one channel (EXIF orientation applied, transparency dropped, of several
+frames the first), and fitted: its shorter side is resized to size * 256 / 224 and the centre cropped, or the whole is
+stretched to the size. Pillow resizes: bilinear and bicubic average over what they shrink (antialiased), as
+torchvision's do on its pictures.
+
+All of this may run in many threads at once, and lets go of Python's lock where pixels are decoded, converted, resized.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import struct
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import Pixels
-from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resize_target
+from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resized_shape
+from vgg16gpu.pictures.content import HEAD_NBYTES, picture_kind, read_file
+from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
+from vgg16gpu.pictures.limits import MAX_PIXELS, check_header, check_size
 
 if TYPE_CHECKING:
     from PIL import Image
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MAX_ASPECT = 100  # a longer strip would be resized to gigabytes before the crop
-MAX_PIXELS = 178_956_970  # of any picture on the way; Pillow refuses to make larger ones, too
 
-_BROKEN_IMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
+# Not Image.open: that tries formats which are no pictures (EPS runs a program), and warns through what is all threads'.
+_READERS: Final = {  # by kind, as Pillow names their modules and classes
+    "JPEG": "Jpeg",
+    "PNG": "Png",
+    "BMP": "Bmp",
+    "WEBP": "WebP",
+    "GIF": "Gif",
+    "TIFF": "Tiff",
+    "AVIF": "Avif",
+}
+_CUT_SHORT: Final = (struct.error, IndexError, KeyError, TypeError)
+_ADVICE: Final = "convert it to .png or .jpg"
 
 
 def load_image(path: Path, channels: int, height: int, width: int, preprocess: Preprocess | None = None) -> Pixels:
@@ -35,31 +52,71 @@ def load_image(path: Path, channels: int, height: int, width: int, preprocess: P
     the file is not an image, is broken, or the model takes neither 1 nor 3 channels, or so many pixels that the image
     would have to be blown up beyond `MAX_PIXELS`.
     """
+    check_target(str(path), channels, height, width)
+    return fitted(read_file(str(path)), str(path), channels, height, width, preprocess or default_preprocess(channels))
+
+
+def check_target(name: str, channels: int, height: int, width: int) -> None:
+    """Raise InputError, before a picture is decoded, where none can become an input of that form."""
     if channels not in (1, 3):
         raise InputError(
-            f"'{path}' is an image, and the model takes {channels} channels: "
+            f"'{name}' is an image, and the model takes {channels} channels: "
             "images fit models of 1 or 3 channels; give numbers instead (.npy, .npz or .txt)"
         )
-    _check_pixels(height, width, path)
+    _check_pixels(height, width, name)
+
+
+def fitted(data: bytes, name: str, channels: int, height: int, width: int, preprocess: Preprocess) -> Pixels:
+    """An image file's bytes as (height, width, channels) uint8: decoded, fitted, in the network's order of channels.
+
+    Raises InputError that begins with the file's `name`.
+    """
+    return fit(_decoded(data, name, channels), height, width, preprocess, name)
+
+
+def decode(data: bytes, name: str, channels: int) -> Pixels:
+    """An image file's bytes as (h, w, channels) uint8, upright, RGB or grey, as large as the picture is.
+
+    Raises InputError that begins with the file's `name`.
+    """
+    pixels = _decoded_fast(data, channels, channels)
+    return decode_by_pillow(data, name, channels) if pixels is None else pixels
+
+
+def decode_by_pillow(data: bytes, name: str, channels: int) -> Pixels:
+    """What `decode` gives, for files that `decode_jpeg` does not take."""
+    return _pixels(_opened(data, name, channels))
+
+
+def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, name: str) -> Pixels:
+    """A picture in RGB, RGBX or L as (height, width, channels) uint8, in the network's order of channels.
+
+    Raises InputError that begins with `name` where it is a strip, or would be resized beyond `MAX_PIXELS`.
+    """
     from PIL import Image  # noqa: PLC0415 - only runs on images pay for it
 
-    wanted = preprocess or default_preprocess(channels)
+    check_fit(picture.height, picture.width, (height, width), preprocess, name)
+    resampling = Image.Resampling[preprocess.interpolation.upper()]
     try:
-        with warnings.catch_warnings():
-            # Pillow warns from 89 megapixels on and refuses from 179; only the refusal matters here.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            picture = _decode(path, "RGB" if channels == 3 else "L")
-            resampling = Image.Resampling[wanted.interpolation.upper()]
-            if wanted.fit == "crop":
-                picture = _resize_and_crop(picture, height, width, resampling, path)
-            else:
-                picture = picture.resize((width, height), resampling)
-    except InputError:
-        raise
-    except (*_BROKEN_IMAGE, Image.DecompressionBombError) as error:
-        reason = str(error) if "cannot identify" not in str(error) else "its content is none that Pillow knows"
-        raise InputError(f"'{path}' is not a readable image: {reason}; convert it to .png or .jpg") from error
-    return in_channel_order(np.asarray(picture, dtype=np.uint8).reshape(height, width, channels), wanted)
+        if preprocess.fit == "crop":
+            picture = _resize_and_crop(picture, height, width, resampling)
+        else:
+            picture = picture.resize((width, height), resampling)
+    except (ValueError, MemoryError, Image.DecompressionBombError) as error:
+        raise _unreadable(name, error) from error
+    return in_channel_order(_pixels(picture), preprocess)
+
+
+def check_fit(height: int, width: int, to: tuple[int, int], preprocess: Preprocess, name: str) -> None:
+    """Raise InputError where a picture of (height, width) is a strip, or would be resized beyond `MAX_PIXELS`."""
+    if preprocess.fit != "crop":
+        return
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise InputError(
+            f"'{name}' is {width}x{height} pixels, a strip more than {MAX_ASPECT} times as long as wide; "
+            "cut it to the part that matters"
+        )
+    _check_pixels(*resized_shape(height, width, to), name)
 
 
 def in_channel_order(pixels: Pixels, preprocess: Preprocess) -> Pixels:
@@ -67,53 +124,94 @@ def in_channel_order(pixels: Pixels, preprocess: Preprocess) -> Pixels:
     return np.ascontiguousarray(pixels[..., ::-1]) if preprocess.channel_order == "bgr" else pixels
 
 
-def resized_shape(height: int, width: int, to: tuple[int, int]) -> tuple[int, int]:
-    """(rows, columns) that an image of (height, width) is resized to before the centre crop to `to`."""
-    rows, columns = resize_target(to)
-    if width * rows <= height * columns:
-        return columns * height // width, columns
-    return rows, rows * width // height
+def _pixels(picture: Image.Image) -> Pixels:
+    """(h, w, channels) of a picture in RGB, RGBX or L."""
+    pixels = np.asarray(picture, dtype=np.uint8)
+    return pixels[..., np.newaxis] if pixels.ndim == 2 else np.ascontiguousarray(pixels[..., :3])
 
 
-def _check_pixels(rows: int, columns: int, path: Path) -> None:
+def _decoded(data: bytes, name: str, channels: int) -> Image.Image:
+    """The picture, upright: L for one channel, else RGB or RGBX."""
+    from PIL import Image  # noqa: PLC0415
+
+    # Pillow keeps RGB as four bytes: such pixels become a picture without a copy.
+    mode, nbytes = ("L", 1) if channels == 1 else ("RGBX", 4)
+    pixels = _decoded_fast(data, channels, nbytes)
+    if pixels is None:
+        return _opened(data, name, channels)
+    return Image.frombuffer(mode, pixels.shape[1::-1], pixels, "raw", mode, 0, 1)
+
+
+def _decoded_fast(data: bytes, channels: int, nbytes: int) -> Pixels | None:
+    """(h, w, nbytes) of a JPEG file; None where Pillow is to decode it, or to say that there is no memory."""
+    shape = jpeg_shape(data, channels)
+    if shape is None:
+        return None
+    with contextlib.suppress(NotDecodedError, MemoryError):
+        pixels = np.empty((*shape, nbytes), np.uint8)
+        decode_jpeg(data, nbytes, pixels)
+        return pixels
+    return None
+
+
+def _opened(data: bytes, name: str, channels: int) -> Image.Image:
+    """The picture, upright, decoded by Pillow: L for one channel, else RGB."""
+    from PIL import Image, ImageOps  # noqa: PLC0415
+
+    kind = picture_kind(data[:HEAD_NBYTES])
+    if kind is None:
+        content = f"its content is none of {', '.join(_READERS)}" if data else "it is empty"
+        raise InputError(f"'{name}' is not a readable image: {content}; {_ADVICE}")
+    check_header(data, kind, name)
+    most = None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS  # where Image.open refuses, too
+    try:
+        with _reader(kind)(io.BytesIO(data)) as file:
+            check_size(data, kind, file.size, most, name)
+            ImageOps.exif_transpose(file, in_place=True)
+            return _to_mode(file, "L" if channels == 1 else "RGB", name)
+    except InputError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever they stumble over in a damaged file
+        raise _unreadable(name, error) from error
+
+
+def _reader(kind: str) -> Any:
+    """The class that reads such a file. Raises ImportError where this Pillow has none."""
+    name = _READERS[kind]
+    return getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
+
+
+def _unreadable(name: str, error: Exception) -> InputError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error.__cause__ or error, _CUT_SHORT):  # Pillow says then what Python said
+        reason = "its header is damaged or cut short"
+    return InputError(f"'{name}' is not a readable image: {reason}; {_ADVICE}")
+
+
+def _check_pixels(rows: int, columns: int, name: str) -> None:
     if rows * columns > MAX_PIXELS:
         raise InputError(
-            f"'{path}' would have to be resized to {rows}x{columns} pixels (height x width), at most {MAX_PIXELS:,} "
+            f"'{name}' would have to be resized to {rows}x{columns} pixels (height x width), at most {MAX_PIXELS:,} "
             "pixels are possible; choose a smaller --size"
         )
 
 
-def _decode(path: Path, mode: str) -> Image.Image:
-    from PIL import Image, ImageOps  # noqa: PLC0415
-
-    with Image.open(path) as file:
-        return _to_mode(ImageOps.exif_transpose(file), mode, path)
-
-
-def _to_mode(picture: Image.Image, mode: str, path: Path) -> Image.Image:
+def _to_mode(picture: Image.Image, mode: str, name: str) -> Image.Image:
     from PIL import Image  # noqa: PLC0415
 
-    if picture.mode.startswith("I;16"):
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):  # Pillow before 10.3
         # Pillow's own conversion clips 16-bit grey at 255 instead of scaling it.
         grey = np.asarray(picture, dtype=np.uint16)
         picture = Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif picture.mode in ("I", "F"):
-        raise InputError(f"'{path}' has 32-bit pixels (mode {picture.mode}); save it with 8 or 16 bits a channel")
+        raise InputError(f"'{name}' has 32-bit pixels (mode {picture.mode}); save it with 8 or 16 bits a channel")
     elif "transparency" in picture.info:
         picture = picture.convert("RGBA")
-    return picture.convert(mode)
+    return picture.convert(mode)  # a copy at least: what was opened knows its file still
 
 
-def _resize_and_crop(
-    picture: Image.Image, height: int, width: int, resampling: Image.Resampling, path: Path
-) -> Image.Image:
-    if max(picture.size) > MAX_ASPECT * min(picture.size):
-        raise InputError(
-            f"'{path}' is {picture.width}x{picture.height} pixels, a strip more than {MAX_ASPECT} times as long as "
-            "wide; cut it to the part that matters"
-        )
+def _resize_and_crop(picture: Image.Image, height: int, width: int, resampling: Image.Resampling) -> Image.Image:
     rows, columns = resized_shape(picture.height, picture.width, (height, width))
-    _check_pixels(rows, columns, path)
     resized = picture.resize((columns, rows), resampling)
     left, top = round((columns - width) / 2), round((rows - height) / 2)
     return resized.crop((left, top, left + width, top + height))

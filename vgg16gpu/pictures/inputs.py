@@ -1,4 +1,4 @@
-"""Files as network inputs: text, .npy, .npz, images, folders of images, standard input.
+"""Files as network inputs: text, .npy, .npz, images, folders of images, standard input. Which files: `listing.py`.
 
 Numbers (float) are taken as they are, in the order of the model's file: channels first, (C, H, W) or (N, C, H, W), or
 last (Keras). Bytes (uint8) are pixels, channels last: (H, W, C) or (N, H, W, C), RGB where there are three; they get
@@ -23,17 +23,13 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.io.shown import printable
 from vgg16gpu.io.text import parse_numbers, shape_samples
-from vgg16gpu.pictures.images import IMAGE_SUFFIXES, in_channel_order, load_image
+from vgg16gpu.pictures.content import check_regular, read_file, suffix_of
+from vgg16gpu.pictures.images import in_channel_order
+from vgg16gpu.pictures.listing import HIDDEN, STANDARD_INPUT, Listing, list_files
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 AnyArray: TypeAlias = npt.NDArray[Any]
-
-STANDARD_INPUT = "-"
-SUFFIXES = (".txt", ".npy", ".npz", *IMAGE_SUFFIXES)
-
-_SHOWN = 5  # names of files that are skipped
 
 _log = logging.getLogger(__name__)
 _NPY_MAGIC = b"\x93NUMPY"
@@ -60,6 +56,10 @@ class InputSpec:
         turned = len(self.shape) == 3 and (is_pixels or self.channels_last)
         return (*self.shape[1:], self.shape[0]) if turned else self.shape
 
+    def turns(self, element_type: str) -> bool:
+        """Whether a sample has its channels last where the kernels read them first."""
+        return self.channels_last and element_type == "float32" and len(self.shape) == 3
+
 
 def spec_of(given: GraphInput, shape: tuple[int, ...], preprocess: Preprocess | None = None) -> InputSpec:
     """What a model with this input takes, for one sample of `shape`."""
@@ -75,27 +75,40 @@ class NamedInput:
     array: Sample
 
 
+def listed(paths: Sequence[str | Path], files_from: str | None = None, *, recursive: bool = True) -> Listing:
+    """What `list_files` gives; what folders hold besides is logged."""
+    listing = list_files(paths, files_from, recursive=recursive)
+    if line := listing.line():
+        level = logging.INFO if set(listing.left_out) == {HIDDEN} else logging.WARNING
+        _log.log(level, "%s", line)
+    return listing
+
+
 def expand_paths(paths: Sequence[str | Path]) -> list[str]:
-    """The files to read, folders replaced by their images in sorted order.
+    """The files to read, folders replaced by their images and those of their subfolders in sorted order.
 
     Raises InputError for what does not exist, is of an unknown type, or is a folder without images.
     """
-    files: list[str] = []
-    for path in paths:
-        files += [STANDARD_INPUT] if str(path) == STANDARD_INPUT else _expand(Path(path))
-    return files
+    return list(listed(paths).files)
 
 
-def read_inputs(paths: Sequence[str | Path], spec: InputSpec) -> Iterator[NamedInput]:
-    """Every sample in `paths` (files, folders, "-"), in order, read when it is asked for.
+def samples(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
+    """(name, sample) of each sample in one file of numbers, by its ending, or of standard input ("-").
 
-    Raises InputError naming file, value found and what is accepted.
+    float32 as the model's file has it, or uint8 (H, W, C); read when it is asked for. Raises InputError naming file,
+    value found and what is accepted.
     """
-    for file in expand_paths(paths):
-        for name, array in _read_file(file, spec):
-            if not spec.allow_nonfinite:
-                check_finite(array, name, spec.nonfinite_advice)
-            yield NamedInput(name, array)
+    for name, array in _read_numbers(file, spec):
+        if not spec.allow_nonfinite:
+            check_finite(array, name, spec.nonfinite_advice)
+        yield name, array
+
+
+def image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
+    """(C, H, W) of a model that takes images. Raises InputError for another, which cannot take the image `name`."""
+    if len(spec.shape) != 3:
+        raise InputError(f"'{name}' is an image; the model takes {spec.shape} numbers: give .npy, .npz or .txt")
+    return spec.shape[0], spec.shape[1], spec.shape[2]
 
 
 def batched(inputs: Iterable[NamedInput], size: int) -> Iterator[list[NamedInput]]:
@@ -123,56 +136,21 @@ def check_finite(array: AnyArray, name: str, advice: str) -> None:
     )
 
 
-def _in_folders(entries: Sequence[Path]) -> str:
-    """What to do where the images of a folder lie in folders of it, one for each class, say."""
-    folders = [p for p in entries if p.is_dir() and any(q.suffix.lower() in IMAGE_SUFFIXES for q in p.iterdir())]
-    return f"; {len(folders)} folders in it have: give those" if folders else ""
-
-
-def _expand(path: Path) -> list[str]:
-    if path.is_dir():
-        # Nothing hidden: macOS puts a file ._a.jpg, which is no picture, beside a.jpg.
-        entries = sorted(p for p in path.iterdir() if not p.name.startswith("."))
-        images = [p for p in entries if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file()]
-        if not images:
-            raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)}){_in_folders(entries)}")
-        chosen = set(images)
-        _log_skipped(path, [p.name for p in entries if p not in chosen])
-        return [str(p) for p in images]
-    if not path.exists():
-        raise InputError(f"input '{path}' does not exist")
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"input '{path}' has the ending '{path.suffix}'; accepted are {', '.join(SUFFIXES)}, a folder of images, "
-            "and - for numbers on standard input"
-        )
-    return [str(path)]
-
-
-def _log_skipped(folder: Path, names: Sequence[str]) -> None:
-    if names:
-        shown = ", ".join(map(printable, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
-        what = f"skipped in '{printable(str(folder))}', as their endings are not {' '.join(IMAGE_SUFFIXES)}: {shown}"
-        _log.warning("%d %s", len(names), what)
-
-
-def _read_file(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
+def _read_numbers(file: str, spec: InputSpec) -> Iterator[tuple[str, Sample]]:
     if file == STANDARD_INPUT:
         text = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
         yield from _numbered("standard input", _from_text(text, "standard input", spec))
         return
-    path = Path(file)
+    check_regular(file)  # what is read below would wait for a pipe
     try:
-        match path.suffix.lower():
+        match suffix_of(file):
             case ".txt":
-                yield from _numbered(file, _from_text(path.read_bytes(), file, spec))
+                yield from _numbered(file, _from_text(read_file(file, most=None), file, spec))
             case ".npy":
-                yield from _numbered(file, _samples(_load_npy(path), file, spec), spec.preprocess)
-            case ".npz":
-                for name, array in _load_npz(path):
-                    yield from _numbered(name, _samples(array, name, spec), spec.preprocess)
+                yield from _numbered(file, _samples(_load_npy(Path(file)), file, spec), spec.preprocess)
             case _:
-                yield file, load_image(path, *_image_shape(spec, file), spec.preprocess)
+                for name, array in _load_npz(Path(file)):
+                    yield from _numbered(name, _samples(array, name, spec), spec.preprocess)
     except OSError as error:
         raise InputError(f"input '{file}' cannot be read: {error.strerror or error}") from error
 
@@ -185,12 +163,6 @@ def _numbered(name: str, samples: AnyArray, preprocess: Preprocess | None = None
             yield sample_name, _to_float32(sample, sample_name)
         else:
             yield sample_name, in_channel_order(sample, preprocess) if preprocess else sample
-
-
-def _image_shape(spec: InputSpec, name: str) -> tuple[int, int, int]:
-    if len(spec.shape) != 3:
-        raise InputError(f"'{name}' is an image; the model takes {spec.shape} numbers: give .npy, .npz or .txt")
-    return spec.shape[0], spec.shape[1], spec.shape[2]
 
 
 def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float32]:

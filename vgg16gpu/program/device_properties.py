@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-Entry: TypeAlias = Mapping[str, int | str]  # the tile of a problem, as a table holds it
-Tiles: TypeAlias = Mapping[str, Entry]  # by the name of the problem
+TileEntry: TypeAlias = Mapping[str, int | str]  # the tile of a problem, as a table holds it
+Tiles: TypeAlias = Mapping[str, TileEntry]  # by the name of the problem
 
 
 @dataclass(frozen=True)

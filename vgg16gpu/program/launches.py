@@ -97,4 +97,5 @@ class Step:
     nbytes: int = 0
     names: tuple[str, ...] = ()  # ONNX values it computes; the last one is what it stores
     label: str = ""  # what a person calls it: "conv1_2 + relu + pool"
-    early: bool = False  # may start before the step before it has ended: it waits for that one itself
+    # Programmatic dependent launch: it may start before the step before it has ended, and waits for that one itself.
+    programmatic: bool = False

@@ -31,7 +31,7 @@ class WeightPlan:
 
 
 @dataclass(frozen=True)
-class Entry:
+class InputEntry:
     """How inputs of one element type come in: where the host writes them, and the steps that take them from there."""
 
     pointer: Pointer
@@ -49,7 +49,7 @@ class InputSlot:
 
     name: str
     shape: tuple[int, ...]
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, InputEntry]
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,11 @@ class Program:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
-    """Work of the build that fixes scales: `program`, of batch 1, on each of `samples`, then `finish` once."""
+class PairScaling:
+    """Work of the build that fixes the scales of float16 pairs.
+
+    `program`, of batch 1, is run on each of `samples`, then `finish` once.
+    """
 
     program: Program
     samples: npt.NDArray[np.float32]
@@ -160,7 +163,7 @@ class Plan:
 
     weights: WeightPlan
     programs: tuple[Program, ...]
-    calibration: Calibration | None = None
+    calibration: PairScaling | None = None  # of float16 pairs; int8 has a calibration of its own, by a user
     second_pass: Program | None = None
     families: Mapping[str, str] = field(default_factory=dict)
 

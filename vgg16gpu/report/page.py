@@ -15,6 +15,7 @@ from vgg16gpu.report.sections.ladder import ladder
 from vgg16gpu.report.sections.promises import conformance, promises
 from vgg16gpu.report.sections.seeds import seeds
 from vgg16gpu.report.sections.sources import sources
+from vgg16gpu.report.sections.which import which
 
 TITLE: Final = "vgg16gpu: kernels, measured"
 LEAD: Final = (
@@ -64,6 +65,7 @@ def page(results: Results) -> str:
         "body",
         element("h1", TITLE),
         paragraph(LEAD),
+        which(results),
         element("nav", *links, aria_label="Contents"),
         element("main", *(_section(section, results) for section in SECTIONS)),
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from vgg16gpu.devices.staging import Rows
 from vgg16gpu.errors import InputError
 from vgg16gpu.runtime.double_buffer import DEPTH
@@ -17,11 +19,16 @@ Ticket = TypeVar("Ticket")  # what `send` gives for a batch
 
 @dataclass(eq=False)
 class Item:
-    """One input of a stream, and the results of its rows so far."""
+    """One input of a stream, and the results of its rows so far. `images`: rows on the host, or an array on the GPU."""
 
     number: int
-    images: Rows
+    images: Any
     results: list[Results] = field(default_factory=list)
+
+    @property
+    def element_type(self) -> str | None:
+        """Of rows on the host; None of an array on the GPU."""
+        return self.images.dtype.name if isinstance(self.images, np.ndarray) else None
 
     @property
     def is_complete(self) -> bool:
@@ -36,7 +43,7 @@ class Source:
     still to be given out.
     """
 
-    def __init__(self, iterable: Iterable[Any], check: Callable[[Any], Rows]) -> None:
+    def __init__(self, iterable: Iterable[Any], check: Callable[[Any], Any]) -> None:
         self.failure: Exception | None = None
         self._iterable = iterable
         self._check = check
@@ -50,7 +57,7 @@ class Source:
         except Exception as error:  # whatever it is, it is raised in its turn
             self.failure = error
 
-    def _checked(self, x: Any, number: int) -> Rows:
+    def _checked(self, x: Any, number: int) -> Any:
         try:
             return self._check(x)
         except InputError as error:

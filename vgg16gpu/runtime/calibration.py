@@ -17,6 +17,7 @@ from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import NamedInput, batched
+from vgg16gpu.runtime.counting import Counting
 from vgg16gpu.runtime.engine import Engine
 
 
@@ -52,22 +53,22 @@ def calibration_engine(model: ModelSource, **options: Any) -> Engine:
 
 
 def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
-    """Run `inputs` on a `calibration_engine` and choose the scales.
+    """Run `inputs` on a `calibration_engine`, which nobody else may run meanwhile, and choose the scales.
 
     Raises InputError for an engine that does not store what is asked for, for no inputs, and when a value becomes NaN
     or infinite.
     """
     signed = quantised_inputs(engine.graph)
-    histograms = {name: Histogram() for name in signed}
     digest, count = hashlib.sha256(), 0
-    for batch in batched(inputs, engine.program.batch):
-        x = np.stack([item.array for item in batch])
-        digest.update(x.tobytes())
-        count += len(batch)
-        engine.run(x)
-        for names, array in engine.read_values():
-            if names[-1] in histograms:
-                histograms[names[-1]].add(array[: len(batch)], names[-1])
+    size = min(program.batch for program in engine.plan.programs)  # more might be cut, and only the last part be kept
+    with Counting(engine, signed) as counting:
+        for batch in batched(inputs, size):
+            x = np.stack([item.array for item in batch])
+            digest.update(x.reshape(-1).data)
+            count += len(batch)
+            engine.run(x)
+            counting.add(len(batch))
+        histograms = counting.histograms()
     if not count:
         raise InputError("there are no images to calibrate on; give at least one")
     if unseen := [name for name, histogram in histograms.items() if histogram.is_empty]:

@@ -20,7 +20,7 @@ from vgg16gpu.devices.base import Foreign, Memory
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.runtime.double_buffer import Span
+from vgg16gpu.runtime.frames import Span
 
 Stream: TypeAlias = Any  # a handle, or an object that has one: of torch, CuPy, cuda.core
 
@@ -138,7 +138,7 @@ def is_on_device(x: object) -> bool:
 
 
 def view_of(x: Any, foreign: Foreign, stream: Stream = None) -> DeviceView:
-    """An array for which `is_on_device` holds, once the compute lane is to wait for what makes it.
+    """An array for which `is_on_device` holds, once the compute stream is to wait for what makes it.
 
     It waits for `stream`; without that, for the stream on which a library with DLPack works now, else for the one that
     the array interface names, else for the legacy default stream.

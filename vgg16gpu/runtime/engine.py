@@ -8,31 +8,32 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
 from vgg16gpu.compiler.declared import Declared
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.compiler.quantization.scheme import Scales
-from vgg16gpu.devices import open_device
+from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.plans import Program
+from vgg16gpu.program.values import Value
 from vgg16gpu.runtime import device_array
-from vgg16gpu.runtime.batcher import Source, cut, flow, item_name
-from vgg16gpu.runtime.batches import costs, cover
+from vgg16gpu.runtime.batch_sizes import costs, cover
+from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images, Input, InputForm
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import Results, check_flags
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ class Engine(Closing):
 
     model: the ONNX file, "digits" for the small net in the package, the bytes of a file, what `onnx.load` returns, or a
         `Model`, which several engines and sessions can share.
-    device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N".
+    device: "auto" (a GPU if one works, else the CPU; the logger "vgg16gpu" tells), "cpu", "cuda" or "cuda:N"; or what
+        `devices.open_device` gave, which the engine closes.
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of those that should take the least time.
@@ -74,7 +76,8 @@ class Engine(Closing):
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
 
     Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
-    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took).
+    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took),
+    `allows_nonfinite`.
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
@@ -83,7 +86,7 @@ class Engine(Closing):
         self,
         model: ModelSource,
         *,
-        device: str = "auto",
+        device: str | Opened = "auto",
         precision: str = "fp32",
         batch: int | Sequence[int] = 1,
         size: int | tuple[int, int] | None = None,
@@ -101,11 +104,11 @@ class Engine(Closing):
             self.model = Model.of(model)
             self.graph = options.graph(self.model)
         self.precision = precision
-        self.device, self.device_choice = open_device(device)
+        self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         self._executor: Executor | None = None
         self._lock = threading.Lock()
         self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
-        self._allow_nonfinite = allow_nonfinite
+        self.allows_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
         self._last_batch: int | None = None
         try:
@@ -226,19 +229,22 @@ class Engine(Closing):
                 self._last_batch = batch
                 targets = [output.row_address(first) for output in outputs]
                 parts.append(executor.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
-        self._check_flags(parts)
+        check_flags(parts, self.allows_nonfinite)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
+    def stream(
+        self, iterable: Iterable[Input | DeviceInput], batch: int | None = None
+    ) -> Iterator[Outputs | DeviceOutputs]:
         """What `run` returns for each item, in order, while the device computes without a pause.
 
-        Items are what `run` takes on the host, of any N each that it takes (arrays on a GPU are for `run` alone); the
-        rows of all are put together to batches of size `batch`, one of the engine's, the largest if not given. A batch
-        that is not full runs when the iterable ends or the element type changes, at the smallest size that holds it;
-        two batches are read ahead. Bits are those of `run` at the same built batch size; on FFMA kernels, and with an
-        engine of one size, that is always so. uint8 needs a quarter of the copying of float32. The first use allocates
-        two pinned buffers each way on the host and one buffer each way on the device, as large as the inputs and
-        outputs of a batch, which `vgg16gpu info` does not count.
+        Items are what `run` takes, of any N each that it takes. The rows of those on the host are put together to
+        batches of size `batch`, one of the engine's, the largest if not given. A batch that is not full runs when the
+        iterable ends or the element type changes, at the smallest size that holds it; two batches are read ahead. An
+        array on the GPU is run by itself in its turn, and gives arrays there.
+        Bits are those of `run` at the same built batch size; on FFMA kernels, and with an engine of one size, that is
+        always so. uint8 needs a quarter of the copying of float32. The first use allocates two buffers each way on the
+        host, pinned, and on the device, as large as the inputs and outputs of a batch, which `vgg16gpu info` does not
+        count.
         The engine may be used meanwhile, by other streams and threads too, and after leaving a stream at any point.
         What the iterable raises comes out once the results of the items before it are out. Raises InputError as `run`
         does, naming the item (counted from 0), for what cannot be iterated over, and for a batch size that is not the
@@ -254,7 +260,7 @@ class Engine(Closing):
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self._form.checked_on_host), batch or sizes[-1])
+        return self._stream(Source(items, self._form.checked_or_foreign), batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
         """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
@@ -276,19 +282,21 @@ class Engine(Closing):
         Arrays have the ONNX shape for the batch size that ran; each is read when it is asked for, so finish before the
         next run. Raises InputError without `keep_values=True`, and before the first run.
         """
+        return ((names, self._read(value)) for names, value in self.kept_values())
+
+    def kept_values(self) -> list[tuple[tuple[str, ...], Value]]:
+        """Where on the device `read_values` finds the values; the same names, and raises the same."""
         if not self._keeps_values:
             raise InputError("intermediate values are not kept; build the engine with keep_values=True")
         program = next((program for program in self.plan.programs if program.batch == self._last_batch), None)
         if program is None:
             raise InputError("there are no values before the first run; call run")
-        return self._values(program)
-
-    def _values(self, program: Program) -> Iterator[tuple[tuple[str, ...], Array]]:
         names = {op.y: op.names for op in self.graph.ops}
-        for value in program.values:
-            with self._lock:
-                array = self.executor.read(value)
-            yield names.get(value.name, (value.name,)), array
+        return [(names.get(value.name, (value.name,)), value) for value in program.values]
+
+    def _read(self, value: Value) -> Array:
+        with self._lock:
+            return self.executor.read(value)
 
     def close(self) -> None:
         """Free everything on the device. Safe to call twice."""
@@ -301,13 +309,22 @@ class Engine(Closing):
             finally:
                 self.device.close()
 
+    @contextmanager
+    def turn(self) -> Iterator[Executor]:
+        """The executor, which no other thread has meanwhile. Raises InputError once the engine is closed."""
+        with self._lock:
+            yield self._require_open()
+
     def _require_open(self) -> Executor:
         if self._executor is None:
             raise InputError("the engine is closed; build a new one")
         return self._executor
 
-    def _stream(self, source: Source, size: int) -> Iterator[Outputs]:
-        for element_type, items in itertools.groupby(source, key=lambda item: item.images.dtype.name):
+    def _stream(self, source: Source, size: int) -> Iterator[Outputs | DeviceOutputs]:
+        for element_type, items in itertools.groupby(source, key=lambda item: item.element_type):
+            if element_type is None:
+                yield from map(self._run_foreign, items)
+                continue
             pipeline = self._idle_pipeline(element_type, size)
             try:
                 for item in flow(cut(items, size), partial(self._send, pipeline), partial(self._receive, pipeline)):
@@ -316,6 +333,12 @@ class Engine(Closing):
                 self._pipelines.setdefault((element_type, size), []).append(pipeline)
         if source.failure:
             raise source.failure
+
+    def _run_foreign(self, item: Item) -> DeviceOutputs:
+        try:
+            return self._run_on_device(item.images, None)
+        except InputError as error:
+            raise InputError(f"{item_name(item.number)}: {error}") from error
 
     def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
         with self._lock:
@@ -334,11 +357,12 @@ class Engine(Closing):
     def _receive(self, pipeline: Pipeline, sent: Sent) -> Results:
         with self._lock:
             executor = self._require_open()
-            return executor.finished(*pipeline.receive(sent))
+            images, results = pipeline.receive(sent)
+            return executor.finished(results, images.__getitem__)
 
     def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
-        self._check_flags(parts, where)
+        check_flags(parts, self.allows_nonfinite, where)
         if len(parts) == 1:
             outputs = parts[0].outputs
         else:
@@ -346,23 +370,6 @@ class Engine(Closing):
         if self._whole:
             outputs = tuple(y.reshape(self._whole.get(i, y.shape)) for i, y in enumerate(outputs))
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def _check_flags(self, parts: Sequence[Results], where: str = "") -> None:
-        """Raise InputError for NaN and Inf, unless they are allowed, and for overflow that is not due to them."""
-        if not any(part.is_flagged for part in parts):
-            return
-        nonfinite = np.concatenate([part.nonfinite for part in parts])
-        lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
-        if nonfinite.any() and not self._allow_nonfinite:
-            raise InputError(
-                f"{where}{_named(nonfinite)} holds NaN or Inf; clean the data, or allow them "
-                "(allow_nonfinite=True, --allow-nonfinite)"
-            )
-        if lost.any():
-            raise InputError(
-                f"{where}{_named(lost)}: values leave the range of float16 inside the network; "
-                "use precision bf16 or fp32"
-            )
 
     def _batches(self, count: int) -> Iterator[tuple[int, int]]:
         """(first image, batch size) of the runs that take the least time by the plan's estimate."""
@@ -372,10 +379,3 @@ class Engine(Closing):
         for batch in self._covers[count]:
             yield first, batch
             first += batch
-
-
-def _named(chosen: npt.NDArray[np.bool_]) -> str:
-    """How messages call the inputs that are marked, the first ones at least."""
-    found = np.flatnonzero(chosen)
-    which = ", ".join(map(str, found[:8])) + " ..." * (len(found) > 8)
-    return f"input {which} of {len(chosen)} (counted from 0)"

@@ -20,9 +20,10 @@ from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Rows, Stager
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Calibration, Plan, Program
+from vgg16gpu.program.plans import PairScaling, Plan, Program
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
-from vgg16gpu.runtime.double_buffer import Pipeline, Port, Span
+from vgg16gpu.runtime.double_buffer import Pipeline
+from vgg16gpu.runtime.frames import Frames, Port, Span
 from vgg16gpu.runtime.outputs import ResultBlock, Results, read_results
 from vgg16gpu.runtime.stored import decoded, image_shape
 
@@ -115,7 +116,7 @@ class Executor:
         """
         bound = self._bound[batch, images.dtype]
         results = self._pass(bound, images)
-        return self.finished(bound.images[: len(images)], results)
+        return self.finished(results, bound.images.__getitem__)
 
     def run_on_device(self, batch: int, element_type: str, images: Span, targets: Sequence[int]) -> Results:
         """As `run`, for images that lie on the device and stay there; each output's rows go to an address in `targets`.
@@ -205,17 +206,18 @@ class Executor:
         round_trip = self._kept(self.device.round_trip(upload, self.bind(program.all_steps()), download))
         return _Single(places, source, round_trip, ResultBlock(program, target))
 
-    def finished(self, images: Rows, results: Results) -> Results:
-        """The results of these images once the second pass has been made where it is needed.
+    def finished(self, results: Results, images: Callable[[npt.NDArray[np.intp]], Rows]) -> Results:
+        """The results of a batch once the second pass has been made where it is needed.
 
-        An image is still marked as out of range if the plan has no exact kernels for it.
+        images: gives copies of those that are asked for (they may lie where the second pass sends from). An image is
+        still marked as out of range if the plan has no exact kernels for it.
         """
         if not self._exact or not np.count_nonzero(results.out_of_range):
             return results
         again = np.flatnonzero(results.out_of_range)
-        copies = images[again]  # the images may lie where the second pass sends from
+        copies = images(again)
         for i, image in zip(again, copies, strict=True):
-            exact = self._pass(self._exact[images.dtype], image[None])
+            exact = self._pass(self._exact[copies.dtype], image[None])
             for output, row in zip(results.outputs, exact.outputs, strict=True):
                 output[i] = row[0]
             results.out_of_range[i] = exact.out_of_range[0]
@@ -241,6 +243,14 @@ class Executor:
         }
         return Pipeline(self.device, self._stager, ports)
 
+    def frames(self, batch: int, element_type: str, depth: int) -> Frames:
+        """Room for `depth` batches of one size that gather on the device. Raises DeviceError when memory runs out."""
+        return Frames(self.device, {batch: self._bound[batch, np.dtype(element_type)].port}, depth)
+
+    def image_shape(self, batch: int, element_type: str) -> Shape:
+        """The shape of a batch of images as `element_type`."""
+        return self._bound[batch, np.dtype(element_type)].port.shape
+
     def launcher(self, batch: int, element_type: str = "float32") -> Callable[[], None]:
         """Everything a run of `batch` launches, without the copies: for timing.
 
@@ -250,9 +260,13 @@ class Executor:
         """
         return self._bound[batch, np.dtype(element_type)].port.launch
 
-    def bind(self, steps: Sequence[Step]) -> Callable[[], None]:
-        """A launcher of some steps of a program, in this order; the plan gives it back when it is closed."""
-        return self._kept(self.device.bind(steps, self._bases))
+    def bind(self, steps: Sequence[Step], beside: int | None = None) -> Callable[[], None]:
+        """A launcher of some steps of a program, in this order; the plan gives it back when it is closed.
+
+        beside: address of further memory, which the steps know as the arena STAGING.
+        """
+        bases = self._bases if beside is None else {**self._bases, Arena.STAGING: beside}
+        return self._kept(self.device.bind(steps, bases))
 
     def read(self, value: Value) -> Array:
         """A value in its ONNX shape and layout, as float32, as it lies on the device now."""
@@ -319,17 +333,17 @@ class Executor:
             if upload.pack:
                 self.bind((upload.pack,))()
         if self.plan.calibration:
-            self._calibrate(self.plan.calibration)
+            self._fix_pair_scales(self.plan.calibration)
         device.synchronize()
         while self._launches:  # they were for this once
             device.unbind(self._launches.pop())
         device.free(self._bases.pop(Arena.STAGING))
 
-    def _calibrate(self, calibration: Calibration) -> None:
-        bound = self._bind(calibration.program)[calibration.samples.dtype]
-        for sample in calibration.samples:
+    def _fix_pair_scales(self, scaling: PairScaling) -> None:
+        bound = self._bind(scaling.program)[scaling.samples.dtype]
+        for sample in scaling.samples:
             self._pass(bound, sample[None])
-        self.bind(calibration.finish)()
+        self.bind(scaling.finish)()
 
     def _bind(self, program: Program) -> dict[npt.DTypeLike, _Bound]:
         return {np.dtype(name): self._bind_entry(program, name) for name in program.input.entries}

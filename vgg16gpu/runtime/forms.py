@@ -56,14 +56,10 @@ class InputForm:
         self.check(images.dtype, images.shape, "x.astype(np.float32)")
         return self.given.from_file(images) if images.dtype == np.float32 else images
 
-    def checked_on_host(self, x: Input) -> Images:
-        """The same, of an item of a stream."""
-        if device_array.is_on_device(self.only(x)):
-            raise InputError(
-                "the input lies on a GPU, and a stream takes arrays on the host; give it to run, which takes it where "
-                "it is, or copy it (x.cpu() in torch, x.get() in CuPy)"
-            )
-        return self.checked(x)
+    def checked_or_foreign(self, x: Any) -> Any:
+        """The same, of an item of a stream; an array on the GPU as it is, for who runs it to check."""
+        given = self.only(x)
+        return given if device_array.is_on_device(given) else self.checked(given)
 
     def check(self, dtype: np.dtype[Any], shape: Shape, conversion: str) -> None:
         """Raise InputError for an element type or shape that is not taken; `conversion`: how to mend the type."""

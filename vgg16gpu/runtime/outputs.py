@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +10,13 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Bytes
-from vgg16gpu.errors import KernelError
+from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.program.plans import Control, Program
 
 LARGEST_FLOAT16 = 65504.0
+
+_NONFINITE = "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
+_LOST = "values leave the range of float16 inside the network; use precision bf16 or fp32"
 
 
 class Results(NamedTuple):
@@ -109,3 +113,29 @@ def _clean_words(control: Control) -> tuple[npt.NDArray[np.uint32], npt.NDArray[
 def read_results(program: Program, buffer: Bytes, count: int) -> Results:
     """What a block that came back says of its first `count` images. Raises KernelError where a kernel gave up."""
     return ResultBlock(program, buffer).read(count)
+
+
+def check_flags(parts: Sequence[Results], allows_nonfinite: bool, where: str = "") -> None:
+    """Raise InputError for NaN and Inf, unless they are allowed, and for overflow that is not due to them."""
+    if not any(part.is_flagged for part in parts):
+        return
+    nonfinite = np.concatenate([part.nonfinite for part in parts])
+    lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
+    if nonfinite.any() and not allows_nonfinite:
+        raise InputError(f"{where}{_named(nonfinite)} {_NONFINITE}")
+    if lost.any():
+        raise InputError(f"{where}{_named(lost)}: {_LOST}")
+
+
+def problems(results: Results, allows_nonfinite: bool) -> list[str]:
+    """What is wrong with each image by its flags, as `check_flags` says it; "" for nothing."""
+    lost = results.out_of_range & ~results.nonfinite
+    nonfinite = results.nonfinite & (not allows_nonfinite)
+    return [_NONFINITE if bad else _LOST if out else "" for bad, out in zip(nonfinite, lost, strict=True)]
+
+
+def _named(chosen: npt.NDArray[np.bool_]) -> str:
+    """How messages call the inputs that are marked, the first ones at least."""
+    found = np.flatnonzero(chosen)
+    which = ", ".join(map(str, found[:8])) + " ..." * (len(found) > 8)
+    return f"input {which} of {len(chosen)} (counted from 0)"

@@ -14,11 +14,11 @@ from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu,
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_first_two
-from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, Problem, Tile
+from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ChainProblem, Tile
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
@@ -48,7 +48,7 @@ def graph_of(*ops: Op, outputs: tuple[str, ...] = (), channels: int = 3) -> Grap
 NET = graph_of(FIRST, SECOND, THIRD, LAST)
 
 
-def wish_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
+def options_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
     if precision == "int8":
         steps = {"x": 0.5, "a": 0.25, "b": 0.125}
         signed = quantised_inputs(graph)
@@ -58,18 +58,18 @@ def wish_of(graph: Graph, precision: str, **options: Any) -> PlanOptions:
     return PlanOptions(precision, normalisation=normalisation, **options)
 
 
-def path_of(graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any) -> Path:
+def selection_of(graph: Graph, precision: str = "fp16", facts: DeviceFacts = HOPPER, **options: Any) -> KernelSelection:
     shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
-    return choose_path(graph, facts, shapes, wish_of(graph, precision, **options))
+    return select_kernels(graph, facts, shapes, options_of(graph, precision, **options))
 
 
 def plan_of(precision: str, *batches: int, **options: Any) -> Plan:
     shapes = [(batch, 3, HEIGHT, WIDTH) for batch in batches]
-    return make_plan(NET, HOPPER, shapes, wish_of(NET, precision, **options))
+    return make_plan(NET, HOPPER, shapes, options_of(NET, precision, **options))
 
 
-def is_chained(path: Path) -> bool:
-    chains = [lowering is conv_first_two.LOWERING for lowering in path.lowerings.values()]
+def is_chained(selection: KernelSelection) -> bool:
+    chains = [lowering is conv_first_two.LOWERING for lowering in selection.lowerings.values()]
     assert not any(chains[1:])
     return chains[0]
 
@@ -109,9 +109,9 @@ def test_values_that_are_kept_have_a_kernel_each(precision: str) -> None:
 
 
 def test_pairs_of_float16_are_stored_between() -> None:
-    path = path_of(NET, "fp32")
-    assert not is_chained(path)
-    assert path.graph is NET
+    selection = selection_of(NET, "fp32")
+    assert not is_chained(selection)
+    assert selection.graph is NET
 
 
 OTHERS = {
@@ -134,17 +134,17 @@ OTHERS = {
 @pytest.mark.parametrize("why", OTHERS)
 def test_other_graphs_stay_as_they_are(why: str) -> None:
     graph = OTHERS[why]
-    path = path_of(graph)
-    assert path.graph is graph
-    assert not is_chained(path)
+    selection = selection_of(graph)
+    assert selection.graph is graph
+    assert not is_chained(selection)
 
 
 @pytest.mark.parametrize("graph", [NET, graph_of(conv("x", "a", 4, 20), conv("a", "b", 20, 9, pool=True), channels=4)])
 def test_graphs_that_have_a_chain(graph: Graph) -> None:
-    path = path_of(graph)
-    assert is_chained(path)
-    assert len(path.graph.ops) == len(graph.ops) - 1
-    assert path.graph.outputs == graph.outputs
+    selection = selection_of(graph)
+    assert is_chained(selection)
+    assert len(selection.graph.ops) == len(graph.ops) - 1
+    assert selection.graph.outputs == graph.outputs
 
 
 def test_signs_have_to_be_the_same() -> None:
@@ -152,12 +152,12 @@ def test_signs_have_to_be_the_same() -> None:
     others = conv("b", "c", 64, 64), conv("c", "d", 64, 64)
     for first, second in ((True, False), (False, True), (False, False), (True, True)):
         graph = graph_of(replace(FIRST, relu=first), replace(SECOND, relu=second), *others)
-        assert is_chained(path_of(graph, "int8")) is (first == second)
-        assert is_chained(path_of(graph, "fp16"))
+        assert is_chained(selection_of(graph, "int8")) is (first == second)
+        assert is_chained(selection_of(graph, "fp16"))
 
 
 def test_integers_that_nobody_wants_are_none() -> None:
-    assert not is_chained(path_of(graph_of(FIRST, SECOND), "int8"))
+    assert not is_chained(selection_of(graph_of(FIRST, SECOND), "int8"))
 
 
 @pytest.mark.parametrize(
@@ -171,37 +171,37 @@ def test_integers_that_nobody_wants_are_none() -> None:
     ],
 )
 def test_other_kernels_have_no_chain(facts: DeviceFacts, options: dict[str, str]) -> None:
-    assert path_of(NET, "fp16", facts, **options).graph is NET
-    assert is_chained(path_of(NET, kernels="wgmma"))
+    assert selection_of(NET, "fp16", facts, **options).graph is NET
+    assert is_chained(selection_of(NET, kernels="wgmma"))
 
 
 # ---- Layers
 
 
 def test_a_chain_has_the_layers_of_its_convolutions() -> None:
-    path = path_of(NET, "int8")
-    chain, *others = path.layers(infer_shapes(path.graph, (5, 3, HEIGHT, WIDTH)))
+    selection = selection_of(NET, "int8")
+    chain, *others = selection.layers(infer_shapes(selection.graph, (5, 3, HEIGHT, WIDTH)))
     first, second = chain.parts
     assert (first.op, second.op) == (FIRST, SECOND)
     assert (chain.x_shape, first.x_shape, second.x_shape) == ((5, 3, HEIGHT, WIDTH),) * 2 + ((5, 64, HEIGHT, WIDTH),)
     assert (chain.reads_input, first.reads_input, second.reads_input) == (True, True, False)
-    assert first.quantised is path.quantised["a"]
-    assert second.quantised is path.quantised["b"]
+    assert first.quantised is selection.quantised["a"]
+    assert second.quantised is selection.quantised["b"]
     assert [layer.number for layer in (chain, *others)] == [1, 2, 3]
     assert not any(layer.parts for layer in (first, second, *others))
 
 
 def test_steps_of_integers_are_those_of_the_two() -> None:
-    path = path_of(NET, "int8")
-    assert [path.steps.get(name, 1.0) for name in "xab"] == [0.5, 0.25, 0.125]
+    selection = selection_of(NET, "int8")
+    assert [selection.steps.get(name, 1.0) for name in "xab"] == [0.5, 0.25, 0.125]
 
 
 def test_a_chain_has_the_arrays_of_its_convolutions() -> None:
-    path = path_of(NET)
-    assert [id(array) for array in op_arrays(path.graph.ops[0])] == [
+    selection = selection_of(NET)
+    assert [id(array) for array in op_arrays(selection.graph.ops[0])] == [
         id(array) for op in (FIRST, SECOND) for array in (op.weight, op.bias)
     ]
-    assert path.graph.parameters == NET.parameters
+    assert selection.graph.parameters == NET.parameters
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -250,7 +250,7 @@ def test_arguments(precision: str, element_type: str) -> None:
         assert step.grid == (min(132, ceil_div(given["tiles"], warpgroups)), 1, 1)
         assert step.block == (128 * warpgroups, 1, 1)
         assert step.shared <= HOPPER.shared_nbytes
-        assert not step.early  # nothing runs before it
+        assert not step.programmatic  # nothing runs before it
         assert (macros["ELEMENT"], macros["IN_CHANNELS"]) == (element.number, 3)
         assert macros["SOURCE"] == (element_type == "uint8")
 
@@ -263,14 +263,14 @@ def test_tiles_fit_into_shared_memory() -> None:
     assert conv_first_two.shared_nbytes(Element.F16, 28, 2) == 1024 + 73728 + 6144 + 2 * (40960 + 7168 + 11264)
     assert conv_first_two.shared_nbytes(Element.U8, 28, 2) == 1024 + 36864 + 6144 + 2 * (20480 + 4096 + 11264)
     for element in (Element.F16, Element.BF16, Element.U8, Element.S8):
-        assert all(Tile(*cut).fits(Problem(1, 30, 30, element)) for cut in CUTS)
-        assert not Tile(28, 3).fits(Problem(1, 30, 30, element))
+        assert all(Tile(*cut).fits(ChainProblem(1, 30, 30, element)) for cut in CUTS)
+        assert not Tile(28, 3).fits(ChainProblem(1, 30, 30, element))
 
 
 @pytest.mark.parametrize("element", [Element.F16, Element.BF16, Element.U8, Element.S8], ids=lambda e: e.name)
 @pytest.mark.parametrize(("batch", "size"), [(1, 2), (1, 30), (1, 224), (8, 224), (128, 224)])
 def test_the_usual_tile_takes_the_least_estimated_time(element: Element, batch: int, size: int) -> None:
-    problem = Problem(batch, size, size, element)
+    problem = ChainProblem(batch, size, size, element)
     choices = conv_first_two.candidates(problem, 132)
     usual = choices[0].tile
     assert conv_first_two.choose(problem, HOPPER).tile == usual
@@ -279,12 +279,12 @@ def test_the_usual_tile_takes_the_least_estimated_time(element: Element, batch: 
 
 
 def test_one_image_has_small_tiles_and_many_large_ones() -> None:
-    one, many = (conv_first_two.choose(Problem(batch, 224, 224, Element.F16), HOPPER).tile for batch in (1, 128))
+    one, many = (conv_first_two.choose(ChainProblem(batch, 224, 224, Element.F16), HOPPER).tile for batch in (1, 128))
     assert (one.rows, one.warpgroups) == (16, 3)
     assert (many.rows, many.warpgroups) == (28, 2)
 
 
 def test_a_table_has_the_last_word() -> None:
-    problem = Problem(1, 224, 224, Element.F16)
-    other = conv_first_two.Choice(Tile(24, 2), early=False)
+    problem = ChainProblem(1, 224, 224, Element.F16)
+    other = conv_first_two.Choice(Tile(24, 2), programmatic=False)
     assert conv_first_two.choose(problem, replace(HOPPER, tuned={problem.key: other.entry})) == other

@@ -23,7 +23,7 @@ from vgg16gpu.compiler.graph.window import Window
 from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, Problem, SmallTile
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile, SmallTile
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -71,7 +71,7 @@ def vgg16(size: int, width: int = 1, hidden: int = 4096) -> Graph:
     return Graph(GraphInput("x", (None, 3, size, size)), tuple(ops), ("scores",))
 
 
-def wish_of(graph: Graph, precision: str) -> PlanOptions:
+def options_of(graph: Graph, precision: str) -> PlanOptions:
     if precision == "int8":
         signed = quantised_inputs(graph)
         scales = {name: Scale(0.5, is_signed) for name, is_signed in signed.items()}
@@ -82,7 +82,7 @@ def wish_of(graph: Graph, precision: str) -> PlanOptions:
 @cache
 def plan_of(precision: str, size: int = 224, width: int = 1, hidden: int = 4096) -> Plan:
     graph = vgg16(size, width, hidden)
-    return make_plan(graph, HOPPER, [(batch, 3, size, size) for batch in BATCHES], wish_of(graph, precision))
+    return make_plan(graph, HOPPER, [(batch, 3, size, size) for batch in BATCHES], options_of(graph, precision))
 
 
 NETS = ((224, 1, 4096), (244, 1, 4096), (48, 2, 100), (61, 3, 96))
@@ -133,7 +133,7 @@ def test_an_average_pool_in_between_is_two_conversions() -> None:
 def test_batches_share_the_weights() -> None:
     graph = vgg16(224)
     for precision in PRECISIONS[:3]:
-        alone = make_plan(graph, HOPPER, [(1, 3, 224, 224)], wish_of(graph, precision))
+        alone = make_plan(graph, HOPPER, [(1, 3, 224, 224)], options_of(graph, precision))
         assert plan_of(precision).weights.weights_nbytes == alone.weights.weights_nbytes
 
 
@@ -156,8 +156,8 @@ def on_a_card_with(free: int) -> Any:
 @pytest.mark.parametrize(("precision", "batch"), [("fp32", 8), ("fp16", 32), ("bf16", 32)])
 def test_a_gigabyte_is_enough(precision: str, batch: int) -> None:
     graph = vgg16(224)
-    wish = replace(wish_of(graph, precision), keep_values=False)
-    plan = make_plan(graph, HOPPER, [(batch, 3, 224, 224)], wish)
+    options = replace(options_of(graph, precision), keep_values=False)
+    plan = make_plan(graph, HOPPER, [(batch, 3, 224, 224)], options)
     need = plan.device_nbytes + plan.weights.staging_nbytes
     check_memory(plan, on_a_card_with(800 * 10**6))
     check_memory(plan, on_a_card_with(need))
@@ -246,7 +246,7 @@ def test_launches_fit_the_device(key: tuple[Any, ...]) -> None:
             assert step.grid.z <= 65535
             blocks = defines(step).get("BLOCKS_PER_SM", 1)
             assert (step.shared + 1024) * blocks <= MULTIPROCESSOR_SHARED
-            if step.early and step.kernel.source.startswith("conv_wgmma") and blocks == 1:
+            if step.programmatic and step.kernel.source.startswith("conv_wgmma") and blocks == 1:
                 assert step.shared >= 114 << 10  # the next kernel's blocks must not crowd in
         assert program.batch in BATCHES
 
@@ -318,7 +318,7 @@ def test_counters_are_nobody_elses(key: tuple[Any, ...]) -> None:
 
 
 problems = st.builds(
-    Problem,
+    ConvProblem,
     batch=st.sampled_from([1, 2, 3, 8, 32]),
     height=st.integers(1, 70),
     width=st.integers(1, 70),
@@ -327,17 +327,17 @@ problems = st.builds(
     element=st.sampled_from([Element.F16, Element.BF16, Element.F16_PAIR, Element.U8, Element.S8]),
     out_element=st.just(Element.F16),
     pool=st.booleans(),
-).map(lambda p: Problem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
+).map(lambda p: ConvProblem(**(vars(p) | {"out_element": p.element, "pool": p.pool and min(p.height, p.width) > 1})))
 
 
 @examples(60)
 @given(problems)
-def test_every_tile_is_one_that_the_kernels_accept(problem: Problem) -> None:
+def test_every_tile_is_one_that_the_kernels_accept(problem: ConvProblem) -> None:
     """The static asserts of conv_wgmma.cu and conv_wgmma_small.cu."""
     found = conv_wgmma.candidates(problem, HOPPER.multiprocessors)
     assert found
     for choice in found:
-        cut = Cut(problem, choice.tile, HOPPER.multiprocessors, choice.early)
+        cut = Cut(problem, choice.tile, HOPPER.multiprocessors, choice.programmatic)
         macros = dict(cut.kernel.defines)
         assert macros["BLOCK_BYTES"] == 128 or problem.element.nbytes == 1
         assert cut.shared <= HOPPER.shared_nbytes
@@ -347,7 +347,7 @@ def test_every_tile_is_one_that_the_kernels_accept(problem: Problem) -> None:
             check_small(problem, choice.tile, macros, cut.shared)
 
 
-def check_large(problem: Problem, tile: LargeTile, macros: Mapping[str, int]) -> None:
+def check_large(problem: ConvProblem, tile: LargeTile, macros: Mapping[str, int]) -> None:
     flat, planes = macros["FLAT_PITCH"], problem.element.planes
     assert macros["TILE_ROWS"] % 2 == 0 or flat
     assert not flat or flat == problem.width + 1 >= 8
@@ -364,7 +364,7 @@ def check_large(problem: Problem, tile: LargeTile, macros: Mapping[str, int]) ->
     assert problem.out_channels % (64 if macros["PAIR_TILES"] else 128) == 0
 
 
-def check_small(problem: Problem, tile: SmallTile, macros: Mapping[str, int], shared: int) -> None:
+def check_small(problem: ConvProblem, tile: SmallTile, macros: Mapping[str, int], shared: int) -> None:
     splits, exchange = macros["SPLITS"], macros["EXCHANGE"]
     assert macros["TILE_ROWS"] % 2 == 0
     assert macros["TILE_ROWS"] <= 32
@@ -384,14 +384,14 @@ def check_small(problem: Problem, tile: SmallTile, macros: Mapping[str, int], sh
 
 
 def test_the_fastest_by_the_estimate_is_taken() -> None:
-    problem = Problem(1, 14, 14, 512, 512, Element.F16, Element.F16, pool=False)
+    problem = ConvProblem(1, 14, 14, 512, 512, Element.F16, Element.F16, pool=False)
     tile = conv_wgmma.choose(problem, HOPPER).tile
     sms = HOPPER.multiprocessors
     estimates = [choice.tile.cycles(problem, sms) for choice in conv_wgmma.candidates(problem, sms)]
     assert tile.cycles(problem, sms) == min(estimates)
     assert isinstance(tile, SmallTile)
     assert tile.splits > 1  # else 16 blocks for 132 multiprocessors
-    many = conv_wgmma.choose(Problem(128, 14, 14, 512, 512, Element.F16, Element.F16, pool=False), HOPPER)
+    many = conv_wgmma.choose(ConvProblem(128, 14, 14, 512, 512, Element.F16, Element.F16, pool=False), HOPPER)
     assert isinstance(many.tile, LargeTile)
 
 
@@ -405,8 +405,8 @@ def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: 
     op = Gemm("x", "y", ("y",), hollow(outputs, features), None)
     shape: Shape = batch, features
     graph = Graph(GraphInput("x", (None, features)), (op,), ("y",))
-    wish = PlanOptions(precision, samples=lambda: hollow(1, features))
-    program = make_plan(graph, HOPPER, [shape], wish).programs[0]
+    options = PlanOptions(precision, samples=lambda: hollow(1, features))
+    program = make_plan(graph, HOPPER, [shape], options).programs[0]
     step = program.steps[-1]
     given, macros = arguments(step), defines(step)
     assert given["N"] == batch

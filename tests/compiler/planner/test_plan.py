@@ -52,8 +52,8 @@ def small_vgg(outputs: tuple[str, ...] = ("scores",)) -> Graph:
 # ---- Simulated runs
 
 
-def wish(precision: str, channels: int = 3, **options: Any) -> PlanOptions:
-    """A wish for both element types; typical inputs are made by nobody."""
+def planned_for(precision: str, channels: int = 3, **options: Any) -> PlanOptions:
+    """Options for both element types; typical inputs are made by nobody."""
     normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
     return PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(0), **options)
 
@@ -64,7 +64,7 @@ def test_no_value_is_overwritten_before_its_last_reader(
     case: tuple[Graph, Shape], facts: DeviceFacts, precision: str, keep_values: bool
 ) -> None:
     graph, shape = case
-    plan, made = recorded_plan(graph, facts, [shape], wish(precision, shape[1], keep_values=keep_values))
+    plan, made = recorded_plan(graph, facts, [shape], planned_for(precision, shape[1], keep_values=keep_values))
     for recorded in made:
         for element_type in plan.programs[0].input.entries:
             simulate(recorded, element_type)
@@ -76,7 +76,7 @@ def test_no_value_is_overwritten_before_its_last_reader(
 def test_with_keep_values_none_is_ever_overwritten(case: tuple[Graph, Shape]) -> None:
     """Not even by a second pass."""
     graph, shape = case
-    plan, made = recorded_plan(graph, HOPPER, [shape], wish("fp32", shape[1], keep_values=True))
+    plan, made = recorded_plan(graph, HOPPER, [shape], planned_for("fp32", shape[1], keep_values=True))
     program = plan.programs[0]
     memory = Memory(plan.activations_nbytes)
     for value in program.values:

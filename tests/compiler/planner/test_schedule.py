@@ -28,8 +28,8 @@ ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 def plan_of(graph: Graph, precision: str = "fp16", batches: Sequence[int] = (2,), **options: object) -> Plan:
     channels = graph.input.shape[1] or 1
     normalisation = Normalisation((0.5,) * channels, (0.25,) * channels)
-    wish = PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(3, channels, 8, 8), **options)  # type: ignore[arg-type]
-    return make_plan(graph, HOPPER, [(batch, channels, 8, 8) for batch in batches], wish)
+    chosen = PlanOptions(precision, normalisation=normalisation, samples=lambda: zeros(3, channels, 8, 8), **options)  # type: ignore[arg-type]
+    return make_plan(graph, HOPPER, [(batch, channels, 8, 8) for batch in batches], chosen)
 
 
 def program_of(graph: Graph, precision: str = "fp16", batch: int = 2) -> Program:

@@ -12,8 +12,9 @@ from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pool, Relu, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.lowering.base import InputLowering
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -43,17 +44,17 @@ NET = graph_of(
 )
 
 
-def path_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions | None = None) -> Path:
+def selection_of(graph: Graph, facts: DeviceFacts = HOPPER, options: PlanOptions | None = None) -> KernelSelection:
     shapes = infer_shapes(graph, (1, *(size or 1 for size in graph.input.shape[1:])))
-    return choose_path(graph, facts, shapes, options or PlanOptions())
+    return select_kernels(graph, facts, shapes, options or PlanOptions())
 
 
-def families(path: Path) -> dict[str, str]:
-    return {name: lowering.family for name, lowering in path.lowerings.items()}
+def families(selection: KernelSelection) -> dict[str, str]:
+    return {name: lowering.family for name, lowering in selection.lowerings.items()}
 
 
-def takes_input(path: Path) -> bool:
-    return path.lowerings[path.graph.ops[0].y].reads_input
+def takes_input(selection: KernelSelection) -> bool:
+    return isinstance(selection.lowerings[selection.graph.ops[0].y], InputLowering)
 
 
 # ---- What the device can do
@@ -61,10 +62,10 @@ def takes_input(path: Path) -> bool:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_hopper(precision: str) -> None:
-    path = path_of(NET, options=PlanOptions(precision))
-    assert families(path) == {"a": "wgmma", "b": "wgmma", "c": "wgmma", "d": "ffma"}
-    assert takes_input(path)
-    assert path.splits_float32 == (precision == "fp32")
+    selection = selection_of(NET, options=PlanOptions(precision))
+    assert families(selection) == {"a": "wgmma", "b": "wgmma", "c": "wgmma", "d": "ffma"}
+    assert takes_input(selection)
+    assert selection.splits_float32 == (precision == "fp32")
 
 
 @pytest.mark.parametrize(
@@ -79,9 +80,9 @@ def test_hopper(precision: str) -> None:
     ids=lambda facts: f"{facts.kind}-{facts.compute_capability}-{facts.tensor_maps}",
 )
 def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) -> None:
-    path = path_of(NET, facts)
-    assert "wgmma" not in families(path).values()
-    assert not path.splits_float32
+    selection = selection_of(NET, facts)
+    assert "wgmma" not in families(selection).values()
+    assert not selection.splits_float32
 
 
 # ---- What the op is
@@ -100,15 +101,15 @@ def test_wgmma_is_for_compute_capability_9_with_tensor_maps(facts: DeviceFacts) 
 )
 def test_other_convolutions_run_on_what_every_card_has(window: Window) -> None:
     graph = graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 20, window))
-    assert families(path_of(graph)) == {"a": "wgmma", "b": "ffma"}
-    assert families(path_of(graph, options=PlanOptions("fp16"))) == {"a": "wgmma", "b": "mma"}
+    assert families(selection_of(graph)) == {"a": "wgmma", "b": "ffma"}
+    assert families(selection_of(graph, options=PlanOptions("fp16"))) == {"a": "wgmma", "b": "mma"}
 
 
 @pytest.mark.parametrize("few", [1, 8])
 def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
     graph = graph_of(conv("x", "a", 3, few), conv("a", "b", few, 20), conv("b", "c", 20, few))
-    assert families(path_of(graph)) == {"a": "ffma", "b": "ffma", "c": "ffma"}
-    assert families(path_of(graph, options=PlanOptions("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
+    assert families(selection_of(graph)) == {"a": "ffma", "b": "ffma", "c": "ffma"}
+    assert families(selection_of(graph, options=PlanOptions("bf16"))) == {"a": "mma", "b": "mma", "c": "mma"}
 
 
 @pytest.mark.parametrize(
@@ -123,21 +124,21 @@ def test_few_channels_are_not_worth_a_tile_of_64(few: int) -> None:
     ],
 )
 def test_tensor_cores_of_other_cards(precision: str, capability: tuple[int, int], family: str) -> None:
-    path = path_of(NET, replace(HOPPER, compute_capability=capability), PlanOptions(precision))
-    assert families(path) == {"a": family, "b": family, "c": family, "d": "ffma"}
+    selection = selection_of(NET, replace(HOPPER, compute_capability=capability), PlanOptions(precision))
+    assert families(selection) == {"a": family, "b": family, "c": family, "d": "ffma"}
 
 
 def test_the_cpu_emulates_tensor_cores_where_they_are_asked_for() -> None:
-    emulated = path_of(NET, CPU, PlanOptions("fp16", kernels="mma"))
+    emulated = selection_of(NET, CPU, PlanOptions("fp16", kernels="mma"))
     assert families(emulated) == {"a": "mma", "b": "mma", "c": "mma", "d": "ffma"}
-    assert {*families(path_of(NET, CPU, PlanOptions("fp16"))).values()} == {"ffma"}
+    assert {*families(selection_of(NET, CPU, PlanOptions("fp16"))).values()} == {"ffma"}
 
 
 @pytest.mark.parametrize(
     "op", [Pool("a", "b", ("b",), "max", HALF), Relu("a", "b", ("b",))], ids=lambda op: type(op).__name__
 )
 def test_other_ops_run_on_float32(op: Op) -> None:
-    assert families(path_of(graph_of(conv("x", "a", 3, 20), op)))["b"] == "ffma"
+    assert families(selection_of(graph_of(conv("x", "a", 3, 20), op)))["b"] == "ffma"
 
 
 # ---- Who takes the input in
@@ -158,32 +159,33 @@ def test_other_ops_run_on_float32(op: Op) -> None:
     ids=["3", "4", "5", "pooled", "wanted", "read twice", "gemm", "later"],
 )
 def test_the_first_convolution_takes_the_input_in(graph: Graph, expected: bool) -> None:
-    assert takes_input(path_of(graph)) is expected
-    assert all(not lowering.reads_input for op, lowering in path_of(graph).lowerings.items() if op != graph.ops[0].y)
+    assert takes_input(selection_of(graph)) is expected
+    others = [lowering for op, lowering in selection_of(graph).lowerings.items() if op != graph.ops[0].y]
+    assert not any(isinstance(lowering, InputLowering) for lowering in others)
 
 
 # ---- What the user asks for
 
 
 def test_float32_arithmetic_can_be_asked_for() -> None:
-    path = path_of(NET, options=PlanOptions(kernels="ffma"))
-    assert {*families(path).values()} == {"ffma"}
-    assert not path.splits_float32
+    selection = selection_of(NET, options=PlanOptions(kernels="ffma"))
+    assert {*families(selection).values()} == {"ffma"}
+    assert not selection.splits_float32
 
 
 def test_a_family_that_can_do_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="kernels 'wgmma': none of them computes an op of this model in fp32 on a"):
-        path_of(NET, CPU, PlanOptions(kernels="wgmma"))
+        selection_of(NET, CPU, PlanOptions(kernels="wgmma"))
     with pytest.raises(ModelError, match="accepted: auto, wgmma, mma, ffma"):
-        path_of(graph_of(Relu("x", "a", ("a",))), HOPPER, PlanOptions(kernels="wgmma"))
+        selection_of(graph_of(Relu("x", "a", ("a",))), HOPPER, PlanOptions(kernels="wgmma"))
 
 
 def test_a_family_that_is_asked_for_is_used_where_it_can_be() -> None:
-    assert families(path_of(NET, options=PlanOptions(kernels="wgmma"))) == families(path_of(NET))
+    assert families(selection_of(NET, options=PlanOptions(kernels="wgmma"))) == families(selection_of(NET))
 
 
 def test_the_exact_path_of_the_same_graph() -> None:
-    exact = path_of(NET, options=PlanOptions("fp16")).on_ffma()
+    exact = selection_of(NET, options=PlanOptions("fp16")).on_ffma()
     assert {*families(exact).values()} == {"ffma"}
     assert (exact.precision, exact.scalings, exact.graph) == ("fp32", {}, NET)
 
@@ -192,8 +194,8 @@ def test_the_exact_path_of_the_same_graph() -> None:
 
 
 def test_layers_say_where_an_op_stands() -> None:
-    path = path_of(NET)
-    layers = list(path.layers(infer_shapes(NET, (5, 3, 8, 8))))
+    selection = selection_of(NET)
+    layers = list(selection.layers(infer_shapes(NET, (5, 3, 8, 8))))
     assert [layer.number for layer in layers] == [1, 2, 3, 4]
     assert [layer.x_shape for layer in layers] == [(5, 3, 8, 8), (5, 20, 8, 8), (5, 70, 4, 4), (5, 30)]
     assert [layer.reads_input for layer in layers] == [True, False, False, False]
@@ -207,8 +209,8 @@ def test_the_step_of_a_value_is_that_of_who_writes_or_reads_it() -> None:
         "b": QuantisedOp(none, zeros(1), Scale(0.25, False), None),
         "c": QuantisedOp(none, zeros(1), Scale(0.125, False), None),
     }
-    path = path_of(NET, options=PlanOptions("int8", quantised=quantised))
-    assert [path.steps.get(name, 1.0) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]
+    selection = selection_of(NET, options=PlanOptions("int8", quantised=quantised))
+    assert [selection.steps.get(name, 1.0) for name in ("x", "a", "b", "c", "d")] == [0.5, 0.25, 0.125, 1.0, 1.0]
 
 
 def test_the_planner_never_chooses_between_equals():

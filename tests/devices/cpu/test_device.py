@@ -11,7 +11,7 @@ import pytest
 
 from tests.devices.cpu.test_language import sequence
 from tests.support.cpu_kernels import fixture_kernel, launch
-from vgg16gpu.devices.base import Counters, Device, Lane, Transfer
+from vgg16gpu.devices.base import Counters, Device, Stream, Transfer
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import DeviceError, KernelError
@@ -130,10 +130,10 @@ def test_memory_is_aligned_checked_and_freed(device: CpuDevice) -> None:
 def test_copies_from_place_to_place(device: CpuDevice) -> None:
     source, target = device.allocate(256), device.allocate(256)
     data = np.arange(256, dtype=np.uint8)
-    device.copy_in(source, data, Lane.UPLOAD)
+    device.copy_in(source, data, Stream.UPLOAD)
     device.copy_on_device(target, source, 256)
     back = np.zeros_like(data)
-    device.copy_out(back, target, Lane.DOWNLOAD)
+    device.copy_out(back, target, Stream.DOWNLOAD)
     assert np.array_equal(back, data)
     assert device.counters == Counters(1, 1, 1, 0, 2)
     for places in ((target, source + 1), (target + 1, source)):
@@ -163,12 +163,12 @@ def test_a_round_trip_copies_launches_copies_and_waits(device: CpuDevice) -> Non
 
 def test_events_are_always_reached(device: CpuDevice) -> None:
     event = device.event()
-    device.record(event, Lane.UPLOAD)
-    device.follow(Lane.COMPUTE, event)
+    device.record(event, Stream.UPLOAD)
+    device.follow(Stream.COMPUTE, event)
     device.wait(event)
     assert device.counters == Counters(synchronisations=1)
     device.close()
-    for use in (device.event, lambda: device.wait(event), lambda: device.record(event, Lane.COMPUTE)):
+    for use in (device.event, lambda: device.wait(event), lambda: device.record(event, Stream.COMPUTE)):
         with pytest.raises(DeviceError, match="closed"):
             use()
 

@@ -91,11 +91,13 @@ def test_votes_also_in_diverged_halves_of_a_warp(device: CpuDevice) -> None:
 @pytest.mark.sanitize
 def test_atomics(device: CpuDevice) -> None:
     signed, unsigned, total = np.array([0, -1000, 0, 0], np.int32), np.zeros(3, np.uint32), np.zeros(1, np.float32)
-    launch(device, fixture_kernel("atomics"), [signed, unsigned, total], grid=(50,), block=(64,))
+    wide = np.zeros(1, np.uint64)
+    launch(device, fixture_kernel("atomics"), [signed, unsigned, total, wide], grid=(50,), block=(64,))
     n = 50 * 64
     assert signed.tolist() == [n * (n - 1) // 2, -14, 2**20 - 1, 7]
     assert unsigned.tolist() == [2 * n, n - 1, n % 100]
     assert total[0] == n / 2
+    assert wide[0] == n << 31
 
 
 @pytest.mark.sanitize

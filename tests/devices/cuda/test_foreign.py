@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.foreign_arrays import LANE, numbers
+from tests.support.foreign_arrays import STREAM, numbers
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.cuda import foreign as cuda_foreign
 from vgg16gpu.devices.cuda.foreign import CudaForeign, CudaMemory
@@ -85,18 +85,18 @@ def test_a_context_that_is_broken_is_released_all_the_same(monkeypatch: pytest.M
 
 
 class Current:
-    """The part of `Held` that a lane that follows needs."""
+    """The part of `Held` that is needed where our stream follows another."""
 
     driver = SimpleNamespace(Error=RuntimeError, Context=SimpleNamespace(pop=lambda: None))
     context = SimpleNamespace(push=lambda: None)
-    stream = SimpleNamespace(handle=LANE)
+    stream = SimpleNamespace(handle=STREAM)
 
 
 @pytest.mark.parametrize("failing", [(), ("cuEventRecord",)])
 def test_the_lane_follows_by_an_event_of_the_moment(monkeypatch: pytest.MonkeyPatch, failing: tuple[str, ...]) -> None:
     driver, counters = drive(monkeypatch, *failing), Counters()
     foreign = CudaForeign(Current(), 3, counters)  # type: ignore[arg-type]
-    assert (foreign.stream, foreign.card_of(4096)) == (LANE, 3)
+    assert (foreign.stream, foreign.card_of(4096)) == (STREAM, 3)
     driver.calls.clear()
     if failing:
         with pytest.raises(DeviceError, match="cuEventRecord failed: it failed"):

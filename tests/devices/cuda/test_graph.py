@@ -49,7 +49,7 @@ class Bindings(SimpleNamespace):
         self.edges = {(head - 1, head): "full" for head in reversed(heads)}
 
     def programmatic(self):
-        """The nodes, counted from 0, that may start early."""
+        """The nodes, counted from 0, that are programmatic dependent launches."""
         return sorted(head - 10 for (_, head), data in self.edges.items() if data != "full")
 
     def end_capture(self, _stream):
@@ -81,7 +81,7 @@ class Bindings(SimpleNamespace):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(
-    ("nodes", "early", "expected"),
+    ("nodes", "programmatic", "expected"),
     [
         ([KERNEL], [True], []),
         ([KERNEL] * 3, [True, True, True], [1, 2]),
@@ -92,9 +92,9 @@ class Bindings(SimpleNamespace):
         ([COPY, COPY, KERNEL, KERNEL, COPY, KERNEL], [True, True, True], [3]),  # a copy may be more than one node
     ],
 )
-def test_launches_right_behind_launches_may_start_early(suffix, nodes, early, expected):
+def test_launches_right_behind_launches_may_be_programmatic(suffix, nodes, programmatic, expected):
     bindings = Bindings(suffix)
-    Graph(bindings, 7, lambda: bindings.enqueue(*nodes), early)
+    Graph(bindings, 7, lambda: bindings.enqueue(*nodes), programmatic)
     assert bindings.programmatic() == expected
     assert set(bindings.edges) == {(10 + i, 11 + i) for i in range(len(nodes) - 1)}
 

@@ -45,7 +45,7 @@ def test_a_step_is_resolved():
     launch = resolve(step(), function, built(), BASES)
     assert function.formats == ["28s"]
     assert launch.arguments == (struct.pack("<Qi4xQf", 0x10100, 7, 0x20000, 0.5),)
-    assert (launch.grid, launch.block, launch.shared, launch.early) == ((5, 1, 1), (32, 2, 1), 16, False)
+    assert (launch.grid, launch.block, launch.shared, launch.programmatic) == ((5, 1, 1), (32, 2, 1), 16, False)
     assert launch.name == "conv1 (tiny_f32<4>)"
 
 
@@ -63,8 +63,8 @@ def test_a_kernel_without_arguments():
 
 
 def test_a_step_may_start_early():
-    early = Step(KERNEL, Dim3(5), BLOCK, ARGUMENTS, early=True)
-    assert resolve(early, FakeFunction(), built(), BASES).early
+    dependent = Step(KERNEL, Dim3(5), BLOCK, ARGUMENTS, programmatic=True)
+    assert resolve(dependent, FakeFunction(), built(), BASES).programmatic
 
 
 def test_arguments_lie_where_the_compiler_wants_them():

@@ -34,13 +34,14 @@ def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
         np.testing.assert_array_equal(result, chained(numbers(), length))
 
 
-@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("programmatic", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 2, 7])
 @pytest.mark.parametrize("start", [8, 16], ids=["by the copy engine", "by a kernel"])
-def test_round_trips(gpu, plain_gpu, source, start, length, early):
+def test_round_trips(gpu, plain_gpu, source, start, length, programmatic):
     """Copy in, launches and copy out: as one graph, and one by one; again and again in the same buffers."""
-    kernel = Kernel(source, "axpb_early_f32" if early else "axpb_f32", (("BLOCK", BLOCK),))
-    steps = [replace(step, early=early and gpu.facts.compute_capability >= (9, 0)) for step in chain(kernel, length)]
+    kernel = Kernel(source, "axpb_early_f32" if programmatic else "axpb_f32", (("BLOCK", BLOCK),))
+    dependent = programmatic and gpu.facts.compute_capability >= (9, 0)
+    steps = [replace(step, programmatic=dependent) for step in chain(kernel, length)]
     for device in (gpu, plain_gpu):
         device.build([kernel])
         address = device.allocate(8192)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.devices.cuda_device.harness import BLOCK, COUNT, MEBIBYTE, NEAR_BASELINE, chain, chained, numbers, run_chain
 from tests.support.torch_here import torch_with_cuda
-from vgg16gpu.devices.base import Lane, Transfer
+from vgg16gpu.devices.base import Stream, Transfer
 from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
@@ -43,7 +43,7 @@ def one_life(kernel, call=lambda work: work()):
     address = call(partial(device.allocate, 64 * MEBIBYTE))
     call(partial(device.pinned, MEBIBYTE))
     call(partial(device.copy_in, address, np.zeros(2 * CHUNK_NBYTES, np.uint8)))
-    call(partial(device.record, call(device.event), Lane.DOWNLOAD))
+    call(partial(device.record, call(device.event), Stream.DOWNLOAD))
     launch = call(partial(device.bind, chain(kernel, 5), {Arena.ACTIVATIONS: address}))
     result = call(partial(run_chain, device, launch, address, numbers(), 5))
     buffer = call(partial(device.pinned, 8192))
@@ -77,11 +77,11 @@ def test_close_with_work_under_way(kernel):
     launch()
     event, buffer = device.event(), device.pinned(8192)
     trip = device.round_trip(Transfer(buffer, address), launch, Transfer(buffer, address))
-    device.copy_in(address, buffer, Lane.UPLOAD)
-    device.record(event, Lane.UPLOAD)
+    device.copy_in(address, buffer, Stream.UPLOAD)
+    device.record(event, Stream.UPLOAD)
     device.close()
     device.close()
-    uses = (device.event, partial(device.wait, event), partial(device.follow, Lane.COMPUTE, event))
+    uses = (device.event, partial(device.wait, event), partial(device.follow, Stream.COMPUTE, event))
     for use in (launch, trip, device.synchronize, partial(device.allocate, 1), partial(device.build, [kernel]), *uses):
         with pytest.raises(DeviceError, match="closed"):
             use()
@@ -144,8 +144,7 @@ def run_alone(code, source):
         from vgg16gpu.devices.cuda.device import CudaDevice
         from vgg16gpu.errors import KernelError
         from vgg16gpu.program.values import Arena, Pointer
-        from vgg16gpu.program.launches import Dim3, Kernel,
-        Scalar, Step
+        from vgg16gpu.program.launches import Dim3, Kernel, Step
 
         def context_is_active():
             flags, active = ctypes.c_uint(), ctypes.c_int()

@@ -1,4 +1,4 @@
-"""The GPU device on a real GPU: copies, lanes, memory, facts."""
+"""The GPU device on a real GPU: copies, streams, memory, facts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.devices.cuda_device.harness import COUNT, chain, chained, numbers
-from vgg16gpu.devices.base import Counters, Lane
+from vgg16gpu.devices.base import Counters, Stream
 from vgg16gpu.devices.cuda.context import CHUNK_NBYTES
 from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import DeviceError
@@ -94,12 +94,12 @@ def test_a_copy_to_nowhere_is_refused(gpu):
         gpu.copy_in(0, np.zeros(4, np.float32))
 
 
-# Lanes
+# Streams
 
 
 @pytest.fixture
 def busy(gpu, kernel):
-    """A call that gives the compute lane milliseconds of work."""
+    """A call that gives the compute stream milliseconds of work."""
     gpu.build([kernel])
     address = gpu.allocate(8192)
     gpu.copy_in(address, np.zeros(COUNT, np.float32))
@@ -108,7 +108,7 @@ def busy(gpu, kernel):
 
 
 def test_lanes_keep_the_order_that_events_give(gpu, kernel, busy):
-    """Up, on, through 16 kernels and down again, with the compute lane late and the buffers used over and over."""
+    """Up, on, through 16 kernels and down again, with the compute stream late and the buffers used over and over."""
     landing, place, leaving = (gpu.allocate(8192) for _ in range(3))
     launch = gpu.bind(chain(kernel, 16), {Arena.ACTIVATIONS: place})
     source, target = gpu.pinned(4 * COUNT).view(np.float32), gpu.pinned(4 * COUNT).view(np.float32)
@@ -117,16 +117,16 @@ def test_lanes_keep_the_order_that_events_give(gpu, kernel, busy):
         source[:] = numbers() + start
         target[:] = np.nan
         busy()
-        gpu.copy_in(landing, source, Lane.UPLOAD)
-        gpu.record(uploaded, Lane.UPLOAD)
-        gpu.follow(Lane.COMPUTE, uploaded)
+        gpu.copy_in(landing, source, Stream.UPLOAD)
+        gpu.record(uploaded, Stream.UPLOAD)
+        gpu.follow(Stream.COMPUTE, uploaded)
         gpu.copy_on_device(place, landing, source.nbytes)
         launch()
         gpu.copy_on_device(leaving, place, source.nbytes)
-        gpu.record(computed, Lane.COMPUTE)
-        gpu.follow(Lane.DOWNLOAD, computed)
-        gpu.copy_out(target, leaving, Lane.DOWNLOAD)
-        gpu.record(downloaded, Lane.DOWNLOAD)
+        gpu.record(computed, Stream.COMPUTE)
+        gpu.follow(Stream.DOWNLOAD, computed)
+        gpu.copy_out(target, leaving, Stream.DOWNLOAD)
+        gpu.record(downloaded, Stream.DOWNLOAD)
         gpu.wait(downloaded)
         np.testing.assert_array_equal(target, chained(numbers() + start, 16))
     for address in (landing, place, leaving):
@@ -135,15 +135,15 @@ def test_lanes_keep_the_order_that_events_give(gpu, kernel, busy):
 
 def test_lanes_do_not_wait_for_each_other(gpu, busy):
     buffer, address = gpu.pinned(4096), gpu.allocate(4096)
-    for lane, copy in (
-        (Lane.UPLOAD, lambda: gpu.copy_in(address, buffer, Lane.UPLOAD)),
-        (Lane.DOWNLOAD, lambda: gpu.copy_out(buffer, address, Lane.DOWNLOAD)),
+    for stream, copy in (
+        (Stream.UPLOAD, lambda: gpu.copy_in(address, buffer, Stream.UPLOAD)),
+        (Stream.DOWNLOAD, lambda: gpu.copy_out(buffer, address, Stream.DOWNLOAD)),
     ):
         copied, computed = gpu.event(), gpu.event()
         busy()
-        gpu.record(computed, Lane.COMPUTE)
+        gpu.record(computed, Stream.COMPUTE)
         copy()
-        gpu.record(copied, lane)
+        gpu.record(copied, stream)
         gpu.wait(copied)
         assert not gpu._held.marks[computed].query()
         gpu.wait(computed)
@@ -154,7 +154,7 @@ def test_an_event_that_was_never_recorded_is_reached(gpu):
     event = gpu.event()
     before = Counters(**vars(gpu.counters))
     gpu.wait(event)
-    gpu.follow(Lane.COMPUTE, event)
+    gpu.follow(Stream.COMPUTE, event)
     gpu.synchronize()
     assert gpu.counters.since(before) == Counters(synchronisations=2)
 

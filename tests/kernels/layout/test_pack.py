@@ -11,7 +11,7 @@ from tests.support.kernel_harness import assert_same_bits, normal, one_op, run_g
 from vgg16gpu.compiler.graph.ops import Array, Conv, Gemm, Shape
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.base import WeightArena
-from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT
+from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.layout import pack
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Element, Pointer, padded_channels

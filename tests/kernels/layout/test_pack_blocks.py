@@ -13,7 +13,7 @@ from tests.support.kernel_harness import POISON, Bench, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
 from vgg16gpu.compiler.lowering.layout import pack
-from vgg16gpu.compiler.lowering.wgmma import Rows, block_nbytes, pack_pairs, pack_raw
+from vgg16gpu.compiler.lowering.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Arena, Element, Pointer
@@ -25,9 +25,9 @@ TAPS = 9
 Weights = npt.NDArray[Any]
 
 
-def in_file(outputs: int, channels: int) -> Rows:
+def in_file(outputs: int, channels: int) -> RawWeights:
     """(OC, C, 3, 3) as an ONNX file holds it."""
-    return Rows(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
+    return RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
 
 
 def random_weights(element: Element, *shape: int) -> Weights:
@@ -52,7 +52,7 @@ def in_blocks(weight: Weights, element: Element, block: int) -> Weights:
     return planes[:, :, None]
 
 
-def raw_step(weight: Weights, rows: Rows, element: Element, block: int) -> tuple[Step, int]:
+def raw_step(weight: Weights, rows: RawWeights, element: Element, block: int) -> tuple[Step, int]:
     """The step that packs `weight`, and the bytes that it fills."""
     arena = WeightArena()
     pack_raw(weight, rows, element, block, arena)
@@ -116,7 +116,7 @@ def test_pairs_are_scaled(device: Device, shape: tuple[int, int]) -> None:
     row_scale, inp_scale = (np.exp2(random.integers(-5, 9, n)).astype(np.float32) for n in (outputs, channels))
     places = {name: Pointer(Arena.STAGING, i) for i, name in enumerate(("weight", "rows", "inp"))}
     x = Scaling(places["inp"], places["inp"], places["inp"], channels, False)
-    rows = Rows(outputs, channels, TAPS, (1, outputs, outputs * channels))
+    rows = RawWeights(outputs, channels, TAPS, (1, outputs, outputs * channels))
     target = pack_pairs(places["weight"], rows, 64, places["rows"], x, arena)
     (step,) = arena.finish
     bench = Bench(device)

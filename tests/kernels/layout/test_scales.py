@@ -10,7 +10,7 @@ import pytest
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
-from vgg16gpu.compiler.lowering.layout.scales import Rows, choose, observe, reserve, scale_rows
+from vgg16gpu.compiler.lowering.layout.scales import WeightRows, choose, observe, reserve, scale_rows
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 
@@ -89,7 +89,7 @@ def test_rows(device: Device, shape: tuple[int, int, int], folds: bool, correcti
     bench = Bench(device)
     x = scaling(bench, inp_scale, inp_scale, inp_scale)
     level = bench.put(np.zeros(outputs, np.float32))
-    rows = Rows(bench.put(weight), outputs, channels, taps, 1, outputs, outputs * channels)
+    rows = WeightRows(bench.put(weight), outputs, channels, taps, 1, outputs, outputs * channels)
     arena = WeightArena()
     made = scale_rows(rows, outputs, x, level, arena, folds=folds, correction=correction)
     (step,) = arena.finish
@@ -116,7 +116,7 @@ def test_a_row_of_zeros(device: Device) -> None:
     one = np.ones(4, np.float32)
     x = scaling(bench, one, one, one)
     level = bench.put(one)
-    rows = Rows(bench.put(np.zeros((1, 4), np.float32)), 1, 4, 1, 4, 1, 0)
+    rows = WeightRows(bench.put(np.zeros((1, 4), np.float32)), 1, 4, 1, 4, 1, 0)
     arena = WeightArena()
     scale_rows(rows, 1, x, level, arena, folds=True)
     vectors = [bench.put(np.zeros(1, np.float32)) for _ in range(3)]

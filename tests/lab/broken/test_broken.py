@@ -14,8 +14,8 @@ from vgg16gpu.bench.measure.ceilings import Ceilings
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.errors import DeviceError
-from vgg16gpu.lab.measure import stand
-from vgg16gpu.lab.measure.rehearsal import rehearsal
+from vgg16gpu.lab.measure import bench_rig
+from vgg16gpu.lab.measure.dry_run import dry_run
 
 ON_A_GPU = (  # the four of the reviews, and what a GPU alone would not show, or in another way
     "a row and a column too many",
@@ -35,8 +35,8 @@ def _elsewhere(tmp_path, monkeypatch):
     if "VGG16GPU_SANITIZE" in os.environ:
         pytest.skip("the kernels are run under a sanitizer already")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stand, "measure_ceilings", lambda _: Ceilings(1e9, 1e9, 1, "", {}))
-    monkeypatch.setattr(rehearsal, "SECONDS", 6.0)
+    monkeypatch.setattr(bench_rig, "measure_ceilings", lambda _: Ceilings(1e9, 1e9, 1, "", {}))
+    monkeypatch.setattr(dry_run, "SECONDS", 6.0)
 
 
 @pytest.fixture
@@ -93,6 +93,6 @@ def test_a_broken_kernel_is_refused_on_a_gpu(lab, tmp_path, name):
     for row in rows:
         assert row["status"] in ("wrong", "failed"), row
         assert row["ours"] is None
-        assert re.search(f"^rehearsal on an output of|{BROKEN[name].said}", row["remark"]), row["remark"]
+        assert re.search(f"^dry run on an output of|{BROKEN[name].said}", row["remark"]), row["remark"]
     found = json.loads((tmp_path / "lab-results" / "comparison.json").read_text())["rows"]
     assert {row["status"] for row in found if row["variant"] == "right"} == {"right"}

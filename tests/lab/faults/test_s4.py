@@ -13,6 +13,7 @@ import pytest
 
 from tests.lab.faults.s4 import FAULTS
 from tests.lab.harness import check
+from tests.sanitize import gpu as sanitize_gpu
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu import sanitize
 from vgg16gpu.devices.cpu.device import CpuDevice
@@ -116,8 +117,6 @@ def test_a_sanitizer_reports_the_line(sanitizer: Sanitizer, name: str, message: 
     [("racecheck", "barrier missing", "hazard"), ("memcheck", "any width by fours", "misaligned")],
 )
 def test_a_sanitizer_reports_it_on_the_gpu(tool: str, name: str, message: str, tmp_path: Path) -> None:
-    import sanitize_gpu  # of tools/
-
     sanitizer = sanitize_gpu.find_sanitizer()
     assert sanitizer, "compute-sanitizer is not installed: it comes with the CUDA toolkit"
     command = [*sanitize_gpu.python_under(sanitizer, tool), SCRIPT, name, "cuda"]

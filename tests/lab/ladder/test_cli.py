@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from vgg16gpu.cli import cli
 from vgg16gpu.lab.ladder import climb, rungs
+from vgg16gpu.lab.ladder.content import BOUNDS
 from vgg16gpu.lab.ladder.plot import draw, write_plot
-from vgg16gpu.lab.ladder.report import BOUNDS
 from vgg16gpu.zoo.digits import heldout
 
 

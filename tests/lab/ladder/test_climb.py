@@ -23,9 +23,9 @@ from vgg16gpu.lab.ladder import climb as climbing
 from vgg16gpu.lab.ladder import net
 from vgg16gpu.lab.ladder import rungs as rungs_module
 from vgg16gpu.lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
+from vgg16gpu.lab.ladder.content import BOUNDS, PRECISIONS
 from vgg16gpu.lab.ladder.layers import sites, unfused
 from vgg16gpu.lab.ladder.planned import _OneByOne
-from vgg16gpu.lab.ladder.report import BOUNDS, PRECISIONS
 from vgg16gpu.lab.ladder.rung import Setting
 from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.pictures.inputs import NamedInput

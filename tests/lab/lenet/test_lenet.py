@@ -25,8 +25,8 @@ from vgg16gpu.lab.lenet.columns import ColumnsOnDevice
 from vgg16gpu.lab.lenet.data import Dataset, digits, framed, from_idx
 from vgg16gpu.lab.lenet.forward import OnDevice, Sequential, activations, scores_of_all, timed
 from vgg16gpu.lab.lenet.net import LeNet, Shape, columns_of, pooled, read_lenet
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Effort, Status, verdict
-from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.variants import variants
@@ -294,12 +294,12 @@ def experiment(monkeypatch, tmp_path):
 
 
 def run(experiment, device, variants, choice):
-    stand, told = Stand(device, variants, EFFORT), []
-    stand.ceilings = Ceilings(1e10, 1e10, 0, "as it pleases")  # measured, that takes seconds
+    rig, told = BenchRig(device, variants, EFFORT), []
+    rig.ceilings = Ceilings(1e10, 1e10, 0, "as it pleases")  # measured, that takes seconds
     try:
-        rows = experiment.run(stand, choice, lambda *what: told.append(what))
+        rows = experiment.run(rig, choice, lambda *what: told.append(what))
     finally:
-        stand.close()
+        rig.close()
     assert told[-1][0] == told[-1][1]
     assert len({row.key for row in rows}) == len(rows)
     return rows

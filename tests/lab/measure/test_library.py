@@ -18,11 +18,11 @@ from tests.lab.measure.conftest import PROBLEM, RIGHT, tried
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.lab.experiments import s1
 from vgg16gpu.lab.measure.baseline import CUDNN, measure_baseline
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu.lab.measure.cudnn.base import Request, told
 from vgg16gpu.lab.measure.cudnn.frontend import Frontend, strides
 from vgg16gpu.lab.measure.cudnn.library import WORKSPACE_NBYTES
 from vgg16gpu.lab.measure.measure import Measurement, Status
-from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.reference import Reference
 from vgg16gpu.lab.variants import variants
@@ -218,15 +218,15 @@ def test_torch_without_memory(host, torch, monkeypatch):
 
 
 @pytest.fixture
-def stand(host):
-    opened = Stand(host, variants(), LITTLE)
+def rig(host):
+    opened = BenchRig(host, variants(), LITTLE)
     yield opened
     opened.close()
 
 
-def test_a_stand_measures_cudnn(stand, front_end):
+def test_a_rig_measures_cudnn(rig, front_end):
     front_end(RIGHT)
-    found = stand.baseline(CUDNN, PROBLEM)
+    found = rig.baseline(CUDNN, PROBLEM)
     assert found.status is Status.RIGHT
     assert (found.checked, found.tolerance) == ("all outputs", 1e-5)
     assert found.details["plan"] == RIGHT.name
@@ -235,7 +235,7 @@ def test_a_stand_measures_cudnn(stand, front_end):
     assert found.seconds("total") == found.seconds()
     assert found.seconds("setup", cold=True) is None
     assert json.loads(json.dumps(found.details))["plans"][0]["samples"] == 3
-    assert stand.baseline(CUDNN, PROBLEM) is found
+    assert rig.baseline(CUDNN, PROBLEM) is found
 
 
 def test_only_libraries_have_a_set_up():
@@ -244,11 +244,11 @@ def test_only_libraries_have_a_set_up():
     assert scopes == {"cudnn": "compute", "cudnn_setup": "setup"}
 
 
-def test_a_stand_without_room(stand, front_end):
+def test_a_rig_without_room(rig, front_end):
     front_end(RIGHT)
-    allocate = stand.device.allocate
-    stand.device.allocate = lambda nbytes: allocate(nbytes) if nbytes < 5000 else no_room(nbytes)
-    found = stand.baseline(CUDNN, PROBLEM)
+    allocate = rig.device.allocate
+    rig.device.allocate = lambda nbytes: allocate(nbytes) if nbytes < 5000 else no_room(nbytes)
+    found = rig.baseline(CUDNN, PROBLEM)
     assert (found.status, found.reason) == (Status.NO_ROOM, "no 5304 bytes")
 
 
@@ -256,9 +256,9 @@ def no_room(nbytes):
     raise DeviceError(f"no {nbytes} bytes")
 
 
-def test_a_plan_that_breaks_the_device_ends_it_by_name(stand, front_end):
+def test_a_plan_that_breaks_the_device_ends_it_by_name(rig, front_end):
     def breaks(*_):
-        stand.device.synchronize = broken
+        rig.device.synchronize = broken
         broken()
 
     def broken():
@@ -266,7 +266,7 @@ def test_a_plan_that_breaks_the_device_ends_it_by_name(stand, front_end):
 
     front_end(Engine("eng0", breaks))
     with pytest.raises(BrokenDeviceError, match="cudnn broke the device: illegal address"):
-        stand.baseline(CUDNN, PROBLEM)
+        rig.baseline(CUDNN, PROBLEM)
 
 
 def test_requests_reach_the_session(host, front_end):

@@ -23,14 +23,14 @@ from vgg16gpu.lab.reference import Reference
 SMALL = Problem(1, 3, 40, 40, 2, padding=1)
 
 
-def measured(stand, name, effort=LITTLE, flush=None):
+def measured(rig, name, effort=LITTLE, flush=None):
     reference = Reference(SMALL, effort.products)
-    with TimedTrial(stand.device, stand.variants[name], SMALL, {}, reference.inputs) as trial:
+    with TimedTrial(rig.device, rig.variants[name], SMALL, {}, reference.inputs) as trial:
         return measure(trial, reference, effort, flush)
 
 
-def test_conversion_and_computation_are_timed_apart(stand):
-    found = measured(stand, "im2col-vector")
+def test_conversion_and_computation_are_timed_apart(rig):
+    found = measured(rig, "im2col-vector")
     assert found.status is Status.RIGHT
     assert found.error <= found.tolerance
     assert found.checked == "all outputs"
@@ -39,28 +39,28 @@ def test_conversion_and_computation_are_timed_apart(stand):
     assert found.seconds() == compute.median_s > 0
     assert found.seconds("total") == compute.median_s + convert.median_s
     assert found.seconds(cold=True) is None
-    assert measured(stand, "direct-chw").convert is None
+    assert measured(rig, "direct-chw").convert is None
 
 
-def test_short_launches_share_a_sample_on_a_gpu_only(stand):
-    runs = measured(stand, "direct-chw").compute.warm.runs
-    assert runs == 1 if stand.device.facts.kind == "cpu" else 1 < runs <= 50
+def test_short_launches_share_a_sample_on_a_gpu_only(rig):
+    runs = measured(rig, "direct-chw").compute.warm.runs
+    assert runs == 1 if rig.device.facts.kind == "cpu" else 1 < runs <= 50
 
 
-def test_cold_caches(stand):
-    flush = Flush(stand.device)
-    launches = stand.device.counters.launches
-    found = measured(stand, "direct-chw", flush=flush)
+def test_cold_caches(rig):
+    flush = Flush(rig.device)
+    launches = rig.device.counters.launches
+    found = measured(rig, "direct-chw", flush=flush)
     flush.close()
     assert found.seconds(cold=True) == found.compute.cold.median_s > 0
-    assert stand.device.counters.launches - launches >= 1 + 2 + 1 + 3 + 2 * 3  # checked, warm-ups, warm, cold + flush
+    assert rig.device.counters.launches - launches >= 1 + 2 + 1 + 3 + 2 * 3  # checked, warm-ups, warm, cold + flush
     assert str(flush.nbytes >> 20) in flush.description
 
 
-def test_a_run_longer_than_all_samples_is_not_repeated(stand):
-    found = measured(stand, "direct-chw", replace(LITTLE, seconds=0.0))
+def test_a_run_longer_than_all_samples_is_not_repeated(rig):
+    found = measured(rig, "direct-chw", replace(LITTLE, seconds=0.0))
     assert found.compute.warm.samples == 1
-    assert measured(stand, "direct-chw", replace(LITTLE, seconds=math.inf, samples=7)).compute.warm.samples == 7
+    assert measured(rig, "direct-chw", replace(LITTLE, seconds=math.inf, samples=7)).compute.warm.samples == 7
 
 
 def test_what_is_flushed_is_larger_than_the_last_level(tmp_path):

@@ -44,10 +44,10 @@ def test_it_has_a_place_of_its_own():
     assert gaps(BIASED, 100)["behind bias"] == (found.bias.offset + 20, total - found.bias.offset - 20)
 
 
-def test_who_takes_no_bias_refuses(stand):
+def test_who_takes_no_bias_refuses(rig):
     with pytest.raises(RefusedError, match="direct-hwc: it adds no bias"):
-        Trial(stand.device, stand.variants["direct-hwc"], BIASED)
-    assert stand.baseline(NUMPY, BIASED).status is Status.REFUSED
+        Trial(rig.device, rig.variants["direct-hwc"], BIASED)
+    assert rig.baseline(NUMPY, BIASED).status is Status.REFUSED
 
 
 def test_who_takes_a_bias_adds_it(device, own):

@@ -17,8 +17,8 @@ from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.experiments import s5
 from vgg16gpu.lab.ladder import kernels
 from vgg16gpu.lab.ladder.rung import Setting
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Effort, Status
-from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.network import causes as network_causes
 from vgg16gpu.lab.network import layers as network_layers
 from vgg16gpu.lab.network import pools as network_pools
@@ -187,9 +187,9 @@ def rows_of(rows, table):
 
 def test_the_experiment(device, monkeypatch):
     small_vgg(monkeypatch)
-    stand = Stand(device, variants(), EFFORT)
-    rows = s5.EXPERIMENT.run(stand, Choice(device.facts.kind, quick=True), lambda *_: None)
-    stand.close()
+    rig = BenchRig(device, variants(), EFFORT)
+    rows = s5.EXPERIMENT.run(rig, Choice(device.facts.kind, quick=True), lambda *_: None)
+    rig.close()
     assert [(row.method, row.parameter) for row in rows_of(rows, s5.TABLE)] == [
         (version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations
     ]
@@ -248,13 +248,13 @@ def setting_of(made, device):
 
 def test_layers_of_another_answer_have_no_time(device, monkeypatch):
     small_vgg(monkeypatch)
-    stand = Stand(device, variants(), EFFORT)
+    rig = BenchRig(device, variants(), EFFORT)
     with TemporaryDirectory() as folder:
-        network = NetworkRows(s5._made(Path(folder), 32), None, stand, Choice(device.facts.kind, quick=True))
+        network = NetworkRows(s5._made(Path(folder), 32), None, rig, Choice(device.facts.kind, quick=True))
     network.given.expected[:] += 1
-    rows = list(network_layers.layer_rows(network, Place("S5", network_layers.TABLE, "32"), stand))
+    rows = list(network_layers.layer_rows(network, Place("S5", network_layers.TABLE, "32"), rig))
     assert {(row.status, row.ours) for row in rows} == {(Status.WRONG, None)}
-    stand.close()
+    rig.close()
 
 
 def test_what_does_not_fit_into_the_published_array_is_said(device, monkeypatch, graph):
@@ -270,8 +270,8 @@ def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):
     small_vgg(monkeypatch)
     monkeypatch.setattr(s5, "SIZES", (64,))
     device, _ = open_device("cpu")
-    stand = Stand(device, variants(), replace(EFFORT, limit=0.0))
-    rows = s5.EXPERIMENT.run(stand, Choice("cpu"), lambda *_: None)
+    rig = BenchRig(device, variants(), replace(EFFORT, limit=0.0))
+    rows = s5.EXPERIMENT.run(rig, Choice("cpu"), lambda *_: None)
     assert {row.status for row in rows_of(rows, network_pools.TABLE)} == {Status.RIGHT}
     assert {row.parameter for row in rows_of(rows, "layers") if row.status is Status.RIGHT} == {
         "fc7",
@@ -282,5 +282,5 @@ def test_a_cpu_estimates_what_would_take_too_long(monkeypatch):
     (cpu,) = (row for row in rows if row.method == "cpu")
     assert cpu.ours > 0
     assert "32x32, scaled by FLOP" in cpu.remark
-    stand.close()
+    rig.close()
     device.close()

@@ -14,8 +14,8 @@ from vgg16gpu.lab.experiment import Choice
 from vgg16gpu.lab.experiments import s5
 from vgg16gpu.lab.experiments.record import content
 from vgg16gpu.lab.figures.seeds import pictures
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Effort, Status
-from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.network.host import SequentialNet
 from vgg16gpu.lab.network.plain_model import plain_model
 from vgg16gpu.lab.variants import variants
@@ -45,20 +45,20 @@ def inputs(tmp_path):
 
 def test_every_version_on_a_model_and_inputs_of_ones_own(device, inputs, tmp_path):
     path = keras().save(tmp_path / "mine.onnx")
-    stand = Stand(device, variants(), EFFORT)
+    rig = BenchRig(device, variants(), EFFORT)
     choice = Choice(device.facts.kind, quick=True, model=path, inputs=inputs)
-    rows = s5.EXPERIMENT.run(stand, choice, lambda *_: None)
+    rows = s5.EXPERIMENT.run(rig, choice, lambda *_: None)
     assert [(row.method, row.parameter) for row in rows] == [
         (version.method, f"iterations={n}") for version in s5.VERSIONS for n in version.iterations
     ]
     assert {row.status for row in rows} == {Status.RIGHT}
     assert {(row.table, row.size, row.theirs) for row in rows} == {(s5.OWN_TABLE, f"{HEIGHT}x{WIDTH}", None)}
     assert {row.measurement.checked for row in rows} == {"scores of 2 of 2 images against onnxruntime's"}
-    record = json.loads(json.dumps(content(s5.EXPERIMENT, rows, stand, choice), default=repr))
+    record = json.loads(json.dumps(content(s5.EXPERIMENT, rows, rig, choice), default=repr))
     assert (record["options"]["model"], record["options"]["inputs"]) == (str(path), str(inputs))
     names = [picture.name for picture in pictures(record) if not picture.is_empty]
     assert names == [f"S5-versions-{HEIGHT}x{WIDTH}", "S5-roofline"]
-    stand.close()
+    rig.close()
 
 
 def test_inputs_are_in_the_order_of_the_networks(inputs, tmp_path):
@@ -113,12 +113,12 @@ def test_a_large_model_is_estimated_on_a_cpu(device, tmp_path, monkeypatch):
     monkeypatch.setattr(s5, "make_vgg", lambda path, size: make_vgg(path, size=size, width=4, hidden=32, classes=10))
     monkeypatch.setattr(s5, "LARGE", 1000)
     path = torch_vgg().save(tmp_path / "m.onnx")
-    stand = Stand(device, variants(), Effort(seconds=0.0, samples=3, limit=0.0, cold=False))
+    rig = BenchRig(device, variants(), Effort(seconds=0.0, samples=3, limit=0.0, cold=False))
     for quick in (True, False):
-        rows = s5.EXPERIMENT.run(stand, Choice("cpu", quick=quick, model=path), lambda *_: None)
+        rows = s5.EXPERIMENT.run(rig, Choice("cpu", quick=quick, model=path), lambda *_: None)
         assert {row.variant for row in rows if row.status is Status.RIGHT} == {"engine", "onnxruntime"}
         assert {row.status for row in rows if row.variant not in s5.RUN_ANYWAY} == {Status.ESTIMATED}
-    stand.close()
+    rig.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.lab.harness import check, problem_id, problems_for
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import CpuDevice
-from vgg16gpu.lab.measure.rehearsal.process import Guarded
+from vgg16gpu.lab.measure.dry_run.process import Guarded
 from vgg16gpu.lab.measure.trial import MAX_THREADS, Trial
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variant import Variant, places
@@ -88,7 +88,7 @@ def test_the_bias_is_added_once(device: Device, variant: Variant, problem: Probl
     cases([(variant, problem) for variant in VARIANTS for problem in SMALL if usual(variant, problem)]),
 )
 def test_nothing_beside_the_arrays_is_touched(device: Device, variant: Variant, problem: Problem, poison: int) -> None:
-    """What a rehearsal looks for: `lab run` rehearses no variant of the package."""
+    """What a dry run looks for: `lab run` makes none of the package's variants."""
     with Guarded(poison, device, variant, problem) as trial:
         if os.environ.get("VGG16GPU_SANITIZE") == "address":
             trial.forbid_gaps()

@@ -43,7 +43,7 @@ class ColdStart:
 
 
 @dataclass(frozen=True)
-class _Start:
+class Start:
     """One process: seconds to the first byte on stdout, and to the end; what it said on stderr."""
 
     result_s: float
@@ -87,12 +87,12 @@ def measure_cold_start(
             command += ["--size", f"{x.shape[1]}x{x.shape[2]}"]
         environ = with_byte_code(folder)
         environ["PYTHONPATH"] = os.pathsep.join([_PACKAGES, environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        starts = [_one_start(command, environ) for _ in range(1 + runs)][1:]
+        starts = [one_start(command, environ) for _ in range(1 + runs)][1:]
     results, exits = tuple(start.result_s for start in starts), tuple(start.exit_s for start in starts)
     return ColdStart(statistics.median(results), statistics.median(exits), results, exits, _median_parts(starts))
 
 
-def _median_parts(starts: Sequence[_Start]) -> dict[str, float]:
+def _median_parts(starts: Sequence[Start]) -> dict[str, float]:
     parts = [start.parts_s for start in starts]
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: statistics.median(each.get(name, 0.0) for each in parts) for name in names}
@@ -108,7 +108,8 @@ def with_byte_code(folder: str) -> dict[str, str]:
     return environ
 
 
-def _one_start(command: Sequence[str], environ: Mapping[str, str]) -> _Start:
+def one_start(command: Sequence[str], environ: Mapping[str, str]) -> Start:
+    """Run a command to its end. Raises Error with its last line when it fails."""
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environ) as process:
@@ -122,4 +123,4 @@ def _one_start(command: Sequence[str], environ: Mapping[str, str]) -> _Start:
     if process.returncode:
         last = (said.splitlines() or ["no message"])[-1]
         raise Error(f"cold start: infer ended with {process.returncode}: {last}")
-    return _Start(result, end, said)
+    return Start(result, end, said)

@@ -56,6 +56,7 @@ def _identity(
     yield "the kind of device", old_device.get("kind"), device["kind"]
     yield "the input shape", old_model.get("input_shape"), model["input_shape"]
     yield "the model's SHA-256", old_model["sha256"], model["sha256"]
+    yield "what is computed (None: the model's own outputs)", old_model.get("outputs"), model.get("outputs")
 
 
 def _runs(old: Content, new: Content) -> Iterator[Ratio]:

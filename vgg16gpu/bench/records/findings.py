@@ -29,6 +29,7 @@ class Wanted:
     sustained: float | None = None  # seconds of load before the sustained numbers; 0: none of those
     against: tuple[str, ...] = ()
     compiled: bool = False  # torch.compile too
+    outputs: tuple[str, ...] | None = None  # what is computed in place of the model's outputs; the first is checked
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class WrongResultError(Error):
     """A candidate computes something else than it should."""
 
 
-class Stand:
+class BenchRig:
     """Device memory for one task, filled once. Raises DeviceError when there is not enough."""
 
     def __init__(self, device: Device, task: Task, case: Case, choices: Sequence[Choice[Any]]) -> None:
@@ -45,9 +45,10 @@ class Stand:
         self._batch = task.problem.batch
         self._x = self._room(len(case.x) * self._batch * case.x[0, 0].nbytes)
         self._y = self._room(task.y.nbytes)
-        copies = -(-COLD_NBYTES // case.constants[0].nbytes)
-        self._weights = [self._room(case.constants[0].nbytes) for _ in range(min(copies, MAX_LAUNCHES))]
-        self._vectors = [self._room(vector.nbytes) for vector in case.constants[1:]]
+        weights, *vectors = case.arrays
+        copies = -(-COLD_NBYTES // weights.nbytes)
+        self._weights = [self._room(weights.nbytes) for _ in range(min(copies, MAX_LAUNCHES))]
+        self._vectors = [self._room(vector.nbytes) for vector in vectors]
         self._workspace = self._room(max(lowering.workspace_nbytes(layer) for layer in cut))
         words = MAX_LAUNCHES * self._counters + 1 + 2 * self._batch  # the error word, status words, magnitudes
         self._zeros = np.zeros(words, np.int32)
@@ -134,7 +135,7 @@ class Stand:
         for plane, images in enumerate(self.case.x):
             nbytes = self._batch * images[0].nbytes
             self._repeat(_behind(self._x, plane * nbytes), images, nbytes)
-        weights, *vectors = self.case.constants
+        weights, *vectors = self.case.arrays
         for pointer, vector in zip(self._vectors, vectors, strict=True):
             self.device.copy_in(self._at(pointer), np.ascontiguousarray(vector))
         self.device.copy_in(self._at(self._weights[0]), weights)
@@ -160,7 +161,7 @@ class Stand:
         control = Control(counters, self._error_word, self._batch, watched=(self.task.y.name,))
         places = Places(self._workspace, control, counters, control.maxima(0))
         x, y = replace(self.task.x, pointer=self._x), replace(self.task.y, pointer=self._y)
-        constants = (self._weights[launch % len(self._weights)], *self._vectors)
+        constants = self.case.placed((self._weights[launch % len(self._weights)], *self._vectors))
         return self.task.step(choice, x, y, constants, places)
 
     def _error(self, stored: Bytes, image: int) -> float:

@@ -6,7 +6,7 @@ Images repeat: the even ones are alike, and the odd ones. So batches of any size
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -19,9 +19,10 @@ from vgg16gpu.compiler.lowering.base import Layer
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.wgmma import block_nbytes, x_element
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import Element, Pointer, Value
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
+Weights: TypeAlias = Any  # of a kernel: a named tuple of arrays, or of such tuples
 Stored: TypeAlias = npt.NDArray[Any]  # planes first, in the element's own type
 
 IMAGES: Final = 2
@@ -45,14 +46,35 @@ BOUNDS: Final = {
 class Case:
     """What a task is run on.
 
-    x: (planes, images, ...) as stored. constants: in the order of the op module, the weights first. expected: (images,
-    OH, OW, stored channels) or (images, stored features); a kernel may be wrong by `bound` of its largest magnitude.
+    x: (planes, images, ...) as stored. constants: as the op module has them, with arrays in place of pointers.
+    expected: (images, OH, OW, stored channels) or (images, stored features); a kernel may be wrong by `bound` of its
+    largest magnitude.
     """
 
     x: Stored
-    constants: tuple[Stored, ...]
+    constants: Weights
     expected: Array
     bound: float
+
+    @property
+    def arrays(self) -> tuple[Stored, ...]:
+        """The constants one behind the other, the weights first."""
+        return tuple(_leaves(self.constants))
+
+    def placed(self, places: Iterable[Pointer]) -> Weights:
+        """The constants where the arrays lie: a place for each of `arrays`."""
+        return _filled(self.constants, iter(places))
+
+
+def _leaves(constants: Weights) -> Iterator[Stored]:
+    for item in constants:
+        yield from _leaves(item) if isinstance(item, tuple) else (item,)
+
+
+def _filled(constants: Weights, places: Iterator[Pointer]) -> Weights:
+    """The same named tuple, and those in it, with the next place for each array."""
+    kind: Any = type(constants)
+    return kind._make(_filled(item, places) if isinstance(item, tuple) else next(places) for item in constants)
 
 
 def case(task: Task) -> Case:
@@ -127,7 +149,9 @@ def _conv(task: Task) -> Case:
     return Case(x.stored, constants, expected.astype(np.float32), BOUNDS[problem.element])
 
 
-def _convolution(layer: Layer, x: npt.NDArray[Any], stored: Element) -> tuple[tuple[Stored, ...], Doubles]:
+def _convolution(
+    layer: Layer[Any], x: npt.NDArray[Any], stored: Element
+) -> tuple[conv_wgmma.ConvWeights[Stored], Doubles]:
     """The constants of conv_wgmma, and what it makes of `x`, numbers of the layer's element, before they are stored."""
     element, channels = x_element(layer), x.shape[-1]
     outputs = element.padded(layer.op.weight.shape[0])
@@ -138,7 +162,7 @@ def _convolution(layer: Layer, x: npt.NDArray[Any], stored: Element) -> tuple[tu
         for plane in weight.stored
     ]
     finish, values = _finished(layer, stored, _convolved(x, weight.exact.reshape(outputs, channels, 3, 3)))
-    return (np.ascontiguousarray(np.stack(planes, axis=2)), *finish), values
+    return conv_wgmma.ConvWeights(np.ascontiguousarray(np.stack(planes, axis=2)), *finish), values
 
 
 _FACTORS = {Element.U8: Element.S8, Element.F16_PAIR: Element.F32}
@@ -157,10 +181,11 @@ def _chain(task: Task) -> Case:
     if element not in BYTES:  # those are whole numbers already
         between = _store(element, between.astype(np.float32)).exact.astype(np.float64)
     constants2, expected = _convolution(second, between, element)
-    return Case(source, (*constants, *constants2), expected.astype(np.float32), BOUNDS[element])
+    both = conv_first_two.ChainWeights(constants, constants2)
+    return Case(source, both, expected.astype(np.float32), BOUNDS[element])
 
 
-def _first_convolution(layer: Layer, stored: Element) -> tuple[Stored, tuple[Stored, ...], Doubles]:
+def _first_convolution(layer: Layer[Any], stored: Element) -> tuple[Stored, conv_first.FirstWeights[Stored], Doubles]:
     """A source, the constants of conv_first, and what it makes of the source, before it is stored as `stored`."""
     _, channels, height, width = layer.x_shape
     outputs = stored.padded(layer.op.weight.shape[0])
@@ -232,7 +257,7 @@ def _convolved(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> Doubles:
     return sums.reshape(images, height, width, -1)
 
 
-def _finished(layer: Layer, stored: Element, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
+def _finished(layer: Layer[Any], stored: Element, sums: Doubles) -> tuple[tuple[Stored, Stored, Stored], Doubles]:
     """(bias, dequant, out_scale), and what a kernel makes of exact sums with them, before it is rounded to floats.
 
     Bytes: sums become bytes by a power of two and whole numbers, so that float32 is exact.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.bench.tune.bench import MAX_LAUNCHES, Stand, WrongResultError
+from vgg16gpu.bench.tune.bench import MAX_LAUNCHES, BenchRig, WrongResultError
 from vgg16gpu.bench.tune.cases import case
 from vgg16gpu.bench.tune.tasks import Task
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
@@ -22,7 +22,7 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import CYCLE_SECONDS, Larg
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import Error, KernelError
-from vgg16gpu.program.device_properties import Entry, Tiles
+from vgg16gpu.program.device_properties import TileEntry, Tiles
 from vgg16gpu.program.launches import Kernel
 
 REPEATS: Final = 3
@@ -31,7 +31,7 @@ LAUNCH_SECONDS: Final = 5e-6  # what a single launch is slower than one of many,
 HOPELESS: Final = 1.7  # times slower than the best one so far: not timed any further
 FINALISTS: Final = 3
 ROUNDS: Final = 7  # of timing the finalists in turn
-MAX_EARLY_BATCH: Final = 32  # up to which starting early is tried
+MAX_PROGRAMMATIC_BATCH: Final = 32  # up to which programmatic dependent launch is tried
 LEADERS: Final = 2 / 3  # of the candidates differ in more than stages and blocks of a multiprocessor
 
 Compile = Callable[[Kernel], None]
@@ -41,7 +41,7 @@ Compile = Callable[[Kernel], None]
 class Timing:
     """A candidate that computes what it should, and its time in seconds. `estimate`: as the cost model has it."""
 
-    entry: Entry
+    entry: TileEntry
     seconds: float
     estimate: float | None = None
 
@@ -53,9 +53,9 @@ class Finding:
     key: str
     label: str
     flop: int
-    usual: Entry
+    usual: TileEntry
     timings: list[Timing] = field(default_factory=list)
-    wrong: list[tuple[Entry, str]] = field(default_factory=list)
+    wrong: list[tuple[TileEntry, str]] = field(default_factory=list)
 
     @property
     def usual_seconds(self) -> float | None:
@@ -111,7 +111,7 @@ def _shape(tile: LargeTile | SmallTile) -> object:
 @dataclass
 class _Built:
     choices: list[Choice[Any]]
-    wrong: list[tuple[Entry, str]]
+    wrong: list[tuple[TileEntry, str]]
 
 
 def _built(
@@ -140,11 +140,11 @@ def _settle(device: Device, task: Task, built: _Built) -> Finding:
     finding = Finding(task.key, step.label, step.flop, usual.entry, wrong=built.wrong)
     if not built.choices:
         return finding
-    stand = Stand(device, task, case(task), built.choices)
+    rig = BenchRig(device, task, case(task), built.choices)
     try:
-        times = _Race(stand, finding).run(built.choices)
+        times = _Race(rig, finding).run(built.choices)
     finally:
-        stand.close()
+        rig.close()
     sms = device.facts.multiprocessors
     finding.timings = [
         Timing(choice.entry, seconds, _estimate(task, choice, sms))
@@ -156,8 +156,8 @@ def _settle(device: Device, task: Task, built: _Built) -> Finding:
 class _Race:
     """The candidates of a task against each other."""
 
-    def __init__(self, stand: Stand, finding: Finding) -> None:
-        self.stand, self.finding = stand, finding
+    def __init__(self, rig: BenchRig, finding: Finding) -> None:
+        self.rig, self.finding = rig, finding
         self._least = math.inf  # seconds of the fastest launch so far
 
     def run(self, choices: Sequence[Choice[Any]]) -> dict[Choice[Any], float]:
@@ -178,22 +178,22 @@ class _Race:
     def _require_device(self, choice: Choice[Any]) -> None:
         """Raise KernelError, naming the culprit, where a candidate has left the device beyond use."""
         try:
-            self.stand.device.synchronize()
+            self.rig.device.synchronize()
         except Error as error:
             raise KernelError(f"{self.finding.key}: {dict(choice.entry)} broke the device: {error}") from error
 
     def _first_time(self, choice: Choice[Any]) -> float | None:
         """Seconds of a launch, checked; None for a slow one. Raises WrongResultError, KernelError."""
-        stand = self.stand
-        right = stand.check(choice)
-        single = stand.quick(choice)
+        rig = self.rig
+        right = rig.check(choice)
+        single = rig.quick(choice)
         self._least = min(self._least, single)
         if single > HOPELESS * self._least + LAUNCH_SECONDS:
             return None
         launches = self._launches(single)
-        graph = stand.graph(choice, launches)
-        times = [stand.measure(graph) / launches for _ in range(1 + REPEATS)][1:]
-        if not np.array_equal(stand.images(), right):
+        graph = rig.graph(choice, launches)
+        times = [rig.measure(graph) / launches for _ in range(1 + REPEATS)][1:]
+        if not np.array_equal(rig.images(), right):
             raise WrongResultError("it leaves other bits when it is launched again and again")
         return median(times)
 
@@ -201,15 +201,15 @@ class _Race:
         return int(min(max(GRAPH_SECONDS / max(seconds, 1e-9), 2), MAX_LAUNCHES))
 
     def _final(self, best: Sequence[Choice[Any]]) -> dict[Choice[Any], float]:
-        """The times of the best, measured in turn, started early and not."""
-        earlies = (False, True) if self.stand.task.problem.batch <= MAX_EARLY_BATCH else (False,)
-        choices = dict.fromkeys(Choice(choice.tile, early) for choice in best for early in (choice.early, *earlies))
+        """The times of the best, measured in turn, as programmatic dependent launches and not."""
+        tried = (False, True) if self.rig.task.problem.batch <= MAX_PROGRAMMATIC_BATCH else (False,)
+        choices = dict.fromkeys(Choice(choice.tile, one) for choice in best for one in (choice.programmatic, *tried))
         launches = self._launches(self._least)
-        graphs = {choice: self.stand.graph(choice, launches) for choice in choices}
+        graphs = {choice: self.rig.graph(choice, launches) for choice in choices}
         times: dict[Choice[Any], list[float]] = {choice: [] for choice in choices}
         for _ in range(ROUNDS):
             for choice, graph in graphs.items():
-                times[choice].append(self.stand.measure(graph) / launches)
+                times[choice].append(self.rig.measure(graph) / launches)
         return {choice: median(found) for choice, found in times.items()}
 
 

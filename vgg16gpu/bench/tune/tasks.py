@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Graph, GraphInput, 
 from vgg16gpu.compiler.graph.passes import simplify
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
-from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Source
+from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, Places, Source
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two, conv_wgmma
 from vgg16gpu.compiler.lowering.gemm import fc_wgmma
 from vgg16gpu.compiler.lowering.tile_choice import Choice
-from vgg16gpu.compiler.lowering.wgmma import Finish, y_element
+from vgg16gpu.compiler.lowering.wgmma import y_element
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.selection import choose_path
+from vgg16gpu.compiler.planner.selection import select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -31,12 +31,17 @@ from vgg16gpu.zoo.architecture import Vgg
 KERNELS: Final[tuple[Any, ...]] = (conv_first_two, conv_wgmma, conv_first, fc_wgmma)  # they have problems, candidates
 NOWHERE: Final = Pointer(Arena.ACTIVATIONS, 0)
 _NO_PLACES: Final = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
-_CONV: Final = 1 + len(fields(Finish))
-_CONSTANTS: Final = {  # how many pointers the weights of a kernel are
-    conv_first_two.__name__: conv_first_two.FIRST + _CONV,
+_CONV: Final[conv_wgmma.ConvWeights[Pointer]] = conv_wgmma.ConvWeights._make(
+    NOWHERE for _ in conv_wgmma.ConvWeights._fields
+)
+_FIRST: Final[conv_first.FirstWeights[Pointer]] = conv_first.FirstWeights._make(
+    NOWHERE for _ in conv_first.FirstWeights._fields
+)
+_WEIGHTS: Final[dict[str, object]] = {  # of each kernel, at no place
+    conv_first_two.__name__: conv_first_two.ChainWeights(_FIRST, _CONV),
     conv_wgmma.__name__: _CONV,
-    conv_first.__name__: conv_first_two.FIRST,
-    fc_wgmma.__name__: len(fc_wgmma.FcWeights._fields),
+    conv_first.__name__: _FIRST,
+    fc_wgmma.__name__: fc_wgmma.FcWeights._make(NOWHERE for _ in fc_wgmma.FcWeights._fields),
 }
 
 
@@ -45,7 +50,7 @@ class Task:
     """A layer, and the op module whose kernels compute it."""
 
     kernels: Any
-    layer: Layer
+    layer: Layer[Any]
 
     @cached_property
     def problem(self) -> Any:
@@ -61,14 +66,14 @@ class Task:
         """Every tile that is worth a try; the first is what is taken without measurements."""
         return tuple(self.kernels.candidates(self.problem, self.layer.facts.multiprocessors))
 
-    def cut(self, choice: Choice[Any]) -> Layer:
+    def cut(self, choice: Choice[Any]) -> Layer[Any]:
         """The layer on a device whose table has this choice."""
         return replace(self.layer, facts=replace(self.layer.facts, tuned={self.key: choice.entry}))
 
     @cached_property
     def x(self) -> Value | Source:
         """What is read, at no place."""
-        if self.kernels.LOWERING.reads_input:
+        if isinstance(self.kernels.LOWERING, InputLowering):
             return Source(NOWHERE, "float32")
         takes = self.kernels.LOWERING.takes(self.layer)
         element = takes[0 if getattr(self.layer.op, "flattens", True) else -1]
@@ -82,14 +87,14 @@ class Task:
             element = fc_wgmma.gives(self.layer, fc_wgmma.takes(self.layer) if op.relu else FLOAT)
         return Value(op.y, output_shape(op, self.layer.x_shape), Layout.NHWC, NOWHERE, element)
 
-    def step(self, choice: Choice[Any], x: Value | Source, y: Value, constants: Constants, places: Places) -> Step:
+    def step(self, choice: Choice[Any], x: Value | Source, y: Value, weights: object, places: Places) -> Step:
         """The launch with this choice."""
-        (step,) = self.kernels.LOWERING.steps(self.cut(choice), x, y, constants, places)
+        (step,) = self.kernels.LOWERING.steps(self.cut(choice), x, y, weights, places)
         return step  # type: ignore[no-any-return]
 
     def dry_step(self, choice: Choice[Any]) -> Step:
         """The launch with this choice, at no place."""
-        return self.step(choice, self.x, self.y, (NOWHERE,) * _CONSTANTS[self.kernels.__name__], _NO_PLACES)
+        return self.step(choice, self.x, self.y, _WEIGHTS[self.kernels.__name__], _NO_PLACES)
 
 
 def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: Sequence[Shape]) -> Iterator[Task]:
@@ -97,16 +102,16 @@ def tasks(graph: Graph, facts: DeviceFacts, precisions: Sequence[str], shapes: S
     for precision in precisions:
         quantised = _quantised(graph) if precision == "int8" else None
         try:
-            path = choose_path(
+            selection = select_kernels(
                 graph, facts, infer_shapes(graph, shapes[0]), PlanOptions(precision, quantised=quantised)
             )
         except ModelError as error:
             raise ModelError(f"{facts.name} has nothing to tune in {precision}: {error}") from error
-        runs = [list(path.layers(infer_shapes(graph, shape))) for shape in shapes]
+        runs = [list(selection.layers(infer_shapes(graph, shape))) for shape in shapes]
         for layers in zip(*runs, strict=True):
             for layer in layers:
                 for kernels in KERNELS:
-                    if path.lowerings[layer.op.y] is kernels.LOWERING:
+                    if selection.lowerings[layer.op.y] is kernels.LOWERING:
                         yield Task(kernels, layer)
 
 

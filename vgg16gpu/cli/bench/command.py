@@ -15,13 +15,13 @@ from vgg16gpu.bench.measure.cold_start import ColdStart, measure_cold_start
 from vgg16gpu.bench.measure.sustained import FROM_BATCH
 from vgg16gpu.bench.peers.base import PEERS
 from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
+from vgg16gpu.bench.records.content import content, model_identity
 from vgg16gpu.bench.records.findings import Wanted
 from vgg16gpu.bench.records.plot import check_plot, write_plot
 from vgg16gpu.bench.records.record import Content, read
-from vgg16gpu.bench.records.report import content, model_identity
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
-from vgg16gpu.cli import EXIT_CHECK_FAILED
-from vgg16gpu.cli.bench.report import print_comparison, print_result
+from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
+from vgg16gpu.cli.bench.screen import print_comparison, print_result
 from vgg16gpu.cli.common.options import (
     batches_option,
     device_option,
@@ -29,6 +29,7 @@ from vgg16gpu.cli.common.options import (
     json_option,
     kernels_option,
     model_argument,
+    outputs_option,
     precisions_option,
     size_option,
 )
@@ -63,6 +64,7 @@ class Options:
     precisions: tuple[str, ...]
     kernels: str
     size: tuple[int, int] | None
+    outputs: tuple[str, ...] | None
     batches: tuple[int, ...]
     iterations: tuple[int, ...]
     repeats: int | None
@@ -84,6 +86,7 @@ class Options:
 @precisions_option("fp32")
 @kernels_option
 @size_option
+@outputs_option
 @batches_option("each is measured")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times over 10 inputs: 1,5,500.")
 @click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
@@ -104,15 +107,16 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
 
     The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
-    timed. MODEL is an ONNX file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit
-    code 1 when scores are wrong or --compare finds a median slower.
+    timed. With --outputs that much of the model is measured, and the first value is checked. MODEL is an ONNX file, or
+    'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or
+    --compare finds a median slower, 2 when none are right: then nothing is measured.
     """
     options = Options(**values)
-    _check_files(options)
+    _check_options(options)
     old = read(options.compare) if options.compare else None
     wanted = _wanted(options)
     given, shape = _sample(wanted)
-    identity = model_identity(wanted.model.path, shape)
+    identity = model_identity(wanted.model.path, shape, wanted.outputs)
     say = _progress(options)
 
     def check(engine: Engine) -> None:
@@ -124,7 +128,7 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     for failure in findings.failures:
         tell(failure)
     if not findings.batches:
-        ctx.exit(EXIT_CHECK_FAILED)
+        ctx.exit(EXIT_USAGE)
     result = content(findings, identity, cold_start)
     ratios = _compared(result, old, options)
     _write_and_show(result, ratios, options)
@@ -159,8 +163,11 @@ def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options
         print_comparison(ratios, options.compare, options.threshold)
 
 
-def _check_files(options: Options) -> None:
-    """Complain about files now rather than after minutes of measuring."""
+def _check_options(options: Options) -> None:
+    """Complain about options and files now rather than after minutes of measuring."""
+    if options.outputs and (options.against or options.cold_start):
+        named = "--against" if options.against else "--cold-start"
+        raise click.UsageError(f"{named} measures whole models: it goes without --outputs")
     check_outputs({"--output": options.output, "--plot": options.plot})
     if options.plot:
         check_plot(options.plot)
@@ -180,12 +187,13 @@ def _wanted(options: Options) -> Wanted:
         options.sustained,
         options.against,
         options.compiled,
+        options.outputs,
     )
 
 
 def _sample(wanted: Wanted) -> tuple[GraphInput, tuple[int, ...]]:
     """The model's input, and the shape of one. Raises ModelError for a file, a batch or a size that will not do."""
-    graph = wanted.model.graph()
+    graph = wanted.model.graph(outputs=wanted.outputs)
     batches = wanted.batches or (graph.input.shape[0] or 1,)
     shapes = [resolve_input_shape(graph, batch, wanted.size) for batch in batches]
     return graph.input, shapes[0][1:]

@@ -10,11 +10,11 @@ from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
 from vgg16gpu.compiler.graph.first_layers import first_layers
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, NOTE_KEY, metadata_list
+from vgg16gpu.compiler.onnx.metadata import NOTE_KEY
 from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.zoo.labels import load as load_labels
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ModelNotes:
 
     preprocess: Preprocess | None
     labels: Path | None
-    own_labels: tuple[str, ...]
+    model: Model
     note: str
 
     @property
@@ -38,9 +38,7 @@ class ModelNotes:
 
     def names(self, classes: int) -> Sequence[str]:
         """A name for each of `classes` classes. Raises InputError when --labels holds another number."""
-        if self.labels is None and len(self.own_labels) == classes:
-            return self.own_labels
-        return load_labels(self.labels, classes)
+        return self.model.labels(classes) if self.labels is None else load_labels(self.labels, classes)
 
 
 def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, labels: Path | None) -> ModelNotes:
@@ -48,7 +46,6 @@ def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, 
 
     `graph` is the simplified one, `shape` that of its inputs. Raises InputError and ModelError.
     """
-    metadata = model.metadata
     preprocess = None
     if len(shape) == 4:
         preprocess = chosen(pixels, shape[1], lambda: model.preprocess(graph, shape))
@@ -57,8 +54,8 @@ def model_notes(model: Model, graph: Graph, shape: Shape, pixels: PixelOptions, 
     return ModelNotes(
         preprocess=preprocess,
         labels=labels,
-        own_labels=tuple(str(label) for label in metadata_list(metadata, LABELS_KEY, model.name)),
-        note=metadata.get(NOTE_KEY, ""),
+        model=model,
+        note=model.metadata.get(NOTE_KEY, ""),
     )
 
 

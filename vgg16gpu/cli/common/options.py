@@ -121,11 +121,16 @@ def batch_option(default: str = "the model's, else 1") -> Callable[[Function], F
     return click.option("--batch", callback=parse_batch, metavar="N", help=text)
 
 
-def batches_option(several: str, default: str | None = None) -> Callable[[Function], Function]:
-    """--batch, one size or several, as the parameter `batches`. `several` says what becomes of them."""
+def batches_option(
+    several: str, default: str | None = None, otherwise: str = "the model's, else 1"
+) -> Callable[[Function], Function]:
+    """--batch, one size or several, as the parameter `batches`. `several` says what becomes of them.
+
+    default: what stands for it; None: nothing, and `otherwise` tells what is done.
+    """
     text = f"{HELP['--batch']} Several with commas, 1,8,32: {several}."
     if default is None:
-        text += " Default: the model's, else 1."
+        text += f" Default: {otherwise}."
     return click.option(
         "--batch",
         "batches",

@@ -19,6 +19,7 @@ from vgg16gpu.cli.common.options import (
     size_option,
 )
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
+from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.devices import opening_ahead
 from vgg16gpu.devices.stages import stage, tell_stage
@@ -27,40 +28,55 @@ _MODEL_HELP = (
     "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
     "`model make` wrote."
 )
+_FILES_HELP = "Take the names in FILE, too; -: stdin. One a line, or between zero bytes as `find -print0` writes."
 _OUTPUT_HELP = (
-    "Write all scores to FILE: .npy, .npz, .csv, .txt or .json; all outputs of a model that has several: .npz."
+    "Write a row for each input, as batches end: .csv, .jsonl, .parquet (input, error, the best classes), or all "
+    "scores as .npy, .npz, .txt, .json; -: to stdout, as --format says."
 )
-_WORKERS_HELP = "Processes that decode images; 0: none. Default: one for each core, for more than a handful of images."
+_WORKERS_HELP = "Threads that read and decode. Default: one for each core."
 
 
 @click.command("infer")
-@click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
+@click.argument("images", nargs=-1, metavar="[IMAGE]...")
+@click.option("--files-from", metavar="FILE", help=_FILES_HELP)
+@click.option("--recursive/--no-recursive", default=True, help="Look into subfolders, too. Default: yes.")
 @click.option("--model", metavar="FILE", help=_MODEL_HELP)
 @device_option
 @precision_option
 @kernels_option
-@batches_option("the largest, and for the rest the smallest that holds it")
+@batches_option(
+    "the largest is run", otherwise="the model's, else by the number of inputs: up to 128 on a GPU, 8 on a CPU"
+)
 @size_option
 @outputs_option
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Classes to show per input.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help=_OUTPUT_HELP)
+@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Of --output -. Default: csv.")
+@click.option("--scores", is_flag=True, help="All scores in .csv, .jsonl and .parquet, too.")
+@click.option("--resume", is_flag=True, help="Go on where a .csv, .jsonl or .parquet file of the same run ended.")
 @preprocess_options
 @labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
 @click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
 @click.option("--table", is_flag=True, help=f"Show every input; of more than {MANY} a summary is shown else.")
 @json_option
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on the screen but errors.")
+@click.option("-v", "--verbose", count=True, help="Tell what is done, with -vv more.")
 @click.pass_context
 def infer_command(ctx: click.Context, /, **values: Any) -> None:
-    """Classify images (.png .jpg .bmp .webp, or a folder of them) or numbers (.txt .npy .npz, or - for text on stdin).
+    """Classify pictures, or numbers (.txt .npy .npz, or - for text on stdin).
 
-    Images are fitted to the model's size and normalised as --preprocess says, else the model's metadata, else as its
-    first layers let assume; one line of the answer says which. For models of one channel they become grey. Numbers are
-    taken as they are, in the order of the model's input; .npy and .npz of uint8 are pixels, RGB, channels last. Exit
-    code 1 when an image cannot be read, or its scores are NaN or infinite though its numbers are not, and the others
-    are classified; 2 when no input has an answer.
+    Pictures are .jpg .png .bmp .webp .gif .tiff files, or folders of them. They are fitted to the model's size and
+    normalised as --preprocess says, else the model's metadata, else as its first layers let assume; one line of the
+    answer says which. For models of one channel they become grey. Numbers are taken as they are, in the order of the
+    model's input; .npy and .npz of uint8 are pixels, RGB, channels last. Rows come in the order of the files; an input
+    that cannot be read costs its own row. Exit code 1 when some inputs have no answer; 2 when none has one.
     """
     options = Options(**values)
+    if not options.images and options.files_from is None:
+        raise click.UsageError("Missing argument 'IMAGE...': name pictures, folders of them, or --files-from FILE.")
+    if options.quiet or options.verbose:
+        set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
     with opening_ahead(options.device):
         with stage("imports"):

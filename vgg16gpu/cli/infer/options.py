@@ -15,6 +15,8 @@ class Options:
     """The command line, as it is."""
 
     images: tuple[str, ...]
+    files_from: str | None
+    recursive: bool
     model: str | None
     device: str
     precision: str
@@ -24,9 +26,19 @@ class Options:
     outputs: tuple[str, ...] | None
     top: int
     output: Path | None
+    form: str | None  # of standard output
+    scores: bool
+    resume: bool
     pixels: PixelOptions
     labels: Path | None
     allow_nonfinite: bool
     workers: int | None
     table: bool
     as_json: bool
+    quiet: bool
+    verbose: int
+
+    @property
+    def shows_report(self) -> bool:
+        """Whether the screen gets a report: rows on standard output stand alone there."""
+        return not (self.as_json or self.quiet or str(self.output) == "-")

@@ -2,26 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
+from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.summary import print_summary
+from vgg16gpu.cli.infer.tally import Tally
+from vgg16gpu.cli.infer.times import Stages, steady_seconds
+from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.scores import holds_all_outputs
 from vgg16gpu.io.shown import printable
+from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.stream import AnswerStream
+from vgg16gpu.runtime.engine import Engine
 
 
-def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
+def report_of(
+    asked: Asked, engine: Engine, folder: Folder, stream: AnswerStream, tally: Tally, stages: Stages
+) -> dict[str, Any]:
+    """What `infer` found, as plain data: that of --json."""
+    timings, first, batch = engine.timings, stream.seconds.first_run, engine.program.batch
+    with stage("further runs"):
+        steady = steady_seconds(engine, first)
+    report: dict[str, Any] = {
+        "model": str(asked.path),
+        "precision": asked.options.precision,
+        "kernels": asked.options.kernels,
+        "batch": batch,
+        "device": engine.device.facts.name,
+        "device_choice": engine.device_choice,
+        "note": asked.notes.note,
+        "preprocess": _preprocess(asked, folder, stream),
+        "probabilities": _probabilities(asked, engine),
+        "outputs": list(engine.graph.outputs),
+        "output_shape": list(asked.score_shape),
+        "inputs": tally.inputs,
+        "unreadable": tally.unreadable,
+        "timings": {
+            "load_s": timings.load,
+            "compile_s": timings.compile,
+            "upload_s": timings.upload,
+            "first_run_s": first,
+            "steady_run_s": steady,
+        },
+        "rates": {
+            "inputs_per_s": tally.total / stages.wall,
+            "decode_images_per_s": folder.loader.decode_rate,
+            "decode_threads": folder.loader.threads,
+            "engine_images_per_s": batch / (steady or first),
+        },
+        "stages": {**asdict(stages), "shares": stages.shares, "limit": stages.limit},
+    }
+    return {**report, "output": str(asked.options.output)} if asked.options.output else report
+
+
+def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
+    """What was done to pictures and pixels; None where all inputs were numbers."""
+    preprocess = asked.notes.preprocess
+    if preprocess is None or "uint8" not in stream.element_types:
+        return None
+    height, width = asked.shape[1:]
+    told = preprocess.report(height, width, pictures=folder.loader.decoded > 0)
+    return {**told, "warning": "; ".join(asked.warnings) or None}
+
+
+def _probabilities(asked: Asked, engine: Engine) -> str | None:
+    if not asked.top:
+        return None
+    return "from the model" if gives_probabilities(engine.graph) else "softmax of the scores, for display"
+
+
+def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = False) -> None:
     """Table, remarks and times, on stdout. Many inputs are summed up unless every one is asked for."""
     screen = console()
     if len(report["output_shape"]) == 1 and report["probabilities"]:
         heading(screen, f"{from_here(report['model'])} (probability: {report['probabilities']})")
-        if every_input or len(report["inputs"]) + len(report["unreadable"]) <= MANY:
+        if every_input or tally.total <= MANY:
             screen.print(_table(report))
         else:
-            print_summary(screen, report)
+            print_summary(screen, tally, has_output="output" in report)
     else:
         screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
     if len(report["outputs"]) > 1:
@@ -43,19 +107,29 @@ def print_report(report: dict[str, Any], *, every_input: bool = False) -> None:
         f"first run {seconds(times['first_run_s'])}, steady run {seconds(times['steady_run_s'])}, "
         f"batch {report['batch']}"
     )
-    if len(report["inputs"]) > 1 and report["rates"]["decode_images_per_s"]:
+    if tally.total > 1 and report["rates"]["decode_images_per_s"]:
         screen.print(_rates_line(report))
+    if tally.total > MANY:
+        screen.print(_stages_line(report["stages"]))
     if "output" in report:
-        screen.print(f"Scores of {len(report['inputs'])} inputs: {printable(report['output'])}", markup=False)
+        screen.print(f"Rows of {tally.total:,} inputs: {printable(report['output'])}", markup=False)
 
 
 def _rates_line(report: dict[str, Any]) -> str:
     rates = report["rates"]
-    where = f"{rates['decode_processes']} processes" if rates["decode_processes"] else "this process"
+    threads = rates["decode_threads"]
     return (
-        f"Rates: decoding {rates['decode_images_per_s']:,.0f} images/s ({where}), "
+        f"Rates: {rates['inputs_per_s']:,.0f} inputs/s; alone, decoding {rates['decode_images_per_s']:,.0f} images/s "
+        f"({threads} {'thread' if threads == 1 else 'threads'}), "
         f"engine {rates['engine_images_per_s']:,.0f} images/s (batch {report['batch']}, host to host)"
     )
+
+
+def _stages_line(stages: dict[str, Any]) -> str:
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in stages["shares"].items())
+    limits = {"start": "no stage was at work all the time", "computing": "the device was what the others waited for"}
+    limit = limits.get(stages["limit"], f"{stages['limit']} was what the others waited for")
+    return f"Where {seconds(stages['wall'])} went, stages beside each other: {shares}; {limit}"
 
 
 def _outputs_line(report: dict[str, Any]) -> str:

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from rich.console import Console
 
 from vgg16gpu.cli.common.show import add_row, table
-from vgg16gpu.io.shown import printable
+from vgg16gpu.cli.infer.tally import Tally
 
 CLASSES = 10  # the most frequent ones are shown
 REASONS = 5
 
 
-def print_summary(screen: Console, report: Mapping[str, Any]) -> None:
+def print_summary(screen: Console, tally: Tally, *, has_output: bool = False) -> None:
     """Counts, reasons, and the most frequent best classes."""
-    inputs, unreadable = report["inputs"], report["unreadable"]
-    silent = [item for item in inputs if item["problem"]]
-    kinds = ((len(silent), "without an answer"), (len(unreadable), "not read"))
-    counts = [f"{len(inputs) - len(silent):,} answered", *(f"{count:,} {kind}" for count, kind in kinds if count)]
-    screen.print(f"{len(inputs) + len(unreadable):,} inputs: {', '.join(counts)}")
-    for reason, count in Counter(map(_reason, [*silent, *unreadable])).most_common(REASONS):
+    kinds = ((tally.silent, "without an answer"), (tally.unread, "not read"))
+    counts = [f"{tally.answered:,} answered", *(f"{count:,} {kind}" for count, kind in kinds if count)]
+    screen.print(f"{tally.total:,} inputs: {', '.join(counts)}")
+    for reason, count in tally.reasons.most_common(REASONS):
         screen.print(f"  {count:,}: {reason}", style="red", markup=False)
-    if tops := [item["top"][0] for item in inputs if item["top"]]:
-        _print_classes(screen, tops)
-    screen.print("--table shows every input" + ("" if "output" in report else ", --output FILE writes all scores"))
+    if tally.classes:
+        _print_classes(screen, tally)
+    screen.print("--table shows every input" + ("" if has_output else ", --output FILE writes a row for each"))
 
 
-def _reason(item: Mapping[str, str]) -> str:
-    """What is wrong with an input, without its name, so that the same fault counts as the same."""
-    return printable(item["problem"].removeprefix(f"'{item['name']}' "))
-
-
-def _print_classes(screen: Console, tops: Sequence[Mapping[str, Any]]) -> None:
+def _print_classes(screen: Console, tally: Tally) -> None:
     """A row for each of the most frequent best classes, the more certain one first where they are as frequent."""
-    probabilities: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for top in tops:
-        probabilities[top["index"], top["label"]].append(top["probability"])
-    ordered = sorted(probabilities.items(), key=lambda found: (-len(found[1]), -sum(found[1])))
+    found = tally.classes
+    ordered = sorted(found, key=lambda index: (-found[index], -tally.probability[index]))
     numbers = ["class", "inputs", "share", "mean probability"]
     result = table(["class", "name", *numbers[1:]], right=numbers)
-    for (index, label), found in ordered[:CLASSES]:
-        mean = sum(found) / len(found)
-        add_row(result, index, label, f"{len(found):,}", f"{len(found) / len(tops):.1%}", f"{mean:.1%}")
+    for index in ordered[:CLASSES]:
+        share, mean = found[index] / found.total(), tally.probability[index] / found[index]
+        add_row(result, index, tally.names[index], f"{found[index]:,}", f"{share:.1%}", f"{mean:.1%}")
     screen.print(result)
     if len(ordered) > CLASSES:
         screen.print(f"and {len(ordered) - CLASSES:,} other classes")

@@ -27,7 +27,7 @@ from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.cli.lab.claims import RESULTS, claims_command
 from vgg16gpu.cli.lab.learn import exercise_command, list_kernels
 from vgg16gpu.cli.lab.profile import profile_command
-from vgg16gpu.cli.lab.report import print_list, print_rows
+from vgg16gpu.cli.lab.screen import print_list, print_rows
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.lab.experiment import Choice, Experiment, Row, Tell, experiments
@@ -38,11 +38,11 @@ from vgg16gpu.lab.experiments.s5 import SEED as S5
 from vgg16gpu.lab.figures.write import draw
 from vgg16gpu.lab.ladder.given import MOST
 from vgg16gpu.lab.lenet.data import IMAGE
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError, DryRun
+from vgg16gpu.lab.measure.dry_run.dry_run import dry_run
 from vgg16gpu.lab.measure.measure import Status, choose_effort
-from vgg16gpu.lab.measure.rehearsal.rehearsal import rehearse
-from vgg16gpu.lab.measure.stand import BrokenDeviceError, Rehearsal, Stand
 from vgg16gpu.lab.network.plain_model import plain_model
-from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.own_variants import own_variants
 from vgg16gpu.lab.own.template import write_template
 from vgg16gpu.lab.variant import Variant
 from vgg16gpu.lab.variants import variants
@@ -185,11 +185,11 @@ def run_command(ctx: click.Context, /, **values: Any) -> None:
     device, reason = open_device(options.device)
     try:
         effort = choose_effort(device.facts.kind, quick=options.quick, full=options.full)
-        stand = Stand(device, (*variants(), *own), effort, _rehearsals(options, own, device))
+        rig = BenchRig(device, (*variants(), *own), effort, _dry_runs(options, own, device))
         try:
-            found, is_faulty = _run_all(chosen, stand, _choice(options, device.facts.kind, own), options)
+            found, is_faulty = _run_all(chosen, rig, _choice(options, device.facts.kind, own), options)
         finally:
-            stand.close()
+            rig.close()
     finally:
         device.close()
     if options.as_json:
@@ -209,12 +209,12 @@ def new_command(name: str, folder: Path) -> None:
     tell(f"try `vgg16gpu lab run {name} --dir {folder}` and `python -m pytest {folder}`")
 
 
-def _rehearsals(options: Options, own: Sequence[Variant], device: Device) -> dict[str, Rehearsal]:
+def _dry_runs(options: Options, own: Sequence[Variant], device: Device) -> dict[str, DryRun]:
     """Each of somebody's own is tried in another process first, on the very device that was opened here."""
     if options.folder is None:
         return {}
     name = f"cuda:{device.foreign.ordinal}" if device.foreign else "cpu"
-    return {variant.name: partial(rehearse, options.folder.resolve(), name) for variant in own}
+    return {variant.name: partial(dry_run, options.folder.resolve(), name) for variant in own}
 
 
 def _chosen(options: Options, own: Sequence[Variant]) -> list[Experiment]:
@@ -291,7 +291,7 @@ def _choice(options: Options, kind: str, own: tuple[Variant, ...]) -> Choice:
 
 
 def _run_all(
-    chosen: Sequence[Experiment], stand: Stand, choice: Choice, options: Options
+    chosen: Sequence[Experiment], rig: BenchRig, choice: Choice, options: Options
 ) -> tuple[list[dict[str, Any]], bool]:
     """The records of all, as far as the device holds, and whether something is wrong.
 
@@ -300,29 +300,29 @@ def _run_all(
     found: list[dict[str, Any]] = []
     statuses: set[Status] = set()
     for experiment in chosen:
-        record, rows = _run(experiment, stand, choice, options)
+        record, rows = _run(experiment, rig, choice, options)
         found.append(record)
         statuses |= {row.status for row in rows}
-        if stand.broken:
+        if rig.broken:
             break
-    if stand.broken and Status.RIGHT not in statuses:
-        raise BrokenDeviceError(stand.broken)
-    if stand.broken:
-        tell(stand.broken)
+    if rig.broken and Status.RIGHT not in statuses:
+        raise BrokenDeviceError(rig.broken)
+    if rig.broken:
+        tell(rig.broken)
     return found, any(status.is_fault for status in statuses)
 
 
 def _run(
-    experiment: Experiment, stand: Stand, choice: Choice, options: Options
+    experiment: Experiment, rig: BenchRig, choice: Choice, options: Options
 ) -> tuple[dict[str, Any], Sequence[Row]]:
     """Measure, write and print one; its record and its rows."""
     with _progress(experiment.name, quiet=options.as_json) as tell:
-        rows = experiment.run(stand, choice, tell)
-    found = content(experiment, rows, stand, choice)
+        rows = experiment.run(rig, choice, tell)
+    found = content(experiment, rows, rig, choice)
     paths = write(options.output, experiment.name, found)
     drawn = draw(found, options.output)
     if not options.as_json:
-        print_rows(experiment, rows, stand)
+        print_rows(experiment, rows, rig)
         told = [f"Written: {paths[0]}, {paths[1]}, {len(drawn.paths)} pictures", *drawn.notes]
         console().print("\n".join(told), markup=False, soft_wrap=True)
     return found, rows

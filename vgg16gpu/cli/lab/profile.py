@@ -13,7 +13,7 @@ from vgg16gpu.cli.common.show import console, heading, print_json
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_outputs
 from vgg16gpu.lab.measure.profile import METHOD, Job, Profile, content, profile, told
-from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.own_variants import own_variants
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variants import variants
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
 
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES, score_error
+from vgg16gpu.checks.hints import reference_hints
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.promises import ADMITTED_ERRORS
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
+from vgg16gpu.checks.references import References, read_references
 from vgg16gpu.checks.testbench import (
     MIN_DISTINCT,
     Quantised,
@@ -22,12 +26,12 @@ from vgg16gpu.checks.testbench import (
     judge,
     labelled_images,
     load_labelled,
-    read_references,
     standard_inputs,
 )
 from vgg16gpu.cli.common.model_notes import ModelNotes, model_notes
 from vgg16gpu.cli.common.options import DEFAULT_MODELS, find_model
 from vgg16gpu.cli.common.preprocess_options import PixelOptions
+from vgg16gpu.cli.testbench.sources import Source, sources
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -38,12 +42,14 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shipped import is_digits
-from vgg16gpu.pictures.inputs import NamedInput, read_inputs, spec_of
+from vgg16gpu.pictures.inputs import NamedInput, spec_of
 from vgg16gpu.runtime.engine import Outputs
 from vgg16gpu.zoo.digits import heldout
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
 _MAKE_OPTIONS = " --size 244"
+_Input = TypeVar("_Input")
+
 DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it never saw
 
 
@@ -57,6 +63,7 @@ class Options:
     kernels: str = "auto"
     batch: int | None = None
     size: tuple[int, int] | None = None
+    outputs: tuple[str, ...] | None = None
     inputs: Path | None = None
     references: Path | None = None
     images: Path | None = None
@@ -72,7 +79,7 @@ class Options:
 
     @property
     def bound(self) -> float:
-        """The largest error that passes."""
+        """The largest error that passes: --tolerance in place of what the precision promises."""
         return SCORE_TOLERANCES[self.precision] if self.tolerance is None else self.tolerance
 
 
@@ -87,9 +94,15 @@ class Bench:
     notes: ModelNotes
     inputs: Sequence[NamedInput]
     labels: Sequence[int] | None = None
-    references: Array | None = None
+    references: References | None = None  # those of --references
     min_distinct: int = 0
     min_accuracy: float = 0.0
+    outputs: tuple[str, ...] | None = None  # what --outputs names, in place of scores
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The ONNX values that are compared in place of scores; none without --outputs."""
+        return self.graph.outputs if self.outputs else ()
 
     @property
     def names(self) -> list[str]:
@@ -108,7 +121,12 @@ class Bench:
     @cached_property
     def unrounded(self) -> Mapping[str, str]:
         """Of a file that rounds values to integers by itself: what its nodes are without that."""
-        return plain_operators(self.model.loaded())
+        return plain_operators(self.model.loaded(self.outputs))
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether the file itself rounds what is computed: then int8 takes its scales."""
+        return bool(self.model.graph("int8", self.outputs).integers)
 
     def numbers(self, item: NamedInput) -> Array:
         """One input as (1, ...) float32 in the order of the file, normalised on the host when it is pixels."""
@@ -128,7 +146,7 @@ class Bench:
 
         A file with scales of its own is that form.
         """
-        if self.model.has_scales:
+        if self.has_scales:
             oracle = Oracle(self.model.path)
             return np.concatenate([oracle.scores(self.numbers(item)) for item in inputs])
         form = QuantisedOracle(self.graph, read_scales(self.model.path, self.graph))
@@ -136,48 +154,72 @@ class Bench:
 
 
 @dataclass
-class Outcome:
-    """What was measured."""
+class Answers:
+    """What any run of a testbench comes to; what its answers are, subclasses have."""
 
     precision: str
     kernels: str
+    steps: tuple[StepVerdict, ...] = field(default=(), kw_only=True)
+    times: dict[int, float] = field(default_factory=dict, kw_only=True)
+    facts: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass
+class Outcome(Answers):
+    """The scores of a model."""
+
     scores: Array
     references: Array
     quantised: Array | None = None  # the scores of onnxruntime's quantised form, for int8
-    steps: tuple[StepVerdict, ...] = ()
-    times: dict[int, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def prepare(options: Options) -> Bench:
     """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
     model = Model(_find(options.model))
-    graph = model.graph()
+    graph = model.graph(outputs=options.outputs)
     batch = options.batch or graph.input.shape[0] or 1
     shape = resolve_input_shape(graph, batch, options.size)
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
+    sample = shape[1:]
+    if options.outputs:
+        inputs = _unlabelled(options, graph, sample, notes)
+        return Bench(model, graph, sample, batch, notes, inputs, outputs=options.outputs)
     classes = _classes(graph, shape)
     names = notes.names(classes)  # complains of --labels even where no name is shown
-    sample = shape[1:]
     if options.images:
         files = labelled_images(options.images, names)
-        inputs: Sequence[NamedInput] = LabelledImages(files, sample, notes.preprocess)
-        labels = [label for _, label in files]
-        return Bench(model, graph, sample, batch, notes, inputs, labels, min_accuracy=options.min_accuracy or 0.0)
+        given = _references(options.references, [file for file, _ in files], classes)
+        files = _answered(files, given)
+        images = LabelledImages(files, sample, notes.preprocess)
+        labels, accuracy = [label for _, label in files], options.min_accuracy or 0.0
+        return Bench(model, graph, sample, batch, notes, images, labels, given, min_accuracy=accuracy)
     if options.inputs:
-        inputs = list(read_inputs([options.inputs], spec_of(graph.input, sample, notes.preprocess)))
-        references = _references(options.references, len(inputs), classes)
-        return Bench(model, graph, sample, batch, notes, inputs, references=references)
+        found = _sources(options.inputs, graph, sample, notes)
+        given = _references(options.references, [source.name for source in found], classes)
+        inputs = [source.read() for source in _answered(found, given)]
+        return Bench(model, graph, sample, batch, notes, inputs, references=given)
+    inputs = _unlabelled(options, graph, sample, notes)
     if is_digits(options.model):
-        pixels, _, targets = heldout()
-        inputs = [NamedInput(f"digit {i}", x) for i, x in enumerate(pixels)]
+        _, _, targets = heldout()
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
         return Bench(model, graph, sample, batch, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
-    inputs = [
+    return Bench(model, graph, sample, batch, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+
+
+def _unlabelled(options: Options, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[NamedInput]:
+    """The user's own inputs, else the digits of the shipped net, else the standard inputs."""
+    if options.inputs:
+        return [source.read() for source in _sources(options.inputs, graph, sample, notes)]
+    if is_digits(options.model):
+        return [NamedInput(f"digit {i}", x) for i, x in enumerate(heldout()[0])]
+    return [
         replace(item, array=graph.input.to_file(item.array.astype(np.float32)[None])[0])
         for item in standard_inputs(sample, notes.mean or (), notes.std or ())
     ]
-    return Bench(model, graph, sample, batch, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+
+
+def _sources(path: Path, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[Source]:
+    return sources(path, spec_of(graph.input, sample, notes.preprocess))
 
 
 def first_output(outputs: Outputs) -> Array:
@@ -186,7 +228,7 @@ def first_output(outputs: Outputs) -> Array:
 
 
 def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
-    """The verdict on what was measured."""
+    """The verdict on the scores."""
     verdicts = judge(
         bench.names,
         outcome.scores,
@@ -199,7 +241,18 @@ def judged(bench: Bench, outcome: Outcome, tolerance: float) -> Report:
     if outcome.quantised is not None:
         means = (score_error(y, outcome.references).mean() for y in (outcome.scores, outcome.quantised))
         quantised = Quantised(*map(float, means))
-    return Report(verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised)
+    hints = _hints(bench, outcome, tolerance)
+    return Report(verdicts, outcome.steps, tolerance, bench.min_distinct, bench.min_accuracy, quantised, hints)
+
+
+def _hints(bench: Bench, outcome: Outcome, tolerance: float) -> tuple[str, ...]:
+    """What may be wrong with --references; int8, which has no tolerance, is compared by what the benchmark admits."""
+    if not bench.references:
+        return ()
+    promised = SCORE_TOLERANCES[outcome.precision]
+    bound = promised if math.isfinite(promised) else ADMITTED_ERRORS[outcome.precision]
+    replaced = tolerance if math.isfinite(tolerance) else 0.0
+    return reference_hints(bench.names, outcome.scores, outcome.references, max(bound, replaced))
 
 
 def _find(name: str | None) -> Path:
@@ -241,12 +294,12 @@ def _classes(graph: Graph, shape: tuple[int, ...]) -> int:
     return output[1]
 
 
-def _references(path: Path | None, count: int, classes: int) -> Array | None:
-    if path is None:
-        return None
-    references = read_references(path, count)
-    if references.shape[1] != classes:
-        raise InputError(
-            f"references '{path}' have {references.shape[1]} scores for each of {count} inputs, the model {classes}"
-        )
-    return references
+def _references(path: Path | None, names: Sequence[str], classes: int) -> References | None:
+    return None if path is None else read_references(path, names, classes)
+
+
+def _answered(inputs: Sequence[_Input], references: References | None) -> list[_Input]:
+    """Those that have a reference: of the others nothing is read."""
+    if references is None:
+        return list(inputs)
+    return [item for item, has_one in zip(inputs, references.answered, strict=True) if has_one]

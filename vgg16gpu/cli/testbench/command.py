@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
+from rich.progress import Progress
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
@@ -24,6 +26,7 @@ from vgg16gpu.cli.common.options import (
     kernels_option,
     labels_option,
     model_argument,
+    outputs_option,
     precision_option,
     size_option,
 )
@@ -32,6 +35,7 @@ from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.show import print_json, progress
 from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
+from vgg16gpu.cli.testbench.values import ValueOutcome, engine_values, exact_values, judged_values, quantised_values
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_writable
@@ -39,10 +43,18 @@ from vgg16gpu.io.scores import finite_or_none, write_text
 from vgg16gpu.pictures.inputs import NamedInput, batched
 from vgg16gpu.runtime.engine import Engine
 
-_TOLERANCE_HELP = "Largest error to pass. Default: " + ", ".join(
+_PROMISED = ", ".join(
     f"{bound:g} in {precision}" for precision, bound in SCORE_TOLERANCES.items() if math.isfinite(bound)
 )
+_TOLERANCE_HELP = f"Largest error to pass, in place of what is promised: {_PROMISED}."
+_INPUTS_HELP = "Your inputs: .txt, .npy, .npz, a picture or a folder of pictures."
+_REFERENCES_HELP = (
+    "Their scores, as `infer --output` writes them (.csv, .jsonl and .parquet with --scores, .npy, .npz, .txt, .json). "
+    "Rows are found by name where they have names, else by place."
+)
 _LAYER_INPUTS = 10  # inputs that --layers checks, at most
+
+Tracked: TypeAlias = Callable[[Sequence[NamedInput], str], Iterable[NamedInput]]  # a progress bar with that name
 
 
 @click.command("testbench")
@@ -52,13 +64,14 @@ _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 @kernels_option
 @batch_option()
 @size_option
-@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Your inputs: .txt, .npy or .npz.")
-@click.option("--references", type=click.Path(path_type=Path), metavar="FILE", help="Their scores: .txt or .npy.")
+@outputs_option
+@click.option("--inputs", type=click.Path(path_type=Path), metavar="PATH", help=_INPUTS_HELP)
+@click.option("--references", type=click.Path(path_type=Path), metavar="FILE", help=_REFERENCES_HELP)
 @click.option("--images", type=click.Path(path_type=Path), metavar="DIR", help="One folder of images a label.")
 @click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write input.txt and output.txt there.")
 @click.option("--layers", is_flag=True, help="Also compare what every step stores, on up to ten inputs.")
 @click.option("--iterations", callback=parse_counts, metavar="COUNTS", help="Also mean times, as 1,5,500.")
-@click.option("--tolerance", type=click.FloatRange(0), help=f"{_TOLERANCE_HELP}.")
+@click.option("--tolerance", type=click.FloatRange(0), help=_TOLERANCE_HELP)
 @click.option(
     "--min-accuracy", type=click.FloatRange(0, 1), help="Share of labelled images that must be right, 0 to 1."
 )
@@ -72,15 +85,20 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
 
     An input passes when max|y - r| / max|r| of its scores is within the tolerance and, in fp32, the best class is the
     reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
-    scales. Without --references onnxruntime computes them. Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels,
-    else the one that infer takes. `testbench digits` checks the shipped net on the handwritten digits that it was not
-    trained on. Exit code 1 when anything fails.
+    scales. With --outputs the values that it names are compared, each by ||y - r|| / ||r||. Without --references
+    onnxruntime computes them. An input whose row there is NaN is told and not compared; where rows look rounded,
+    softmaxed or shuffled, a hint says so. Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels, else the one
+    that infer takes. `testbench digits` checks the shipped net on the handwritten digits that it was not trained on.
+    Exit code 1 when anything fails.
     """
     request = Options(**options)
     _check_options(request)
     bench = prepare(request)
     outcome = _run(bench, request)
-    report = judged(bench, outcome, request.bound)
+    if isinstance(outcome, ValueOutcome):
+        report = judged_values(bench, outcome, request.bound)
+    else:
+        report = judged(bench, outcome, request.bound)
     content = content_of(bench, outcome, report)
     if request.output:
         with atomic_writer(request.output) as file:
@@ -92,36 +110,68 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
 def _check_options(options: Options) -> None:
     if options.inputs and options.images:
         raise click.UsageError("--inputs and --images exclude each other")
-    if options.references and not options.inputs:
-        raise click.UsageError("--references are for --inputs: give both")
+    if options.references and not (options.inputs or options.images):
+        raise click.UsageError("--references are for --inputs or --images: give both")
+    if options.tolerance is not None and math.isnan(options.tolerance):
+        raise click.UsageError("--tolerance is nan, which nothing is within; give a number such as 1e-4")
+    if options.outputs:
+        for name in ("images", "references", "save", "min_accuracy", "labels"):
+            if getattr(options, name) is not None:
+                raise click.UsageError(f"--{name.replace('_', '-')} is about scores: it goes without --outputs")
     if options.save and options.images:
         raise click.UsageError("--save writes inputs as numbers: it goes with the standard inputs or --inputs")
     if options.output:
         check_writable(options.output)
 
 
-def _run(bench: Bench, options: Options) -> Outcome:
+def _run(bench: Bench, options: Options) -> Outcome | ValueOutcome:
+    run = _run_values if bench.values else _run_scores
     with progress(quiet=options.as_json) as bar:
-        # References first, and their session gone before the engine's weights come: half the memory.
-        references = bench.references
-        if references is None:
-            references = bench.exact(bar.track(bench.inputs, description="onnxruntime"))
-        quantised = None
-        if options.precision == "int8":
-            quantised = bench.quantised(bar.track(bench.inputs, description="onnxruntime, int8"))
-        if options.save:
-            _save(options.save, bench, references)
-        with _engine(bench, options) as engine:
-            each = batched(bar.track(bench.inputs, description=engine.device.facts.kind), bench.batch)
-            scores = np.concatenate([first_output(engine.run(_stacked(items))) for items in each])
-            outcome = Outcome(options.precision, options.kernels, scores, references, quantised)
-            if options.layers:
-                outcome.steps = _steps(engine, bench, options.bound)
-            if options.iterations:
-                runs = [_stacked(items) for items in batched(bench.inputs, bench.batch)]
-                outcome.times = mean_times(lambda batch: engine.run(batch[0]), runs, options.iterations)
-            outcome.facts = {"device_choice": engine.device_choice, **environment(engine.device)}
-    return outcome
+        return run(bench, options, partial(_tracked, bar))
+
+
+def _tracked(bar: Progress, inputs: Sequence[NamedInput], what: str) -> Iterable[NamedInput]:
+    return bar.track(inputs, description=what)
+
+
+def _run_scores(bench: Bench, options: Options, tracked: Tracked) -> Outcome:
+    # References first, and their session gone before the engine's weights come: half the memory.
+    references = bench.references.scores if bench.references else bench.exact(tracked(bench.inputs, "onnxruntime"))
+    quantised = None
+    if options.precision == "int8":
+        quantised = bench.quantised(tracked(bench.inputs, "onnxruntime, int8"))
+    if options.save:
+        _save(options.save, bench, references)
+    with _engine(bench, options) as engine:
+        each = batched(tracked(bench.inputs, engine.device.facts.kind), bench.batch)
+        scores = np.concatenate([first_output(engine.run(_stacked(items))) for items in each])
+        return Outcome(
+            options.precision, options.kernels, scores, references, quantised, **_beside(engine, bench, options)
+        )
+
+
+def _run_values(bench: Bench, options: Options, tracked: Tracked) -> ValueOutcome:
+    """The same for values inside of the model."""
+    references = exact_values(bench, tracked(bench.inputs, "onnxruntime"))
+    quantised = None
+    if options.precision == "int8":
+        quantised = quantised_values(bench, tracked(bench.inputs, "onnxruntime, int8"))
+    with _engine(bench, options) as engine:
+        each = batched(tracked(bench.inputs, engine.device.facts.kind), bench.batch)
+        values = [found for items in each for found in engine_values(engine, items)]
+        return ValueOutcome(
+            options.precision, options.kernels, values, references, quantised, **_beside(engine, bench, options)
+        )
+
+
+def _beside(engine: Engine, bench: Bench, options: Options) -> dict[str, Any]:
+    """The fields of an `Outcome`: what is asked beside the answers."""
+    runs = [_stacked(items) for items in batched(bench.inputs, bench.batch)] if options.iterations else []
+    return {
+        "steps": _steps(engine, bench, options.bound) if options.layers else (),
+        "times": mean_times(lambda batch: engine.run(batch[0]), runs, options.iterations),
+        "facts": {"device_choice": engine.device_choice, **environment(engine.device)},
+    }
 
 
 def _stacked(items: Sequence[NamedInput]) -> Array:
@@ -136,6 +186,7 @@ def _engine(bench: Bench, options: Options) -> Engine:
         kernels=options.kernels,
         batch=bench.batch,
         size=options.size,
+        outputs=options.outputs,
         mean=bench.notes.mean,
         std=bench.notes.std,
         keep_values=options.layers,

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
+from vgg16gpu.checks.references import References
 from vgg16gpu.checks.testbench import Report
 from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
-from vgg16gpu.cli.testbench.case import Bench, Outcome
+from vgg16gpu.cli.testbench.case import Answers, Bench
+from vgg16gpu.io.shown import printable
 
+_NAMED = 3  # inputs without a reference
 _SHOWN = 20  # rows of the table of inputs; failing ones are always shown
 
 
-def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]:
+def content_of(bench: Bench, outcome: Answers, report: Report) -> dict[str, Any]:
     """Everything that was found, for JSON."""
     return {
         "passed": report.passed,
         "failures": list(report.failures),
+        "hints": list(report.hints),
         "model": bench.model.path.name,
         "note": bench.notes.note,
         "preprocess": bench.preprocess,
@@ -25,14 +31,30 @@ def content_of(bench: Bench, outcome: Outcome, report: Report) -> dict[str, Any]
         "kernels": outcome.kernels,
         "batch": bench.batch,
         "tolerance": report.tolerance,  # None: int8 has none
+        "promised_tolerance": SCORE_TOLERANCES[outcome.precision],  # another one: --tolerance has replaced it
+        "references": _references(bench.references),
         **summary(report),
-        "inputs_passed": sum(verdict.passed for verdict in report.verdicts),
+        "outputs": list(bench.values) or None,  # None: the model's own scores
+        "inputs_passed": None if report.values else sum(verdict.passed for verdict in report.verdicts),
         "distinct_answers": report.distinct,
         "min_accuracy": report.min_accuracy or None,  # None: not judged
         "inputs": [vars(verdict) for verdict in report.verdicts],
+        "values": [vars(value) for value in report.values],
         "steps": [vars(step) for step in report.steps],
         "mean_run_s": outcome.times,
         "environment": outcome.facts,
+    }
+
+
+def _references(references: References | None) -> dict[str, Any] | None:
+    """Where they come from; None where onnxruntime has computed them."""
+    if references is None:
+        return None
+    return {
+        "file": Path(references.file).name,
+        "found_by": "name" if references.has_names else "place",
+        "unanswered": list(references.unanswered),
+        "rows_of_others": references.unused,
     }
 
 
@@ -48,12 +70,15 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
+def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
     """Tables and verdict on stdout."""
     screen = console()
-    judged = f"tolerance {report.tolerance:g}" if math.isfinite(report.tolerance) else "judged by their mean"
-    heading(screen, f"{bench.model.path}, {outcome.precision}: errors are max|y - r| / max|r|, {judged}")
-    screen.print(_input_table(report))
+    bound = _bound(report.tolerance, outcome.precision)
+    error = "||y - r|| / ||r||, the worst input" if report.values else "max|y - r| / max|r|"
+    heading(screen, f"{bench.model.path}, {outcome.precision}: errors are {error}, {bound}")
+    screen.print(_value_table(report) if report.values else _input_table(report))
+    if bench.references:
+        screen.print(_compared(bench.references), markup=False)
     if report.steps:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")
         screen.print(_step_table(report))
@@ -74,12 +99,42 @@ def print_report(bench: Bench, outcome: Outcome, report: Report) -> None:
     screen.print(f"Device: {device_words(outcome.facts['device_choice'])}", markup=False)
     if bench.notes.note:
         screen.print(f"Note: {bench.notes.note}", markup=False)
-    passed = sum(verdict.passed for verdict in report.verdicts)
     for reason in report.failures:
         screen.print(f"FAIL: {reason}", style="bold red", markup=False)
+    for hint in report.hints:
+        screen.print(f"Hint: {hint}", markup=False)
     if report.passed:
-        text = f"PASS: {passed} of {len(report.verdicts)} inputs, {report.distinct} different answers"
-        screen.print(text, style="bold green", markup=False)
+        within = "" if report.tolerance == SCORE_TOLERANCES[outcome.precision] else f", {bound}"
+        screen.print(f"PASS: {_passed(report)}{within}", style="bold green", markup=False)
+
+
+def _passed(report: Report) -> str:
+    if report.values:
+        return f"{len(report.values)} value{'s' * (len(report.values) > 1)} of {report.inputs} inputs"
+    passed = sum(verdict.passed for verdict in report.verdicts)
+    return f"{passed} of {len(report.verdicts)} inputs, {report.distinct} different answers"
+
+
+def _bound(tolerance: float, precision: str) -> str:
+    """The largest error that passes; where --tolerance says it, what is promised, too."""
+    promised = SCORE_TOLERANCES[precision]
+    if tolerance == promised:
+        return f"tolerance {tolerance:g}" if math.isfinite(tolerance) else "judged by their mean"
+    instead = f"in place of the promised {promised:g}" if math.isfinite(promised) else "where none is promised"
+    return f"--tolerance {tolerance:g} {instead}"
+
+
+def _compared(references: References) -> str:
+    """One line about the file, and which inputs it has no answer for."""
+    by = "by name" if references.has_names else "by place"
+    others = f", {references.unused} rows there are of other inputs" if references.unused else ""
+    text = f"References: {references.file}, rows found {by}{others}"
+    if not references.unanswered:
+        return printable(text)
+    count, total = len(references.unanswered), len(references.answered)
+    listed = ", ".join(f"'{name}'" for name in references.unanswered[:_NAMED])
+    more = ", ..." if count > _NAMED else ""
+    return printable(f"{text}; {count} of {total} inputs have no answer there and are not compared: {listed}{more}")
 
 
 def _input_table(report: Report) -> Any:
@@ -103,6 +158,16 @@ def _input_table(report: Report) -> Any:
     if len(shown) < len(report.verdicts):
         result.caption_justify = "left"
         result.caption = f"{len(report.verdicts) - len(shown)} more inputs pass"
+    return result
+
+
+def _value_table(report: Report) -> Any:
+    result = table(["value", "in the file", "shape", "error", "verdict"], right=["error"])
+    for value in report.values:
+        verdict, style = ("PASS", None) if value.passed else ("FAIL", "red")
+        add_row(
+            result, value.names[0], value.names[-1], _times(value.shape), f"{value.error:.2e}", verdict, style=style
+        )
     return result
 
 

@@ -10,16 +10,16 @@ import pkgutil
 from functools import cache
 
 from vgg16gpu.compiler.graph.ops import Op
-from vgg16gpu.compiler.lowering.base import Lowering
+from vgg16gpu.compiler.lowering.base import AnyLowering
 from vgg16gpu.errors import ModelError
 
 
 @cache
-def _lowerings() -> dict[type[Op], tuple[Lowering, ...]]:
-    found: dict[type[Op], tuple[Lowering, ...]] = {}
+def _lowerings() -> dict[type[Op], tuple[AnyLowering, ...]]:
+    found: dict[type[Op], tuple[AnyLowering, ...]] = {}
     for name in modules():
         module = importlib.import_module(name)
-        one: tuple[Lowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
+        one: tuple[AnyLowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
         for lowering in (*one, *getattr(module, "LOWERINGS", ())):
             found[lowering.op_type] = (*found.get(lowering.op_type, ()), lowering)
     return {op: tuple(sorted(several, key=lambda one: -one.priority)) for op, several in found.items()}
@@ -30,7 +30,7 @@ def modules() -> list[str]:
     return sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg)
 
 
-def lowerings(op: Op) -> tuple[Lowering, ...]:
+def lowerings(op: Op) -> tuple[AnyLowering, ...]:
     """How ops of this type become steps, higher priorities first. Raises ModelError where no kernel does."""
     found = _lowerings().get(type(op), ())
     if not found:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import Op, Shape
+from vgg16gpu.compiler.graph.ops import Conv, MultiOp, Op, Shape
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -71,8 +71,24 @@ class WeightArena:
         self.uploads.append(Upload(array, Pointer(Arena.STAGING, 0), pack))
 
 
-Constants: TypeAlias = tuple[Pointer, ...]  # where the weights of an op lie, in an order that its lowering knows
+Held = TypeVar("Held")  # what the weights of a kernel are held as: pointers; where a test makes numbers for it, arrays
+NoWeights: TypeAlias = tuple[()]
+
+
+class PlainWeights(NamedTuple):
+    """What a float32 kernel reads beside its input."""
+
+    weight: Pointer  # as it is packed for the kernel
+    bias: Pointer  # a float for each stored output
+
+
 FLOAT: Final = (Element.F32,)
+
+OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
+OpT = TypeVar("OpT", bound=Op)
+MultiOpT = TypeVar("MultiOpT", bound=MultiOp)
+ReadT = TypeVar("ReadT")  # what steps read: a Value, several, or a Source
+HeldT = TypeVar("HeldT")  # the weights of a kernel
 
 
 @dataclass(frozen=True)
@@ -87,10 +103,10 @@ class Scaling:
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Generic[OpT_co]):
     """An op where it stands: everything that a lowering decides by."""
 
-    op: Any  # an Op of the lowering's type
+    op: OpT_co
     x_shape: Shape
     facts: DeviceFacts
     precision: str = "fp32"
@@ -99,7 +115,7 @@ class Layer:
     x_scaling: Scaling | None = None  # fp32 on tensor cores
     y_scaling: Scaling | None = None
     quantised: QuantisedOp | None = None  # int8
-    parts: tuple[Layer, ...] = ()  # of a ConvChain: its convolutions
+    parts: tuple[Layer[Conv], ...] = ()  # of a ConvChain: its convolutions
     other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
 
 
@@ -114,10 +130,19 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Lowering:
-    """How the planner turns ops of one type into steps.
+class Source:
+    """The run-time input as the host left it: float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)."""
 
-    steps(layer, x, y, constants, places): the launches that compute y from x.
+    pointer: Pointer
+    element_type: str
+    normalisation: tuple[Pointer, Pointer] | None = None  # uint8: scale and shift of each channel
+
+
+@dataclass(frozen=True)
+class BaseLowering(Generic[OpT, ReadT, HeldT]):
+    """How the planner turns ops of one type into steps, which read x in the form that a subclass says.
+
+    steps(layer, x, y, held, places): the launches that compute y from x and the weights that `weights` gave.
     weights(layer, arena): puts the constants of the op into the weight arena; must not depend on the batch.
     workspace_nbytes(layer): scratch memory that these steps use. counters(layer): words of it that are zero at first.
     family: "ffma", "mma" (tensor cores of any card) or "wgmma" (of Hopper).
@@ -125,34 +150,43 @@ class Lowering:
     supports(layer): whether it can compute this op; must not depend on the batch.
     takes(layer): elements of x that the steps can read, the best first.
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
-    reads_input: the steps take the run-time input as the host left it; x is a Source, not a Value.
     output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
-    free: the steps read and write float32 values of any layout and rank, and x is a tuple of Values for a MultiOp; all
-    others read and write the NHWC layout.
+    any_layout: the steps read and write float32 values of any layout and rank; else they know the NHWC layout alone.
     """
 
-    op_type: type[Op]
-    steps: Callable[[Layer, Any, Value, Constants, Places], tuple[Step, ...]]
-    weights: Callable[[Layer, WeightArena], Constants] = lambda *_: ()
-    workspace_nbytes: Callable[[Layer], int] = lambda *_: 0
-    counters: Callable[[Layer], int] = lambda *_: 0
+    op_type: type[OpT]
+    steps: Callable[[Layer[OpT], ReadT, Value, HeldT, Places], tuple[Step, ...]]
+    weights: Callable[[Layer[OpT], WeightArena], HeldT]
+    workspace_nbytes: Callable[[Layer[OpT]], int] = lambda *_: 0
+    counters: Callable[[Layer[OpT]], int] = lambda *_: 0
     family: str = "ffma"
     priority: int = 0
-    supports: Callable[[Layer], bool] = lambda *_: True
-    takes: Callable[[Layer], tuple[Element, ...]] = lambda *_: FLOAT
-    gives: Callable[[Layer, tuple[Element, ...]], Element] = lambda *_: Element.F32
-    reads_input: bool = False
+    supports: Callable[[Layer[OpT]], bool] = lambda *_: True
+    takes: Callable[[Layer[OpT]], tuple[Element, ...]] = lambda *_: FLOAT
+    gives: Callable[[Layer[OpT], tuple[Element, ...]], Element] = lambda *_: Element.F32
     output_alignment: int = 1
-    free: bool = False
+    any_layout: bool = False
 
 
-@dataclass(frozen=True)
-class Source:
-    """The run-time input as the host left it: float32 (N, C, H, W) or (N, F), or uint8 (N, H, W, C)."""
+class Lowering(BaseLowering[OpT, Value, HeldT]):
+    """The steps read one value."""
 
-    pointer: Pointer
-    element_type: str
-    normalisation: tuple[Pointer, Pointer] | None = None  # uint8: scale and shift of each channel
+
+class MultiLowering(BaseLowering[MultiOpT, tuple[Value, ...], HeldT]):
+    """The steps read all operands of a MultiOp, in order."""
+
+
+class InputLowering(BaseLowering[OpT, Source, HeldT]):
+    """The steps read the run-time input as the host left it; nobody else reads that."""
+
+
+AnyLowering: TypeAlias = BaseLowering[Any, Any, Any]  # what an op, its steps and its weights are, each knows itself
+
+
+def no_weights(layer: Layer[Op], arena: WeightArena) -> NoWeights:
+    """For ops that hold none."""
+    del layer, arena
+    return ()
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from vgg16gpu.program.device_properties import DeviceFacts, Entry
+from vgg16gpu.program.device_properties import DeviceFacts, TileEntry
 from vgg16gpu.program.values import Element
 
 Tile = TypeVar("Tile")
 
-EARLY_BATCH = 8  # up to which starting early was measured to pay
+PROGRAMMATIC_BATCH = 8  # up to which programmatic dependent launch was measured to pay
 
 
 @dataclass(frozen=True)
 class Choice(Generic[Tile]):
-    """What is decided for a problem: its tile, and whether the launch may start before the one before it has ended."""
+    """What is decided for a problem: its tile, and whether it is a programmatic dependent launch, see `Step`."""
 
     tile: Tile
-    early: bool
+    programmatic: bool
 
     @property
-    def entry(self) -> Entry:
-        """The choice as a table holds it."""
+    def entry(self) -> TileEntry:
+        """The choice as a table holds it; what is programmatic here is "early" there."""
         tile: Any = self.tile
         numbers = {field.name: int(getattr(tile, field.name)) for field in fields(tile)}
-        return {"tile": type(tile).__name__, **numbers, "early": int(self.early)}
+        return {"tile": type(tile).__name__, **numbers, "early": int(self.programmatic)}
 
 
 def key(kernel: str, problem: Any) -> str:
@@ -40,12 +40,12 @@ def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Cho
     Whether the tile fits the problem is for the caller to see. `kinds`: the tiles that there are, by name.
     """
     entry = dict(facts.tuned.get(name, {}))
-    kind, early = kinds.get(str(entry.pop("tile", ""))), entry.pop("early", None)
-    if kind is None or early not in (0, 1) or not all(isinstance(number, int) for number in entry.values()):
+    kind, programmatic = kinds.get(str(entry.pop("tile", ""))), entry.pop("early", None)
+    if kind is None or programmatic not in (0, 1) or not all(isinstance(number, int) for number in entry.values()):
         return None
     if set(entry) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]  # tiles are dataclasses
         return None
-    return Choice(kind(**entry), bool(early))
+    return Choice(kind(**entry), bool(programmatic))
 
 
 def _text(value: Element | int) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.lowering.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
 from vgg16gpu.compiler.lowering.layout.pack import STAGING
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp
@@ -22,28 +23,22 @@ MIN_SHARED = 114 << 10  # bytes: with more than half of a multiprocessor's, bloc
 _ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 
 
-@dataclass(frozen=True)
-class Finish:
-    """What a kernel finishes its sums with: a float for each stored output channel."""
+class Finish(NamedTuple):
+    """What a kernel finishes its sums with, in its order: a float for each stored output channel."""
 
     bias: Pointer
-    dequant: Pointer
-    out_scale: Pointer
-
-    @property
-    def arguments(self) -> tuple[Pointer, Pointer, Pointer]:
-        """In the order of the kernels."""
-        return self.bias, self.dequant, self.out_scale
+    dequant: Pointer  # what takes the scales of weights and input out of a sum
+    out_scale: Pointer  # what outputs are multiplied by before they are stored
 
 
-def x_element(layer: Layer) -> Element:
+def x_element(layer: Layer[Op]) -> Element:
     """What the kernels multiply x as."""
     if layer.quantised is None:
         return _ELEMENTS[layer.precision]
     return Element.S8 if layer.quantised.x.signed else Element.U8
 
 
-def y_element(layer: Layer) -> Element:
+def y_element(layer: Layer[Op]) -> Element:
     """What the kernels store y as; float32 where nobody wants the integers of a quantised value."""
     if layer.quantised is None:
         return _ELEMENTS[layer.precision]
@@ -52,13 +47,13 @@ def y_element(layer: Layer) -> Element:
     return Element.S8 if layer.quantised.y.signed else Element.U8
 
 
-def computes(layer: Layer) -> bool:
+def computes(layer: Layer[Conv | Gemm]) -> bool:
     """Whether the precision can be had on the device of the layer, for outputs that are padded to whole tiles."""
     known = layer.precision in _ELEMENTS or layer.quantised is not None
     return has_wgmma(layer.facts) and known and is_wide(layer, layer.op.weight.shape[0])
 
 
-def is_wide(layer: Layer, channels: int) -> bool:
+def is_wide(layer: Layer[Op], channels: int) -> bool:
     """Whether so many channels are stored in whole tiles of 64; few are padded to 16 bytes alone."""
     return x_element(layer).padded(channels) % TILE_CHANNELS == 0
 
@@ -96,7 +91,7 @@ def feature_map(value: Value, box: tuple[int, int, int, int]) -> TensorMap:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RawWeights:
     """Weights on their way into channel blocks: how many, and the strides of (output, channel, tap), in elements."""
 
     outputs: int
@@ -105,14 +100,18 @@ class Rows:
     strides: tuple[int, int, int]
 
 
-def pack_raw(weight: npt.NDArray[np.generic], rows: Rows, element: Element, block: int, arena: WeightArena) -> Pointer:
+def pack_raw(
+    weight: npt.NDArray[np.generic], rows: RawWeights, element: Element, block: int, arena: WeightArena
+) -> Pointer:
     """float32 weights (int8 for 8-bit elements) as (channel block, tap, plane, OCP, `block` channels) of `element`."""
     target, step = _pack(rows, element, block, STAGING, (STAGING, STAGING), arena)
     arena.add_packed(weight, step)
     return target
 
 
-def pack_pairs(source: Pointer, rows: Rows, block: int, row_scale: Pointer, x: Scaling, arena: WeightArena) -> Pointer:
+def pack_pairs(
+    source: Pointer, rows: RawWeights, block: int, row_scale: Pointer, x: Scaling, arena: WeightArena
+) -> Pointer:
     """The same for float32 weights in the weight arena: as pairs of float16, scaled once scales are known."""
     target, step = _pack(rows, Element.F16_PAIR, block, source, (row_scale, x.scale), arena)
     arena.finish.append(step)
@@ -120,7 +119,7 @@ def pack_pairs(source: Pointer, rows: Rows, block: int, row_scale: Pointer, x: S
 
 
 def _pack(
-    rows: Rows, element: Element, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
+    rows: RawWeights, element: Element, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
 ) -> tuple[Pointer, Step]:
     stored, blocks = element.padded(rows.outputs), ceil_div(rows.channels, block)
     size = blocks * rows.taps * stored * block

@@ -11,6 +11,7 @@ but the large tensor bodies, 256 for each field, and 1 MiB; structure is limited
 
 from __future__ import annotations
 
+import hashlib
 import math
 import mmap
 import os
@@ -84,6 +85,13 @@ class OnnxFile:
     def is_on_disk(self) -> bool:
         """Whether `path` is that of a file."""
         return self.path is not _IN_MEMORY
+
+    def digest(self) -> str:
+        """SHA-256 of the file, and of the external data that was read from beside it."""
+        digest = hashlib.sha256(self._data)
+        for name in sorted(self._external):
+            digest.update(self._external[name])
+        return digest.hexdigest()
 
     def error(self, message: str) -> ModelError:
         """A ModelError that names this file."""

@@ -95,8 +95,9 @@ def _load(
     inputs = _input_shapes(file, _run_time_inputs(file, bound), shapes)
     producers = _producers(file, [*inputs, *bound])
     wanted = _wanted(file, {*inputs, *bound}, outputs)
-    translation = Translation(file, opset, inputs, bound, producers, _read_values(file, producers, wanted))
-    for index in sorted({producers[name] for name in translation.read if name in producers}):
+    read = _read_values(file, producers, wanted)
+    translation = Translation(file, opset, inputs, bound, producers, read)
+    for index in sorted({producers[name] for name in read if name in producers}):
         translation.add(file.model.graph.node[index])
     translation.refuse_outputs(wanted)
     problems = _problem_of_rank(inputs, shapes)
@@ -106,7 +107,7 @@ def _load(
         problems.append(_refused(file, translation))
     if problems:
         raise file.error("\n  ".join(problems))
-    constants = {name: _constant(translation, name) for name in wanted if name not in translation.shapes}
+    constants = {name: _constant(translation, name) for name in wanted if not translation.values[name].is_run_time}
     return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
 
 
@@ -126,7 +127,7 @@ def _graph(translation: Translation, outputs: tuple[str, ...]) -> Graph | None:
     ops = _needed(translation.ops, outputs)
     read = {name for op in ops for name in op.operands}
     inputs = [GraphInput(name, shape) for name, shape in translation.inputs.items() if name in read]
-    constants = {name: array for name, array in translation.scope.constants.items() if name in read}
+    constants = {name: array for name, array in translation.scope.held.items() if name in read}
     return Graph(inputs[0], ops, outputs, tuple(inputs[1:]), constants) if outputs else None
 
 
@@ -289,14 +290,14 @@ def _fitting_size(translation: Translation, op: Op) -> int | None:
     ((name, shape), *others) = translation.inputs.items()
     if others or len(shape) != 4 or None in shape[1:]:
         return None
-    ops, known = [], {name, *translation.scope.constants}
+    ops, known = [], {name, *translation.scope.held}
     for other in translation.tried:
         if known.issuperset(other.operands):
             ops.append(other)
             known.add(other.y)
     if len(ops) > _HINT_COUNT or op.y not in known:
         return None
-    graph = Graph(GraphInput(name, shape), tuple(ops), (op.y,), constants=translation.scope.constants)
+    graph = Graph(GraphInput(name, shape), tuple(ops), (op.y,), constants=translation.scope.held)
     graph = channels_first_input(graph)
     batch, channels = (dim or 1 for dim in graph.input.shape[:2])
     return next((size for size in SEARCHED_SIZES if fits(graph, (batch, channels, size, size))), None)

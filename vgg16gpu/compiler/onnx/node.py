@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+from onnx import TensorProto
 
 from vgg16gpu.compiler.graph.ops import Array, Op, Shape
 from vgg16gpu.compiler.onnx.file import Constant
@@ -38,16 +39,6 @@ class UnknownShapeError(Exception):
     """A rule needs the shape of a value that a refused node computes, so nothing can be said of its node."""
 
 
-class Value(NamedTuple):
-    """A run-time value. Its shape is None behind a refused node."""
-
-    name: str
-    shape: OpenShape | None
-
-
-Operand: TypeAlias = Value | Constant | None
-
-
 class Integers(NamedTuple):
     """What QuantizeLinear makes of a run-time value: a real number is (q - zero) * scale."""
 
@@ -56,31 +47,54 @@ class Integers(NamedTuple):
     dtype: np.dtype[Any]
 
 
-@dataclass
-class Scope:
-    """What rules add to a graph beside ops.
+@dataclass(eq=False)
+class Value:
+    """What is known of a value of the file, or of one that a rule has added.
 
-    constants: float constants that general ops read. known: outputs of nodes that are constants.
-    integers: run-time values that are integers in the file; as values of the graph they are the real numbers meant.
-    rows: run-time values (N * rows, F) in the file, N open; as values of the graph they are (N, rows, F).
-    steps: of weights that the file holds as integers, in a shape that broadcasts to theirs. taken: every name of the
-    model.
+    A constant has its numbers in `array` once somebody has asked for it; `stored` is what the file or the caller has.
+    A run-time value has a shape, which is None behind a refused node.
     """
 
-    taken: set[str]
+    name: str
+    stored: TensorProto | Constant | None = None
+    producer: int | None = None  # the index of the node that computes it
+    is_read: bool = False  # a requested output needs it
+    is_refused: bool = False  # output of a node that is refused, or of which nothing can be said
+    is_run_time: bool = False
+    shape: OpenShape | None = None
+    array: Constant | None = None
+    steps: Array | None = None  # of a weight that the file holds as integers, in a shape that broadcasts to its
+    integers: Integers | None = None  # it is integers in the file; in the graph it is the real numbers meant
+    rows: int | None = None  # it is (N * rows, F) in the file, N open; in the graph it is (N, rows, F)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its numbers are known."""
+        return self.array is not None
+
+    def becomes_constant(self, array: Constant) -> None:
+        """Its numbers have been read, or computed."""
+        self.array, self.shape = array, array.shape
+
+    def becomes_run_time(self, shape: OpenShape | None) -> None:
+        """An op computes it, or it is an input."""
+        self.is_run_time, self.shape = True, shape
+
+
+@dataclass
+class Scope:
+    """Every value by name, and what rules add to a graph beside ops: `held`, float constants that general ops read."""
+
+    values: dict[str, Value]
     memory: Memory = field(default_factory=Memory)
-    constants: dict[str, Array] = field(default_factory=dict)
-    known: dict[str, Constant] = field(default_factory=dict)
-    integers: dict[str, Integers] = field(default_factory=dict)
-    steps: dict[str, Array] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
+    held: dict[str, Array] = field(default_factory=dict)
 
     def fresh(self, stem: str) -> str:
         """A name that no other value has."""
         for number in itertools.count():
             name = f"{stem}.{number}"
-            if name not in self.taken:
-                self.taken.add(name)
+            if name not in self.values:
+                self.values[name] = Value(name)
                 return name
         raise AssertionError
 
@@ -88,7 +102,9 @@ class Scope:
         """Make a constant an operand of general ops."""
         if not array.flags.c_contiguous:
             self.memory.take(array.shape, array.dtype)
-        self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
+        self.held[name] = np.ascontiguousarray(array).reshape(array.shape)
+        if not self.values[name].is_constant:
+            self.values[name].becomes_constant(self.held[name])
         return name
 
 
@@ -99,13 +115,12 @@ class Node:
     opset: int
     attributes: Mapping[str, Any]
     names: tuple[str, ...]  # of the operands; "" where one is left out
-    operands: tuple[Operand, ...]
+    operands: tuple[Value | None, ...]
     y: str
     extra_outputs: tuple[str, ...]  # after y
-    read: frozenset[str]  # values that the model needs
     scope: Scope
 
-    def operand(self, index: int) -> Operand:
+    def operand(self, index: int) -> Value | None:
         """Operand `index`, or None when it is left out."""
         return self.operands[index] if index < len(self.operands) else None
 
@@ -113,6 +128,16 @@ class Node:
     def x(self) -> str:
         """Name of the first operand."""
         return self.value(0)
+
+    @property
+    def first(self) -> Value:
+        """The first operand, as an op that reads values takes it."""
+        return self.scope.values[self.x]
+
+    @property
+    def result(self) -> Value:
+        """What the node computes."""
+        return self.scope.values[self.y]
 
     @property
     def shape(self) -> OpenShape:
@@ -132,16 +157,17 @@ class Node:
     @property
     def used_outputs(self) -> tuple[str, ...]:
         """Outputs after y that the model needs."""
-        return tuple(name for name in self.extra_outputs if name in self.read)
+        return tuple(name for name in self.extra_outputs if self.scope.values[name].is_read)
 
     def is_constant(self, index: int) -> bool:
         """Whether an operand is a constant."""
-        return isinstance(self.operand(index), np.ndarray)
+        operand = self.operand(index)
+        return operand is not None and operand.is_constant
 
     def is_unknown(self, index: int) -> bool:
         """Whether an operand is a value behind a refused node."""
         operand = self.operand(index)
-        return isinstance(operand, Value) and operand.shape is None
+        return operand is not None and operand.shape is None
 
     def is_number(self, index: int) -> bool:
         """Whether an operand has one element."""
@@ -156,16 +182,16 @@ class Node:
 
     def value(self, index: int, what: str = "operand") -> str:
         """An operand for an op that reads values: the name of a run-time value, or of a constant of the graph."""
-        if isinstance(self._present(index), Value):
+        if not self._present(index).is_constant:
             return self.names[index]
         return self.scope.hold(self.names[index], self.weight(index, what))
 
     def constant(self, index: int) -> Constant | None:
         """An operand that must be a constant, or None when it is left out."""
         operand = self.operand(index)
-        if isinstance(operand, Value):
+        if operand is not None and operand.array is None:
             raise RefusalError(f"its operands '{operand.name}' are computed at run time", "they must be constants")
-        return operand
+        return None if operand is None else operand.array
 
     def weight(self, index: int, what: str) -> Array:
         """A constant operand of float32 that must be there."""
@@ -183,7 +209,7 @@ class Node:
 
         None where there are none, or steps of another dimension. `transposed`: the weight is a matrix (IN, OUT).
         """
-        steps, shape = self.scope.steps.get(self.names[index]), cast(Shape, self.shape_of(index))
+        steps, shape = self._present(index).steps, cast(Shape, self.shape_of(index))
         if steps is None:
             return None
         steps, shape = (steps.T, shape[::-1]) if transposed else (steps, shape)
@@ -226,7 +252,7 @@ class Node:
         if value != accepted:
             raise RefusalError(f"{name} is {value}, only {accepted} is supported", remedy)
 
-    def _present(self, index: int) -> Value | Constant:
+    def _present(self, index: int) -> Value:
         operand = self.operand(index)
         if operand is None:
             raise RefusalError(f"its operand {index} is left out", EXPORT_AGAIN)

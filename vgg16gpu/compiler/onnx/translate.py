@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,6 @@ from vgg16gpu.compiler.onnx.node import (
     FLOAT32_REMEDY,
     MisfitError,
     Node,
-    Operand,
     RefusalError,
     Scope,
     UnknownShapeError,
@@ -48,21 +47,26 @@ class Translation:
     file: OnnxFile
     opset: int
     inputs: Mapping[str, OpenShape]
-    bound: Mapping[str, Constant]
-    producers: Mapping[str, int]
-    read: frozenset[str]
+    bound: InitVar[Mapping[str, Constant]]
+    producers: InitVar[Mapping[str, int]]
+    read: InitVar[Collection[str]]
     ops: list[Op] = field(default_factory=list)
     refusals: list[tuple[NodeProto, RefusalError]] = field(default_factory=list)
-    shapes: dict[str, OpenShape | None] = field(default_factory=dict)  # of run-time values; None behind a refusal
-    constants: dict[str, Constant] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)  # outputs of refused nodes
     tried: list[Op] = field(default_factory=list)  # all ops, and those that do not fit the size of the input
 
-    def __post_init__(self) -> None:
-        self.initializers = {tensor.name: tensor for tensor in self.file.model.graph.initializer}
-        self.scope = Scope({*self.inputs, *self.bound, *self.producers, *self.initializers})
-        self.shapes.update(self.inputs)
+    def __post_init__(self, bound: Mapping[str, Constant], producers: Mapping[str, int], read: Collection[str]) -> None:
+        stored: dict[str, TensorProto | Constant] = {t.name: t for t in self.file.model.graph.initializer}
+        stored |= bound
+        names = dict.fromkeys([*self.inputs, *stored, *producers])
+        self.scope = Scope({n: Value(n, stored.get(n), producers.get(n), is_read=n in read) for n in names})
+        for name, shape in self.inputs.items():
+            self.values[name].becomes_run_time(shape)
         self.batch_is_open = any(shape[:1] == (None,) for shape in self.inputs.values())
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Every value by name."""
+        return self.scope.values
 
     def add(self, proto: NodeProto) -> None:
         """Translate one node; if that cannot be, note why."""
@@ -72,50 +76,64 @@ class Translation:
             if isinstance(refusal, MisfitError):
                 self.tried.append(refusal.op)
             self.refusals.append((proto, refusal))
-            self.unknown.update(filter(None, proto.output))
+            self._refuse(proto)
         except UnknownShapeError:
-            self.unknown.update(filter(None, proto.output))
+            self._refuse(proto)
 
     def refuse_outputs(self, wanted: Sequence[str]) -> None:
         """Note for each output that is no value of its own in the graph who computes it."""
         for name in wanted:
-            if name in self.scope.integers:
+            value = self.values[name]
+            if value.integers:
                 reason = f"its result '{name}' is integers, and an output"
                 remedy = "ask for what DequantizeLinear makes of it, or export the model with float outputs"
-            elif name in self.scope.rows:
+            elif value.rows is not None:
                 reason, remedy = _several_rows(name), "export with a fixed batch"
             else:
                 continue
-            self.refusals.append((self.file.model.graph.node[self.producers[name]], RefusalError(reason, remedy)))
+            assert value.producer is not None  # it is no input and no constant
+            self.refusals.append((self.file.model.graph.node[value.producer], RefusalError(reason, remedy)))
 
     def constant(self, name: str) -> Constant | None:
-        """The value of a name that is a constant."""
-        if name not in self.constants and name in self.initializers:
-            self.constants[name] = self._taken(self._array(self.initializers[name]))
-        return self.constants.get(name)
+        """The value of a name that is a constant; None for any other name."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if value.array is None and value.stored is not None:
+            stored = self._array(value.stored) if isinstance(value.stored, TensorProto) else value.stored
+            value.becomes_constant(self._taken(stored))
+        return value.array
 
     def _add(self, proto: NodeProto) -> None:
         _check_operator(proto)
         if proto.op_type == "Constant":
-            self.constants[proto.output[0]] = self._taken(self._constant_node(proto))
+            self.values[proto.output[0]].becomes_constant(self._taken(self._constant_node(proto)))
             return
         self._check(proto)
         for name in filter(None, proto.input):
             self._resolve(name)
-        if proto.op_type not in _TAKE_INTEGERS and (names := [x for x in proto.input if x in self.scope.integers]):
-            raise RefusalError(f"it computes with integers, '{names[0]}'", QDQ_REMEDY)
-        rows = [name for name in proto.input if name in self.scope.rows]
+        operands = [self.values[name] if name else None for name in proto.input]
+        present = [operand for operand in operands if operand is not None]
+        integers = [operand.name for operand in present if operand.integers]
+        if integers and proto.op_type not in _TAKE_INTEGERS:
+            raise RefusalError(f"it computes with integers, '{integers[0]}'", QDQ_REMEDY)
+        rows = [operand.name for operand in present if operand.rows is not None]
         if rows and (proto.op_type not in _TAKE_ROWS or rows != proto.input[:1]):
             raise RefusalError(_several_rows(rows[0]), "use Flatten with axis 1, or export with a fixed batch")
         # A rule can still judge a node whose x is behind a refusal; nothing can be said of one whose constants are.
-        if not self.unknown.isdisjoint(proto.input[1:] if proto.op_type in RULES else proto.input):
-            self.unknown.update(filter(None, proto.output))
+        judged = operands[1:] if proto.op_type in RULES else operands
+        if any(operand is not None and operand.is_refused for operand in judged):
+            self._refuse(proto)
         elif proto.op_type == "Shape":
             self._fold_shape(proto)
-        elif all(name in self.constants for name in proto.input if name):
-            self.constants[proto.output[0]] = self._fold(proto)
+        elif all(operand.is_constant for operand in present):
+            self.values[proto.output[0]].becomes_constant(self._fold(proto, operands))
         else:
-            self._translate(proto)
+            self._translate(proto, operands)
+
+    def _refuse(self, proto: NodeProto) -> None:
+        for name in filter(None, proto.output):
+            self.values[name].is_refused = True
 
     def _check(self, proto: NodeProto) -> None:
         """Attributes and operand counts against the operator's own schema."""
@@ -131,13 +149,11 @@ class Translation:
 
     def _resolve(self, name: str) -> None:
         """Make sure that a value is known: computed before, a constant, or behind a refusal."""
-        if name in self.shapes or name in self.unknown or self.constant(name) is not None:
+        value = self.values.get(name)
+        if value and (value.is_run_time or value.is_refused or self.constant(name) is not None):
             return
-        if name in self.bound:
-            self.constants[name] = self._taken(self.bound[name])
-            return
-        if name in self.producers:
-            later = self.file.model.graph.node[self.producers[name]]
+        if value and value.producer is not None:
+            later = self.file.model.graph.node[value.producer]
             raise RefusalError(
                 f"it reads '{name}' before {later.op_type} '{label(later)}' computes it",
                 "the nodes are unsorted or form a cycle, export the model again",
@@ -177,40 +193,33 @@ class Translation:
             for attribute in proto.attribute
         }
 
-    def _fold(self, proto: NodeProto) -> Constant:
+    def _fold(self, proto: NodeProto, operands: Sequence[Value | None]) -> Constant:
         if proto.op_type not in FOLDS:
             raise RefusalError("it computes a constant from constants", "export with constant folding on")
-        operands = [self.constants[name] if name else None for name in proto.input]
         attributes = self._attributes(proto)
         try:
             self._keep_steps(proto, attributes, operands)
-            return fold(proto.op_type, attributes, operands, self.scope.memory)
+            return fold(proto.op_type, attributes, _arrays(operands), self.scope.memory)
         except FoldError as error:
             is_quantised = proto.op_type in ("QuantizeLinear", "DequantizeLinear")
             raise RefusalError(str(error), QDQ_REMEDY if is_quantised else EXPORT_AGAIN) from error
 
-    def _keep_steps(self, proto: NodeProto, attributes: Mapping[str, Any], operands: Sequence[Constant | None]) -> None:
+    def _keep_steps(self, proto: NodeProto, attributes: Mapping[str, Any], operands: Sequence[Value | None]) -> None:
         """Note the steps of weights that are integers in the file, also behind what only turns them."""
-        x, y = proto.input[:1], proto.output[0]
-        steps = self.scope.steps.get(x[0]) if x else None
+        x, y = next(iter(operands), None), self.values[proto.output[0]]
         if proto.op_type == "DequantizeLinear":
-            steps = weight_steps(attributes, operands)
-        elif steps is not None and proto.op_type in ("Identity", "Transpose"):
-            steps = fold(proto.op_type, attributes, [steps], self.scope.memory)
-        else:
-            return
-        if steps is not None:
-            self.scope.steps[y] = steps
+            y.steps = weight_steps(attributes, _arrays(operands))
+        elif x and x.steps is not None and proto.op_type in ("Identity", "Transpose"):
+            y.steps = fold(proto.op_type, attributes, [x.steps], self.scope.memory)
 
     def _fold_shape(self, proto: NodeProto) -> None:
-        x, y = proto.input[0], proto.output[0]
-        shape = self.constants[x].shape if x in self.constants else self.shapes.get(x)
-        if shape is None:
-            self.unknown.add(y)
+        x, y = self.values[proto.input[0]], self.values[proto.output[0]]
+        if x.shape is None:
+            y.is_refused = True
         else:
-            self.constants[y] = shape_of(self._attributes(proto), shape)
+            y.becomes_constant(shape_of(self._attributes(proto), x.shape))
 
-    def _translate(self, proto: NodeProto) -> None:
+    def _translate(self, proto: NodeProto, operands: Sequence[Value | None]) -> None:
         if proto.op_type not in RULES:
             names = ", ".join(f"'{name}'" for name in proto.input)
             raise RefusalError(f"its operands {names} are computed at run time", "they must be constants")
@@ -218,10 +227,9 @@ class Translation:
             self.opset,
             self._attributes(proto),
             tuple(proto.input),
-            tuple(self._operand(name) for name in proto.input),
+            tuple(operands),
             proto.output[0],
             tuple(name for name in proto.output[1:] if name),
-            self.read,
             self.scope,
         )
         try:
@@ -230,23 +238,17 @@ class Translation:
             raise RefusalError(str(error), "export it with smaller sizes") from error
         for op in made if isinstance(made, tuple) else (made,):
             self._append(op)
-        self.constants.update(self.scope.known)
-        if proto.op_type in CARRIERS and proto.input[0] in self.scope.integers:
-            self.scope.integers[proto.output[0]] = self.scope.integers[proto.input[0]]
-        if proto.op_type != "Reshape" and proto.input[0] in self.scope.rows:
-            self.scope.rows[proto.output[0]] = self.scope.rows[proto.input[0]]
-
-    def _operand(self, name: str) -> Operand:
-        if not name:
-            return None
-        return self.constants[name] if name in self.constants else Value(name, self.shapes.get(name))
+        x, y = operands[0], node.result
+        if x and proto.op_type in CARRIERS:
+            y.integers = x.integers
+        if x and x.rows is not None and proto.op_type != "Reshape":
+            y.rows = x.rows
 
     def _append(self, op: Op) -> None:
-        held = self.scope.constants
-        shapes = [held[name].shape if name in held else self.shapes.get(name) for name in op.operands]
+        shapes = [self.values[name].shape for name in op.operands]
         known = [shape for shape in shapes if shape is not None]
         complete = len(known) == len(shapes)
-        self.shapes[op.y] = open_shape(op, known, self.batch_is_open) if complete else None
+        self.values[op.y].becomes_run_time(open_shape(op, known, self.batch_is_open) if complete else None)
         self.ops.append(op)
         self.tried.append(op)
 
@@ -269,6 +271,10 @@ def _check_operator(proto: NodeProto) -> None:
         raise RefusalError("this operator is not supported", "export the model without it")
     if not proto.output or not proto.output[0]:
         raise RefusalError("its first output has no name", EXPORT_AGAIN)
+
+
+def _arrays(operands: Sequence[Value | None]) -> list[Constant | None]:
+    return [None if operand is None else operand.array for operand in operands]
 
 
 def _several_rows(name: str) -> str:

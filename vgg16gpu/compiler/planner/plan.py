@@ -8,14 +8,14 @@ from dataclasses import replace
 from vgg16gpu.compiler.graph.ops import Gemm, Graph, Op, Shape, Transpose, with_operands
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering import lowerings
-from vgg16gpu.compiler.lowering.base import Constants, Scaling, WeightArena
+from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
 from vgg16gpu.compiler.lowering.layout import preprocess, scales
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.schedule import Scheduler
-from vgg16gpu.compiler.planner.selection import Path, choose_path
+from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.plans import Calibration, Plan, WeightPlan
+from vgg16gpu.program.plans import PairScaling, Plan, WeightPlan
 from vgg16gpu.program.values import Pointer
 
 
@@ -34,12 +34,12 @@ def make_plan(
     if isinstance(input_shapes, Mapping):
         return _float32_plan(_with_stored_inputs(graph), facts, [input_shapes], replace(options, kernels="ffma"))
     shapes = sorted(input_shapes, key=lambda shape: shape[0])
-    path = choose_path(graph, facts, infer_shapes(graph, shapes[0]), options)
-    if path.splits_float32 and _runs_alone(graph, shapes[0]):
-        return _split_plan(path, shapes, options)
-    if path.splits_float32:
+    selection = select_kernels(graph, facts, infer_shapes(graph, shapes[0]), options)
+    if selection.splits_float32 and _runs_alone(graph, shapes[0]):
+        return _split_plan(selection, shapes, options)
+    if selection.splits_float32:
         return _float32_plan(graph, facts, shapes, replace(options, kernels="ffma"))
-    return _plain_plan(path, shapes, options)
+    return _plain_plan(selection, shapes, options)
 
 
 def _with_stored_inputs(graph: Graph) -> Graph:
@@ -47,7 +47,7 @@ def _with_stored_inputs(graph: Graph) -> Graph:
     copies: dict[str, Op] = {}
     ops = []
     for op in graph.ops:
-        if not any(lowering.free for lowering in lowerings(op)):
+        if not any(lowering.any_layout for lowering in lowerings(op)):
             for item in graph.others:
                 if item.name in op.operands:
                     order = tuple(range(len(item.shape)))
@@ -61,15 +61,19 @@ def _with_stored_inputs(graph: Graph) -> Graph:
 def _float32_plan(
     graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
 ) -> Plan:
-    return _plain_plan(choose_path(graph, facts, infer_shapes(graph, shapes[0]), options), shapes, options)
+    return _plain_plan(select_kernels(graph, facts, infer_shapes(graph, shapes[0]), options), shapes, options)
 
 
-def _plain_plan(path: Path, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions) -> Plan:
+def _plain_plan(
+    selection: KernelSelection, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
+) -> Plan:
     arena = WeightArena()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
-    scheduler = Scheduler(path, _constants(path, arena), _held(path.graph, arena), normalise, options.keep_values)
+    scheduler = Scheduler(
+        selection, _constants(selection, arena), _held(selection.graph, arena), normalise, options.keep_values
+    )
     programs = tuple(scheduler.program(shape) for shape in shapes)
-    return Plan(_weight_plan(arena), programs, families=path.families)
+    return Plan(_weight_plan(arena), programs, families=selection.families)
 
 
 def _runs_alone(graph: Graph, shape: Shape) -> bool:
@@ -81,26 +85,26 @@ def _runs_alone(graph: Graph, shape: Shape) -> bool:
     return True
 
 
-def _split_plan(path: Path, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
+def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
     """float32 on tensor cores: scales are fixed by runs on FFMA, where images outside of their range are run again."""
     arena = WeightArena()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
-    held = _held(path.graph, arena)
-    path = path.with_scalings(_scalings(path, arena))
-    constants = _constants(path, arena)
-    exact = path.on_ffma()
-    scheduler = Scheduler(path, constants, held, normalise, options.keep_values)
+    held = _held(selection.graph, arena)
+    selection = selection.with_scalings(_scalings(selection, arena))
+    constants = _constants(selection, arena)
+    exact = selection.on_ffma()
+    scheduler = Scheduler(selection, constants, held, normalise, options.keep_values)
     programs = tuple(scheduler.program(shape) for shape in shapes)
     kept = max(program.activations_nbytes for program in programs) if options.keep_values else 0
     exact_scheduler = Scheduler(exact, _constants(exact, arena), held, normalise, keep_values=False, reserved=kept)
     single = 1, *shapes[0][1:]
-    observing = exact_scheduler.program(single, observed=path.scalings)
+    observing = exact_scheduler.program(single, observed=selection.scalings)
     if options.samples is None:
         raise ModelError(
             "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
         )
-    calibration = Calibration(observing, options.samples(), tuple(arena.finish))
-    return Plan(_weight_plan(arena), programs, calibration, exact_scheduler.program(single), path.families)
+    scaling = PairScaling(observing, options.samples(), tuple(arena.finish))
+    return Plan(_weight_plan(arena), programs, scaling, exact_scheduler.program(single), selection.families)
 
 
 def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
@@ -112,24 +116,24 @@ def _weight_plan(arena: WeightArena) -> WeightPlan:
     return WeightPlan(tuple(arena.uploads), arena.nbytes, arena.staging_nbytes)
 
 
-def _scalings(path: Path, arena: WeightArena) -> dict[str, Scaling]:
+def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
     """Room for the scales of every value that an op on tensor cores reads or writes."""
     names: dict[str, bool] = {}
-    for op in path.graph.ops:
-        if path.lowerings[op.y].family != "ffma":
-            names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == path.graph.input.name
+    for op in selection.graph.ops:
+        if selection.lowerings[op.y].family != "ffma":
+            names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == selection.graph.input.name
             names.setdefault(op.y, False)
-    return {name: scales.reserve(path.shapes[name][1], uniform, arena) for name, uniform in names.items()}
+    return {name: scales.reserve(selection.shapes[name][1], uniform, arena) for name, uniform in names.items()}
 
 
-def _constants(path: Path, arena: WeightArena) -> dict[str, Constants]:
+def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, object]:
     """The weights of every op, in order; scales are chosen on the way, each once what it depends on is known."""
-    scaled = path.scalings.get(path.graph.input.name)
+    scaled = selection.scalings.get(selection.graph.input.name)
     if scaled:
         arena.finish.append(scales.choose(scaled))
     constants = {}
-    for layer in path.layers(path.shapes):
-        constants[layer.op.y] = path.lowerings[layer.op.y].weights(layer, arena)
+    for layer in selection.layers(selection.shapes):
+        constants[layer.op.y] = selection.lowerings[layer.op.y].weights(layer, arena)
         if layer.y_scaling:
             arena.finish.append(scales.choose(layer.y_scaling))
     return constants

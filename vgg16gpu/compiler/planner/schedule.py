@@ -1,4 +1,4 @@
-"""One batch size of a path as a program: elements and places of values, conversions where they do not meet, steps."""
+"""One batch size of a kernel selection as a program: elements and places of values, conversions between, steps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final, TypeAlias
 
-from vgg16gpu.compiler.graph.ops import Flatten, Gemm, MultiOp, Op, Shape, Softmax
+from vgg16gpu.compiler.graph.ops import Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.lowering.base import FLOAT, Constants, Layer, Places, Scaling, Source
+from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, MultiLowering, Places, Scaling, Source
 from vgg16gpu.compiler.lowering.layout import convert, layout, scales
-from vgg16gpu.compiler.planner.selection import Path
+from vgg16gpu.compiler.planner.selection import KernelSelection
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
 from vgg16gpu.program.launches import Step
-from vgg16gpu.program.plans import Control, Entry, InputSlot, Program
+from vgg16gpu.program.plans import Control, InputEntry, InputSlot, Program
 from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
 
 WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
@@ -29,17 +29,17 @@ _ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row fo
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Makes the programs of a path.
+    """Makes the programs of a kernel selection.
 
-    `constants` are the weights of each op, `held` the places of the graph's constants, `normalisation` the constants of
-    the entry for bytes. With `keep_values` no buffer is used twice. `reserved`: bytes at the start of the activation
-    arena that are left alone.
+    `weights` are what each op's lowering put into the arena, `held` the places of the graph's constants.
+    `normalisation`: scale and shift of the entry for bytes. With `keep_values` no buffer is used twice. `reserved`:
+    bytes at the start of the activation arena that are left alone.
     """
 
-    path: Path
-    constants: Mapping[str, Constants]
+    selection: KernelSelection
+    weights: Mapping[str, object]
     held: Mapping[str, Pointer]
-    normalisation: Constants | None
+    normalisation: tuple[Pointer, Pointer] | None
     keep_values: bool
     reserved: int = 0
 
@@ -50,7 +50,7 @@ class Scheduler:
 
         Raises ModelError for values beyond the kernels' indices.
         """
-        shapes = infer_shapes(self.path.graph, input_shape)
+        shapes = infer_shapes(self.selection.graph, input_shape)
         _check_sizes(shapes)
         return _Schedule(self, shapes, observed or {}).program()
 
@@ -78,13 +78,13 @@ class _Schedule:
     """The work on one program: sizes first, then places, then steps."""
 
     def __init__(self, scheduler: Scheduler, shapes: Mapping[str, Shape], observed: Mapping[str, Scaling]) -> None:
-        self.path, self.shapes, self.observed = scheduler.path, shapes, observed
-        self.graph = self.path.graph
-        self.constants, self.normalisation = scheduler.constants, scheduler.normalisation
+        self.selection, self.shapes, self.observed = scheduler.selection, shapes, observed
+        self.graph = self.selection.graph
+        self.weights, self.normalisation = scheduler.weights, scheduler.normalisation
         self.held = scheduler.held
         self.keep_values, self.reserved = scheduler.keep_values, scheduler.reserved
-        self.layers = list(self.path.layers(shapes))
-        self.readers: dict[str, list[Layer]] = {}
+        self.layers = list(self.selection.layers(shapes))
+        self.readers: dict[str, list[Layer[Op]]] = {}
         for layer in self.layers:
             for name in dict.fromkeys(layer.op.operands):
                 self.readers.setdefault(name, []).append(layer)
@@ -102,7 +102,7 @@ class _Schedule:
     def program(self) -> Program:
         steps: list[Step] = []
         for layer in self.layers:
-            if not self.path.lowerings[layer.op.y].reads_input:
+            if not isinstance(self.selection.lowerings[layer.op.y], InputLowering):  # else it is a step of the entries
                 steps += self._op_steps(layer)
             steps += self._observe(layer.op.y)
         for y in self.placement.outputs:
@@ -126,7 +126,7 @@ class _Schedule:
     @property
     def takes_input(self) -> bool:
         """Whether the first op reads the run-time input itself, so that no other form of it is stored."""
-        return self.path.lowerings[self.layers[0].op.y].reads_input
+        return isinstance(self.selection.lowerings[self.layers[0].op.y], InputLowering)
 
     @property
     def _stays_raw(self) -> bool:
@@ -138,13 +138,13 @@ class _Schedule:
         found = {} if self.takes_input else {self.graph.input.name: Element.F32}
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
-            wanted = self.path.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
-            found[layer.op.y] = self.path.lowerings[layer.op.y].gives(layer, wanted)
+            wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
+            found[layer.op.y] = self.selection.lowerings[layer.op.y].gives(layer, wanted)
         return found
 
-    def _converted(self, layer: Layer) -> dict[str, Element]:
+    def _converted(self, layer: Layer[Op]) -> dict[str, Element]:
         """The elements that operands are converted to for this op, by name, without those that are read as stored."""
-        takes = self.path.lowerings[layer.op.y].takes(layer)
+        takes = self.selection.lowerings[layer.op.y].takes(layer)
         stored = {name: self.elements[name] for name in layer.op.operands if name in self.elements}
         return {name: takes[0] for name, element in stored.items() if element not in takes}
 
@@ -155,13 +155,13 @@ class _Schedule:
         if name == self.graph.input.name or self.elements[name] is not Element.F32:
             return Layout.NHWC
         lowerings = [
-            self.path.lowerings[name],
-            *(self.path.lowerings[reader.op.y] for reader in self.readers.get(name, ())),
+            self.selection.lowerings[name],
+            *(self.selection.lowerings[reader.op.y] for reader in self.readers.get(name, ())),
         ]
-        return Layout.PLAIN if all(lowering.free for lowering in lowerings) else Layout.NHWC
+        return Layout.PLAIN if all(lowering.any_layout for lowering in lowerings) else Layout.NHWC
 
     def _value(self, name: str, element: Element, pointer: Pointer) -> Value:
-        scaling = self.path.scalings.get(name)
+        scaling = self.selection.scalings.get(name)
         return Value(
             name,
             self.shapes[name],
@@ -169,7 +169,7 @@ class _Schedule:
             pointer,
             element,
             scaling.scale if scaling and element is Element.F16_PAIR else None,
-            self.path.steps.get(name, 1.0),
+            self.selection.steps.get(name, 1.0),
         )
 
     # Where it lies
@@ -177,7 +177,7 @@ class _Schedule:
     def _placement(self) -> Placement:
         """The places of all that lies in the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
         raw_nbytes = sum(aligned(4 * math.prod(self.shapes[item.name])) for item in self.graph.inputs)
-        counters = [self.path.lowerings[layer.op.y].counters(layer) for layer in self.layers]
+        counters = [self.selection.lowerings[layer.op.y].counters(layer) for layer in self.layers]
         in_block = [aligned(self._control(raw_nbytes, counters).end)]  # where outputs begin, from the block's start
         for name in self.graph.outputs:
             in_block.append(in_block[-1] + aligned(4 * math.prod(self.shapes[name])))
@@ -202,7 +202,7 @@ class _Schedule:
 
     def _control(self, start: int, counters: Sequence[int]) -> Control:
         """The control words from offset `start` on, with so many counters for each op."""
-        lowest = LOWEST_OF_PAIRS if self.path.splits_float32 else 0.0
+        lowest = LOWEST_OF_PAIRS if self.selection.splits_float32 else 0.0
         return Control(_at(start), _at(start + 4 * sum(counters)), self.batch, self.watched, lowest)
 
     def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[Value]) -> Mapping[str, Value]:
@@ -238,7 +238,7 @@ class _Schedule:
             for name, other in self._converted(layer).items():
                 place = "converted", f"{layer.op.y}\0{name}"
                 lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
-            if nbytes := self.path.lowerings[layer.op.y].workspace_nbytes(layer):
+            if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
         for name in self.graph.outputs:
             if self._needs_float(name):
@@ -257,7 +257,7 @@ class _Schedule:
         read = name in self.readers
         if not isinstance(producer, Gemm | Softmax | Flatten) or self.elements[name] is not Element.F32:
             return False
-        aligned_rows = self.shapes[name][-1] % self.path.lowerings[name].output_alignment == 0
+        aligned_rows = self.shapes[name][-1] % self.selection.lowerings[name].output_alignment == 0
         return name in self.graph.outputs and aligned_rows and not read
 
     def _needs_float(self, name: str) -> bool:
@@ -266,16 +266,16 @@ class _Schedule:
 
     # What is launched
 
-    def _op_steps(self, layer: Layer) -> list[Step]:
+    def _op_steps(self, layer: Layer[Op]) -> list[Step]:
         op, steps = layer.op, []
         read = {name: self.placement.values[name] for name in op.operands}
         for name, element in self._converted(layer).items():
             converted = self._value(name, element, self.placement.buffers["converted", f"{op.y}\0{name}"])
             steps.append(convert.convert(read[name], converted, self._maxima(name)))
             read[name] = converted
-        x = tuple(read[name] for name in op.operands) if isinstance(op, MultiOp) else read[op.x]
-        lowering = self.path.lowerings[op.y]
-        steps += lowering.steps(layer, x, self.placement.values[op.y], self.constants[op.y], self._op_places(op))
+        lowering = self.selection.lowerings[op.y]
+        x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiLowering) else read[op.x]
+        steps += lowering.steps(layer, x, self.placement.values[op.y], self.weights[op.y], self._op_places(op))
         return steps
 
     def _op_places(self, op: Op) -> Places:
@@ -312,22 +312,21 @@ class _Schedule:
         size = math.prod(self.shapes[name])
         entries = {"float32": self._entry("float32", 4 * size, None)}
         if self.normalisation:
-            scale, shift = self.normalisation
-            entries["uint8"] = self._entry("uint8", size, (scale, shift))
+            entries["uint8"] = self._entry("uint8", size, self.normalisation)
         return InputSlot(name, self.shapes[name], entries)
 
-    def _entry(self, element_type: str, nbytes: int, normalisation: tuple[Pointer, Pointer] | None) -> Entry:
+    def _entry(self, element_type: str, nbytes: int, normalisation: tuple[Pointer, Pointer] | None) -> InputEntry:
         source = Source(_at(self.placement.raw_end - aligned(nbytes)), element_type, normalisation)
         if self.takes_input:
             layer = self.layers[0]
-            y, constants = self.placement.values[layer.op.y], self.constants[layer.op.y]
-            steps = self.path.lowerings[layer.op.y].steps(layer, source, y, constants, self._op_places(layer.op))
+            y, weights = self.placement.values[layer.op.y], self.weights[layer.op.y]
+            steps = self.selection.lowerings[layer.op.y].steps(layer, source, y, weights, self._op_places(layer.op))
         elif self._stays_raw:
             steps = ()
         else:
             stored = self.placement.values[self.graph.input.name]
             steps = (layout.take_in(source, stored, self.placement.control.status), *self._observe(stored.name))
-        return Entry(source.pointer, nbytes, steps)
+        return InputEntry(source.pointer, nbytes, steps)
 
 
 def _check_sizes(shapes: Mapping[str, Shape]) -> None:

@@ -10,7 +10,7 @@ from vgg16gpu.compiler.choices import FAMILIES
 from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Scaling
+from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Scaling
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.errors import ModelError
@@ -19,7 +19,7 @@ from vgg16gpu.program.device_properties import DeviceFacts
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class KernelSelection:
     """A graph with a lowering for each op. `shapes` are those of the smallest batch.
 
     The graph may have a ConvChain in place of its first two ops; `quantised` knows their parts.
@@ -29,7 +29,7 @@ class Path:
     facts: DeviceFacts
     shapes: Mapping[str, Shape]
     precision: str
-    lowerings: Mapping[str, Lowering]  # by the name of the op's result
+    lowerings: Mapping[str, AnyLowering]  # by the name of the op's result
     scalings: Mapping[str, Scaling] = field(default_factory=dict)
     quantised: Mapping[str, QuantisedOp] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Path:
         """The kernels of each op, by the name of its result."""
         return {name: lowering.family for name, lowering in self.lowerings.items()}
 
-    def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer]:
+    def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer[Op]]:
         """The ops where they stand, for a run with these shapes."""
         for number, op in enumerate(self.graph.ops, start=1):
             layer = Layer(
@@ -58,15 +58,16 @@ class Path:
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
             )
-            yield replace(layer, parts=self._parts(layer)) if isinstance(op, ConvChain) else layer
+            yield replace(layer, parts=self._parts(op, layer)) if isinstance(op, ConvChain) else layer
 
-    def _parts(self, chain: Layer) -> tuple[Layer, ...]:
+    def _parts(self, chain: ConvChain, whole: Layer[Op]) -> tuple[Layer[Conv], Layer[Conv]]:
         """The convolutions of a chain, as they would stand by themselves."""
-        first, second = parts(chain.op)
-        between = output_shape(first, chain.x_shape)
+        first, second, place = chain.first, chain.second, (whole.facts, whole.precision, whole.number)
+        between = output_shape(first, whole.x_shape)
+        of_first, of_second = self.quantised.get(first.y), self.quantised.get(second.y)
         return (
-            replace(chain, op=first, y_scaling=None, quantised=self.quantised.get(first.y)),
-            replace(chain, op=second, x_shape=between, reads_input=False, x_scaling=None),
+            Layer(first, whole.x_shape, *place, whole.reads_input, x_scaling=whole.x_scaling, quantised=of_first),
+            Layer(second, between, *place, y_scaling=whole.y_scaling, quantised=of_second),
         )
 
     @cached_property
@@ -87,15 +88,15 @@ class Path:
                     found.setdefault(op.y, quantised.y.step)
         return found
 
-    def with_scalings(self, scalings: Mapping[str, Scaling]) -> Path:
+    def with_scalings(self, scalings: Mapping[str, Scaling]) -> KernelSelection:
         """The same with room for scales."""
         return replace(self, scalings=scalings)
 
-    def on_ffma(self) -> Path:
+    def on_ffma(self) -> KernelSelection:
         """The same graph on float32 arithmetic."""
         return replace(self, precision="fp32", scalings={}, quantised={}).choosing(("ffma",))
 
-    def choosing(self, families: tuple[str, ...]) -> Path:
+    def choosing(self, families: tuple[str, ...]) -> KernelSelection:
         """The same with the best lowering of each op, from the first of these families that has one.
 
         Raises ModelError for an op that has none.
@@ -103,33 +104,35 @@ class Path:
         chosen = {layer.op.y: _best(layer, _usable(layer, families)) for layer in self.layers(self.shapes)}
         return replace(self, lowerings=chosen)
 
-    def chained(self, families: tuple[str, ...]) -> Path:
+    def chained(self, families: tuple[str, ...]) -> KernelSelection:
         """The same with a chain in the graph, if one of these families computes it; else itself."""
-        path = replace(self, graph=_with_chain(self.graph))
-        first = next(path.layers(path.shapes))
+        selection = replace(self, graph=_with_chain(self.graph))
+        first = next(selection.layers(selection.shapes))
         is_whole = all(_usable(part, families) == families for part in first.parts)
-        return path if isinstance(first.op, ConvChain) and is_whole and _found(first, families) else self
+        return selection if isinstance(first.op, ConvChain) and is_whole and _found(first, families) else self
 
 
-def choose_path(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions) -> Path:
+def select_kernels(
+    graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions
+) -> KernelSelection:
     """The best lowering of each op. Raises ModelError for an op that has none, or a family that can do nothing here."""
     families = tuple(dict.fromkeys((options.kernels, "ffma")))
     if options.kernels == "auto":  # on a CPU tensor cores are emulated, for tests and for what nothing else computes
         families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
-    path = Path(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
+    selection = KernelSelection(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
     if not options.keep_values:
-        path = path.chained(families)
-    path = path.choosing(families)
-    if options.precision == "int8" and {*path.families.values()} <= {"ffma"}:
+        selection = selection.chained(families)
+    selection = selection.choosing(families)
+    if options.precision == "int8" and {*selection.families.values()} <= {"ffma"}:
         raise ModelError(
             f"precision int8 needs tensor cores: {facts.name} has none that the kernels can use; use precision fp32"
         )
-    if options.kernels not in ("auto", *path.families.values()):
+    if options.kernels not in ("auto", *selection.families.values()):
         raise ModelError(
             f"kernels {shown(options.kernels)}: none of them computes an op of this model in {options.precision} on "
             f"{facts.name}; accepted: auto, {', '.join(FAMILIES)}"
         )
-    return path
+    return selection
 
 
 def _with_chain(graph: Graph) -> Graph:
@@ -143,20 +146,20 @@ def _with_chain(graph: Graph) -> Graph:
     return graph
 
 
-def _usable(layer: Layer, families: tuple[str, ...]) -> tuple[str, ...]:
+def _usable(layer: Layer[Op], families: tuple[str, ...]) -> tuple[str, ...]:
     """Of these families those that can be asked: without a scale for its input an op of int8 stays in float32."""
     plain = layer.precision == "int8" and layer.quantised is None and isinstance(layer.op, Conv | Gemm)
     return ("ffma",) if plain else families
 
 
-def _best(layer: Layer, families: tuple[str, ...]) -> Lowering:
+def _best(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering:
     found = _found(layer, families)
     if found is None:
         raise ModelError(f"{type(layer.op).__name__} '{layer.op.y}': there is no kernel for this operator")
     return found
 
 
-def _found(layer: Layer, families: tuple[str, ...]) -> Lowering | None:
+def _found(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering | None:
     known = lowerings(layer.op)
     for family in families:
         for lowering in known:

@@ -16,9 +16,15 @@ Doubles: TypeAlias = npt.NDArray[np.float64]
 METHOD: Final = "least mean squared error"  # of all elements, rounding and clipping together
 
 _DROPPED_BITS: Final = 13  # of a float32's 23: a bin is 1/1024 of an octave wide, a quarter of the step at 255 steps
-_BINS: Final = 0x7F800000 >> _DROPPED_BITS  # all finite magnitudes
+BINS: Final = 0x7F800000 >> _DROPPED_BITS  # all finite magnitudes
 _STEPS_PER_OCTAVE: Final = 16
 _OCTAVES: Final = 6  # below the largest magnitude; what clips more than that is noise
+
+
+def check_finite(largest: float, name: str) -> None:
+    """Raise InputError where the largest magnitude of the value called `name` is NaN or infinite."""
+    if not np.isfinite(largest):
+        raise InputError(f"value '{name}' becomes NaN or infinite on these images: int8 needs others, or use fp32")
 
 
 class Histogram:
@@ -28,16 +34,19 @@ class Histogram:
     """
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_BINS, np.int64)
+        self._counts = np.zeros(BINS, np.int64)
         self.largest = 0.0
 
     def add(self, x: Array, name: str) -> None:
         """Count the elements of `x`, a value called `name`. Raises InputError when one is NaN or infinite."""
         magnitudes = np.abs(x, dtype=np.float32).ravel()
         largest = float(magnitudes.max(initial=0.0))
-        if not np.isfinite(largest):
-            raise InputError(f"value '{name}' becomes NaN or infinite on these images: int8 needs others, or use fp32")
-        self._counts += np.bincount(magnitudes.view(np.uint32) >> _DROPPED_BITS, minlength=_BINS)
+        check_finite(largest, name)
+        self.add_counts(np.bincount(magnitudes.view(np.uint32) >> _DROPPED_BITS, minlength=BINS), largest)
+
+    def add_counts(self, counts: npt.NDArray[np.int64], largest: float) -> None:
+        """Add what was counted elsewhere: (BINS,) counts by a magnitude's leading bits, and the largest magnitude."""
+        self._counts += counts
         self.largest = max(self.largest, largest)
 
     @property

@@ -1,6 +1,6 @@
 """The cpu device: the CUDA kernels, compiled by a C++ compiler and run on all cores.
 
-Copies and launches are done when the call returns, whatever their lane; `synchronize` and `wait` only count.
+Copies and launches are done when the call returns, whatever their stream; `synchronize` and `wait` only count.
 Environment:
 
 VGG16GPU_THREADS   the number of OS threads (default: the cores that this process may use)
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Lane, Transfer, no_constant, step_by_step
+from vgg16gpu.devices.base import Bytes, Counters, Event, Foreign, Stream, Transfer, no_constant, step_by_step
 from vgg16gpu.devices.cpu import compiler as cpu_compiler
 from vgg16gpu.devices.cpu import memory as cpu_memory
 from vgg16gpu.devices.cpu.compiler import CHECKS, Check, Unit
@@ -128,14 +128,14 @@ class CpuDevice:
         self._require_open()
         self._pinned = [other for other in self._pinned if other is not buffer]
 
-    def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
+    def copy_in(self, address: int, source: npt.NDArray[np.generic], stream: Stream = Stream.COMPUTE) -> None:  # noqa: ARG002
         """Copy a contiguous host array to the device. Raises DeviceError if it does not fit there."""
         self._require_open()
         self._require_memory(address, source.nbytes)
         cpu_memory.copy(address, cpu_memory.contiguous_address(source, written=False), source.nbytes)
         self.counters.copies_in += 1
 
-    def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:  # noqa: ARG002
+    def copy_out(self, target: npt.NDArray[np.generic], address: int, stream: Stream = Stream.COMPUTE) -> None:  # noqa: ARG002
         """Copy from the device into a contiguous host array. Raises DeviceError if there is not as much."""
         self._require_open()
         self._require_memory(address, target.nbytes)
@@ -189,11 +189,11 @@ class CpuDevice:
         self._require_open()
         return 0
 
-    def record(self, event: Event, lane: Lane) -> None:  # noqa: ARG002
+    def record(self, event: Event, stream: Stream) -> None:  # noqa: ARG002
         """Nothing to mark: what was enqueued is done."""
         self._require_open()
 
-    def follow(self, lane: Lane, event: Event) -> None:  # noqa: ARG002
+    def follow(self, stream: Stream, event: Event) -> None:  # noqa: ARG002
         """Nothing to hold back."""
         self._require_open()
 

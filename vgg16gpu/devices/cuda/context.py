@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from vgg16gpu.devices import tile_tables
-from vgg16gpu.devices.base import Bytes, Lane
+from vgg16gpu.devices.base import Bytes, Stream
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import Unit
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
@@ -110,8 +110,8 @@ class Held:
 
     driver: PyCuda
     context: Any  # pycuda.driver.Context; None when all is given back
-    stream: Any = None  # of the compute lane
-    lanes: dict[Lane, Any] = field(default_factory=dict)  # the stream of each
+    stream: Any = None  # that of Stream.COMPUTE
+    streams: dict[Stream, Any] = field(default_factory=dict)  # the CUDA stream of each
     events: list[Any] = field(default_factory=list)  # of `measure`
     marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
     modules: dict[Unit, Any] = field(default_factory=dict)
@@ -123,8 +123,8 @@ class Held:
 
     def open(self) -> None:
         """Make the streams and the events of `measure`."""
-        self.lanes = {lane: self.driver.Stream(_NON_BLOCKING) for lane in Lane}
-        self.stream = self.lanes[Lane.COMPUTE]
+        self.streams = {name: self.driver.Stream(_NON_BLOCKING) for name in Stream}
+        self.stream = self.streams[Stream.COMPUTE]
         self.events = [self.driver.Event(), self.driver.Event()]
 
     def pin(self, nbytes: int) -> Bytes:
@@ -170,7 +170,7 @@ class Held:
             context.detach()
 
     def _free_all(self) -> None:
-        for stream in self.lanes.values():
+        for stream in self.streams.values():
             with suppress(self.driver.Error):
                 stream.synchronize()
         for sequence in self.sequences:
@@ -183,7 +183,7 @@ class Held:
         self.sequences.clear()
         for container in (self.buffers, self.ring, self.events, self.marks):
             container.clear()
-        for table in (self.allocations, self.kernels, self.modules, self.lanes):
+        for table in (self.allocations, self.kernels, self.modules, self.streams):
             table.clear()
         self.stream = None
 

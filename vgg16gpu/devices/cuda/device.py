@@ -1,4 +1,4 @@
-"""The GPU, through PyCUDA: its primary context, a stream for each lane, pinned buffers, CUDA graphs where possible.
+"""The GPU, through PyCUDA: its primary context, streams, pinned buffers, CUDA graphs where possible.
 
 PyCUDA is imported when a device is opened, not before.
 """
@@ -18,7 +18,7 @@ from vgg16gpu.devices.base import (
     Counters,
     Event,
     KernelResources,
-    Lane,
+    Stream,
     Transfer,
     no_constant,
     step_by_step,
@@ -169,7 +169,7 @@ class CudaDevice:
         return address
 
     def free(self, address: int) -> None:
-        """Give back what `allocate` returned, once the work enqueued on the compute lane is done."""
+        """Give back what `allocate` returned, once the work enqueued on the compute stream is done."""
         with self._active(DeviceError):
             if address not in self._held.allocations:
                 raise DeviceError(f"{address:#x} is not allocated on {self.facts.name}, or has been freed")
@@ -187,7 +187,7 @@ class CudaDevice:
         with self._active(DeviceError):
             self._held.unpin(buffer)
 
-    def copy_in(self, address: int, source: npt.NDArray[np.generic], lane: Lane = Lane.COMPUTE) -> None:
+    def copy_in(self, address: int, source: npt.NDArray[np.generic], stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device.
 
         A pinned array must stay as it is until the copy is done; any other may change on return. A large array in
@@ -196,25 +196,25 @@ class CudaDevice:
         data = as_bytes(source)
         with self._active(DeviceError):
             if data.nbytes <= CHUNK_NBYTES or self._held.is_pinned(data):
-                self._send(address, data, lane)
+                self._send(address, data, stream)
             else:
-                self._send_in_chunks(address, data, lane)
+                self._send_in_chunks(address, data, stream)
 
-    def copy_out(self, target: npt.NDArray[np.generic], address: int, lane: Lane = Lane.COMPUTE) -> None:
+    def copy_out(self, target: npt.NDArray[np.generic], address: int, stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy from the device into a contiguous host array."""
         data = as_bytes(target)
         with self._active(DeviceError):
-            self._held.driver.memcpy_dtoh_async(data, address, self._held.lanes[lane])
+            self._held.driver.memcpy_dtoh_async(data, address, self._held.streams[stream])
         self.counters.copies_out += 1
 
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
-        """Enqueue a copy from one address to another, on the compute lane."""
+        """Enqueue a copy from one address to another, on the compute stream."""
         with self._active(DeviceError):
             self._held.driver.memcpy_dtod_async(target, source, nbytes, self._held.stream)
         self.counters.launches += 1
 
     def zero(self, address: int, nbytes: int) -> None:
-        """Enqueue that these bytes become zero, on the compute lane."""
+        """Enqueue that these bytes become zero, on the compute stream."""
         with self._active(DeviceError):
             self._held.driver.memset_d8_async(address, 0, nbytes, self._held.stream)
         self.counters.launches += 1
@@ -228,15 +228,15 @@ class CudaDevice:
             self._held.marks.append(driver.Event(driver.event_flags.DISABLE_TIMING))
         return len(self._held.marks) - 1
 
-    def record(self, event: Event, lane: Lane) -> None:
-        """Put the event behind everything enqueued on `lane`, from where it was recorded before."""
+    def record(self, event: Event, stream: Stream) -> None:
+        """Put the event behind everything enqueued on `stream`, from where it was recorded before."""
         with self._active(DeviceError):
-            self._held.marks[event].record(self._held.lanes[lane])
+            self._held.marks[event].record(self._held.streams[stream])
 
-    def follow(self, lane: Lane, event: Event) -> None:
-        """Hold back what will be enqueued on `lane` until the event is reached, as it is recorded now."""
+    def follow(self, stream: Stream, event: Event) -> None:
+        """Hold back what will be enqueued on `stream` until the event is reached, as it is recorded now."""
         with self._active(DeviceError):
-            self._held.lanes[lane].wait_for_event(self._held.marks[event])
+            self._held.streams[stream].wait_for_event(self._held.marks[event])
 
     def wait(self, event: Event) -> None:
         """Wait until the event is reached; counts as a synchronisation. Raises KernelError if a launch failed."""
@@ -245,7 +245,7 @@ class CudaDevice:
             self._held.marks[event].synchronize()
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued on the compute lane. Raises KernelError if a launch failed."""
+        """Wait for everything enqueued on the compute stream. Raises KernelError if a launch failed."""
         with self._active(KernelError):
             self._wait()
 
@@ -331,11 +331,11 @@ class CudaDevice:
         self._held.allocations[int(allocation)] = allocation
         return int(allocation)
 
-    def _send(self, address: int, data: Bytes, lane: Lane) -> None:
-        self._held.driver.memcpy_htod_async(address, data, self._held.lanes[lane])
+    def _send(self, address: int, data: Bytes, stream: Stream) -> None:
+        self._held.driver.memcpy_htod_async(address, data, self._held.streams[stream])
         self.counters.copies_in += 1
 
-    def _send_in_chunks(self, address: int, data: Bytes, lane: Lane) -> None:
+    def _send_in_chunks(self, address: int, data: Bytes, stream: Stream) -> None:
         chunks = self._held.chunks()
         with closing(Stager()) as stager:
             for index, start in enumerate(range(0, data.nbytes, CHUNK_NBYTES)):
@@ -343,8 +343,8 @@ class CudaDevice:
                 part = data[start : start + CHUNK_NBYTES]
                 sent.synchronize()  # the last copy out of this buffer, by this upload or an earlier one
                 stager.fill(buffer[: part.size], (part,))  # the bus waits for this
-                self._send(address + start, buffer[: part.size], lane)
-                sent.record(self._held.lanes[lane])
+                self._send(address + start, buffer[: part.size], stream)
+                sent.record(self._held.streams[stream])
 
     def _wait(self) -> None:
         self.counters.synchronisations += 1

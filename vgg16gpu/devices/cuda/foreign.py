@@ -38,7 +38,7 @@ class CudaForeign:
 
     @property
     def stream(self) -> int:
-        """The handle of the compute lane's stream. Raises DeviceError once the device is closed."""
+        """The handle of the compute stream. Raises DeviceError once the device is closed."""
         with Activation(self._held, DeviceError):
             return int(self._held.stream.handle)
 
@@ -49,7 +49,7 @@ class CudaForeign:
         return found.value if code == 0 and found.value >= 0 else None
 
     def follow(self, stream: int) -> None:
-        """Hold back what will be enqueued on the compute lane until all is done that is on this stream now."""
+        """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
         event = ctypes.c_void_p()
         with Activation(self._held, DeviceError):
             _call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
@@ -69,7 +69,7 @@ class CudaForeign:
         return Activation(self._held, DeviceError)
 
     def capture(self, work: Callable[[], None]) -> CapturedWork:
-        """What `work` enqueues on the compute lane, as one CUDA graph; nothing is executed.
+        """What `work` enqueues on the compute stream, as one CUDA graph; nothing is executed.
 
         Raises KernelError for what cannot be captured, DeviceError without cuda-bindings, and what `work` raises.
         """
@@ -90,7 +90,7 @@ class CapturedWork:
         self._held, self._sequence, self._counters = held, sequence, counters
 
     def __call__(self) -> None:
-        """Enqueue it on the compute lane; counts as a launch. Raises KernelError."""
+        """Enqueue it on the compute stream; counts as a launch. Raises KernelError."""
         with Activation(self._held, KernelError):
             self._sequence.launch()
         self._counters.launches += 1

@@ -31,10 +31,12 @@ def load_bindings() -> Any | None:
 class Graph:
     """A captured sequence of launches and copies, replayed by one call. Its context must be current in every method."""
 
-    def __init__(self, bindings: Any, stream: int, enqueue: Callable[[], None], early: Sequence[bool] = ()) -> None:
+    def __init__(
+        self, bindings: Any, stream: int, enqueue: Callable[[], None], programmatic: Sequence[bool] = ()
+    ) -> None:
         """Capture what `enqueue` puts into `stream`; nothing is executed.
 
-        `early` says of each launch whether it may start before a launch right before it has ended (programmatic
+        `programmatic` says of each launch whether it may start before a launch right before it has ended (programmatic
         dependent launch): its kernel then waits itself. Raises KernelError.
         """
         self._bindings = bindings
@@ -42,8 +44,8 @@ class Graph:
         self._executable: Any = None
         graph = self._capture(enqueue)
         try:
-            if any(early):
-                _start_early(bindings, graph, early)
+            if any(programmatic):
+                _make_dependent(bindings, graph, programmatic)
             self._executable = self._call("cuGraphInstantiate", graph, 0)
         finally:
             bindings.cuGraphDestroy(graph)
@@ -80,12 +82,12 @@ class Graph:
         return _call(self._bindings, name, *arguments)
 
 
-def _start_early(bindings: Any, graph: Any, early: Sequence[bool]) -> None:
-    """Turn the edge from a launch to one that may start early into a programmatic one; edges to copies stay.
+def _make_dependent(bindings: Any, graph: Any, programmatic: Sequence[bool]) -> None:
+    """Turn the edge from a launch to one that may start before its end into a programmatic one; those to copies stay.
 
     `graph` is a chain. CUDA programming guide, "Programmatic Dependent Launch and Synchronization", use in CUDA graphs.
     """
-    may_start = iter(early)
+    may_start = iter(programmatic)
     after_launch = False
     for node, edge in _chain(bindings, graph):
         is_launch = _call(bindings, "cuGraphNodeGetType", node) == bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL

@@ -45,7 +45,7 @@ class Launch:
     block: tuple[int, int, int]
     arguments: tuple[int | float | bytes, ...]
     shared: int
-    early: bool = False
+    programmatic: bool = False
 
 
 @dataclass(eq=False)
@@ -61,8 +61,8 @@ class LaunchSequence:
 
     def make_graph(self, bindings: Any) -> None:
         """From now on `launch` is one call. Raises KernelError, naming the step that the driver refuses."""
-        early = [launch.early for launch in self.launches]
-        self.graph = Graph(bindings, self.stream.handle, self._enqueue, early)
+        programmatic = [launch.programmatic for launch in self.launches]
+        self.graph = Graph(bindings, self.stream.handle, self._enqueue, programmatic)
 
     def launch(self) -> None:
         """Enqueue all of it. Raises KernelError."""
@@ -119,7 +119,7 @@ def resolve(
         buffer = pack(name, packed, built.signature)
         function.prepare([f"{len(buffer)}s"] if buffer else [])
         arguments = (buffer,) if buffer else ()
-    return Launch(name, function, grid, block, arguments, int(step.shared), step.early)
+    return Launch(name, function, grid, block, arguments, int(step.shared), step.programmatic)
 
 
 def pack(name: str, arguments: Sequence[bytes], signature: Signature) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -54,8 +54,7 @@ def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
     """
     if folder and not folder.is_dir():
         raise InputError(f"--records '{folder}' is no folder; name the one that `lab run` wrote to")
-    inside = sorted(folder.glob("*.json")) if folder else []
-    found = [record for path in inside if (record := _read(path))]
+    found = _found(sorted(folder.glob("*.json")) if folder else [])
     for path in others:
         record = _read(path)
         if record is None:
@@ -65,11 +64,12 @@ def read_records(folder: Path | None, *others: Path) -> tuple[Record, ...]:
         found.append(record)
     if not found:
         raise InputError(f"--records '{folder}' holds no record; run `vgg16gpu lab run all --output {folder}` first")
-    seen: dict[str, Path] = {}
-    for record in found:
-        if (other := seen.setdefault(record.experiment, record.path)) != record.path:
-            raise InputError(f"two records of {record.experiment}: '{other}' and '{record.path}'; move one away")
-    return tuple(found)
+    return _one_of_each(found)
+
+
+def read_files(paths: Iterable[Path]) -> tuple[Record, ...]:
+    """The records among these files. Raises InputError as `read_records`, but not where there is none."""
+    return _one_of_each(_found(paths))
 
 
 def our_times(records: Sequence[Record]) -> Times:
@@ -77,6 +77,18 @@ def our_times(records: Sequence[Record]) -> Times:
     entries = {name: entry for record in records for name, entry in record.entries.items()}
     floors = {record.experiment: record.floor for record in records if record.floor is not None}
     return Times(entries, ABSENT, floors, names_rows=True)
+
+
+def _found(paths: Iterable[Path]) -> list[Record]:
+    return [record for path in paths if (record := _read(path))]
+
+
+def _one_of_each(records: Sequence[Record]) -> tuple[Record, ...]:
+    seen: dict[str, Path] = {}
+    for record in records:
+        if (other := seen.setdefault(record.experiment, record.path)) != record.path:
+            raise InputError(f"two records of {record.experiment}: '{other}' and '{record.path}'; move one away")
+    return tuple(records)
 
 
 def _last_written(folder: Path) -> float:
@@ -100,11 +112,11 @@ def _read(path: Path) -> Record | None:
     content = read_json(path, "move it away or run it again")
     if not isinstance(content, dict):
         return None
-    if content.get("schema", SCHEMA) != SCHEMA:
-        raise InputError(f"'{path}' has schema {shown(content['schema'])}, this version reads {SCHEMA}; run it again")
     is_ladder = "rungs" in content and ONNXRUNTIME in content
     if not is_ladder and not ("rows" in content and content.get("experiment") in SEEDS):
-        return None
+        return None  # of a benchmark, say, which has another schema
+    if content.get("schema", SCHEMA) != SCHEMA:
+        raise InputError(f"'{path}' has schema {shown(content['schema'])}, this version reads {SCHEMA}; run it again")
     try:
         entries = _ladder(content) if is_ladder else dict(map(_row, content["rows"]))
         place = content["environment"]

@@ -15,15 +15,15 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.files import atomic_writer, check_writable
 from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.lab.experiment import Choice, Experiment, Row
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Times
-from vgg16gpu.lab.measure.stand import Stand
 
 SCHEMA: Final = 1
 
 _TIMES: Final = ("warm", "cold")
 
 
-def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: Choice) -> dict[str, Any]:
+def content(experiment: Experiment, rows: Sequence[Row], rig: BenchRig, choice: Choice) -> dict[str, Any]:
     """Everything that a reader of a number may ask for."""
     options = {
         name: str(value) if isinstance(value, Path) else value for name, value in vars(choice).items() if name != "own"
@@ -33,11 +33,11 @@ def content(experiment: Experiment, rows: Sequence[Row], stand: Stand, choice: C
         "experiment": experiment.name,
         "title": experiment.title,
         "teaches": experiment.teaches,
-        "method": experiment.method(stand),
+        "method": experiment.method(rig),
         "options": {**options, "own": [variant.name for variant in choice.own]},
-        "environment": environment(stand.device),
-        "ceilings": asdict(stand.ceilings),
-        "empty_launch": None if stand.broken else asdict(stand.empty_launch),
+        "environment": environment(rig.device),
+        "ceilings": asdict(rig.ceilings),
+        "empty_launch": None if rig.broken else asdict(rig.empty_launch),
         "rows": [_row(row) for row in rows],
     }
 

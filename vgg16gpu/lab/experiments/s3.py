@@ -20,7 +20,7 @@ from vgg16gpu.lab.experiment import Choice, Row, Tell
 from vgg16gpu.lab.lenet.data import IMAGE, digits, from_idx
 from vgg16gpu.lab.lenet.lesson import COLUMNS, SEQUENTIAL, Lesson, Method
 from vgg16gpu.lab.lenet.train import trained_model
-from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.published import published
 
 SEED: Final = "S3"
@@ -54,18 +54,18 @@ class LeNetExperiment:
 
     takes: Sequence[str] = ("blocks",)
 
-    def method(self, stand: Stand) -> str:
-        """As the stand says."""
-        return stand.method
+    def method(self, rig: BenchRig) -> str:
+        """As the rig says."""
+        return rig.method
 
-    def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
+    def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Train, or take the net from the cache; then every table. Raises InputError for wrong data."""
         data = from_idx(self.data, self.image) if self.data else digits(self.image)
         model = trained_model(data, progress=lambda done, steps: tell(done, steps, "training LeNet"))
         batches = self.batches or (QUICK_BATCHES if choice.quick else BATCHES)
         theirs = (replace(method, numbers=published_batches(method.name)) for method in METHODS)
         methods = (*theirs, *(Method(variant.name, variant.name) for variant in choice.own))
-        lesson = Lesson(SEED, methods, BATCH, batches, data, model, stand, choice)
+        lesson = Lesson(SEED, methods, BATCH, batches, data, model, rig, choice)
         tell(0, 1, "compiling")
         lesson.build()
         jobs = tuple(lesson.jobs())

@@ -22,7 +22,7 @@ from vgg16gpu.lab.experiment import Choice, Row, Tell
 from vgg16gpu.lab.ladder.planned import EngineNet
 from vgg16gpu.lab.ladder.rung import Net, Setting
 from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
-from vgg16gpu.lab.measure.stand import Stand
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.network.causes import HOST_NOTE, causes, unlike_published
 from vgg16gpu.lab.network.causes import TABLE as CAUSES
 from vgg16gpu.lab.network.host import TOLERANCE, OnnxruntimeNet, SequentialNet, work_of
@@ -84,9 +84,9 @@ class NetworkExperiment:
 
     takes: Sequence[str] = ("sizes",)
 
-    def method(self, stand: Stand) -> str:
+    def method(self, rig: BenchRig) -> str:
         """Means from host to host."""
-        effort = stand.effort
+        effort = rig.effort
         return (
             "every version's scores of all images, ten or those of --inputs, are checked against onnxruntime's "
             f"(of the first alone where all would take longer than {effort.limit:g} s; error: norm-wise, {TOLERANCE:g} "
@@ -96,33 +96,33 @@ class NetworkExperiment:
             "host's memory to its scores there; layers: launches of version B, medians; pools: random maps"
         )
 
-    def run(self, stand: Stand, choice: Choice, tell: Tell) -> tuple[Row, ...]:
+    def run(self, rig: BenchRig, choice: Choice, tell: Tell) -> tuple[Row, ...]:
         """Make the model, then every version. A size that VGG16 does not have is refused in the rows.
 
         Raises ModelError and InputError for a user's own model, or inputs, that it cannot run.
         """
         if choice.model:
-            return tuple(_own_rows(choice.model, stand, choice, tell))
+            return tuple(_own_rows(choice.model, rig, choice, tell))
         rows: list[Row] = []
         for size in choice.sizes_or(SIZES, QUICK_SIZES):
             tell(0, len(VERSIONS), f"making VGG16 for {size}x{size}")
             with TemporaryDirectory(prefix="vgg16gpu-") as folder:
                 try:
-                    network = _made_network(Path(folder), size, stand, choice)
+                    network = _made_network(Path(folder), size, rig, choice)
                 except (ModelError, InputError) as error:  # or there is no onnxruntime to compare with
                     rows += Place(SEED, TABLE, str(size)).refused(VERSIONS, str(error))
                     continue
-                rows += _rows(network, stand, tell)
+                rows += _rows(network, rig, tell)
         return tuple({row.key: row for row in rows}.values())  # two sizes may have a pool in common
 
 
-def _rows(network: NetworkRows, stand: Stand, tell: Tell) -> Iterator[Row]:
+def _rows(network: NetworkRows, rig: BenchRig, tell: Tell) -> Iterator[Row]:
     """The versions, the causes, the layers of version B, the pools."""
     places = {name: Place(SEED, name, network.size) for name in (TABLE, CAUSES, LAYERS, POOLS)}
     yield from network.rows(places[TABLE], VERSIONS, tell)
     yield from network.rows(places[CAUSES], causes(), tell)
     tell(0, 1, f"{LAYERS} of version B, {network.size}")
-    yield from layer_rows(network, places[LAYERS], stand)
+    yield from layer_rows(network, places[LAYERS], rig)
     yield from pool_rows(network.given, places[POOLS])
     tell(1, 1, "done")
 
@@ -133,23 +133,23 @@ def _made(folder: Path, size: int) -> PlainModel:
     return plain_model(path)
 
 
-def _made_network(folder: Path, size: int, stand: Stand, choice: Choice) -> NetworkRows:
-    scales = _estimates(stand, choice) and not choice.quick and size > PROBE
-    return NetworkRows(_made(folder, size), _made(folder, PROBE) if scales else None, stand, choice)
+def _made_network(folder: Path, size: int, rig: BenchRig, choice: Choice) -> NetworkRows:
+    scales = _estimates(rig, choice) and not choice.quick and size > PROBE
+    return NetworkRows(_made(folder, size), _made(folder, PROBE) if scales else None, rig, choice)
 
 
-def _own_rows(path: Path, stand: Stand, choice: Choice, tell: Tell) -> Iterator[Row]:
+def _own_rows(path: Path, rig: BenchRig, choice: Choice, tell: Tell) -> Iterator[Row]:
     for size in choice.sizes or (None,):
         model = plain_model(path, choice.inputs, size)
-        scales = _estimates(stand, choice) and work_of(model.graph, model.shape).flop > LARGE
+        scales = _estimates(rig, choice) and work_of(model.graph, model.shape).flop > LARGE
         with TemporaryDirectory(prefix="vgg16gpu-") as folder:
             probe = _made(Path(folder), PROBE) if scales else None
-            network = NetworkRows(model, probe, stand, choice)
+            network = NetworkRows(model, probe, rig, choice)
             yield from network.rows(Place(SEED, OWN_TABLE, network.size), VERSIONS, tell, RUN_ANYWAY)
 
 
-def _estimates(stand: Stand, choice: Choice) -> bool:
-    return stand.device.facts.kind == "cpu" and not choice.full
+def _estimates(rig: BenchRig, choice: Choice) -> bool:
+    return rig.device.facts.kind == "cpu" and not choice.full
 
 
 EXPERIMENT = NetworkExperiment()

@@ -13,8 +13,9 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.images import IMAGE_SUFFIXES
-from vgg16gpu.pictures.inputs import NamedInput, read_inputs, spec_of
+from vgg16gpu.pictures.content import IMAGE_SUFFIXES
+from vgg16gpu.pictures.inputs import NamedInput, spec_of
+from vgg16gpu.pictures.reading import read_inputs
 
 MOST: Final = 100  # inputs; every network of a table is checked on all of them
 NUMBERS: Final = (".txt", ".npy", ".npz")

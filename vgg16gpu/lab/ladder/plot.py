@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vgg16gpu.io.figure import save_figure
 from vgg16gpu.io.files import atomic_writer
-from vgg16gpu.lab.ladder.report import Content
+from vgg16gpu.lab.ladder.content import Content
 
 _BAR, _LINE, _PREDICTED, _PUBLISHED = "#0072B2", "#D55E00", "#000000", "#8C8C8C"
 _COLUMNS = (1.07, 1.15, 1.25)  # right ends of the numbers, in widths of the chart

@@ -31,9 +31,9 @@ from vgg16gpu.lab.lenet.forward import (
     timed,
 )
 from vgg16gpu.lab.lenet.net import CONVOLUTIONS, Floats, LeNet, read_lenet
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
 from vgg16gpu.lab.measure.measure import Effort, Measurement, Status, verdict
 from vgg16gpu.lab.measure.outcome import outcome
-from vgg16gpu.lab.measure.stand import BrokenDeviceError, Stand
 from vgg16gpu.lab.problem import Array, Array64, Problem
 from vgg16gpu.lab.published import published
 from vgg16gpu.lab.variant import Parameters
@@ -41,7 +41,7 @@ from vgg16gpu.runtime.engine import Engine
 
 QUICK_IMAGES: Final = 512  # held-out ones that are asked about
 SEQUENTIAL: Final = "sequential-cpu"  # no variant: numpy on the host
-COLUMNS: Final = IM2COL.name  # no variant of the stand's: the product is numpy's
+COLUMNS: Final = IM2COL.name  # no variant of the rig's: the product is numpy's
 _ON_HOST: Final = (SEQUENTIAL, COLUMNS)
 
 Job: TypeAlias = tuple[str, Callable[[], Iterable[Row]]]  # what it is, and its work
@@ -63,7 +63,7 @@ ENGINE: Final = Method("engine")
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """One run: a trained net, its held-out images, and a stand to measure on."""
+    """One run: a trained net, its held-out images, and a rig to measure on."""
 
     seed: str
     methods: tuple[Method, ...]
@@ -71,7 +71,7 @@ class Lesson:
     batches: tuple[int, ...]  # sizes of the sweep
     data: Dataset
     model: Path
-    stand: Stand
+    rig: BenchRig
     choice: Choice
     _maps: dict[int, dict[str, Activations]] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class Lesson:
 
     def build(self) -> None:
         """Compile every kernel at once."""
-        self.stand.build(
+        self.rig.build(
             (method.variant, parameters, self._problem(method.variant, layer, self.batch))
             for method in self.methods
             if method.variant not in _ON_HOST
@@ -132,9 +132,9 @@ class Lesson:
         if number not in self._maps:
             self._maps[number] = activations(self.net, x)
         for layer in CONVOLUTIONS:
-            found[layer] = version.measure(layer, self._maps[number][layer], self.stand.effort)
+            found[layer] = version.measure(layer, self._maps[number][layer], self.rig.effort)
             yield self._convolution_row("lenet", self.batch, method, layer, found[layer], f"batch={number} ")
-        times = forward_times(self.net, version, x, self.stand.effort)
+        times = forward_times(self.net, version, x, self.rig.effort)
         forward = timed(judged, times.forward)
         yield self._row("lenet", self.batch, method, f"batch={number} forward", forward)
         medians = [measurement.seconds("total") for measurement in found.values()]
@@ -162,10 +162,10 @@ class Lesson:
         with self._version(method.variant, batch) as version:
             rows, maps = [], activations(self.net, x)
             for layer in CONVOLUTIONS:
-                measured = version.measure(layer, maps[layer], self.stand.effort)
+                measured = version.measure(layer, maps[layer], self.rig.effort)
                 rows.append(self._convolution_row("batch", batch, method, layer, measured))
             error = layer_error(self.net.scores(x, version.convolve), self.net.expected(x))
-            times = forward_times(self.net, version, x, self.stand.effort)
+            times = forward_times(self.net, version, x, self.rig.effort)
             forward = timed(verdict(error, f"scores of {batch} images", TOLERANCE), times.forward)
             rows.append(self._row("batch", batch, method, "forward", forward))
             return rows
@@ -176,25 +176,25 @@ class Lesson:
             text = " ".join(f"{name}={value}" for name, value in parameters.items())
             for layer in CONVOLUTIONS:
                 problem = self._problem(method.variant, layer, self.batch)
-                found = self._measured(method.variant, parameters, problem, self.stand.effort)
+                found = self._measured(method.variant, parameters, problem, self.rig.effort)
                 name = f"{layer} {text}"
                 case = Case("tile", str(self.batch), method.name, name, problem, method.variant, parameters, "total")
-                yield row_of(self.seed, case, found, self.stand)
+                yield row_of(self.seed, case, found, self.rig)
 
     def _problem(self, variant: str, layer: str, batch: int) -> Problem:
         """A convolution as a version computes it: with the bias, unless its kernel takes none."""
-        known = self.stand.variants.get(variant)
+        known = self.rig.variants.get(variant)
         return self.net.shape.convolution(layer, batch, bias=known is None or known.takes_bias)
 
     def _values(self, variant: str) -> list[dict[str, int]]:
         """One parameter after the other with each of its values, or with those asked for."""
-        known = self.stand.variants.get(variant)
+        known = self.rig.variants.get(variant)
         parameters = known.parameters if known else {}
         return [{name: value} for name, values in parameters.items() for value in self.choice.blocks or sorted(values)]
 
     def _engine_rows(self) -> list[Row]:
         """The same net through `vgg16gpu.Engine`, and in float64."""
-        foreign = self.stand.device.foreign
+        foreign = self.rig.device.foreign
         device = "cpu" if foreign is None else f"cuda:{foreign.ordinal}"
         rows = [self._judged(Method("float64"), self.expected)[1]]
         try:
@@ -202,7 +202,7 @@ class Lesson:
                 judged, accuracy = self._judged(ENGINE, np.asarray(engine.run(self.x)))
                 run = partial(engine.run, self._images(0, self.batch))
                 run()
-                effort = self.stand.effort
+                effort = self.rig.effort
                 samples = sample_until(lambda: wall(run), effort.seconds, most=effort.samples)
                 forward = timed(judged, summarise(samples))
                 rows.append(accuracy)
@@ -216,7 +216,7 @@ class Lesson:
             return None
         if variant == COLUMNS:
             return self._columns_obstacle(batch)
-        check = replace(self.stand.effort, seconds=0.0, cold=False, limit=math.inf)
+        check = replace(self.rig.effort, seconds=0.0, cold=False, limit=math.inf)
         for layer in CONVOLUTIONS:
             found = self._measured(variant, {}, self._problem(variant, layer, batch), check)
             if found.status is not Status.RIGHT:
@@ -226,7 +226,7 @@ class Lesson:
     def _columns_obstacle(self, batch: int) -> Measurement | None:
         """Why the device has no columns for the host: no compiler, no room."""
         try:
-            ColumnsOnDevice(self.stand.device, self.net, batch).close()
+            ColumnsOnDevice(self.rig.device, self.net, batch).close()
         except Error as error:
             return outcome(error)
         return None
@@ -234,7 +234,7 @@ class Lesson:
     def _measured(self, variant: str, parameters: Parameters, problem: Problem, effort: Effort) -> Measurement:
         """By random numbers."""
         try:
-            return self.stand.measure(variant, parameters, problem, effort)
+            return self.rig.measure(variant, parameters, problem, effort)
         except BrokenDeviceError as error:
             return Measurement(Status.FAILED, str(error))
 
@@ -243,12 +243,12 @@ class Lesson:
         if variant == SEQUENTIAL:
             yield Sequential(self.net)
             return
-        device = self.stand.device
+        device = self.rig.device
         if variant == COLUMNS:
             with closing(ColumnsOnDevice(device, self.net, batch)) as columns:
                 yield columns
             return
-        with closing(OnDevice(device, self.net, self.stand.variants[variant], batch)) as version:
+        with closing(OnDevice(device, self.net, self.rig.variants[variant], batch)) as version:
             yield version
 
     def _images(self, number: int, batch: int) -> Array:
@@ -270,7 +270,7 @@ class Lesson:
         problem, note = self._problem(method.variant, layer, batch), method.note if prefix else ""
         name = f"{prefix}{layer}"
         case = Case(table, str(batch), method.name, name, problem, method.variant, {}, "total", note)
-        row = row_of(self.seed, case, found, self.stand)
+        row = row_of(self.seed, case, found, self.rig)
         return replace(row, ours_percent=None) if method.variant in _ON_HOST else row  # the roofline is the device's
 
     def _row(self, table: str, batch: int, method: Method, name: str, found: Measurement) -> Row:

@@ -13,7 +13,7 @@ from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
 from vgg16gpu.lab.measure.trial import Trial
-from vgg16gpu.lab.own.folder import own_variants
+from vgg16gpu.lab.own.own_variants import own_variants
 from vgg16gpu.lab.problem import Problem
 from vgg16gpu.lab.variants import variants
 

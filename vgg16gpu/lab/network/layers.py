@@ -16,9 +16,9 @@ from vgg16gpu.lab.experiment import Row
 from vgg16gpu.lab.ladder.layers import Site, sites
 from vgg16gpu.lab.ladder.net import HostNet
 from vgg16gpu.lab.ladder.rungs import SERIAL
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Measurement, Status, Times, verdict
 from vgg16gpu.lab.measure.outcome import outcome
-from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.network.host import TOLERANCE
 from vgg16gpu.lab.network.rows import NetworkRows, Place, Prepared, scaled
 
@@ -28,7 +28,7 @@ VARIANT: Final = "ladder B"
 REPEATS: Final = {"cuda": 3, "cpu": 1}  # launches of a layer, by kind of device
 
 
-def layer_rows(network: NetworkRows, place: Place, stand: Stand) -> Iterator[Row]:
+def layer_rows(network: NetworkRows, place: Place, rig: BenchRig) -> Iterator[Row]:
     """A row for each layer; from the small image, scaled by FLOP, where there is one. A wrong answer: no time."""
     asked = sites(network.given.setting.graph, network.given.setting.shape)
     given = network.probe or network.given
@@ -41,7 +41,7 @@ def layer_rows(network: NetworkRows, place: Place, stand: Stand) -> Iterator[Row
         if judged.status is Status.RIGHT:
             scale = products(site) / products(measured)
             times = Times(summarise(seconds))
-            found = replace(judged, compute=times) if scale == 1 else _estimate(scale * times.warm.median_s, stand)
+            found = replace(judged, compute=times) if scale == 1 else _estimate(scale * times.warm.median_s, rig)
         yield _row(place, name, site, found)
 
 
@@ -76,8 +76,8 @@ def _timed(given: Prepared) -> tuple[Measurement, list[tuple[Site, list[float]]]
         )
 
 
-def _estimate(seconds: float, stand: Stand) -> Measurement:
-    return Measurement(Status.ESTIMATED, scaled(stand.effort.limit), estimate_s=seconds)
+def _estimate(seconds: float, rig: BenchRig) -> Measurement:
+    return Measurement(Status.ESTIMATED, scaled(rig.effort.limit), estimate_s=seconds)
 
 
 def _row(place: Place, name: str, site: Site, found: Measurement) -> Row:

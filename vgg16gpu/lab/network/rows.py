@@ -11,8 +11,8 @@ from typing import Final
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.lab.experiment import Choice, Row, Tell
 from vgg16gpu.lab.ladder.rung import Net, Setting
+from vgg16gpu.lab.measure.bench_rig import BenchRig
 from vgg16gpu.lab.measure.measure import Measurement, Status
-from vgg16gpu.lab.measure.stand import Stand
 from vgg16gpu.lab.network.host import OnnxruntimeNet, Rounds, measure_network, work_of
 from vgg16gpu.lab.network.plain_model import PlainModel
 from vgg16gpu.lab.published import published
@@ -72,9 +72,9 @@ class Prepared:
 class NetworkRows:
     """The versions on a model; where a run takes too long its time is that of `probe`, scaled."""
 
-    def __init__(self, model: PlainModel, probe: PlainModel | None, stand: Stand, choice: Choice) -> None:
-        self._stand, self._choice = stand, choice
-        foreign = stand.device.foreign
+    def __init__(self, model: PlainModel, probe: PlainModel | None, rig: BenchRig, choice: Choice) -> None:
+        self._rig, self._choice = rig, choice
+        foreign = rig.device.foreign
         self._device_name = "cpu" if foreign is None else f"cuda:{foreign.ordinal}"
         self.size = "x".join(map(str, dict.fromkeys(model.shape[2:])))
         self.given = self._prepared(model)
@@ -92,12 +92,12 @@ class NetworkRows:
 
     def _prepared(self, model: PlainModel) -> Prepared:
         expected = OnnxruntimeNet(model.model.path, model.graph.input).run(model.x)
-        setting = Setting(model.model, model.graph, model.shape, self._stand.device, self._device_name)
+        setting = Setting(model.model, model.graph, model.shape, self._rig.device, self._device_name)
         return Prepared(setting, model.x, expected)
 
     def _measured(self, version: Version) -> Sequence[Rounds]:
         given, opened = self.given, partial(version.open, self.given.setting)
-        effort = self._stand.effort
+        effort = self._rig.effort
         return measure_network(opened, version.iterations, given.x, given.expected, effort, most_s=self._most_s)
 
     @property
@@ -105,7 +105,7 @@ class NetworkRows:
         """Seconds within which all iterations are made; None: as many as the effort allows."""
         if self._choice.full:
             return inf
-        return MOST_SECONDS if self._stand.device.facts.kind == "cuda" and not self._choice.quick else None
+        return MOST_SECONDS if self._rig.device.facts.kind == "cuda" and not self._choice.quick else None
 
     def _estimated(self, version: Version) -> Sequence[Rounds]:
         """What a CPU would take too long for, scaled up from a small image; nothing where it would not."""
@@ -113,11 +113,11 @@ class NetworkRows:
             return ()
         setting, x, expected = self.probe.setting, self.probe.x, self.probe.expected
         opened = partial(version.open, setting)
-        (found,) = measure_network(opened, (1,), x[:1], expected[:1], self._stand.effort, most_s=None)
+        (found,) = measure_network(opened, (1,), x[:1], expected[:1], self._rig.effort, most_s=None)
         if found.mean_s is None:  # wrong, or not to be had: at the other size, too
             return [replace(found, iterations=count) for count in version.iterations]
         scale = self._work.flop / work_of(setting.graph, setting.shape).flop
-        seconds, limit = found.mean_s * scale, self._stand.effort.limit
+        seconds, limit = found.mean_s * scale, self._rig.effort.limit
         if seconds <= limit:
             return ()
         estimate = Measurement(Status.ESTIMATED, scaled(limit), estimate_s=seconds)
@@ -126,7 +126,7 @@ class NetworkRows:
     def _described(self, place: Place, version: Version, found: Rounds) -> Row:
         percent = None
         if found.mean_s is not None and version.has_roof:
-            percent = self._stand.percent(self._work, found.mean_s)
+            percent = self._rig.percent(self._work, found.mean_s)
         remarks = version.note, version.remark(self.given.setting), _runs(found)
         note = "; ".join(text for text in remarks if text)
         return replace(place.row(version, found), ours_percent=percent, problem=self._work, note=note)

@@ -8,7 +8,7 @@ from typing import Final
 
 NONE: Final = "-"  # in the place of a number
 
-_VOID: Final = ("img", "meta")  # elements without an end
+_VOID: Final = ("img", "meta", "wbr")  # elements without an end
 
 
 class Html(str):
@@ -48,9 +48,9 @@ def wide(*children: object) -> Html:
     return element("div", *children, class_="wide", tabindex="0")
 
 
-def fold(summary: object, *children: object, is_open: bool = False) -> Html:
-    """Hidden until it is asked for."""
-    return element("details", element("summary", summary), *children, open=is_open)
+def fold(summary: object, *children: object, is_open: bool = False, anchor: str | None = None) -> Html:
+    """Hidden until it is asked for; a link to its `anchor` opens it."""
+    return element("details", element("summary", summary), *children, open=is_open, id=anchor)
 
 
 def paragraph(*children: object) -> Html:

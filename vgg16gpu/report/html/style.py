@@ -1,4 +1,9 @@
-"""How the page looks: from 400 pixels of width on, light and dark as the reader's system is."""
+"""How the page looks: from 400 pixels of width on, light and dark as the reader's system is.
+
+Pictures are drawn on white. On a dark page their lightness is turned, which keeps hues: captions name colours. The
+contents stay in view in one line, which scrolls where it is too long; what a link leads to keeps clear of it. A link to
+a fold opens it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,10 @@ h3 { font-size: 1.1rem; margin: 1.5rem 0 .4rem; }
 h4 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 p { margin: .5rem 0; max-width: 60rem; }
 a { color: var(--link); }
-nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; }
+nav { display: flex; gap: .3rem 1rem; margin: 1rem -1rem 0; padding: .5rem 1rem; position: sticky; top: 0; z-index: 1;
+  overflow-x: auto; scrollbar-width: thin; white-space: nowrap; background: var(--paper);
+  border-bottom: 1px solid var(--line); }
+:target { scroll-margin-top: 4.2rem; }
 code, pre { font-family: ui-monospace, monospace; font-size: .85rem; }
 code { background: var(--panel); padding: .1em .3em; border-radius: 3px; }
 .wide { overflow-x: auto; max-width: 100%; margin: .6rem 0; }
@@ -38,6 +46,7 @@ td.n { white-space: nowrap; }
 .bad { color: var(--bad); font-weight: 600; }
 figure { margin: 1rem 0; }
 img { display: block; height: auto; max-width: max(100%, 60rem); background: #fff; border-radius: 6px; }
+@media (prefers-color-scheme: dark) { img { filter: invert(.93) hue-rotate(180deg); } }
 .lessons { display: flex; flex-wrap: wrap; gap: 0 2rem; }
 .lessons figure { max-width: min(100%, 32rem); }
 .lessons img { max-width: 100%; }
@@ -50,7 +59,10 @@ svg .dot { fill: var(--dot); }
 svg .leader { stroke: var(--soft); stroke-width: .7; }
 details { margin: .4rem 0; border: 1px solid var(--line); border-radius: 6px; padding: 0 .7rem; }
 summary { cursor: pointer; padding: .4rem 0; }
-details[open] > summary { border-bottom: 1px solid var(--line); margin-bottom: .5rem; }
+details:target { border-color: var(--link); }
+details:target > summary { list-style-type: disclosure-open; }
+details:target::details-content { content-visibility: visible; block-size: auto; }
+details[open] > summary, details:target > summary { border-bottom: 1px solid var(--line); margin-bottom: .5rem; }
 pre { margin: .5rem 0; padding: .6rem; background: var(--panel); border-radius: 6px; overflow-x: auto;
   overflow-wrap: normal; line-height: 1.4; }
 pre.head { white-space: pre-wrap; overflow-wrap: anywhere; }

@@ -18,35 +18,31 @@ from vgg16gpu.bench.records.record import (
     names,
     peers,
     precisions,
-    read,
 )
 from vgg16gpu.report.folder import Record, Results, each
 from vgg16gpu.report.html.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
 from vgg16gpu.report.html.pictures import files, picture
+from vgg16gpu.report.kinds import Kind
 from vgg16gpu.report.sections import roofline
+from vgg16gpu.report.sections.links import to_kernel
 
 WHAT = "a benchmark"
 
 
-def records(results: Results) -> tuple[Record, ...]:
-    """Those of the folder. Raises InputError for one that cannot be read."""
-    return results.records("bench*", read=read)
-
-
 def command(results: Results) -> str:
     """What makes one."""
-    return f"vgg16gpu bench --output {results.shown / 'bench.json'}"
+    return f"vgg16gpu bench --output {results.folder / 'bench.json'}"
 
 
 def benchmarks(results: Results) -> Html:
     """A part for every record."""
-    found = each(records(results), _benchmark)
+    found = each(results.records(Kind.BENCHMARK), _benchmark)
     return joined(found) if found else missing(WHAT, command(results))
 
 
 def rooflines(results: Results) -> Html:
     """A part for every record: a chart and a table for each precision and batch size."""
-    found = each(records(results), _rooflines)
+    found = each(results.records(Kind.BENCHMARK), _rooflines)
     return joined(found) if found else missing(f"{WHAT}'s steps", command(results))
 
 
@@ -207,7 +203,7 @@ def _layers(layers: Sequence[Content]) -> Html:
         [
             place,
             layer["label"],
-            layer["kernel"],
+            to_kernel(layer["kernel"]),
             number(1e3 * layer["median_s"]),
             number(1e3 * layer["floor_s"]),
             number(layer["percent_of_ceiling"]),

@@ -7,40 +7,47 @@ from pathlib import Path
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.claims.judge import Verdict
+from vgg16gpu.lab.claims.records import SEEDS, read_files
 from vgg16gpu.lab.claims.records import Record as LabRecord
-from vgg16gpu.lab.claims.records import read_records
 from vgg16gpu.lab.claims.table import content, notes, share_text
 from vgg16gpu.lab.ladder.plot import PUBLISHED_SIZE
 from vgg16gpu.report.folder import Content, Record, Results
 from vgg16gpu.report.html.markup import Html, element, joined, missing, paragraph, table
-from vgg16gpu.report.sections import ladder
+from vgg16gpu.report.kinds import Kind
 
 _CLASSES = {Verdict.HOLDS: "good", Verdict.DOES_NOT: "bad", Verdict.CANNOT_TELL: "soft"}
 
 
 def claims(results: Results) -> Html:
     """A table for every folder that the lab has written to; without one the published tables are judged alone."""
-    climbed = ladder.records(results)
-    found = [_of_folder(folder, climbed) for folder in results.lab_folders()]
+    climbed = results.records(Kind.LADDER)
+    folders = (list(filter(_has_claims, folder)) for folder in results.lab_folders())
+    found = [_of_folder(experiments, climbed) for experiments in folders if experiments]
     if found:
         return joined(found)
-    command = f"vgg16gpu lab run all --output {results.shown / 'lab'}"
+    command = f"vgg16gpu lab run all --output {results.folder / 'lab'}"
     return joined([missing("our own numbers", command), _judged(())])
 
 
-def _of_folder(folder: Path, climbed: Sequence[Record]) -> Html:
+def _has_claims(record: Record) -> bool:
+    """Whether a report has claims about the experiment."""
+    return record.content["experiment"] in SEEDS
+
+
+def _of_folder(experiments: Sequence[Record], climbed: Sequence[Record]) -> Html:
+    paths = [record.path for record in experiments]
     try:
-        records = read_records(folder, *_ladder_of(folder, climbed))
+        records = read_files([*paths, *_ladder_of(paths, climbed)])
     except InputError as error:  # two records of one experiment: nobody can tell which one is meant
         return element("p", f"Not judged: {error}", class_="missing")
     return _judged(records)
 
 
-def _ladder_of(folder: Path, climbed: Sequence[Record]) -> list[Path]:
-    """The ladder of the same device, at the published size if there are several; none where the folder has its own."""
-    if any(record.path.parent == folder for record in climbed):
-        return []
-    devices = {record.device for record in read_records(folder)}
+def _ladder_of(experiments: Sequence[Path], climbed: Sequence[Record]) -> list[Path]:
+    """Those beside the experiments; else one of the same device, at the published size if there are several."""
+    if beside := [record.path for record in climbed if record.path.parent == experiments[0].parent]:
+        return beside
+    devices = {record.device for record in read_files(experiments)}
     kin = [record for record in climbed if record.content["device"]["name"] in devices]
     kin.sort(key=lambda record: record.content["model"]["input_shape"][-1] != PUBLISHED_SIZE)
     return [record.path for record in kin[:1]]

@@ -8,20 +8,15 @@ from vgg16gpu.lab.ladder.plot import PUBLISHED_SIZE, draw
 from vgg16gpu.report.folder import Content, Record, Results, each
 from vgg16gpu.report.html.markup import NONE, Html, element, error, fold, joined, missing, number, paragraph, table
 from vgg16gpu.report.html.pictures import files, picture
+from vgg16gpu.report.kinds import Kind
 from vgg16gpu.report.sections.benchmark import described, origin
-
-
-def records(results: Results) -> tuple[Record, ...]:
-    """Those of the folder and of the lab's. Raises InputError for one that cannot be read."""
-    inside = [Results(folder, folder).records("ladder*") for folder in results.lab_folders()]
-    found = [*results.records("ladder*"), *(record for each_folder in inside for record in each_folder)]
-    return tuple({record.path: record for record in found}.values())
+from vgg16gpu.report.sections.links import to_source
 
 
 def ladder(results: Results) -> Html:
     """A part for every record."""
-    found = each(records(results), _ladder)
-    command = f"vgg16gpu ladder --output {results.shown / 'ladder.json'}"
+    found = each(results.records(Kind.LADDER), _ladder)
+    command = f"vgg16gpu ladder --output {results.folder / 'ladder.json'}"
     return joined(found) if found else missing("the ladder", command)
 
 
@@ -57,7 +52,9 @@ def _rungs(content: Content) -> Html:
 def _rung(rung: Content) -> list[object]:
     times, device, gain = rung["times"], rung["on_device"], rung["gain"]
     return [
-        *(rung[key] for key in ("letter", "name", "idea", "source", "precision")),
+        *(rung[key] for key in ("letter", "name", "idea")),
+        to_source(rung["source"]),
+        rung["precision"],
         number(1e3 * times["median_s"]) if times else element("span", rung["status"], title=rung["why"]),
         number(1e3 * device["median_s"]) if device else NONE,
         _gain(gain["predicted"]),

@@ -7,14 +7,16 @@ from vgg16gpu.lab.measure.profile import Profile, told
 from vgg16gpu.report.folder import Content, Record, Results, each
 from vgg16gpu.report.html.markup import Html, element, fold, joined, missing, paragraph, table
 from vgg16gpu.report.html.pictures import picture
+from vgg16gpu.report.kinds import Kind
 from vgg16gpu.report.sections.benchmark import origin
+from vgg16gpu.report.sections.links import to_kernel, to_source, to_variant
 
 
 def learning(results: Results) -> Html:
     """All of it; lines in the place of records that there are not."""
-    lab = results.shown / "lab"
-    taken = each(results.records("usage*", "lab*/usage*"), _usage)
-    profiles = each(results.records("profile*", "lab*/profile*"), _profile)
+    lab = results.folder / "lab"
+    taken = each(results.records(Kind.USAGE), _usage)
+    profiles = each(results.records(Kind.PROFILE), _profile)
     return joined(
         [
             element("div", *map(_lesson, lessons()), class_="lessons"),
@@ -39,7 +41,7 @@ def _usage(record: Record) -> Html:
     kernels = {usage["kernel"]: usage for usage in content["kernels"]}.values()
     rows = [
         (
-            usage["kernel"].split("<")[0],
+            to_source(usage["source"], usage["kernel"].split("<")[0]),
             *(usage["registers"], f"{usage['shared_nbytes']:,}", usage["resident_blocks"]),
             f"{100 * usage['occupancy']:.0f}",
             usage["bound"],
@@ -57,13 +59,15 @@ def _profile(record: Record) -> Html:
     content, parts = record.content, []
     for launch in content["kernels"]:
         found = Profile(launch["kernel"], launch["grid"], launch["block"], launch["values"])
-        head = f"{found.kernel}, grid {found.grid}, block {found.block}: bound by {found.bound}"
-        parts += [element("h4", head), table(["reading", "value", "what it says"], told(found))]
+        setting = f", grid {found.grid}, block {found.block}: bound by {found.bound}"
+        head = element("h4", to_kernel(found.kernel), setting)
+        parts += [head, table(["reading", "value", "what it says"], told(found))]
     p = content["problem"]
     size = f"{p['height']}x{p['width']}, {p['kernel']}x{p['kernel']}, {p['channels']} channels to {p['outputs']}"
     where = content["environment"]["device"]["name"]
     summary = f"Profile of {content['variant']}: {size}, on {where}"
-    return fold(summary, *parts, paragraph(f"{content['method']}."), _origin(content))
+    source = paragraph("Variant: ", to_variant(content["variant"], content["variant"]))
+    return fold(summary, source, *parts, paragraph(f"{content['method']}."), _origin(content))
 
 
 def _origin(content: Content) -> Html:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from vgg16gpu.report.folder import Content, Record, Results, each
 from vgg16gpu.report.html.markup import NONE, Html, element, fold, joined, missing, number, table
+from vgg16gpu.report.kinds import Kind
 from vgg16gpu.report.sections.benchmark import commit_of
 
 _OUTCOMES = ("passed", "refused", "failed")
@@ -14,8 +15,8 @@ _CELLS = Callable[[Record], Sequence[object]]
 
 def conformance(results: Results) -> Html:
     """ONNX's suite: counts, and a table op by op for every record."""
-    records = results.records("conformance*")
-    command = f"python tools/conformance.py --output {results.shown / 'conformance.json'}"
+    records = results.records(Kind.CONFORMANCE)
+    command = f"python -m tests.conformance.suite --output {results.folder / 'conformance.json'}"
     if not records:
         return missing("ONNX's conformance suite", command)
     right = [*(f"{name} (tests)" for name in _OUTCOMES), "required, passed (tests)", "time (s)"]
@@ -25,33 +26,33 @@ def conformance(results: Results) -> Html:
 
 def promises(results: Results) -> Html:
     """A table for every kind of check."""
-    shown = results.shown
+    folder = results.folder
     return joined(
         [
             _part(
                 "Tests",
-                results.records("tests*", "sanitize*"),
+                results.records(Kind.TESTS),
                 (["record", "device", "passed", "skipped", "failed", "time (s)", "commit"], _tests_row),
-                f"python -m pytest --record {shown / 'tests.json'}",
+                f"python -m pytest --record {folder / 'tests.json'}",
             ),
             _part(
                 "Hostile files",
-                results.records("fuzz*"),
-                (["record", "files", "agree with onnxruntime", "bad verdicts", "time (s)", "commit"], _fuzz_row),
-                f"python tools/fuzz.py --cases 100000 --output {shown / 'fuzz.json'}",
+                results.records(Kind.FUZZ),
+                (["record", "files", "agree with another", "bad verdicts", "time (s)", "commit"], _fuzz_row),
+                f"python -m tests.fuzz.models --cases 100000 --output {folder / 'fuzz.json'}",
             ),
-            *each(results.records("fuzz*"), _fuzz_verdicts),
+            *each(results.records(Kind.FUZZ), _fuzz_verdicts),
             _part(
                 "Stress",
-                results.records("stress*"),
+                results.records(Kind.STRESS),
                 (["record", "device", "checks passed", "failures", "time (s)", "commit"], _stress_row),
-                f"python tools/stress.py models/vgg16.onnx --output {shown / 'stress.json'}",
+                f"python -m tests.stress.promises models/vgg16.onnx --output {folder / 'stress.json'}",
             ),
             _part(
                 "Scores",
-                results.records("testbench*"),
+                results.records(Kind.TESTBENCH),
                 (_SCORES, _scores_row),
-                f"vgg16gpu testbench --output {shown / 'testbench.json'}",
+                f"vgg16gpu testbench --output {folder / 'testbench.json'}",
             ),
         ]
     )
@@ -143,10 +144,15 @@ def _scores_row(record: Record) -> list[object]:
 
 
 def _remark(content: Content) -> str:
-    """What the scores are to be read with; of int8, whose worst error has no bound, what its mean is held to."""
+    """What the scores are to be read with; of int8, whose worst error has no bound, what its mean is held to.
+
+    And whether somebody has replaced the bound.
+    """
     quantised = content.get("quantised")
     held = f"mean error {quantised['ratio']:.3f} of onnxruntime's int8" if quantised else ""
-    return "; ".join(text for text in (content["note"], held) if text)
+    promised = content.get("promised_tolerance", content["tolerance"])  # older records do not have it
+    wide = "" if promised == content["tolerance"] else f"--tolerance in place of {number(promised)}"
+    return "; ".join(text for text in (content["note"], held, wide) if text)
 
 
 def _device(content: Content) -> str:

@@ -12,21 +12,21 @@ from vgg16gpu.lab.figures.draw import draw_picture
 from vgg16gpu.lab.figures.seeds import pictures
 from vgg16gpu.lab.measure.measure import NOTES, Status
 from vgg16gpu.lab.published import CARDS
-from vgg16gpu.report.folder import Content, Record, Results, each, lab_records
+from vgg16gpu.report.folder import Content, Record, Results, each
 from vgg16gpu.report.html.markup import Html, element, error, fold, joined, missing, number, paragraph, table
 from vgg16gpu.report.html.pictures import files, picture
 from vgg16gpu.report.sections.benchmark import origin
+from vgg16gpu.report.sections.links import to_variant
 
 
 def seeds(results: Results) -> Html:
     """A part for every experiment of every folder that the lab has written to."""
     parts: list[Html] = []
     seen: set[str] = set()
-    for folder in results.lab_folders():
-        found = lab_records(folder)
-        seen |= {record.name for record in found}
+    for found in results.lab_folders():
+        seen |= {record.content["experiment"] for record in found}
         parts += each(found, _experiment)
-    output = f"--output {results.shown / 'lab'}"
+    output = f"--output {results.folder / 'lab'}"
     if not seen:
         return missing("the lab", f"vgg16gpu lab run all {output}")
     absent = [missing(name, f"vgg16gpu lab run {name} {output}") for name in SEEDS if name not in seen]
@@ -83,8 +83,9 @@ def _table(name: str, rows: Sequence[Content]) -> Html:
     return fold(f"Table {name}: {filled} of {len(rows)} rows", table([*head, *right, "remark"], cells, right))
 
 
-def _name(row: Content) -> list[str]:
-    return [row["size"], row["method"], row["parameter"].replace("ratio_not_ms", "ratio")]
+def _name(row: Content) -> list[object]:
+    method = to_variant(row.get("variant", ""), row["method"])  # older records have none
+    return [row["size"], method, row["parameter"].replace("ratio_not_ms", "ratio")]
 
 
 def _times(row: Content) -> list[str]:

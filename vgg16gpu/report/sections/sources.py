@@ -15,6 +15,7 @@ from vgg16gpu.report.folder import Results
 from vgg16gpu.report.html.highlight import highlight
 from vgg16gpu.report.html.markup import Html, element, fold, joined
 from vgg16gpu.report.sections.learning import learning
+from vgg16gpu.report.sections.links import anchor
 
 # As docs/kernels.md has them.
 READING: Final = (
@@ -72,7 +73,8 @@ def _file(name: str) -> Html:
     lesson = element("span", f": {_lesson(head)}", class_="soft") if _lesson(head) else None
     summary = joined([element("code", name), f" {len(text.splitlines())} lines", lesson])
     code = element("pre", highlight(text[len(head) :].strip("\n")), tabindex="0")
-    return fold(summary, element("pre", told.rstrip(), class_="head") if told else None, code)
+    told_first = element("pre", told.rstrip(), class_="head") if told else None
+    return fold(summary, told_first, code, anchor=anchor(name))
 
 
 def _lesson(head: str) -> str:

@@ -14,15 +14,13 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.common import label
-from vgg16gpu.compiler.lowering.conv.conv_wgmma import computes_3x3
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import TAPS
+from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.common import TAPS, computes_3x3, label
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import (
     TILE_CHANNELS,
-    Rows,
+    RawWeights,
     aligned,
     feature_map,
     finish_bytes,
@@ -34,7 +32,6 @@ from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Element, Pointer, Value
 
 Scalar = TypeVar("Scalar", bound=np.generic)
-Held = TypeVar("Held")  # a Pointer; where numbers are made for it, an array
 
 SOURCE = "conv_first.cu"
 MAX_CHANNELS = 4
@@ -60,7 +57,7 @@ class FirstWeights(NamedTuple, Generic[Held]):
 
 
 @dataclass(frozen=True)
-class Problem:
+class FirstProblem:
     """A first convolution as the kernel sees it."""
 
     batch: int
@@ -87,7 +84,7 @@ class Tile:
     width: int
     rows: int
 
-    def fits(self, problem: Problem) -> bool:
+    def fits(self, problem: FirstProblem) -> bool:
         """Whether the kernel can be built and launched with this tile for this problem."""
         return self.width % 16 == 0 and 16 <= self.width <= problem.max_width and 1 <= self.rows <= problem.height
 
@@ -95,32 +92,32 @@ class Tile:
 KINDS: Final = {Tile.__name__: Tile}
 
 
-def problem_of(layer: Layer) -> Problem:
+def problem_of(layer: Layer[Conv]) -> FirstProblem:
     """The convolution of a layer."""
     batch, _, height, width = layer.x_shape
     element = y_element(layer)
-    return Problem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
+    return FirstProblem(batch, height, width, element.padded(layer.op.weight.shape[0]), element)
 
 
-def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: FirstProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one without measurements first."""
     widest = ceil_div(problem.width, problem.max_width)
     widths = {_even_width(problem.width, strips) for strips in range(widest, widest + 3)}
     known = [Tile(width, rows) for width in sorted(widths, reverse=True) for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)]
     best = _usual(problem, multiprocessors)
     tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
-    return tuple(Choice(tile, early=False) for tile in tiles)
+    return tuple(Choice(tile, programmatic=False) for tile in tiles)
 
 
-def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+def choose(problem: FirstProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
-        return Choice(_usual(problem, facts.multiprocessors), early=False)
+        return Choice(_usual(problem, facts.multiprocessors), programmatic=False)
     return choice
 
 
-def _usual(problem: Problem, multiprocessors: int) -> Tile:
+def _usual(problem: FirstProblem, multiprocessors: int) -> Tile:
     width = _even_width(problem.width, ceil_div(problem.width, problem.max_width))
     strips = ceil_div(problem.width, width) * (problem.out_channels // TILE_CHANNELS)
     rows = ceil_div(problem.height * strips * problem.batch, BLOCKS_PER_SM * multiprocessors)
@@ -131,36 +128,42 @@ def _even_width(width: int, strips: int) -> int:
     return ceil_div(ceil_div(width, strips), 16) * 16
 
 
-def supports(layer: Layer) -> bool:
+def supports(layer: Layer[Conv]) -> bool:
     """3x3 convolutions of the run-time input, with up to four channels and no pool behind it."""
-    op: Conv = layer.op
+    op = layer.op
     few = op.weight.shape[1] <= MAX_CHANNELS and not op.pool
     return few and layer.reads_input and computes_3x3(layer)
 
 
-def weights(layer: Layer, arena: WeightArena) -> FirstWeights[Pointer]:
+def weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
     """Packed weights and the vectors that go with them. For pairs weights are float32: the kernel scales them."""
-    op: Conv = layer.op
+    op = layer.op
     element = y_element(layer)
     outputs, channels = op.weight.shape[:2]
     reduction = TAPS * channels
     if element is Element.F16_PAIR:
         return _split_weights(layer, arena)
     block = row_length(reduction, element.nbytes)
-    rows = Rows(outputs, reduction, 1, (reduction, 1, 0))
+    rows = RawWeights(outputs, reduction, 1, (reduction, 1, 0))
     if layer.quantised is not None:
         packed = pack_raw(_flat(layer.quantised.weight), rows, Element.S8, block, arena)
         in_scale = arena.add(np.full(1, layer.quantised.x.inverse, np.float32))
         finish = finish_bytes(op, layer.quantised, arena)
-        unread = finish.bias
-        return FirstWeights(packed, unread, finish.bias, finish.dequant, finish.out_scale, in_scale)
+        return FirstWeights(
+            packed,
+            weight_scale=finish.bias,  # unread
+            bias=finish.bias,
+            dequant=finish.dequant,
+            out_scale=finish.out_scale,
+            in_scale=in_scale,
+        )
     bias = unread = arena.add_channels(op.bias, outputs, element)
     packed = pack_raw(_flat(op.weight), rows, element, block, arena)
-    return FirstWeights(packed, unread, bias, unread, unread, unread)
+    return FirstWeights(packed, weight_scale=unread, bias=bias, dequant=unread, out_scale=unread, in_scale=unread)
 
 
-def _split_weights(layer: Layer, arena: WeightArena) -> FirstWeights[Pointer]:
-    op: Conv = layer.op
+def _split_weights(layer: Layer[Conv], arena: WeightArena) -> FirstWeights[Pointer]:
+    op = layer.op
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
     outputs, channels = op.weight.shape[:2]
@@ -168,10 +171,17 @@ def _split_weights(layer: Layer, arena: WeightArena) -> FirstWeights[Pointer]:
     rows = np.zeros((stored, row_length(reduction, Element.F32.nbytes)), np.float32)
     rows[:outputs, :reduction] = _flat(op.weight)
     source = arena.add(rows)
-    known = scales.Rows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
+    known = scales.WeightRows(source, outputs, reduction, 1, rows.shape[1], 1, 0)
     made = scales.scale_rows(known, stored, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
     bias = arena.add_channels(op.bias, outputs, Element.F16_PAIR)
-    return FirstWeights(source, made.scale, bias, made.dequant, layer.y_scaling.scale, layer.x_scaling.scale)
+    return FirstWeights(
+        source,
+        weight_scale=made.scale,
+        bias=bias,
+        dequant=made.dequant,
+        out_scale=layer.y_scaling.scale,
+        in_scale=layer.x_scaling.scale,
+    )
 
 
 def row_length(reduction: int, nbytes: int) -> int:
@@ -184,9 +194,9 @@ def _flat(weight: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     return np.ascontiguousarray(weight.transpose(0, 2, 3, 1).reshape(len(weight), -1))
 
 
-def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Conv], x: Source, y: Value, held: FirstWeights[Pointer], places: Places) -> tuple[Step, ...]:
     """One launch."""
-    op: Conv = layer.op
+    op = layer.op
     batch, channels, height, width = layer.x_shape
     choice = choose(problem_of(layer), layer.facts)
     tile_width, rows = choice.tile.width, choice.tile.rows
@@ -197,7 +207,6 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
         "IN_CHANNELS": channels,
         "TILE_W": tile_width,
     }
-    held = FirstWeights(*constants)
     normalisation = x.normalisation or (held.bias, held.bias)  # not read with float32 inputs
     return (
         Step(
@@ -216,7 +225,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width + y.nbytes,
             names=op.names,
             label=label(op),
-            early=choice.early,
+            programmatic=choice.programmatic,
         ),
     )
 
@@ -229,7 +238,7 @@ def shared_nbytes(element: Element, tile_width: int) -> int:
     return 1024 + 2 * staged + parts * (weight_nbytes + 4 * row_nbytes)
 
 
-LOWERING = Lowering(
+LOWERING = InputLowering(
     Conv,
     steps,
     weights,
@@ -237,5 +246,4 @@ LOWERING = Lowering(
     priority=1,  # before conv_wgmma, which can compute a first layer, too
     supports=supports,
     gives=lambda layer, _: y_element(layer),
-    reads_input=True,
 )

@@ -7,25 +7,25 @@ convolutions, the largest value of the network, is stored nowhere. Weights are t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, NamedTuple
 
 from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import ConvChain
 from vgg16gpu.compiler.lowering import tile_choice
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, Source, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_wgmma
-from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.common import TAPS, label
 from vgg16gpu.compiler.lowering.conv.conv_first import FirstWeights
-from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED, TAPS
+from vgg16gpu.compiler.lowering.conv.conv_wgmma import ConvWeights
+from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import Element, Pointer, Value
 
 SOURCE = "conv_first_two.cu"
 THREADS = 128  # of a warpgroup
-FIRST: Final = len(FirstWeights._fields)  # of the constants, those of the first convolution
 ELEMENTS: Final = (Element.F16, Element.BF16, Element.U8, Element.S8)  # pairs do not fit into shared memory
 CUTS: Final = {
     (28, 2): (4040, 5670),
@@ -36,8 +36,15 @@ CUTS: Final = {
 """(rows, warpgroups): cycles of a multiprocessor for a tile, of bytes and of 16 bits, as measured on an H200."""
 
 
+class ChainWeights(NamedTuple, Generic[Held]):
+    """What the kernel reads beside its input: what the kernels of either convolution would."""
+
+    first: FirstWeights[Held]
+    second: ConvWeights[Held]
+
+
 @dataclass(frozen=True)
-class Problem:
+class ChainProblem:
     """Two convolutions as the kernel sees them."""
 
     batch: int
@@ -58,21 +65,21 @@ class Tile:
     rows: int
     warpgroups: int
 
-    def fits(self, problem: Problem) -> bool:
+    def fits(self, problem: ChainProblem) -> bool:
         """Whether the kernel can be built and launched with this tile for this problem."""
         known = (self.rows, self.warpgroups) in CUTS
         return known and shared_nbytes(problem.element, self.rows, self.warpgroups) <= MAX_SHARED
 
-    def tiles(self, problem: Problem) -> tuple[int, int]:
+    def tiles(self, problem: ChainProblem) -> tuple[int, int]:
         """(along x, along y); the pool drops an odd last row or column."""
         return ceil_div(problem.width // 2 * 2, COLUMN), ceil_div(problem.height // 2 * 2, self.rows)
 
-    def blocks(self, problem: Problem, multiprocessors: int) -> int:
+    def blocks(self, problem: ChainProblem, multiprocessors: int) -> int:
         """Size of the grid."""
         across, down = self.tiles(problem)
         return min(multiprocessors, ceil_div(across * down * problem.batch, self.warpgroups))
 
-    def cycles(self, problem: Problem, multiprocessors: int) -> int:
+    def cycles(self, problem: ChainProblem, multiprocessors: int) -> int:
         """Estimated time of the launch, without what all tiles have in common."""
         across, down = self.tiles(problem)
         rounds = ceil_div(across * down * problem.batch, multiprocessors * self.warpgroups)
@@ -82,20 +89,20 @@ class Tile:
 KINDS: Final = {Tile.__name__: Tile}
 
 
-def problem_of(layer: Layer) -> Problem:
+def problem_of(layer: Layer[ConvChain]) -> ChainProblem:
     """The convolutions of a layer."""
     batch, _, height, width = layer.x_shape
-    return Problem(batch, height, width, y_element(layer.parts[1]))
+    return ChainProblem(batch, height, width, y_element(layer.parts[1]))
 
 
-def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: ChainProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one with the least estimated time first."""
     tiles = [tile for tile in (Tile(*cut) for cut in CUTS) if tile.fits(problem)]
     tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
-    return tuple(Choice(tile, early=False) for tile in tiles)
+    return tuple(Choice(tile, programmatic=False) for tile in tiles)
 
 
-def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+def choose(problem: ChainProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the one with the least estimated time."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
@@ -103,7 +110,7 @@ def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
     return choice
 
 
-def supports(layer: Layer) -> bool:
+def supports(layer: Layer[ConvChain]) -> bool:
     """Two convolutions of 64 stored channels and a pool, all of one element that is no pair."""
     first, second = layer.parts
     if not (conv_first.supports(first) and conv_wgmma.supports(second) and second.op.pool):
@@ -114,13 +121,15 @@ def supports(layer: Layer) -> bool:
     return same and element in ELEMENTS and stored == {TILE_CHANNELS}
 
 
-def weights(layer: Layer, arena: WeightArena) -> Constants:
+def weights(layer: Layer[ConvChain], arena: WeightArena) -> ChainWeights[Pointer]:
     """Those of conv_first, then those of conv_wgmma."""
     first, second = layer.parts
-    return *conv_first.weights(first, arena), *conv_wgmma.weights(second, arena)
+    return ChainWeights(conv_first.weights(first, arena), conv_wgmma.weights(second, arena))
 
 
-def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[ConvChain], x: Source, y: Value, held: ChainWeights[Pointer], places: Places
+) -> tuple[Step, ...]:
     """One launch. The largest magnitudes of both convolutions go where those of y do."""
     first, second = layer.parts
     batch, channels, height, width = layer.x_shape
@@ -135,16 +144,17 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
         "TILE_ROWS": rows,
         "WARPGROUPS": warpgroups,
     }
-    held, (weight2, *finish2) = FirstWeights(*constants[:FIRST]), constants[FIRST:]
+    of_first, of_second = held
     return (
         Step(
             kernel=Kernel(SOURCE, "conv_first_two", tuple(macros.items())),
             grid=Dim3(choice.tile.blocks(problem, layer.facts.multiprocessors)),
             block=Dim3(THREADS * warpgroups),
             arguments=(
-                conv_wgmma.weight_map(conv_wgmma.problem_of(second), weight2, TILE_CHANNELS, TAPS),
+                conv_wgmma.weight_map(conv_wgmma.problem_of(second), of_second.weight, TILE_CHANNELS, TAPS),
                 feature_map(y, (TILE_CHANNELS, COLUMN // 2, rows // 2, 1)),
-                *(x.pointer, *held, *(x.normalisation or (held.bias, held.bias)), *finish2, places.maxima),
+                *(x.pointer, *of_first, *(x.normalisation or (of_first.bias, of_first.bias))),
+                *(of_second.bias, of_second.dequant, of_second.out_scale, places.maxima),
                 *scalars(1),
                 *(places.control.status, places.control.error),
                 *scalars(layer.number, height, width, across, down, across * down * batch),
@@ -157,7 +167,7 @@ def steps(layer: Layer, x: Source, y: Value, constants: Constants, places: Place
             + y.element.nbytes * second.op.weight.size,
             names=layer.op.names,
             label=f"{label(first.op)}, {label(second.op)}",
-            early=choice.early,
+            programmatic=choice.programmatic,
         ),
     )
 
@@ -177,12 +187,11 @@ def _pixels_of_half(rows: int) -> int:
     return ceil_div((COLUMN + 2) * (rows + 2), 32) * 16
 
 
-LOWERING = Lowering(
+LOWERING = InputLowering(
     ConvChain,
     steps,
     weights,
     family="wgmma",
     supports=supports,
     gives=lambda layer, _: y_element(layer.parts[1]),
-    reads_input=True,
 )

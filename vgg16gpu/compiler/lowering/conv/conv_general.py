@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import GeneralConv
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import view
 from vgg16gpu.program.launches import Kernel, Step, Walk
 from vgg16gpu.program.values import Layout, Value
@@ -13,10 +13,12 @@ from vgg16gpu.program.values import Layout, Value
 SOURCE = "conv_general.cu"
 
 
-def steps(layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(
+    layer: Layer[GeneralConv], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
+) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: GeneralConv = layer.op
+    del held, places
+    op = layer.op
     inp, weight, *bias = x
     filters, channels, *kernel = weight.shape
     last = y.layout is Layout.NHWC
@@ -64,4 +66,4 @@ def _label(op: GeneralConv) -> str:
     return f"conv {rows}x{columns}{groups}" + " + relu" * op.relu
 
 
-LOWERING = Lowering(GeneralConv, steps, free=True)
+LOWERING = MultiLowering(GeneralConv, steps, no_weights, any_layout=True)

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, linear, scalars
-from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.base import (
+    Layer,
+    Lowering,
+    Places,
+    PlainWeights,
+    WeightArena,
+    ceil_div,
+    linear,
+    scalars,
+)
+from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, label
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -19,11 +28,10 @@ from vgg16gpu.program.values import Pointer, Value, padded_channels
 SOURCE = "conv_igemm.cu"
 
 # The reduction is summed in groups: about 288 products keep the error of a group near 2e-7 (sequential sums of 576 have
-# 3e-7, of 4608 9e-7), and more than 8 groups would make the workspace of a split reduction large. A multiple of every
-# TILE_K below.
+# 3e-7, of 4608 9e-7), and more than 8 groups would make the workspace of a split reduction large. Groups are
+# multiples of GROUP_ALIGNMENT, and so of every TILE_K below.
 MIN_GROUP = 288
 MAX_GROUPS = 8
-GROUP_ALIGNMENT = 32
 
 
 @dataclass(frozen=True)
@@ -167,22 +175,23 @@ def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
         )
 
 
-def weights(layer: Layer, arena: WeightArena) -> Constants:
+def weights(layer: Layer[Conv], arena: WeightArena) -> PlainWeights:
     """Weights as (KH * KW * padded C, padded OC) with whole k-tiles of rows, bias as (padded OC,)."""
-    op: Conv = layer.op
-    return pack_conv(op.weight, GROUP_ALIGNMENT, arena), arena.add_channels(op.bias, op.weight.shape[0])
+    op = layer.op
+    packed = pack_conv(op.weight, GROUP_ALIGNMENT, arena)
+    return PlainWeights(packed, arena.add_channels(op.bias, op.weight.shape[0]))
 
 
-def workspace_nbytes(layer: Layer) -> int:
+def workspace_nbytes(layer: Layer[Conv]) -> int:
     """Room for the group sums of a split reduction."""
     shape = geometry(layer.op, layer.x_shape, layer.facts)
     return 4 * shape.groups * shape.rows * shape.columns if shape.splits > 1 else 0
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
     """One launch, or two when the reduction is split."""
-    op: Conv = layer.op
-    weight, bias = constants
+    op = layer.op
+    weight, bias = held
     workspace = places.workspace
     shape = geometry(op, x.shape, layer.facts)
     tile, window = shape.tile, op.window

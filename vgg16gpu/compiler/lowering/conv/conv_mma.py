@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.layout.pack import pack_gemm
+from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
 from vgg16gpu.compiler.lowering.mma_geometry import CONV_VARIANTS, CPU_CONV_TILE, MmaTile, choose_conv_tile, conv_grid
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launches import Dim3 as Block
@@ -17,63 +16,22 @@ from vgg16gpu.program.values import Element, Value
 
 VARIANTS = CONV_VARIANTS  # tools/ptxas.py
 
-ELEMENTS = {"fp16": Element.F16, "bf16": Element.BF16}
-FIRST_WITH_BFLOAT16 = (8, 0)
-FIRST_WITH_MMA = (7, 5)
-FINISH_ALIGNMENT = 64  # floats of the vectors that the kernels finish with
 
-
-def x_element(layer: Layer) -> Element:
-    """What x is multiplied as."""
-    if layer.quantised is None:
-        return ELEMENTS[layer.precision]
-    return Element.S8 if layer.quantised.x.signed else Element.U8
-
-
-def gives(layer: Layer, wanted: tuple[Element, ...]) -> Element:
-    """float32 where the reader takes it, or nobody wants integers."""
-    if Element.F32 in wanted:
-        return Element.F32
-    if layer.quantised is None:
-        return ELEMENTS[layer.precision]
-    stored = layer.quantised.y
-    return Element.F32 if stored is None else Element.S8 if stored.signed else Element.U8
-
-
-def supports(layer: Layer) -> bool:
-    """Whether the device's tensor cores know the precision; the CPU emulates them."""
-    if layer.quantised is None and layer.precision not in ELEMENTS:
-        return False
-    capability = layer.facts.compute_capability
-    if layer.facts.kind == "cpu":
-        return True
-    return capability >= (FIRST_WITH_BFLOAT16 if layer.precision == "bf16" else FIRST_WITH_MMA)
-
-
-def finish_vectors(layer: Layer, arena: WeightArena) -> Constants:
-    """dequant, bias and output scale, as the kernels take them."""
-    op, quantised = layer.op, layer.quantised
-    outputs = op.weight.shape[0]
-    ones = np.ones(outputs, np.float32)
-    inverse = ones if quantised is None or quantised.y is None else ones * quantised.y.inverse
-    vectors = (ones if quantised is None else quantised.dequant, op.bias, inverse)
-    return tuple(arena.add_vector(vector, outputs, FINISH_ALIGNMENT) for vector in vectors)
-
-
-def weights(layer: Layer, arena: WeightArena) -> Constants:
-    """Weights as (OC, KH, KW, padded C) of the element; dequant, bias and output scale."""
-    op: Conv = layer.op
+def weights(layer: Layer[Conv], arena: WeightArena) -> MmaWeights:
+    """Weights as (OC, KH, KW, padded C) of the element, and the vectors that go with them."""
+    op = layer.op
     element = x_element(layer)
     raw = op.weight if layer.quantised is None else layer.quantised.weight
     channels = op.weight.shape[1]
     taps = op.window.kernel[0] * op.window.kernel[1]
     stored = Element.S8 if layer.quantised is not None else element
-    return pack_gemm(raw, channels, taps, arena, stored, element.padded(channels)), *finish_vectors(layer, arena)
+    packed = pack_gemm(raw, channels, taps, arena, stored, element.padded(channels))
+    return with_finish(packed, layer, arena)
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Conv], x: Value, y: Value, held: MmaWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    op: Conv = layer.op
+    op = layer.op
     window = op.window
     out_h, out_w = window.output_size(x.shape[2], x.shape[3])
     if op.pool:
@@ -87,7 +45,7 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
             grid=conv_grid(tile, rows, out_channels),
             block=Block(tile.threads),
             arguments=(
-                *(y.pointer, places.maxima, x.pointer, *constants),
+                *(y.pointer, places.maxima, x.pointer, *held),
                 *scalars(rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, out_channels, y.pitch),
                 *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left, int(op.relu), 1),
             ),
@@ -100,16 +58,16 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     )
 
 
-def _tile(layer: Layer, rows: int) -> MmaTile:
+def _tile(layer: Layer[Conv], rows: int) -> MmaTile:
     if layer.facts.kind == "cpu":
         return CPU_CONV_TILE
     facts = layer.facts
     return choose_conv_tile(rows, layer.op.weight.shape[0], facts.multiprocessors, facts.shared_nbytes)
 
 
-def _check_limits(layer: Layer, x: Value, tile: MmaTile, rows: int) -> None:
+def _check_limits(layer: Layer[Conv], x: Value, tile: MmaTile, rows: int) -> None:
     """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images."""
-    op: Conv = layer.op
+    op = layer.op
     image = x.nbytes // x.shape[0]
     images = 2 + tile.px * x.shape[0] // rows  # that the pixels of a tile come from, at most
     side = max(*x.shape[2:], *op.window.kernel, op.window.pads.top, op.window.pads.left)

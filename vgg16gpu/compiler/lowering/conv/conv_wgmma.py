@@ -9,37 +9,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, Generic, NamedTuple
 
 from vgg16gpu.compiler.graph.costs import flop
 from vgg16gpu.compiler.graph.ops import Conv
-from vgg16gpu.compiler.graph.window import Pads
 from vgg16gpu.compiler.lowering import tile_choice
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, scalars
-from vgg16gpu.compiler.lowering.conv.common import label
-from vgg16gpu.compiler.lowering.conv.conv_igemm import GROUP_ALIGNMENT
+from vgg16gpu.compiler.lowering.base import Held, Layer, Lowering, Places, WeightArena, scalars
+from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, TAPS, computes_3x3, label
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
     COLUMN,
     EXCHANGES,
     KINDS,
     LARGE_ROWS,
     SMALL_ROWS,
-    TAPS,
+    ConvProblem,
     LargeTile,
-    Problem,
     SmallTile,
     Tile,
 )
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
-from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
+from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import (
     MIN_SHARED,
     TILE_CHANNELS,
-    Finish,
-    Rows,
+    RawWeights,
     block_nbytes,
-    computes,
     feature_map,
     finish_bytes,
     is_wide,
@@ -49,7 +44,7 @@ from vgg16gpu.compiler.lowering.wgmma import (
     y_element,
 )
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step, TensorMap
 from vgg16gpu.program.values import Element, Pointer, Value
 
 MAX_SHORT_SUM: Final = 1152  # products
@@ -61,14 +56,26 @@ TRUNCATION: Final = {3: 2.0**-22, 2: 2.0**-23}
 MAX_FLAT_WIDTH: Final = 63
 
 
+class ConvWeights(NamedTuple, Generic[Held]):
+    """What both kernels read beside their input: weights, and vectors with a float for each stored output channel.
+
+    float16 and bfloat16 need no scales: in place of these stands `bias`, which is not read there.
+    """
+
+    weight: Held  # (channel block, tap, plane, OCP, channels of a block)
+    bias: Held
+    dequant: Held  # what takes the scales of weights and input out of a sum
+    out_scale: Held  # what outputs are multiplied by before they are stored
+
+
 @dataclass(frozen=True)
 class Cut:
     """How a problem is cut: the tile and its launch."""
 
-    problem: Problem
+    problem: ConvProblem
     tile: Tile
     multiprocessors: int
-    early: bool  # the launch may start before the one before it has ended
+    programmatic: bool  # as of a Step
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -96,7 +103,7 @@ class Cut:
 
 
 @lru_cache(maxsize=1024)
-def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: ConvProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one with the least estimated time first."""
     flat = [(count, problem.width + 1) for count in range(1, problem.height + 1) if problem.width <= MAX_FLAT_WIDTH]
     larges = [LargeTile(*cut, pair) for cut in [*((count, 0) for count in LARGE_ROWS), *flat] for pair in (False, True)]
@@ -111,30 +118,25 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
     known: list[Tile] = [*larges, *smalls]
     tiles = [tile for tile in known if tile.fits(problem, multiprocessors)]
     tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
-    return tuple(Choice(tile, early=problem.batch <= EARLY_BATCH) for tile in tiles)
+    return tuple(Choice(tile, programmatic=problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
-def choose(problem: Problem, facts: DeviceFacts) -> Cut:
+def choose(problem: ConvProblem, facts: DeviceFacts) -> Cut:
     """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem, sms):
         choice = candidates(problem, sms)[0]
-    return Cut(problem, choice.tile, sms, choice.early)
+    return Cut(problem, choice.tile, sms, choice.programmatic)
 
 
-def problem_of(layer: Layer) -> Problem:
+def problem_of(layer: Layer[Conv]) -> ConvProblem:
     """The convolution of a layer."""
     batch, channels, height, width = layer.x_shape
-    op: Conv = layer.op
+    op = layer.op
     element, out_element = x_element(layer), y_element(layer)
     stored = element.padded(channels), out_element.padded(op.weight.shape[0])
-    return Problem(batch, height, width, *stored, element, out_element, op.pool)
-
-
-def is_same_3x3(op: Conv) -> bool:
-    """A 3x3 window, stride 1, one pixel of padding: the output is as large as the input."""
-    return op.window.kernel == (3, 3) and op.window.strides == (1, 1) and op.window.pads == Pads(1, 1, 1, 1)
+    return ConvProblem(batch, height, width, *stored, element, out_element, op.pool)
 
 
 def promote_taps(channels: int) -> int:
@@ -145,36 +147,32 @@ def promote_taps(channels: int) -> int:
     return 2 if channels * TAPS <= MAX_SHORT_SUM else 3
 
 
-def supports(layer: Layer) -> bool:
+def supports(layer: Layer[Conv]) -> bool:
     """Same-size 3x3 convolutions of more than a few channels."""
     return computes_3x3(layer) and is_wide(layer, layer.x_shape[1])
 
 
-def computes_3x3(layer: Layer) -> bool:
-    """Same-size 3x3 convolutions; quantised ones whose result is wanted as integers."""
-    return is_same_3x3(layer.op) and computes(layer) and y_element(layer) is not Element.F32
-
-
-def weights(layer: Layer, arena: WeightArena) -> Constants:
-    """Packed weights, then bias, dequant and output scale."""
-    op: Conv = layer.op
+def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
+    """Packed weights and the vectors that go with them."""
+    op = layer.op
     element = x_element(layer)
     outputs, channels = op.weight.shape[:2]
     stored = element.padded(outputs)
     block = block_nbytes(element, channels) // element.nbytes
-    in_file = Rows(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
+    in_file = RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
     if layer.quantised is not None:
         packed = pack_raw(layer.quantised.weight, in_file, Element.S8, block, arena)
-        return packed, *finish_bytes(op, layer.quantised, arena).arguments
-    bias = arena.add_channels(op.bias, outputs, element)
+        return ConvWeights(packed, *finish_bytes(op, layer.quantised, arena))
+    bias = unread = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
-        return pack_raw(op.weight, in_file, element, block, arena), bias, bias, bias
+        packed = pack_raw(op.weight, in_file, element, block, arena)
+        return ConvWeights(packed, bias=bias, dequant=unread, out_scale=unread)
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
     source = pack_conv(op.weight, GROUP_ALIGNMENT, arena)
     columns = Element.F32.padded(outputs)
     strides = (1, columns, columns * Element.F32.padded(channels))
-    known = scales.Rows(source, outputs, channels, TAPS, *strides)
+    known = scales.WeightRows(source, outputs, channels, TAPS, *strides)
     row_scales = scales.scale_rows(
         known,
         stored,
@@ -184,18 +182,18 @@ def weights(layer: Layer, arena: WeightArena) -> Constants:
         folds=True,
         correction=1 + TRUNCATION[promote_taps(element.padded(channels))],
     )
-    rows = Rows(outputs, channels, TAPS, strides)
+    rows = RawWeights(outputs, channels, TAPS, strides)
     packed = pack_pairs(source, rows, block, row_scales.scale, layer.x_scaling, arena)
-    return packed, bias, row_scales.dequant, layer.y_scaling.scale
+    return ConvWeights(packed, bias=bias, dequant=row_scales.dequant, out_scale=layer.y_scaling.scale)
 
 
-def workspace_nbytes(layer: Layer) -> int:
+def workspace_nbytes(layer: Layer[Conv]) -> int:
     """Room for the shares of split sums."""
     cut = choose(problem_of(layer), layer.facts)
     return cut.tile.workspace_nbytes(cut.problem) if isinstance(cut.tile, SmallTile) else 0
 
 
-def counters(layer: Layer) -> int:
+def counters(layer: Layer[Conv]) -> int:
     """A word for each tile whose sum is split through the workspace."""
     cut = choose(problem_of(layer), layer.facts)
     if isinstance(cut.tile, LargeTile) or cut.tile.exchange != 2:
@@ -203,15 +201,14 @@ def counters(layer: Layer) -> int:
     return cut.tile.blocks(cut.problem) // cut.tile.splits
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Conv], x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> tuple[Step, ...]:
     """One launch."""
     cut = choose(problem_of(layer), layer.facts)
-    finish = Finish(*constants[1:])
     make = _large if isinstance(cut.tile, LargeTile) else _small
-    return (make(layer, cut, x, y, constants, finish, places),)
+    return (make(layer, cut, x, y, held, places),)
 
 
-def weight_map(problem: Problem, packed: Pointer, box_rows: int, units: int) -> TensorMap:
+def weight_map(problem: ConvProblem, packed: Pointer, box_rows: int, units: int) -> TensorMap:
     """Packed weights for the copy engine; a box has so many output channels of a channel block, and tap planes."""
     element, nbytes = problem.element, problem.block_nbytes
     block = nbytes // element.nbytes
@@ -221,23 +218,25 @@ def weight_map(problem: Problem, packed: Pointer, box_rows: int, units: int) -> 
     return TensorMap(packed, element, dimensions, strides, (block, box_rows, units))
 
 
-def _step(layer: Layer, cut: Cut, x: Value, y: Value, grid: int, threads: int, arguments: tuple[object, ...]) -> Step:
-    op: Conv = layer.op
+def _step(
+    layer: Layer[Conv], cut: Cut, x: Value, y: Value, grid: int, threads: int, arguments: tuple[Argument, ...]
+) -> Step:
+    op = layer.op
     return Step(
         kernel=cut.kernel,
         grid=Dim3(grid),
         block=Dim3(threads),
-        arguments=arguments,  # type: ignore[arg-type]
+        arguments=arguments,
         shared=cut.shared,
         flop=flop(op, x.shape),
         nbytes=x.nbytes + y.nbytes + x.element.nbytes * x.element.planes * op.weight.size,
         names=op.names,
         label=label(op),
-        early=cut.early,
+        programmatic=cut.programmatic,
     )
 
 
-def _large(layer: Layer, cut: Cut, x: Value, y: Value, constants: Constants, finish: Finish, places: Places) -> Step:
+def _large(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> Step:
     tile, problem = cut.tile, cut.problem
     assert isinstance(tile, LargeTile)
     channels, across, down = tile.tiles(problem)
@@ -246,29 +245,30 @@ def _large(layer: Layer, cut: Cut, x: Value, y: Value, constants: Constants, fin
     stored = tile.width, tile.rows
     if problem.pool:
         stored = (problem.width // 2, tile.rows) if tile.flat_pitch else (tile.width // 2, tile.rows // 2)
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         feature_map(x, (block, *tile.halo, 1)),
-        weight_map(problem, constants[0], tile.out_channels, tile.taps(problem)),
+        weight_map(problem, held.weight, tile.out_channels, tile.taps(problem)),
         feature_map(y, (TILE_CHANNELS, *stored, 1)),
-        *(*finish.arguments, places.maxima, places.control.error),
+        *(held.bias, held.dequant, held.out_scale, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down, total),
         *scalars(problem.height, problem.width, 1, int(layer.op.relu)),
     )
     return _step(layer, cut, x, y, min(total, cut.multiprocessors), 384, arguments)
 
 
-def _small(layer: Layer, cut: Cut, x: Value, y: Value, constants: Constants, finish: Finish, places: Places) -> Step:
+def _small(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> Step:
     tile, problem = cut.tile, cut.problem
     assert isinstance(tile, SmallTile)
     channels, across, down = tile.tiles(problem)
     block = problem.block_nbytes // problem.element.nbytes
     rows = tile.store_rows(problem.pool)
     stored = (COLUMN // 2, rows // 2) if problem.pool else (COLUMN, rows)
-    arguments = (
+    arguments: tuple[Argument, ...] = (
         feature_map(x, (block, COLUMN + 2, tile.rows + 2, 1)),
-        weight_map(problem, constants[0], TILE_CHANNELS, tile.taps * problem.element.planes),
+        weight_map(problem, held.weight, TILE_CHANNELS, tile.taps * problem.element.planes),
         feature_map(y, (TILE_CHANNELS, *stored, 1)),
-        *(*finish.arguments, places.workspace, places.counters, places.maxima, places.control.error),
+        *(held.bias, held.dequant, held.out_scale),
+        *(places.workspace, places.counters, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down),
         *scalars(problem.height, problem.width, 1, int(layer.op.relu)),
     )

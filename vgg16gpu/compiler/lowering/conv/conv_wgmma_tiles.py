@@ -7,10 +7,10 @@ from typing import Final, TypeAlias
 
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import ceil_div
+from vgg16gpu.compiler.lowering.conv.common import TAPS
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, block_nbytes
 from vgg16gpu.program.values import Element
 
-TAPS: Final = 9
 COLUMN: Final = 8  # pixels that a product takes in a row
 MAX_SHARED: Final = 227 << 10
 LARGE_ROWS: Final = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32)
@@ -29,7 +29,7 @@ EXCHANGE_CYCLES: Final = (0, 2400, 4200)
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConvProblem:
     """A convolution as the kernels see it."""
 
     batch: int
@@ -118,7 +118,7 @@ class LargeTile:
         read = (self.block_rows - self.rows) * width + self.pixels + 2 * width + 2
         return width, ceil_div(read, width)
 
-    def shared(self, problem: Problem, weight_stages: int) -> int:
+    def shared(self, problem: ConvProblem, weight_stages: int) -> int:
         """Bytes of shared memory."""
         columns, rows = self.halo
         halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
@@ -128,21 +128,21 @@ class LargeTile:
             staging += self.rows * (problem.width // 2) * TILE_CHANNELS * problem.element.nbytes
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
 
-    def taps(self, problem: Problem) -> int:
+    def taps(self, problem: ConvProblem) -> int:
         """Tap planes of a weight stage: copies below 16 KB would come too slowly."""
         return 3 if problem.block_nbytes < 128 else 1
 
-    def weight_stages(self, problem: Problem) -> int:
+    def weight_stages(self, problem: ConvProblem) -> int:
         """As many as fit, up to 8; less than 4 would not cover the way from memory."""
         return max((n for n in range(4, 9) if self.shared(problem, n) <= MAX_SHARED), default=0)
 
-    def tiles(self, problem: Problem) -> tuple[int, int, int]:
+    def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
         height, width = problem.rows_and_columns
         across = 1 if self.flat_pitch else ceil_div(width, COLUMN)
         return problem.out_channels // self.out_channels, across, ceil_div(height, self.block_rows)
 
-    def fits(self, problem: Problem, _: int) -> bool:
+    def fits(self, problem: ConvProblem, _: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         if self.halo_stages != 2 or (self.rows not in LARGE_ROWS if not self.flat_pitch else self.rows < 1):
             return False
@@ -152,7 +152,7 @@ class LargeTile:
         whole = problem.out_channels % self.out_channels == 0
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
 
-    def cycles(self, problem: Problem, multiprocessors: int) -> float:
+    def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:
         """Estimated time of the launch."""
         channels, across, down = self.tiles(problem)
         tiles = channels * across * down * problem.batch
@@ -174,7 +174,7 @@ class SmallTile:
     halo_stages: int = 2
     taps: int = 3  # of a weight stage
 
-    def shared(self, problem: Problem, weight_stages: int) -> int:
+    def shared(self, problem: ConvProblem, weight_stages: int) -> int:
         """Bytes of shared memory."""
         element = problem.element
         halo = element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
@@ -194,24 +194,24 @@ class SmallTile:
         rows = self.slice_rows(pool)
         return rows if self.rows % rows == 0 else 2 if pool else 1
 
-    def weight_stages(self, problem: Problem) -> int:
+    def weight_stages(self, problem: ConvProblem) -> int:
         """As many as are needed and fit with `blocks_per_sm` blocks on a multiprocessor; 0 if fewer than two fit."""
         share = (228 << 10) // self.blocks_per_sm - 1024
         needed = ceil_div(problem.channel_blocks, self.splits) * TAPS // self.taps
         fitting = [n for n in range(2, 17) if self.shared(problem, n) <= min(share, MAX_SHARED)]
         return min(max(fitting, default=0), max(2, needed))
 
-    def tiles(self, problem: Problem) -> tuple[int, int, int]:
+    def tiles(self, problem: ConvProblem) -> tuple[int, int, int]:
         """(along the channels, along x, along y)."""
         height, width = problem.rows_and_columns
         return problem.out_channels // TILE_CHANNELS, ceil_div(width, COLUMN), ceil_div(height, self.rows)
 
-    def blocks(self, problem: Problem) -> int:
+    def blocks(self, problem: ConvProblem) -> int:
         """Size of the grid."""
         channels, across, down = self.tiles(problem)
         return channels * across * down * problem.batch * self.splits
 
-    def workspace_nbytes(self, problem: Problem) -> int:
+    def workspace_nbytes(self, problem: ConvProblem) -> int:
         """Room for the shares of split sums."""
         if self.exchange != 2:
             return 0
@@ -222,7 +222,7 @@ class SmallTile:
         """Taps that a weight stage may hold."""
         return (1, 3) if element is Element.F16_PAIR else (3, 9)
 
-    def fits(self, problem: Problem, multiprocessors: int) -> bool:
+    def fits(self, problem: ConvProblem, multiprocessors: int) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         known = self.rows in SMALL_ROWS and (self.splits, self.exchange) in EXCHANGES
         known &= self.blocks_per_sm in (1, 2, 3) and self.halo_stages in (1, 2)
@@ -237,7 +237,7 @@ class SmallTile:
         halos = self.halo_stages > 1 or one_share or problem.element is Element.F16_PAIR
         return deep and resident and halos and self.weight_stages(problem) > 0
 
-    def cycles(self, problem: Problem, multiprocessors: int) -> float:
+    def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:
         """Estimated time of the launch."""
         taps = TAPS * ceil_div(problem.channel_blocks, self.splits)
         one = taps * problem.tap_cycles(COLUMN * self.rows, TILE_CHANNELS, 1 / self.taps)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering import tile_choice
-from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, Held, Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.layout.pack import Weights, gemm_input, pack_gemm
-from vgg16gpu.compiler.lowering.tile_choice import EARLY_BATCH, Choice
+from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import computes, finish_bytes, is_wide, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts
-from vgg16gpu.program.launches import Dim3, Kernel, Step, TensorMap
+from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step, TensorMap
 from vgg16gpu.program.values import Element, Pointer, Value
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
@@ -31,9 +31,6 @@ BOX_NBYTES = 128
 SHARED_NBYTES = 220 << 10
 MAX_STAGES = 12
 MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its registers
-
-
-Held = TypeVar("Held")  # a Pointer; where numbers are made for it, an array
 
 
 class FcWeights(NamedTuple, Generic[Held]):
@@ -52,7 +49,7 @@ class FcWeights(NamedTuple, Generic[Held]):
 
 
 @dataclass(frozen=True)
-class Problem:
+class FcProblem:
     """A fully connected layer as the kernels see it."""
 
     batch: int
@@ -84,7 +81,7 @@ class GemvTile:
     unroll: int
     split: int
 
-    def fits(self, problem: Problem) -> bool:
+    def fits(self, problem: FcProblem) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         known = self.rows in (1, 2, 4, 8) and self.unroll in (1, 2, 4) and self.split in (1, 2, 4, 8)
         return known and problem.batch == 1 and self.outputs <= 32 and self.rows * self.unroll <= MAX_LOADS
@@ -103,23 +100,23 @@ class GemmTile:
     depth: int  # products of a stage
     splits: int
 
-    def stage_nbytes(self, problem: Problem) -> int:
+    def stage_nbytes(self, problem: FcProblem) -> int:
         """Bytes of a stage."""
         x = problem.element
         return self.depth * (TILE_OUT * problem.stored.nbytes + self.images * x.planes * x.nbytes)
 
-    def stages(self, problem: Problem) -> int:
+    def stages(self, problem: FcProblem) -> int:
         """As many as fit."""
         return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
 
-    def fits(self, problem: Problem) -> bool:
+    def fits(self, problem: FcProblem) -> bool:
         """Whether the kernel can be built and launched with these macros for this problem."""
         known = self.images in TILES_N and self.depth in depths(problem.element)
         known &= self.images <= tile_n(problem.batch)
         whole = problem.least_splits <= self.splits <= min(MAX_SPLITS, ceil_div(problem.length, self.depth))
         return known and whole and problem.batch > 1 and self.stages(problem) >= 2
 
-    def tiles(self, problem: Problem) -> tuple[int, int]:
+    def tiles(self, problem: FcProblem) -> tuple[int, int]:
         """(along the images, along the outputs)."""
         return ceil_div(problem.batch, self.images), ceil_div(problem.outputs, TILE_OUT)
 
@@ -133,7 +130,7 @@ def depths(element: Element) -> tuple[int, ...]:
     return {Element.F16_PAIR: (64,), Element.U8: (128, 256), Element.S8: (128, 256)}.get(element, (64, 128))
 
 
-def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
+def candidates(problem: FcProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one without measurements first."""
     known: list[Tile] = [
         GemvTile(rows, unroll, split) for rows in (1, 2, 4, 8) for unroll in (1, 2, 4) for split in (1, 2, 4, 8)
@@ -142,18 +139,18 @@ def candidates(problem: Problem, multiprocessors: int) -> tuple[Choice[Tile], ..
         known += [GemmTile(images, depth, splits) for images in TILES_N for splits in range(1, MAX_SPLITS + 1)]
     best = _usual(problem, multiprocessors)
     tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
-    return tuple(Choice(tile, early=problem.batch <= EARLY_BATCH) for tile in tiles)
+    return tuple(Choice(tile, programmatic=problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
-def choose(problem: Problem, facts: DeviceFacts) -> Choice[Tile]:
+def choose(problem: FcProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
-        return Choice(_usual(problem, facts.multiprocessors), problem.batch <= EARLY_BATCH)
+        return Choice(_usual(problem, facts.multiprocessors), problem.batch <= PROGRAMMATIC_BATCH)
     return choice
 
 
-def _usual(problem: Problem, multiprocessors: int) -> Tile:
+def _usual(problem: FcProblem, multiprocessors: int) -> Tile:
     """gemm_wgmma: as many parts as keep every multiprocessor busy once, but no longer sums."""
     if problem.batch == 1:
         return gemv_tile(problem)
@@ -163,19 +160,19 @@ def _usual(problem: Problem, multiprocessors: int) -> Tile:
     return GemmTile(images, depth, max(1, busy, problem.least_splits))
 
 
-def problem_of(layer: Layer) -> Problem:
+def problem_of(layer: Layer[Gemm]) -> FcProblem:
     """The product of a layer."""
     element = x_element(layer)
     channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)
-    return Problem(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
+    return FcProblem(layer.x_shape[0], layer.op.weight.shape[0], pixels * element.padded(channels), element)
 
 
-def supports(layer: Layer) -> bool:
+def supports(layer: Layer[Gemm]) -> bool:
     """Fully connected layers of more than a few features and outputs."""
     return computes(layer) and is_wide(layer, gemm_input(layer.x_shape, layer.op.flattens)[0])
 
 
-def takes(layer: Layer) -> tuple[Element, ...]:
+def takes(layer: Layer[Gemm]) -> tuple[Element, ...]:
     """One image may also come as float32 where the weights are float32."""
     element = x_element(layer)
     channels, _ = gemm_input(layer.x_shape, layer.op.flattens)
@@ -184,14 +181,14 @@ def takes(layer: Layer) -> tuple[Element, ...]:
     return (element, Element.F32) if plain else (element,)
 
 
-def gives(layer: Layer, wanted: tuple[Element, ...]) -> Element:
+def gives(layer: Layer[Gemm], wanted: tuple[Element, ...]) -> Element:
     """float32 where the reader takes it, as the last layer's does."""
     return Element.F32 if Element.F32 in wanted else y_element(layer)
 
 
-def weights(layer: Layer, arena: WeightArena) -> FcWeights[Pointer]:
+def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
     """Packed weights and the vectors that go with them."""
-    op: Gemm = layer.op
+    op = layer.op
     element = x_element(layer)
     outputs = op.weight.shape[0]
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
@@ -202,19 +199,43 @@ def weights(layer: Layer, arena: WeightArena) -> FcWeights[Pointer]:
     weight = pack_gemm(raw, channels, pixels, arena, stored, element.channel_alignment)
     if layer.quantised is not None:
         finish = finish_bytes(op, layer.quantised, arena)
-        dequant = unread = finish.dequant
-        return FcWeights(weight, finish.bias, dequant, unread, dequant, finish.out_scale, unread)
+        unread = finish.dequant
+        return FcWeights(
+            weight,
+            bias=finish.bias,
+            dequant=finish.dequant,
+            pairs_dequant=unread,
+            plain_dequant=finish.dequant,
+            out_scale=finish.out_scale,
+            row_scale=unread,
+        )
     bias = arena.add_channels(op.bias, outputs, element)
-    ones = arena.add_channels(np.ones(outputs, np.float32), outputs, element)
+    ones = unread = arena.add_channels(np.ones(outputs, np.float32), outputs, element)
     if element is not Element.F16_PAIR:
-        return FcWeights(weight, bias, ones, ones, ones, ones, ones)
+        return FcWeights(
+            weight,
+            bias=bias,
+            dequant=ones,
+            pairs_dequant=unread,
+            plain_dequant=ones,
+            out_scale=unread,
+            row_scale=unread,
+        )
     assert layer.x_scaling is not None  # pairs have scales
     assert layer.y_scaling is not None
     length = pixels * element.padded(channels)
-    rows = scales.Rows(weight, outputs, length, 1, length, 1, 0)
+    rows = scales.WeightRows(weight, outputs, length, 1, length, 1, 0)
     padded = element.padded(outputs)
     made = scales.scale_rows(rows, padded, layer.x_scaling, layer.y_scaling.level, arena, folds=False)
-    return FcWeights(weight, bias, made.dequant, made.plain, ones, layer.y_scaling.scale, made.scale)
+    return FcWeights(
+        weight,
+        bias=bias,
+        dequant=made.dequant,
+        pairs_dequant=made.plain,
+        plain_dequant=ones,
+        out_scale=layer.y_scaling.scale,
+        row_scale=made.scale,
+    )
 
 
 def tile_n(batch: int) -> int:
@@ -222,7 +243,7 @@ def tile_n(batch: int) -> int:
     return next((tile for tile in TILES_N if batch <= tile), TILES_N[-1])
 
 
-def workspace_nbytes(layer: Layer) -> int:
+def workspace_nbytes(layer: Layer[Gemm]) -> int:
     """Room for the parts of split sums."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
@@ -231,28 +252,27 @@ def workspace_nbytes(layer: Layer) -> int:
     return 4 * math.prod(tile.tiles(problem)) * tile.splits * TILE_OUT * tile.images
 
 
-def counters(layer: Layer) -> int:
+def counters(layer: Layer[Gemm]) -> int:
     """Two words for each tile of gemm_wgmma."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
     return 0 if isinstance(tile, GemvTile) else 2 * math.prod(tile.tiles(problem))
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Gemm], x: Value, y: Value, held: FcWeights[Pointer], places: Places) -> tuple[Step, ...]:
     """One launch."""
     problem = problem_of(layer)
     choice = choose(problem, layer.facts)
     if isinstance(choice.tile, GemvTile):
-        step = _gemv(layer, problem, choice.tile, x, y, constants, places)
+        step = _gemv(layer, problem, choice.tile, x, y, held, places)
     else:
-        step = _gemm(layer, problem, choice.tile, x, y, constants, places)
-    return (replace(step, early=choice.early),)
+        step = _gemm(layer, problem, choice.tile, x, y, held, places)
+    return (replace(step, programmatic=choice.programmatic),)
 
 
 def _gemv(
-    layer: Layer, problem: Problem, tile: GemvTile, x: Value, y: Value, constants: Constants, places: Places
+    layer: Layer[Gemm], problem: FcProblem, tile: GemvTile, x: Value, y: Value, held: FcWeights[Pointer], places: Places
 ) -> Step:
-    held = FcWeights(*constants)
     dequant = held.pairs_dequant if x.element is Element.F16_PAIR else held.plain_dequant
     macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
@@ -271,7 +291,7 @@ def _gemv(
     )
 
 
-def gemv_tile(problem: Problem) -> GemvTile:
+def gemv_tile(problem: FcProblem) -> GemvTile:
     """The tile with the most bandwidth on an H200 for weights of that size."""
     large = problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES
     if problem.stored is Element.F32:
@@ -286,9 +306,8 @@ SMALL_OUTPUTS = 2048
 
 
 def _gemm(
-    layer: Layer, problem: Problem, tile: GemmTile, x: Value, y: Value, constants: Constants, places: Places
+    layer: Layer[Gemm], problem: FcProblem, tile: GemmTile, x: Value, y: Value, held: FcWeights[Pointer], places: Places
 ) -> Step:
-    held = FcWeights(*constants)
     batch, length, stored, stages = problem.batch, problem.length, problem.stored, tile.stages(problem)
     macros = {"WEIGHT": stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"TILE_N": tile.images, "TILE_K": tile.depth, "STAGES": stages}
@@ -311,7 +330,8 @@ def _gemm(
             *(weight_map, input_map, _output_map(y, tile.images)),
             *(y.pointer, held.bias, held.dequant, held.out_scale, held.row_scale),
             *(places.workspace, places.counters, places.maxima),
-            *(places.control.error, *scalars(layer.number, batch, length, y.pitch, 1, int(layer.op.relu))),
+            places.control.error,
+            *scalars(layer.number, batch, length, y.pitch, 1, int(layer.op.relu)),
         ),
         1024 + stages * tile.stage_nbytes(problem),
         x,
@@ -337,22 +357,22 @@ def _stored(element: Element) -> Element:
 
 
 def _step(
-    layer: Layer,
+    layer: Layer[Gemm],
     kernel: Kernel,
     grid: Dim3,
     threads: int,
-    arguments: tuple[object, ...],
+    arguments: tuple[Argument, ...],
     shared: int,
     x: Value,
     y: Value,
 ) -> Step:
-    op: Gemm = layer.op
+    op = layer.op
     batch, outputs = x.shape[0], op.weight.shape[0]
     return Step(
         kernel=kernel,
         grid=grid,
         block=Dim3(threads),
-        arguments=arguments,  # type: ignore[arg-type]
+        arguments=arguments,
         shared=shared,
         flop=2 * batch * op.weight.size,
         nbytes=x.nbytes + y.nbytes + _stored(x.element).nbytes * op.weight.size + 4 * outputs,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import Gemm
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, scalars
-from vgg16gpu.compiler.lowering.conv.conv_mma import finish_vectors, gives, supports, x_element
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, scalars
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
+from vgg16gpu.compiler.lowering.mma import MmaWeights, gives, supports, with_finish, x_element
 from vgg16gpu.compiler.lowering.mma_geometry import (
     CPU_GEMM_TILE,
     FINISH_THREADS,
@@ -25,25 +25,25 @@ from vgg16gpu.program.values import Element, Value
 VARIANTS = GEMM_VARIANTS  # tools/ptxas.py
 
 
-def weights(layer: Layer, arena: WeightArena) -> Constants:
-    """Weights as (OUT, stored features of x) of the element; dequant, bias and output scale."""
-    op: Gemm = layer.op
+def weights(layer: Layer[Gemm], arena: WeightArena) -> MmaWeights:
+    """Weights as (OUT, stored features of x) of the element, and the vectors that go with them."""
+    op = layer.op
     element = x_element(layer)
     raw = op.weight if layer.quantised is None else layer.quantised.weight
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
     stored = Element.S8 if layer.quantised is not None else element
-    return pack_gemm(raw, channels, pixels, arena, stored, element.padded(channels)), *finish_vectors(layer, arena)
+    packed = pack_gemm(raw, channels, pixels, arena, stored, element.padded(channels))
+    return with_finish(packed, layer, arena)
 
 
-def workspace_nbytes(layer: Layer) -> int:
+def workspace_nbytes(layer: Layer[Gemm]) -> int:
     """Room for the parts of the sums."""
     return gemm_workspace_nbytes(layer.x_shape[0], layer.op.weight.shape[0], _row_nbytes(layer))
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Gemm], x: Value, y: Value, held: MmaWeights, places: Places) -> tuple[Step, ...]:
     """Two launches: the parts of the sums, and what finishes them."""
-    op: Gemm = layer.op
-    weight, *finish = constants
+    op = layer.op
     batch, outputs, length = x.shape[0], op.weight.shape[0], math.prod(x.stored_shape[1:])
     tile = _tile(layer)
     main, last = tile.gemm_kernels(x.element, y.element)
@@ -54,7 +54,7 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
             kernel=main,
             grid=gemm_grid(tile, batch, outputs, length * x.element.nbytes),
             block=Dim3(tile.threads),
-            arguments=(places.workspace, x.pointer, weight, *scalars(batch, outputs, length, part_nbytes)),
+            arguments=(places.workspace, x.pointer, held.weight, *scalars(batch, outputs, length, part_nbytes)),
             shared=tile.shared,
             flop=2 * batch * op.weight.size,
             nbytes=x.nbytes + x.element.nbytes * op.weight.size,
@@ -66,7 +66,7 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
             grid=finish_grid(batch, y.pitch),
             block=Dim3(FINISH_THREADS),
             arguments=(
-                *(y.pointer, places.maxima, places.workspace, *finish),
+                *(y.pointer, places.maxima, places.workspace, held.dequant, held.bias, held.out_scale),
                 *scalars(batch, outputs, y.pitch, parts, int(op.relu), 1),
             ),
             nbytes=y.nbytes,
@@ -76,13 +76,13 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     )
 
 
-def _tile(layer: Layer) -> MmaTile:
+def _tile(layer: Layer[Gemm]) -> MmaTile:
     if layer.facts.kind == "cpu":
         return CPU_GEMM_TILE
     return choose_gemm_tile(layer.x_shape[0], layer.facts.shared_nbytes)
 
 
-def _row_nbytes(layer: Layer) -> int:
+def _row_nbytes(layer: Layer[Gemm]) -> int:
     """Bytes of the stored features of an image."""
     element = x_element(layer)
     channels, pixels = gemm_input(layer.x_shape, layer.op.flattens)

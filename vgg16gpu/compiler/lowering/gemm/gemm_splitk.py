@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vgg16gpu.compiler.graph.ops import Gemm
-from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, Places, PlainWeights, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.layout.pack import gemm_input, pack_gemm
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Value, padded_channels
@@ -28,18 +28,19 @@ def choose_tile(batch: int) -> tuple[int, int, int]:
     return next((tile for tile in TILES if batch <= tile[1]), TILES[-1])
 
 
-def weights(layer: Layer, arena: WeightArena) -> Constants:
+def weights(layer: Layer[Gemm], arena: WeightArena) -> PlainWeights:
     """Weights as (OUT, stored features of x), bias as (padded OUT,)."""
-    op: Gemm = layer.op
+    op = layer.op
     channels, pixels = gemm_input(layer.x_shape, op.flattens)
-    return pack_gemm(op.weight, channels, pixels, arena), arena.add_channels(op.bias, op.weight.shape[0])
+    packed = pack_gemm(op.weight, channels, pixels, arena)
+    return PlainWeights(packed, arena.add_channels(op.bias, op.weight.shape[0]))
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
     del places
-    op: Gemm = layer.op
-    weight, bias = constants
+    op = layer.op
+    weight, bias = held
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)
     tile = choose_tile(batch)

@@ -20,7 +20,17 @@ from vgg16gpu.compiler.graph.ops import (
     Relu,
     Shape,
 )
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
+from vgg16gpu.compiler.lowering.base import (
+    Layer,
+    Lowering,
+    MultiLowering,
+    NoWeights,
+    Places,
+    WeightArena,
+    linear,
+    no_weights,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.strided import View, room, view
 from vgg16gpu.program.launches import Kernel, Scalar, Step
 from vgg16gpu.program.values import Pointer, Value
@@ -78,33 +88,36 @@ def relu_step(x: Value, y: Value, names: tuple[str, ...]) -> Step:
     return elementwise_step("add", [view(x)], y, names=names, label="relu", relu=True)
 
 
-def relu_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def relu_steps(layer: Layer[Relu], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
+    del held, places
     return (relu_step(x, y, layer.op.names),)
 
 
-def batch_norm_weights(layer: Layer, arena: WeightArena) -> Constants:
+def batch_norm_weights(layer: Layer[BatchNorm], arena: WeightArena) -> tuple[Pointer, Pointer]:
     """Per channel scale / sqrt(variance + epsilon), and the shift that goes with it."""
-    op: BatchNorm = layer.op
+    op = layer.op
     scale = op.scale.astype(np.float64) / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
     shift = op.shift - op.mean * scale
-    return tuple(arena.add_channels(vector.astype(np.float32), vector.size) for vector in (scale, shift))
+    stored = arena.add_channels(scale.astype(np.float32), scale.size)
+    return stored, arena.add_channels(shift.astype(np.float32), shift.size)
 
 
-def batch_norm_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def batch_norm_steps(
+    layer: Layer[BatchNorm], x: Value, y: Value, held: tuple[Pointer, Pointer], places: Places
+) -> tuple[Step, ...]:
     """One launch."""
     del places
-    parameters = [_per_channel(pointer, x.shape) for pointer in constants]
+    parameters = [_per_channel(pointer, x.shape) for pointer in held]
     operands = [view(x), *parameters]
     return (elementwise_step("scale_shift", operands, y, names=layer.op.names, label="batch norm"),)
 
 
 def elementwise_steps(
-    layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places
+    layer: Layer[Elementwise], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
 ) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
+    del held, places
     function, numbers = _function(layer.op)
     return (_step(layer.op, function, [view(value) for value in x], y, numbers),)
 
@@ -124,11 +137,11 @@ def _function(op: Op) -> tuple[str, tuple[float, ...]]:
 
 
 def general_batch_norm_steps(
-    layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places
+    layer: Layer[GeneralBatchNorm], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
 ) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: GeneralBatchNorm = layer.op
+    del held, places
+    op = layer.op
     parameters = [_per_channel(value.pointer, x[0].shape) for value in x[1:]]
     return (_step(op, "batch_norm", [view(x[0]), *parameters], y, (op.epsilon,)),)
 
@@ -156,8 +169,11 @@ def _lies_in_vectors(strides: Sequence[int]) -> bool:
 
 
 LOWERINGS = (
-    Lowering(Relu, relu_steps, free=True),
-    Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, free=True),
-    *(Lowering(kind, elementwise_steps, free=True) for kind in (Arithmetic, LeakyRelu, Clip, FakeQuantize)),
-    Lowering(GeneralBatchNorm, general_batch_norm_steps, free=True),
+    Lowering(Relu, relu_steps, no_weights, any_layout=True),
+    Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, any_layout=True),
+    *(
+        MultiLowering(kind, elementwise_steps, no_weights, any_layout=True)
+        for kind in (Arithmetic, LeakyRelu, Clip, FakeQuantize)
+    ),
+    MultiLowering(GeneralBatchNorm, general_batch_norm_steps, no_weights, any_layout=True),
 )

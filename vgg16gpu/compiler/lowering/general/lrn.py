@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import LocalResponseNorm
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, NoWeights, Places, linear, no_weights, scalars
 from vgg16gpu.program.launches import Kernel, Scalar, Step
 from vgg16gpu.program.values import Value
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[LocalResponseNorm], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: LocalResponseNorm = layer.op
+    del held, places
+    op = layer.op
     count = math.prod(y.stored_shape)
     grid, block = linear(count)
     numbers = (Scalar(number, "f") for number in (op.alpha, op.beta, op.bias))
@@ -31,4 +31,4 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     )
 
 
-LOWERING = Lowering(LocalResponseNorm, steps)
+LOWERING = Lowering(LocalResponseNorm, steps, no_weights)

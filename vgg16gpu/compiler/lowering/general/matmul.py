@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vgg16gpu.compiler.graph.ops import MatMul, Shape
-from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import (
+    BLOCK,
+    Layer,
+    MultiLowering,
+    NoWeights,
+    Places,
+    ceil_div,
+    no_weights,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.strided import View, view
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
 from vgg16gpu.program.values import Layout, Value
@@ -34,10 +43,10 @@ class Product:
         return Walk(tuple((fill,) * (Walk.RANK - len(row[:-2])) + row[:-2] for row, fill in rows))
 
 
-def steps(layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[MatMul], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: MatMul = layer.op
+    del held, places
+    op = layer.op
     made = product(op, x, y)
     a, b, c, out = made.a, made.b, made.c, made.out
     (m, k), n = a.shape[-2:], b.shape[-1]
@@ -99,4 +108,4 @@ def _swapped(matrix: View) -> View:
     return matrix.permuted((*range(rank - 2), rank - 1, rank - 2))
 
 
-LOWERING = Lowering(MatMul, steps, free=True)
+LOWERING = MultiLowering(MatMul, steps, no_weights, any_layout=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import GlobalPool, Pool
-from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, linear, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, linear, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Value
 
@@ -13,10 +13,10 @@ SOURCE = "pool.cu"
 VARIANTS = ((("AVERAGE", 0),), (("AVERAGE", 1),))  # tools/ptxas.py
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: Pool = layer.op
+    del held, places
+    op = layer.op
     batch, rows, columns, pitch = y.stored_shape
     _, channels, height, width = x.shape
     window, pads = op.window, op.window.padding(height, width)
@@ -39,10 +39,10 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     )
 
 
-def global_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def global_steps(layer: Layer[GlobalPool], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: GlobalPool = layer.op
+    del held, places
+    op = layer.op
     batch, height, width, pitch = x.stored_shape
     return (
         Step(
@@ -62,4 +62,4 @@ def _kernel(name: str, op: Pool | GlobalPool) -> Kernel:
     return Kernel(SOURCE, name, (("AVERAGE", int(op.kind == "average")),))
 
 
-LOWERINGS = (Lowering(Pool, steps), Lowering(GlobalPool, global_steps))
+LOWERINGS = (Lowering(Pool, steps, no_weights), Lowering(GlobalPool, global_steps, no_weights))

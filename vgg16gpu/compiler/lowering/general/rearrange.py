@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Concat, Gather, Pad, Reshape, Slice, Transpose
-from vgg16gpu.compiler.lowering.base import Constants, Layer, Lowering, Places, WeightArena, linear, scalars
+from vgg16gpu.compiler.lowering.base import (
+    Layer,
+    Lowering,
+    MultiLowering,
+    NoWeights,
+    Places,
+    WeightArena,
+    linear,
+    no_weights,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.strided import Room, View, plain_strides, room, view
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.launches import Argument, Kernel, Scalar, Step, Walk
@@ -50,35 +60,35 @@ def whole(y: Value) -> Part:
     return Part(y.pointer, room(y))
 
 
-def transpose_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def transpose_steps(layer: Layer[Transpose], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: Transpose = layer.op
+    del held, places
+    op = layer.op
     return (copy_step(view(x).permuted(op.permutation), whole(y), names=op.names, label="transpose"),)
 
 
-def slice_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def slice_steps(layer: Layer[Slice], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: Slice = layer.op
+    del held, places
+    op = layer.op
     steps = tuple(step if size > 1 else 1 for step, size in zip(op.steps, y.shape, strict=True))  # 2^40, say, to one
     return (copy_step(view(x), whole(y), names=op.names, label="slice", starts=op.starts, steps=steps),)
 
 
-def pad_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def pad_steps(layer: Layer[Pad], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
-    op: Pad = layer.op
+    del held, places
+    op = layer.op
     starts = tuple(-before for before in op.before)
     return (copy_step(view(x), whole(y), names=op.names, label="pad", starts=starts, fill=op.value),)
 
 
 def concat_steps(
-    layer: Layer, x: tuple[Value, ...], y: Value, constants: Constants, places: Places
+    layer: Layer[Concat], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
 ) -> tuple[Step, ...]:
     """One launch for each operand; the last one also writes y's padding where that lies behind it."""
-    del constants, places
-    op: Concat = layer.op
+    del held, places
+    op = layer.op
     made, begin = [], 0
     for number, operand in enumerate(x, start=1):
         target = _part(y, op.axis, begin, operand.shape[op.axis], is_last=number == len(x))
@@ -88,9 +98,9 @@ def concat_steps(
     return tuple(made)
 
 
-def reshape_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def reshape_steps(layer: Layer[Reshape], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
+    del held, places
     source, target = view(x), whole(y)
     missing = Walk.RANK - len(source.shape)
     rows = target.room.walk(plain_strides(y.shape)).rows
@@ -98,16 +108,16 @@ def reshape_steps(layer: Layer, x: Value, y: Value, constants: Constants, places
     return (_step("reshape_f32", target, (source.pointer, walk), layer.op.names, "reshape"),)
 
 
-def gather_weights(layer: Layer, arena: WeightArena) -> Constants:
+def gather_weights(layer: Layer[Gather], arena: WeightArena) -> tuple[Pointer]:
     """The indices."""
-    op: Gather = layer.op
+    op = layer.op
     return (arena.add(np.ascontiguousarray(op.indices, np.int32)),)
 
 
-def gather_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def gather_steps(layer: Layer[Gather], x: Value, y: Value, held: tuple[Pointer], places: Places) -> tuple[Step, ...]:
     """One launch. Raises ModelError for an index that x does not have."""
     del places
-    op: Gather = layer.op
+    op = layer.op
     if op.indices.size and op.indices.max() >= x.shape[op.axis]:
         raise ModelError(
             f"Gather '{op.y}': index {op.indices.max()} along dimension {op.axis} of {x.shape}; "
@@ -118,7 +128,7 @@ def gather_steps(layer: Layer, x: Value, y: Value, constants: Constants, places:
     rows = (*before, *(0,) * op.indices.ndim, *after)
     of_indices = ((0,) * len(before), plain_strides(op.indices.shape), (0,) * len(after))
     walk = target.room.walk(rows, sum(of_indices, ()))
-    arguments: tuple[Argument, ...] = (source.pointer, *constants, walk, *scalars(source.strides[op.axis]))
+    arguments: tuple[Argument, ...] = (source.pointer, *held, walk, *scalars(source.strides[op.axis]))
     return (_step("gather_f32", target, arguments, op.names, "gather"),)
 
 
@@ -148,10 +158,10 @@ def _step(kernel: str, target: Part, arguments: tuple[Argument, ...], names: tup
 
 
 LOWERINGS = (
-    Lowering(Transpose, transpose_steps, free=True),
-    Lowering(Slice, slice_steps, free=True),
-    Lowering(Pad, pad_steps, free=True),
-    Lowering(Concat, concat_steps, free=True),
-    Lowering(Reshape, reshape_steps, free=True),
-    Lowering(Gather, gather_steps, gather_weights, free=True),
+    Lowering(Transpose, transpose_steps, no_weights, any_layout=True),
+    Lowering(Slice, slice_steps, no_weights, any_layout=True),
+    Lowering(Pad, pad_steps, no_weights, any_layout=True),
+    MultiLowering(Concat, concat_steps, no_weights, any_layout=True),
+    Lowering(Reshape, reshape_steps, no_weights, any_layout=True),
+    Lowering(Gather, gather_steps, gather_weights, any_layout=True),
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Container
 
 from vgg16gpu.compiler.graph.ops import AxisSoftmax, Softmax
-from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, scalars
+from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, no_weights, scalars
 from vgg16gpu.compiler.lowering.strided import Room, room, view
 from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
 from vgg16gpu.program.values import Value
@@ -14,9 +14,9 @@ from vgg16gpu.program.values import Value
 SOURCE = "softmax.cu"
 
 
-def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def steps(layer: Layer[Softmax], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
+    del held, places
     batch, features = x.shape
     return (
         Step(
@@ -32,10 +32,10 @@ def steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places
     )
 
 
-def axis_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def axis_steps(layer: Layer[AxisSoftmax], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch, for values of any rank and layout."""
-    del constants, places
-    op: AxisSoftmax = layer.op
+    del held, places
+    op = layer.op
     inner = range(op.axis, op.last + 1)
     row = _part(room(y), inner)
     rows = _part(room(y), {*range(len(y.shape))} - {*inner})
@@ -64,4 +64,4 @@ def _part(whole: Room, dims: Container[int]) -> Room:
     return Room(*(tuple(field[place] for place in kept) for field in fields))
 
 
-LOWERINGS = (Lowering(Softmax, steps), Lowering(AxisSoftmax, axis_steps, free=True))
+LOWERINGS = (Lowering(Softmax, steps, no_weights), Lowering(AxisSoftmax, axis_steps, no_weights, any_layout=True))

@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.ops import Flatten, Identity, Shape
-from vgg16gpu.compiler.lowering.base import BLOCK, Constants, Layer, Lowering, Places, Source, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import (
+    BLOCK,
+    Layer,
+    Lowering,
+    NoWeights,
+    Places,
+    Source,
+    ceil_div,
+    no_weights,
+    scalars,
+)
 from vgg16gpu.compiler.lowering.layout import preprocess
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Layout, Pointer, Value
@@ -50,17 +60,17 @@ def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
     )
 
 
-def flatten_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def flatten_steps(layer: Layer[Flatten], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
-    del constants, places
+    del held, places
     return (from_nhwc(x, y, layer.op.names, "flatten"),)
 
 
-def identity_steps(layer: Layer, x: Value, y: Value, constants: Constants, places: Places) -> tuple[Step, ...]:
+def identity_steps(layer: Layer[Identity], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """One launch: a copy, left only where somebody asks for both names of a value."""
-    del constants, places
+    del held, places
     flat = Value(x.name, (1, math.prod(x.stored_shape)), Layout.PLAIN, x.pointer)
     return (from_nhwc(flat, Value(y.name, flat.shape, Layout.PLAIN, y.pointer), layer.op.names, "copy"),)
 
 
-LOWERINGS = (Lowering(Flatten, flatten_steps), Lowering(Identity, identity_steps))
+LOWERINGS = (Lowering(Flatten, flatten_steps, no_weights), Lowering(Identity, identity_steps, no_weights))

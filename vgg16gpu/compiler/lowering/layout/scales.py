@@ -16,7 +16,7 @@ MAX_CHUNKS = 256  # of pixels
 
 
 @dataclass(frozen=True)
-class Rows:
+class WeightRows:
     """The weights of an op as rows, one for each output: where element (row, c, tap) lies, in floats."""
 
     weight: Pointer
@@ -56,7 +56,7 @@ class RowScales:
 
 
 def scale_rows(
-    rows: Rows,
+    rows: WeightRows,
     stored: int,
     x: Scaling,
     level: Pointer,

@@ -31,7 +31,7 @@ def quantize_linear(node: Node) -> Op:
     zero = node.constant(2)
     kind = _checked(node, zero)
     integers = Integers(_scale(node), _zero(zero), kind)
-    node.scope.integers[node.y] = integers
+    node.result.integers = integers
     limits = np.iinfo(kind)
     low, high = float(limits.min - integers.zero), float(limits.max - integers.zero)
     return FakeQuantize(node.x, node.y, (node.y,), scale=integers.scale, low=low, high=high)
@@ -41,7 +41,7 @@ def dequantize_linear(node: Node) -> Op:
     """DequantizeLinear of what QuantizeLinear gives, with the same scale and zero point."""
     if node.is_unknown(0):
         raise UnknownShapeError
-    found = node.scope.integers.get(node.x)
+    found = node.first.integers
     if found is None:
         raise RefusalError(f"its operand '{node.x}' is float32", EXPORT_AGAIN)
     zero = node.constant(2)

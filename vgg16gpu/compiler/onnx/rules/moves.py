@@ -42,7 +42,7 @@ def _rows_of_images(node: Node, axis: int) -> Op:
     rows, features = _product(node.shape[1:axis]), _product(node.shape[axis:])
     if rows is None or node.shape[0] is not None:
         raise RefusalError(f"axis is {axis} of {_readable(node.shape)}", f"use axis 1, or {_FIXED_SIZES}")
-    node.scope.rows[node.y] = rows
+    node.result.rows = rows
     return Reshape(node.x, node.y, (node.y,), (0, rows, -1 if features is None else features))
 
 
@@ -52,7 +52,7 @@ def _joined(node: Node, target: list[int]) -> Op:
     kept, rest = target[:1] in ([-1], [OPEN_BATCH]), target[1:]
     if not kept or not rest or min(rest) < 1 or math.prod(rest) != features:
         raise RefusalError(
-            f"it turns {node.scope.rows[node.x]} rows for each image into {_readable(target)}, which is not one row",
+            f"it turns {node.first.rows} rows for each image into {_readable(target)}, which is not one row",
             _FIXED_SIZES,
         )
     return Reshape(node.x, node.y, (node.y,), (0, *rest))
@@ -73,7 +73,7 @@ def reshape(node: Node) -> Op:
     shape, allowzero = [int(dim) for dim in target], node.flag("allowzero")
     if node.is_unknown(0):
         return Reshape(node.x, node.y, (node.y,), tuple(shape))
-    if node.x in node.scope.rows:
+    if node.first.rows is not None:
         return _joined(node, shape)
     if _flattens(shape, node.shape, allowzero):
         return _rows(node)

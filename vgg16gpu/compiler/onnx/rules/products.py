@@ -77,7 +77,7 @@ def _product(node: Node, terms: _Terms) -> MatMul:
 
 def _has_rows(node: Node) -> bool:
     """Whether x has several rows for each image, which are a dimension of their own in the graph."""
-    return not node.is_constant(0) and node.x in node.scope.rows
+    return not node.is_constant(0) and node.first.rows is not None
 
 
 def matmul(node: Node) -> Op:

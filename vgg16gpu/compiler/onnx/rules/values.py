@@ -34,8 +34,7 @@ def clip(node: Node) -> Op:
     if node.opset < 11:
         low, high = (float(node.attributes.get(*item)) for item in (("min", -math.inf), ("max", math.inf)))
         return Clip(node.x, node.y, (node.y,), low=low, high=high)
-    bounds = [node.operand(1), node.operand(2)]
-    if all(bound is None or isinstance(bound, np.ndarray) for bound in bounds):
+    if all(node.operand(index) is None or node.is_constant(index) for index in (1, 2)):
         low, high = _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
         return Clip(node.x, node.y, (node.y,), low=low, high=high)
     names = []
@@ -66,7 +65,7 @@ def arithmetic(function: Literal["add", "sub", "mul", "div"]) -> Callable[[Node]
     def rule(node: Node) -> Op | tuple[Op, ...]:
         names = [node.value(index) for index in range(len(node.operands))]
         if node.is_constant(0) and function in ("add", "mul"):
-            names.sort(key=lambda name: name in node.scope.constants)  # what is computed comes first
+            names.sort(key=lambda name: name in node.scope.held)  # what is computed comes first
         if len(names) == 1:
             return Identity(names[0], node.y, (node.y,))
         ops = []
@@ -93,7 +92,7 @@ def dropout(node: Node) -> Op:
         if node.fixed is None or node.opset < 12:
             raise RefusalError(f"its mask '{mask}' is used", "export with model.eval(), opset 12 or later, fixed sizes")
         node.scope.memory.take(node.fixed, np.dtype(np.bool_))
-        node.scope.known[mask] = np.ones(node.fixed, np.bool_)
+        node.scope.values[mask].becomes_constant(np.ones(node.fixed, np.bool_))
     return identity(node)
 
 

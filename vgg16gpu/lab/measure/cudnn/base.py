@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A way of the library to compute a problem: `run` enqueues it once on the device's compute lane."""
+    """A way of the library to compute a problem: `run` enqueues it once on the device's compute stream."""
 
     name: str  # as the library calls it
     run: Callable[[], None] | None  # None: it cannot be run

@@ -40,7 +40,7 @@ class Torch:
 
 
 class TorchSession:
-    """`base.Session` of one candidate: torch's choice, on our compute lane and in torch's own memory."""
+    """`base.Session` of one candidate: torch's choice, on our compute stream and in torch's own memory."""
 
     def __init__(
         self,

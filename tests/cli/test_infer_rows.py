@@ -1,0 +1,215 @@
+"""`infer --output`: rows as they come, in the order of the files, and `--resume` behind whatever ended a run."""
+
+import csv
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from vgg16gpu.cli import cli
+from vgg16gpu.zoo.digits import heldout
+
+COUNT = 60
+BROKEN = (7, 31)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """60 digits in two folders, two of them broken."""
+    path = tmp_path_factory.mktemp("digits")
+    images = heldout()[0]
+    (path / "sub").mkdir()
+    for number in range(COUNT):
+        place = path / ("sub" if number >= 40 else ".") / f"{number:02}.png"
+        Image.fromarray(images[number, :, :, 0]).save(place)
+        if number in BROKEN:
+            place.write_text("broken")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory):
+    """The undisturbed files, by their ending."""
+    path = tmp_path_factory.mktemp("whole")
+    for kind in ("csv", "jsonl", "parquet"):
+        result = infer(folder, "--output", path / f"rows.{kind}")
+        assert result.exit_code == 1, result.output
+    return {kind: (path / f"rows.{kind}").read_bytes() for kind in ("csv", "jsonl", "parquet")}
+
+
+def command(folder, *arguments):
+    options = ("--model", "digits", "--device", "cpu", "--batch", "4", "--top", "2", "--workers", "2")
+    return [*map(str, ("infer", *options, folder, *arguments))]
+
+
+def infer(folder, *arguments, **options):
+    return CliRunner().invoke(cli, command(folder, *arguments), **options)
+
+
+def test_a_row_for_each_file_in_order(folder, whole):
+    rows = list(csv.DictReader(io.StringIO(whole["csv"].decode())))
+    assert list(rows[0])[:2] == ["input", "error"]
+    names = sorted(str(path) for path in folder.rglob("*.png"))
+    assert [row["input"] for row in rows] == names
+    labels = heldout()[2]
+    for number, row in enumerate(rows):
+        assert bool(row["error"]) is (number in BROKEN)
+        if number not in BROKEN:
+            assert float(row["probability_1"]) >= float(row["probability_2"])
+    right = sum(row["label_1"] == str(label) for row, label in zip(rows, labels, strict=False))
+    assert right >= 0.9 * COUNT
+    lines = [json.loads(line) for line in whole["jsonl"].splitlines()]
+    assert [line["input"] for line in lines] == names
+    assert [str(line["class_1"]) for line in lines if not line["error"]] == [r["class_1"] for r in rows if r["class_1"]]
+
+
+def test_rows_on_standard_output_stand_alone(folder, whole):
+    result = infer(folder, "--output", "-")
+    assert result.stdout.encode() == whole["csv"]
+    result = infer(folder, "--output", "-", "--format", "jsonl")
+    assert result.stdout.encode() == whole["jsonl"]
+
+
+def test_all_scores_and_arrays_are_in_line_with_the_files(folder, tmp_path):
+    assert infer(folder, "--output", tmp_path / "a.csv", "--scores").exit_code == 1
+    assert infer(folder, "--output", tmp_path / "a.npz").exit_code == 1
+    assert infer(folder, "--output", tmp_path / "a.npy").exit_code == 1
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text())))
+    with np.load(tmp_path / "a.npz") as archive:
+        names, scores = archive["names"].tolist(), archive["scores"]
+    assert names == [row["input"] for row in rows]
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), scores)
+    assert np.isnan(scores[list(BROKEN)]).all()
+    for row, expected in zip(rows, scores, strict=True):
+        if not row["error"]:
+            best = int(row["class_1"])
+            assert np.float32(row["score_1"]) == expected[best] == expected.max()
+
+
+def test_lists_and_folders_without_their_subfolders(folder, tmp_path):
+    listed = tmp_path / "list.txt"
+    listed.write_text("\n".join(f"{folder}/{name}" for name in ("00.png", "missing.png", "sub/40.png")))
+    result = infer("--files-from", listed, "--output", "-")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert result.exit_code == 1
+    assert [row["input"].rsplit("/", 1)[1] for row in rows] == ["00.png", "missing.png", "40.png"]
+    assert "missing.png" in rows[1]["error"]
+    report = json.loads(infer(folder, "--no-recursive", "--json").stdout)
+    assert len(report["inputs"]) + len(report["unreadable"]) == 40
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.77, 0.999])
+def test_resuming_behind_a_torn_file_ends_in_the_same_bytes(folder, whole, tmp_path, kind, share):
+    path = tmp_path / f"rows.{kind}"
+    assert infer(folder, "--output", path).exit_code == 1
+    record = json.loads((tmp_path / f"rows.{kind}.run.json").read_text())
+    (tmp_path / f"rows.{kind}.run.json").write_text(json.dumps({**record, "finished": None, "bytes": None}))
+    path.write_bytes(whole[kind][: int(share * len(whole[kind]))])
+    result = infer(folder, "--output", path, "--resume", "--json")
+    assert result.exit_code == 1, result.output
+    assert path.read_bytes() == whole[kind]
+    report = json.loads(result.stdout)
+    done = whole[kind][: int(share * len(whole[kind]))].count(b"\n") - (kind == "csv")
+    assert len(report["inputs"]) + len(report["unreadable"]) == COUNT - max(done, 0)  # nothing was computed again
+
+
+def test_resuming_what_is_finished_computes_nothing(folder, whole, tmp_path):
+    path = tmp_path / "rows.csv"
+    infer(folder, "--output", path)
+    result = infer(folder, "--output", path, "--resume")
+    assert result.exit_code == 1  # as the rows say
+    assert f"all {COUNT} inputs have their rows" in result.stderr
+    assert path.read_bytes() == whole["csv"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("--precision", "fp16"), "precision"),
+        (("--top", "3"), "top"),
+        (("--interpolation", "nearest"), "interpolation"),
+        (("--batch", "8"), "batch"),
+    ],
+)
+def test_another_run_is_refused(folder, tmp_path, change, words):
+    path = tmp_path / "rows.csv"
+    infer(folder, "--output", path)
+    before = path.read_bytes()
+    result = infer(folder, "--output", path, "--resume", *change)
+    assert result.exit_code == 2
+    assert words in result.stderr.splitlines()[-1]
+    assert path.read_bytes() == before
+
+
+def test_another_list_is_refused(folder, tmp_path):
+    path = tmp_path / "rows.csv"
+    infer(folder, "--output", path)
+    result = infer(folder / "sub", "--output", path, "--resume")
+    assert result.exit_code == 2
+    assert "is of another run: list" in result.stderr
+
+
+def test_resume_and_format_want_a_file_of_rows(folder, tmp_path):
+    for arguments, words in (
+        (("--resume",), "--resume is of a file of results"),
+        (("--resume", "--output", tmp_path / "a.npy"), "--resume goes on in .csv, .jsonl, .parquet files"),
+        (("--format", "csv"), "--format is of a file of results"),
+        (("--format", "csv", "--output", tmp_path / "a.csv"), "is for --output -"),
+        (("--output", tmp_path / "a.doc"), "has the ending '.doc'"),
+    ):
+        result = infer(folder, *arguments)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
+    """At a random moment, by any of three signals; what is there is not computed again."""
+    chance = random.Random(seed)
+    kind = ("csv", "jsonl", "parquet")[seed % 3]
+    number = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[seed // 3 % 3]
+    path = tmp_path / f"rows.{kind}"
+    written = path if kind != "parquet" else tmp_path / "rows.parquet.partial"
+    arguments = [sys.executable, "-m", "vgg16gpu", *command(folder, "--output", path)]
+    child = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    enough, deadline = chance.randrange(1, 2500), time.monotonic() + 60
+    while child.poll() is None and time.monotonic() < deadline:
+        if written.exists() and written.stat().st_size > enough:
+            time.sleep(chance.random() * 0.02)
+            child.send_signal(number)
+            break
+        time.sleep(0.001)
+    _, told = child.communicate(timeout=60)
+    if child.returncode == 1:
+        pytest.skip("it was through before the signal came")
+    if number != signal.SIGKILL:
+        assert child.returncode == 128 + number
+        assert "--resume goes on" in told
+    result = infer(folder, "--output", path, "--resume", "--json")
+    assert result.exit_code == 1, result.output
+    report = json.loads(result.stdout)
+    assert len(report["inputs"]) + len(report["unreadable"]) < COUNT
+    if kind == "parquet":
+        assert rows_of(path) == rows_of_bytes(whole[kind], tmp_path)
+    else:
+        assert path.read_bytes() == whole[kind]
+
+
+def rows_of(path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    return parquet.read_table(path).to_pylist()
+
+
+def rows_of_bytes(content, folder):
+    (folder / "whole.parquet").write_bytes(content)
+    return rows_of(folder / "whole.parquet")

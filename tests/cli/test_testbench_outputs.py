@@ -1,0 +1,149 @@
+"""`testbench --outputs` on the cpu device: values inside a model, each beside onnxruntime's."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from tests.support.onnx_models import Model as OnnxModel
+from vgg16gpu.cli import cli
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.zoo.digits import heldout
+from vgg16gpu.zoo.generate import make_vgg
+
+NAMES = ("relu1_1", "features.9", "fc7")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Five digits as a file."""
+    path = tmp_path_factory.mktemp("digits") / "few.npy"
+    np.save(path, heldout()[1][:5])
+    return path
+
+
+def invoke(*args):
+    return CliRunner().invoke(cli, ["testbench", *map(str, args), "--device", "cpu"])
+
+
+def bench(*args):
+    result = invoke(*args, "--json")
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout), result.exit_code
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("precision", "kernels", "least", "most"),
+    [("fp32", "auto", 0, 1e-5), ("fp16", "mma", 1e-5, 1e-2), ("int8", "auto", 1e-4, 1e-1)],
+)
+def test_named_values_are_compared_one_by_one(few, precision, kernels, least, most, batch):
+    asked = ("--precision", precision, "--kernels", kernels, "--batch", batch, "--outputs", ",".join(NAMES))
+    report, code = bench("digits", "--inputs", few, *asked)
+    assert code == 0, report["failures"]
+    assert [value["names"][0] for value in report["values"]] == [*NAMES]
+    assert report["outputs"] == [value["names"][-1] for value in report["values"]]
+    assert [value["shape"] for value in report["values"]] == [[1, 16, 32, 32], [1, 32, 8, 8], [1, 10]]
+    assert all(least <= value["error"] <= most for value in report["values"])
+    assert (report["inputs"], report["inputs_passed"], report["agreement"]) == ([], None, None)
+    if precision == "int8":
+        assert 0.9 < report["quantised"]["ratio"] <= 1.1
+        assert report["quantised"]["mean_error"] > 1e-4
+
+
+def test_what_lies_behind_is_not_computed(few, monkeypatch):
+    built = []
+    monkeypatch.setattr(Engine, "run", lambda engine, x, run=Engine.run: built.append(engine.graph) or run(engine, x))
+    bench("digits", "--inputs", few, "--outputs", "relu1_1")
+    assert [len(graph.ops) for graph in built] == [1] * 5
+
+
+@pytest.mark.parametrize("index", range(len(NAMES)))
+def test_one_wrong_number_fails_and_is_named(few, monkeypatch, index):
+    """In the last input of a batch, in one value alone."""
+
+    def off(engine, x, run=Engine.run):
+        values = [value.copy() for value in run(engine, x)]
+        values[index][-1].reshape(-1)[3] += 0.1
+        return tuple(values)
+
+    monkeypatch.setattr(Engine, "run", off)
+    report, code = bench("digits", "--inputs", few, "--batch", 5, "--outputs", ",".join(NAMES))
+    assert code == 1
+    assert [value["passed"] for value in report["values"]] == [place != index for place in range(len(NAMES))]
+    (reason,) = report["failures"]
+    assert reason.startswith(f"'{NAMES[index]}' is off by ")
+
+
+def test_nan_fails(few, monkeypatch):
+    monkeypatch.setattr(Engine, "run", lambda engine, x, run=Engine.run: run(engine, x) * np.float32("nan"))
+    for precision in ("fp32", "int8"):
+        assert bench("digits", "--inputs", few, "--precision", precision, "--outputs", "relu1_1")[1] == 1
+
+
+def test_int8_is_judged_by_onnxruntimes_quantised_form(few, monkeypatch):
+    def worse(engine, x, run=Engine.run):
+        y = run(engine, x)
+        return y + np.float32(0.1) * np.abs(y).max()
+
+    monkeypatch.setattr(Engine, "run", worse)
+    report, code = bench("digits", "--inputs", few, "--precision", "int8", "--outputs", "features.9")
+    assert code == 1
+    assert report["quantised"]["ratio"] > 1.1
+    assert "times that of onnxruntime's quantised form" in report["failures"][0]
+
+
+def test_the_standard_inputs_and_every_step(tmp_path):
+    path = tmp_path / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    report, code = bench(path, "--outputs", "relu2_1", "--layers", "--iterations", 1)
+    assert code == 0, report["failures"]
+    assert len(report["steps"]) == 2  # both convolutions, the first with its pool
+    assert set(report["mean_run_s"]) == {"1"}
+    shown = invoke(path, "--outputs", "relu2_1")
+    assert "PASS: 1 value of 10 inputs" in shown.stdout
+    assert "relu2_1" in shown.stdout
+
+
+def test_the_row_of_a_fixed_batch(tmp_path):
+    """A file of three images a run: one is given, and the others are not compared."""
+    model = OnnxModel((3, 2, 6, 6))
+    x = model.node("Relu", ["input"], "positive")
+    model.node("Flatten", [x], "y")
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((2, 2, 6, 6)).astype(np.float32))
+    report, code = bench(model.save(tmp_path / "m.onnx"), "--inputs", tmp_path / "x.npy", "--outputs", "positive,y")
+    assert code == 0, report["failures"]
+    assert [value["shape"] for value in report["values"]] == [[1, 2, 6, 6], [1, 72]]
+
+
+def test_a_folder_of_pictures_and_a_tolerance(tmp_path):
+    """Inputs are found, and the tolerance told, as they are where scores are compared."""
+    for i in range(2):
+        Image.fromarray(heldout()[0][i, :, :, 0]).save(tmp_path / f"{i}.png")
+    asked = ("digits", "--inputs", tmp_path, "--outputs", "relu1_1,fc7", "--tolerance")
+    report, code = bench(*asked, 0.5)
+    assert code == 0, report["failures"]
+    assert (report["tolerance"], report["promised_tolerance"], report["references"]) == (0.5, 1e-5, None)
+    shown = " ".join(invoke(*asked, 0.5).stdout.split())
+    assert "||y - r|| / ||r||, the worst input, --tolerance 0.5 in place of the promised 1e-05" in shown
+    assert "PASS: 2 values of 2 inputs, --tolerance 0.5 in place of the promised 1e-05" in shown
+    assert bench(*asked, 1e-12)[1] == 1
+    assert "--tolerance is nan" in invoke(*asked, "nan").stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--images", "."), ("--references", "r.txt"), ("--save", "."), ("--min-accuracy", "0.5"), ("--labels", "l.txt")],
+)
+def test_what_is_about_scores_goes_without(few, option, value):
+    result = invoke("digits", *(["--inputs", few] if option == "--references" else []), "--outputs", "y", option, value)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{option} is about scores: it goes without --outputs" in result.stderr
+
+
+def test_a_name_that_is_no_value_is_refused():
+    result = invoke("digits", "--outputs", "nope")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "has no value 'nope'" in result.stderr

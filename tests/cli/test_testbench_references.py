@@ -1,0 +1,214 @@
+"""`testbench --references` on what `infer --output` wrote, right and spoiled in every way that a hint knows."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from vgg16gpu.cli import cli
+from vgg16gpu.cli.testbench import command
+from vgg16gpu.io.scores import softmax
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.zoo.digits import heldout
+
+COUNT = 9
+BROKEN = "03-broken.png"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Nine digits and a file that is none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    images, _, _ = heldout()
+    for i in range(COUNT):
+        Image.fromarray(images[i, :, :, 0]).save(folder / f"{i:02}.png")
+    (folder / BROKEN).write_bytes(b"nonsense")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def names(pictures):
+    return [str(path) for path in sorted(pictures.iterdir()) if path.name != BROKEN]
+
+
+@pytest.fixture(scope="module")
+def scores(pictures, tmp_path_factory):
+    """What `infer` answers to the digits."""
+    path = tmp_path_factory.mktemp("scores") / "scores.npy"
+    infer(pictures, path)
+    rows = np.load(path)
+    assert np.isnan(rows).all(axis=1).sum() == 1
+    return rows[~np.isnan(rows).all(axis=1)]
+
+
+def infer(pictures, path):
+    options = ["--model", "digits", "--device", "cpu", "--scores", "-q", "--output"]
+    result = CliRunner().invoke(cli, ["infer", *options, str(path), str(pictures)])
+    assert result.exit_code == 1, result.output  # one picture has no answer
+
+
+def invoked(inputs, references, *more):
+    options = ["--inputs", inputs, "--references", references, "--device", "cpu", *more]
+    return CliRunner().invoke(cli, ["testbench", "digits", *map(str, options)])
+
+
+def bench(inputs, references, *more):
+    result = invoked(inputs, references, "--json", *more)
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout), result.exit_code
+
+
+def archive(tmp_path, names, scores):
+    np.savez(tmp_path / "r.npz", names=np.array(names), scores=scores.astype(np.float32))
+    return tmp_path / "r.npz"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "npy", "npz", "txt", "json"])
+def test_what_infer_wrote_passes(pictures, tmp_path, kind):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"r.{kind}"
+    infer(pictures, path)
+    report, code = bench(pictures, path)
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == len(report["inputs"]) == COUNT
+    assert report["worst_error"] <= 1e-6
+    assert report["hints"] == []
+    found_by = "place" if kind in ("npy", "txt") else "name"
+    missing = [str(pictures / BROKEN)]
+    assert report["references"] == {
+        "file": path.name,
+        "found_by": found_by,
+        "unanswered": missing,
+        "rows_of_others": 0,
+    }
+
+
+def test_what_is_not_compared_is_told(pictures, names, scores, tmp_path):
+    rows = np.concatenate([scores, np.full((1, 10), np.nan), scores[:2]])
+    path = archive(tmp_path, [*names, str(pictures / BROKEN), "other", "another"], rows)
+    shown = " ".join(invoked(pictures, path).stdout.split())
+    assert "r.npz, rows found by name, 2 rows there are of other inputs; 1 of 10 inputs have no answer there" in shown
+    assert f"are not compared: '{pictures / BROKEN}'" in shown
+    assert f"PASS: {COUNT} of {COUNT} inputs" in shown
+
+
+def test_an_input_with_a_reference_must_be_readable(pictures, names, scores, tmp_path):
+    path = archive(tmp_path, [*names, str(pictures / BROKEN)], np.concatenate([scores, scores[:1]]))
+    result = invoked(pictures, path)
+    assert result.exit_code == 2
+    assert "is not a readable image" in result.stderr
+
+
+def test_labelled_images(pictures, tmp_path):
+    folder = tmp_path / "labelled"
+    _, _, labels = heldout()
+    for i in range(COUNT):
+        (folder / str(labels[i])).mkdir(parents=True, exist_ok=True)
+        (folder / str(labels[i]) / f"{i}.png").write_bytes((pictures / f"{i:02}.png").read_bytes())
+    (folder / str(labels[0]) / BROKEN).write_bytes(b"nonsense")
+    infer(folder, tmp_path / "r.csv")
+    options = ["--images", folder, "--references", tmp_path / "r.csv", "--device", "cpu", "--json"]
+    report = json.loads(CliRunner().invoke(cli, ["testbench", "digits", *map(str, options)]).stdout)
+    assert report["inputs_passed"] == len(report["inputs"]) == COUNT
+    assert report["accuracy"] == 1
+    assert report["references"]["unanswered"] == [str(folder / str(labels[0]) / BROKEN)]
+
+
+SPOILED = {
+    "rounded": (lambda rows: np.round(rows, 2), "rounded to 2 decimals"),
+    "softmaxed": (softmax, "look like probabilities"),
+    "logarithms": (lambda rows: np.log(softmax(rows)), "logarithms of probabilities"),
+    "shuffled": (lambda rows: np.roll(rows, 1, axis=0), "look shuffled"),
+    "reordered": (lambda rows: rows[:, ::-1], "classes in another order"),
+    "negative": (lambda rows: -rows, "other sign"),
+}
+
+
+@pytest.fixture
+def digits_alone(pictures, tmp_path):
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for path in pictures.iterdir():
+        if path.name != BROKEN:
+            (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("fault", SPOILED)
+def test_hints(digits_alone, scores, tmp_path, fault):
+    spoil, words = SPOILED[fault]
+    np.save(tmp_path / "r.npy", spoil(scores.astype(np.float64)).astype(np.float32))
+    report, code = bench(digits_alone, tmp_path / "r.npy")
+    assert code == 1
+    assert len(report["hints"]) == 1
+    assert words in report["hints"][0]
+    shown = " ".join(invoked(digits_alone, tmp_path / "r.npy").stdout.split())
+    assert f"Hint: {report['hints'][0][:30]}" in shown
+
+
+def test_other_scores_get_no_hint(digits_alone, scores, tmp_path):
+    np.save(tmp_path / "r.npy", np.random.default_rng(0).normal(0, 3, scores.shape).astype(np.float32))
+    report, code = bench(digits_alone, tmp_path / "r.npy")
+    assert (code, report["hints"]) == (1, [])
+
+
+def test_rounded_references_pass_with_the_tolerance_that_the_hint_names(digits_alone, scores, tmp_path):
+    np.save(tmp_path / "r.npy", np.round(scores, 2))
+    report, _ = bench(digits_alone, tmp_path / "r.npy")
+    named = report["hints"][0].split("--tolerance ")[1].split(":")[0]
+    report, code = bench(digits_alone, tmp_path / "r.npy", "--tolerance", named)
+    assert code == 0, report["failures"]
+    assert report["tolerance"] == float(named) > report["promised_tolerance"] == 1e-5
+    assert report["hints"] == []
+    shown = " ".join(invoked(digits_alone, tmp_path / "r.npy", "--tolerance", named).stdout.split())
+    assert (
+        f"PASS: {COUNT} of {COUNT} inputs, 6 different answers, --tolerance {named} in place of the promised" in shown
+    )
+
+
+def test_int8_gets_a_tolerance(digits_alone, scores, tmp_path):
+    np.save(tmp_path / "r.npy", scores)
+    report, code = bench(digits_alone, tmp_path / "r.npy", "--precision", "int8", "--tolerance", "0.5")
+    assert code == 0, report["failures"]
+    assert (report["tolerance"], report["promised_tolerance"]) == (0.5, None)
+    report, code = bench(digits_alone, tmp_path / "r.npy", "--precision", "int8", "--tolerance", "1e-6")
+    assert (code, report["inputs_passed"]) == (1, 0)
+
+
+@pytest.mark.parametrize("bound", ["1e30", "inf"])
+def test_nan_scores_fail_at_every_tolerance(digits_alone, scores, tmp_path, monkeypatch, bound):
+    class Broken(Engine):
+        def run(self, x):
+            answer = super().run(x)
+            answer[:, 3] = np.nan
+            return answer
+
+    np.save(tmp_path / "r.npy", scores)
+    assert bench(digits_alone, tmp_path / "r.npy", "--tolerance", bound)[1] == 0
+    monkeypatch.setattr(command, "Engine", Broken)
+    report, code = bench(digits_alone, tmp_path / "r.npy", "--tolerance", bound)
+    assert (code, report["inputs_passed"]) == (1, 0)
+
+
+def test_mistakes_are_one_line(digits_alone, scores, tmp_path):
+    names = [str(digits_alone / f"{i:02}.png") for i in range(COUNT)]
+    doubled = archive(tmp_path, [names[0], *names[:-1]], scores)
+    np.save(tmp_path / "short.npy", scores[1:])
+    np.savez(tmp_path / "elsewhere.npz", names=np.array([f"x/{i}" for i in range(COUNT)]), scores=scores)
+    for path, more, words in (
+        (tmp_path / "elsewhere.npz", (), f"no row for {COUNT} of {COUNT} inputs, the first is '{names[0]}'"),
+        (doubled, (), f"no row for 1 of {COUNT} inputs"),
+        (tmp_path / "short.npy", (), f"{COUNT - 1} rows, there are {COUNT} inputs"),
+        (tmp_path / "none.csv", (), "do not exist"),
+        (tmp_path / "short.npy", ("--tolerance", "nan"), "--tolerance is nan"),
+    ):
+        result = invoked(digits_alone, path, *more)
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    result = CliRunner().invoke(cli, ["testbench", "digits", "--references", str(doubled)])
+    assert result.exit_code == 2
+    assert "--inputs or --images" in result.stderr

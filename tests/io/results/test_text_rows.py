@@ -1,0 +1,173 @@
+"""csv_rows.py, jsonl_rows.py, number_texts.py: the bytes of a row, and names that nobody should give to a file."""
+
+import csv
+import io
+import json
+import os
+
+import numpy as np
+import pytest
+
+from tests.io.results.runs import (
+    CLASSES,
+    HOSTILE,
+    LABELS,
+    answers_of,
+    columns_of,
+    error_of,
+    names_of,
+    run,
+    scores_of,
+)
+from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.results.csv_rows import CsvForm
+from vgg16gpu.io.results.jsonl_rows import JsonlForm
+from vgg16gpu.io.results.number_texts import number_texts, row_texts
+
+FORMS = {"csv": CsvForm, "jsonl": JsonlForm}
+
+
+def answers(names, scores, best, probabilities, errors=None):
+    return Answers(
+        names, errors or [""] * len(names), np.array(scores, np.float32), np.array(best), np.array(probabilities)
+    )
+
+
+def test_csv_has_these_very_bytes():
+    columns = columns_of(top=1, labels=["x", "y, z"], shape=(2,))
+    form = CsvForm(columns)
+    rows = form.rows(
+        answers(
+            ["a.png", "b\udcff.png", "c,d.png"],
+            [[1.5, 1 / 3], [np.nan, np.nan], [-np.inf, 1e-30]],
+            [[0], [-1], [1]],
+            [[0.25], [np.nan], [1.0]],
+            ["", 'no "picture"', ""],
+        )
+    )
+    assert form.header == b"input,error,class_1,label_1,score_1,probability_1,scores_0,scores_1\n"
+    assert rows == [
+        b"a.png,,0,x,1.5,0.25,1.5,0.333333343\n",
+        b'b\xff.png,"no ""picture""",,,,,,\n',
+        b'"c,d.png",,1,"y, z",1e-30,1,-inf,1e-30\n',
+    ]
+
+
+def test_jsonl_has_these_very_bytes():
+    form = JsonlForm(columns_of(top=1, labels=["x", "ü"], shape=(2,)))
+    rows = form.rows(
+        answers(
+            ["a\n.png", "b\udcff.png", "c"],
+            [[1.5, 1 / 3], [np.nan, np.nan], [-np.inf, 2]],
+            [[0], [-1], [1]],
+            [[0.25], [np.nan], [1.0]],
+            ["", "none", ""],
+        )
+    )
+    assert form.header == b""
+    assert rows == [
+        b'{"input": "a\\n.png", "error": null, "class_1": 0, "label_1": "x", "score_1": 1.5, "probability_1": 0.25, '
+        b'"scores": [1.5, 0.333333343]}\n',
+        b'{"input": "b\\udcff.png", "error": "none", "class_1": null, "label_1": null, "score_1": null, '
+        b'"probability_1": null, "scores": null}\n',
+        b'{"input": "c", "error": null, "class_1": 1, "label_1": "\\u00fc", "score_1": 2, "probability_1": 1, '
+        b'"scores": [null, 2]}\n',
+    ]
+
+
+@pytest.mark.parametrize("labels", [LABELS, None])
+@pytest.mark.parametrize("scores", [True, False])
+def test_csv_is_read_by_others(tmp_path, scores, labels):
+    columns = columns_of(scores=scores, labels=labels)
+    run(tmp_path / "a.csv", columns=columns)
+    content = (tmp_path / "a.csv").read_bytes()
+    rows = list(csv.DictReader(io.StringIO(content.decode(errors="surrogateescape"), newline=""), strict=True))
+    assert [row["input"] for row in rows] == names_of(40)
+    assert [row["error"] for row in rows] == [error_of(i) for i in range(40)]
+    assert os.fsencode(HOSTILE[4]) in content  # the very bytes
+    whole = answers_of(0, 40)
+    for i, row in enumerate(rows):
+        texts = [row[f"{column}_{rank}"] for rank in (1, 2) for column in ("class", "label", "score", "probability")]
+        if error_of(i):
+            assert not any(texts)
+            assert not any(row.get(f"scores_{k}") for k in range(CLASSES))
+            continue
+        best = whole.best[i].tolist()
+        assert [texts[0], texts[4]] == [str(k) for k in best]
+        assert [texts[1], texts[5]] == [labels[k] if labels else "" for k in best]
+        np.testing.assert_array_equal(np.array([texts[2], texts[6]], np.float32), whole.scores[i, best])
+        np.testing.assert_allclose([float(texts[3]), float(texts[7])], whole.probabilities[i], rtol=1e-8)
+        if scores:
+            found = np.array([row[f"scores_{k}"] for k in range(CLASSES)], np.float32)
+            np.testing.assert_array_equal(found, whole.scores[i])
+    assert ("scores_0" in rows[0]) == scores
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_jsonl_is_read_by_others(tmp_path, scores):
+    run(tmp_path / "a.jsonl", columns=columns_of(scores=scores))
+    content = (tmp_path / "a.jsonl").read_bytes()
+    assert content.isascii()
+    rows = [json.loads(line) for line in content.splitlines()]
+    assert [row["input"] for row in rows] == names_of(40)
+    assert [row["error"] for row in rows] == [error_of(i) or None for i in range(40)]
+    whole = answers_of(0, 40)
+    for i, row in enumerate(rows):
+        best = whole.best[i].tolist()
+        assert [row["class_1"], row["class_2"]] == ([None, None] if error_of(i) else best)
+        assert [row["label_1"], row["label_2"]] == ([None, None] if error_of(i) else [LABELS[k] for k in best])
+        if not error_of(i):
+            np.testing.assert_array_equal(np.float32([row["score_1"], row["score_2"]]), whole.scores[i, best])
+    keys = ["input", "error", *(f"{c}_{r}" for r in (1, 2) for c in ("class", "label", "score", "probability"))]
+    assert [*rows[0]] == keys + ["scores"] * scores
+    if scores:
+        rows = [np.full(CLASSES, np.nan) if row["scores"] is None else row["scores"] for row in rows]
+        np.testing.assert_array_equal(np.array(rows, np.float32), scores_of(0, 40))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("top", [0, 2])
+@pytest.mark.parametrize("scores", [True, False])
+def test_a_form_knows_its_own_rows_and_no_others(form, top, scores):
+    """What `head` says of a row is what was written; a row that lost or won a field is none."""
+    mine = FORMS[form](columns_of(top=top, scores=scores))
+    rows = mine.rows(answers_of(0, 40, columns_of(top=top, scores=scores)))
+    heads = [mine.head(row) for row in rows]
+    assert heads == [(name, bool(error_of(i))) for i, name in enumerate(names_of(40))]
+    others = [FORMS[form](columns_of(top=other, scores=True)) for other in (0, 1, 2, 3) if other != top]
+    others += [FORMS[form](columns_of(top=2, scores=not scores))] if top else []
+    for row in rows:
+        assert [other.head(row) for other in others] == [None] * len(others)
+        assert mine.head(row.replace(b"\n", b"\r\n")) is None
+        assert mine.head(row[:-1] + b" \n") is None
+        assert mine.head(row[:-1] + b",1\n") is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_beginning_of_a_row_may_be_torn_and_is_no_row(form):
+    mine = FORMS[form](columns_of())
+    for row in mine.rows(answers_of(0, 20)):
+        for length in range(1, len(row)):
+            torn = row[:length]
+            assert mine.may_be_torn(torn), torn
+            assert not (torn.endswith(b"\n") and mine.is_row(torn)), torn
+
+
+def test_numbers_come_back_with_the_same_bits():
+    bits = np.random.default_rng(1).integers(0, 1 << 32, 20000, np.uint32)
+    edges = np.array([0, 0x80000000, 1, 0x007FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000], np.uint32)
+    values = np.concatenate([bits, edges]).view(np.float32)
+    values[np.isnan(values)] = np.nan
+    texts = number_texts(values, {})
+    np.testing.assert_array_equal(np.array(texts, np.float32).view(np.uint32), values.view(np.uint32))
+    assert row_texts(values.reshape(2, -1), ",", {}) == [
+        ",".join(texts[: len(texts) // 2]),
+        ",".join(texts[len(texts) // 2 :]),
+    ]
+
+
+def test_numbers_that_are_none_have_another_text():
+    values = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    assert number_texts(values, {"nan": "", "-inf": "low"}) == ["1", "", "inf", "low"]
+    assert row_texts(np.array([values, [1, 2, 3, 4]]), ";", {"nan": "?"}) == ["1;?;inf;-inf", "1;2;3;4"]
+    assert number_texts(values[:0], {}) == []

@@ -1,0 +1,57 @@
+"""Class names."""
+
+from __future__ import annotations
+
+import pytest
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io import labels
+
+
+def test_imagenet_names():
+    names = labels.load(None, 1000)
+    assert len(set(names)) == 1000
+    # Known places in the order that every ImageNet model shares.
+    known = {0: "tench", 207: "golden retriever", 281: "tabby", 463: "bucket", 817: "sports car", 999: "toilet tissue"}
+    assert {index: names[index] for index in known} == known
+
+
+def test_other_counts_are_numbered():
+    assert labels.load(None, 3) == ("class 0", "class 1", "class 2")
+
+
+@pytest.mark.parametrize("text", ["cat\ndog\n", "cat\r\ndog\r\n\r\n", "\ufeffcat\n dog ", "cat\ndog\n\n\n"])
+def test_a_file(text, tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_bytes(text.encode())
+    assert labels.load(path, 2) == ("cat", "dog")
+
+
+def test_names_need_not_be_ascii(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("Käse\n猫\n", encoding="utf-8")
+    assert labels.load(path, 2) == ("Käse", "猫")
+
+
+def test_a_wrong_count_names_both(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("cat\ndog\n")
+    with pytest.raises(InputError, match=r"names\.txt' has 2 class names, the model has 10 scores"):
+        labels.load(path, 10)
+
+
+def test_an_empty_file_has_no_names(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("\n\n")
+    with pytest.raises(InputError, match="has 0 class names"):
+        labels.load(path, 10)
+
+
+def test_files_that_are_no_labels(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\)"):
+        labels.load(tmp_path / "none.txt", 2)
+    with pytest.raises(InputError, match=r"cannot be read \(Is a directory\)"):
+        labels.load(tmp_path, 2)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(InputError, match="is not UTF-8 text"):
+        labels.load(tmp_path / "binary", 2)

@@ -1,0 +1,201 @@
+"""rig.py: what becomes of variants that are wrong, refuse, cannot be launched, do not compile, or take too long."""
+
+import re
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from tests.lab.conftest import LITTLE
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.lab.measure import bench_rig as module
+from vgg16gpu.lab.measure.bench_rig import BenchRig, BrokenDeviceError
+from vgg16gpu.lab.measure.measure import Measurement, Status
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variants import variants
+
+SMALL = Problem(1, 2, 24, 24, 3, padding=1)
+
+
+@pytest.fixture
+def outcome(device, own):
+    """What becomes of the template with these changes."""
+
+    def measure(*changes, module=(), parameters=()):
+        rig = BenchRig(device, own(*changes, module=module), LITTLE)
+        return rig.measure("mine", dict(parameters), SMALL)
+
+    return measure
+
+
+def test_a_right_one_is_measured_once(rig):
+    found = rig.measure("direct-chw", {"block": 8}, SMALL)
+    assert found.status is Status.RIGHT
+    assert rig.measure("direct-chw", {"block": 8}, SMALL) is found
+    assert rig.measure("direct-chw", {"block": 16}, SMALL) is not found
+    assert rig.percent(SMALL, found.seconds()) > 0
+
+
+def test_the_roofline_is_that_of_ffma(rig):
+    """Whatever tensor cores there are."""
+    with mock.patch.object(module, "measure_ceilings", return_value=Ceilings(1e9, 2e9, 1, "", {"fp32": 1e15})):
+        other = BenchRig(rig.device, [], LITTLE)
+        assert other.percent(Problem(1, 64, 24, 24, 64), 1.0) == pytest.approx(100 * 2 * 64 * 64 * 9 * 22**2 / 2e9)
+        assert other.percent(SMALL, 1.0) == pytest.approx(100 * max(SMALL.nbytes / 1e9, SMALL.flop / 2e9))
+
+
+def test_an_empty_launch_is_timed_as_all_are(rig):
+    with mock.patch.object(module, "take_times", wraps=module.take_times) as taken:
+        found = rig.empty_launch
+        assert rig.empty_launch is found
+    assert taken.call_count == 1
+    assert taken.call_args.args[0] is rig.device
+    assert taken.call_args.args[3:] == (LITTLE, None)
+    assert 0 < found.min_s <= found.median_s <= found.p95_s
+    assert found.samples == 3
+    assert found.median_s < rig.measure("direct-chw", {}, Problem(1, 8, 200, 200, 8)).seconds()
+
+
+def test_a_wrong_one_gets_no_time(outcome):
+    found = outcome(("weight[(((long long)o * C + c)", "weight[(((long long)o * C)"))  # forgets the channel
+    assert found.status is Status.WRONG
+    assert found.compute is None
+    assert found.seconds() is None
+    assert found.error > 0.1
+    assert "allowed is 1e-05: no time" in found.reason
+
+
+def test_one_that_leaves_outputs_out_is_wrong(outcome):
+    found = outcome(("if (i >= OH || j >= OW)", "if (i >= OH || j >= OW - 1)"))
+    assert found.status is Status.WRONG
+    assert "nan" in found.reason
+
+
+def test_a_launch_that_cuda_would_reject(outcome):
+    found = outcome(parameters={"block": 64}.items())
+    assert found.status is Status.INVALID
+    assert "4096 threads, at most 1024" in found.reason
+    assert not found.status.is_fault
+
+
+def test_a_variant_that_refuses(outcome):
+    module = (("launches=launches,", 'launches=launches, refuses=lambda problem, parameters: "not today",'),)
+    found = outcome(module=module)
+    assert (found.status, found.reason) == (Status.REFUSED, "mine: not today")
+
+
+def test_one_that_does_not_compile(outcome):
+    found = outcome(("float sum = 0.f;", "float sum = nonsense;"))
+    assert found.status is Status.FAILED
+    assert re.search(r"mine\.cu does not compile( for sm_\w+ with \S+)?$", found.reason)
+    assert "nonsense" in found.output
+    assert found.output.count("\n") > 1
+
+
+def test_all_that_the_compiler_wrote_is_kept(outcome):
+    found = outcome(("float sum = 0.f;", "float sum = 0.f;\n" + "".join(f"  nonsense{n}++;\n" for n in range(90))))
+    assert "\n" not in found.reason
+    assert {f"nonsense{n}" for n in range(90)} <= set(re.findall(r"nonsense\d+", found.output))
+
+
+def test_one_whose_python_side_fails(outcome):
+    found = outcome(module=(('block = parameters["block"]', 'block = parameters["blok"]'),))
+    assert found.status is Status.FAILED
+    assert found.reason.startswith("KeyError: 'blok' (")
+    assert "mine.py:" in found.reason
+
+
+def test_no_such_variant(rig):
+    assert rig.measure("nonesuch", {}, SMALL).status is Status.MISSING
+
+
+def test_no_room(rig):
+    with mock.patch.object(rig.device, "allocate", side_effect=DeviceError("too little memory")):
+        found = rig.measure("direct-chw", {}, SMALL)
+    assert (found.status, found.reason) == (Status.NO_ROOM, "too little memory")
+
+
+def test_too_short_a_run_tells_nothing_of_larger_ones(rig, monkeypatch):
+    small, large = (Problem(1, 2, size, size, 3, padding=1) for size in (24, 240))
+    first = rig.measure("direct-chw", {}, small)
+    effort = replace(LITTLE, limit=99 * first.seconds())
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 2 * first.seconds())
+    assert rig.measure("direct-chw", {}, large, effort).status is Status.RIGHT
+
+
+def test_what_would_take_too_long_is_scaled_from_a_smaller_problem(device, monkeypatch):
+    small, large = (Problem(1, 2, size, size, 3, padding=1) for size in (24, 240))
+    rig = BenchRig(device, variants(), LITTLE)
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 0.0)
+    first = rig.measure("direct-chw", {}, small)
+    found = rig.measure("direct-chw", {}, large, replace(LITTLE, limit=99 * first.seconds()))
+    assert found.status is Status.ESTIMATED
+    assert found.seconds() == pytest.approx(100 * first.seconds())
+    assert "1x2x24x24" in found.reason
+    assert rig.measure("direct-chw", {}, large).status is Status.RIGHT
+
+
+def test_an_estimate_has_its_conversion_and_comes_from_the_largest(device, monkeypatch):
+    small, middle, large = (Problem(1, 2, size, size, 3, padding=1) for size in (12, 24, 240))
+    rig = BenchRig(device, variants(), LITTLE)
+    monkeypatch.setattr(module, "_TRUSTED_SECONDS", 0.0)
+    first = rig.measure("im2col-vector", {}, middle)
+    rig.measure("im2col-vector", {}, small)
+    found = rig.measure("im2col-vector", {}, large, replace(LITTLE, limit=99 * first.seconds()))
+    assert "1x2x24x24" in found.reason
+    assert found.seconds() == pytest.approx(100 * first.seconds())
+    assert found.seconds("total") == pytest.approx(100 * first.seconds("total"))
+
+
+def test_a_broken_device_ends_it_by_name(rig):
+    with (
+        mock.patch.object(rig.device, "allocate", side_effect=KernelError("illegal address")),
+        mock.patch.object(rig.device, "synchronize", side_effect=KernelError("illegal address")),
+        pytest.raises(BrokenDeviceError, match="direct-chw broke the device: illegal address"),
+    ):
+        rig.measure("direct-chw", {}, SMALL)
+    with pytest.raises(BrokenDeviceError, match="direct-chw broke"):
+        rig.measure("direct-rows", {}, SMALL)
+    with pytest.raises(BrokenDeviceError, match="direct-chw broke"):
+        rig.baseline("numpy", SMALL)
+
+
+def test_kernels_are_compiled_together(rig):
+    work = [("direct-chw", {}, SMALL), ("im2col-vector", {}, SMALL), ("nonesuch", {}, SMALL)]
+    with mock.patch.object(rig.device, "build") as build:
+        rig.build(work)
+    (kernels,) = build.call_args.args
+    assert {kernel.source for kernel in kernels} == {"lab/direct_chw.cu", "lab/im2col.cu", "lab/im2col_vector.cu"}
+
+
+def test_what_cuda_would_reject_is_not_compiled(rig, monkeypatch):
+    """A block of 4096 threads: compilers warn of it, and nobody has asked them."""
+    built = []
+    monkeypatch.setattr(rig.device, "build", built.extend)
+    rig.build([("tiled-shared", {"tile": 64}, Problem(1, 1, 8, 8, 1)), ("direct-chw", {}, Problem(1, 1, 8, 8, 1))])
+    assert {kernel.source for kernel in built} == {"lab/direct_chw.cu"}
+
+
+def test_each_setting_has_one_dry_run_and_is_not_run_before(device):
+    """Those that are compiled together are tried together, others when they are measured."""
+    asked = []
+
+    def dry_run(variant, cases):
+        asked.append((variant.name, [(problem.channels, dict(given)) for problem, given in cases]))
+        return [Measurement(Status.WRONG, "misses") if given.get("block") == 8 else None for _, given in cases]
+
+    rig = BenchRig(device, variants(), LITTLE, {"direct-chw": dry_run})
+    problems = [Problem(1, channels, 8, width, 1) for channels, width in ((1, 8), (1, 9), (2, 9))]
+    work = [("direct-chw", {"block": block}, problem) for problem in problems[:2] for block in (8, 16)]
+    with mock.patch.object(device, "build", wraps=device.build) as build:
+        rig.build([*work, ("direct-hwc", {}, problems[0])])
+        assert len(build.call_args.args[0]) == 2
+        rig.build([("direct-chw", {"block": 8}, problems[0])])
+        assert not build.call_args.args[0]  # what must not be run need not be compiled
+    found = [rig.measure("direct-chw", {"block": block}, problem) for problem in problems for block in (8, 16)]
+    rig.close()
+    assert [one.status for one in found] == [Status.WRONG, Status.RIGHT] * 3
+    assert {one.reason for one in found[::2]} == {"misses"}
+    both = [(1, {"block": 8}), (1, {"block": 16})]
+    assert asked == [("direct-chw", both), *(("direct-chw", [(2, {"block": block})]) for block in (8, 16))]

@@ -1,0 +1,189 @@
+"""lab/measure/dry_run/dry_run.py: which problems are tried, and what becomes of the processes that try them."""
+
+import logging
+import os
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.lab.measure.dry_run import dry_run as dry_run_module
+from vgg16gpu.lab.measure.dry_run import process as dry_run_process
+from vgg16gpu.lab.measure.dry_run.problems import small_problems
+from vgg16gpu.lab.measure.measure import Status
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.lab.variants import variants
+from vgg16gpu.program.device_properties import DeviceFacts
+
+ASKED = Problem(1, 3, 200, 300, 2, padding=1)
+FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)
+VARIANTS = {variant.name: variant for variant in variants()}
+LAST = "  y[(((long long)n"  # of the template's kernel: where it stores
+
+
+@pytest.fixture(autouse=True)
+def _not_under_a_sanitizer():
+    if "VGG16GPU_SANITIZE" in os.environ:
+        pytest.skip("wrong kernels end a process under a sanitizer")
+
+
+@pytest.fixture
+def dry_run(own, tmp_path, monkeypatch):
+    """What is said of the template with these changes, in each case."""
+
+    def tried(cases, *changes, seconds=20.0, module=()):
+        monkeypatch.setattr(dry_run_module, "SECONDS", seconds)
+        (mine,) = own(*changes, module=module)
+        return dry_run_module.dry_run(tmp_path / "lab", "cpu", mine, cases)
+
+    return tried
+
+
+# ---- Problems
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("kernel", "padding"), [(3, 1), (1, 0), (7, 0), (5, 4), (41, 40)])
+def test_outputs_have_edges_in_every_block(kernel, stride, padding):
+    asked = Problem(8, 3, 512, 512, 20, kernel, stride, padding)
+    found = small_problems(VARIANTS["direct-chw"], asked, {"block": 16}, FACTS)
+    assert {(one.kernel, one.stride, one.padding) for one in found} == {(kernel, stride, padding)}
+    first = found[0]
+    assert first.y_shape[:2] == (2, 16)
+    assert min(first.out_height, first.out_width) > 32
+    assert all(side % edge for side in (first.out_height, first.out_width) for edge in range(2, 33))
+    assert any(one.width % 4 == 0 and one.out_width % 8 for one in found) or (kernel, padding) != (3, 1) or stride > 1
+    assert (3, 20) in {(one.channels, one.outputs) for one in found}  # as many channels as are asked for
+
+
+def test_a_variant_that_is_particular_gets_what_it_takes():
+    def only(accepts):
+        refuses = lambda problem, _: "" if accepts(problem) else "not that"  # noqa: E731
+        return small_problems(replace(VARIANTS["direct-chw"], refuses=refuses), ASKED, {"block": 16}, FACTS)
+
+    assert {one.width for one in only(lambda problem: problem.width % 4 == 0)} == {44, 64}
+    assert [one.x_shape[2:] for one in only(lambda problem: problem.height >= 64)] == [(64, 64)]
+    assert only(lambda problem: problem.width == 300) == [ASKED]
+    assert only(lambda problem: problem.width != 300) == []  # the run will say that it is refused
+    assert small_problems(VARIANTS["direct-chw"], ASKED, {"block": 64}, FACTS) == []  # CUDA would reject the launch
+
+
+# ---- Processes
+
+
+def test_a_right_kernel_passes(dry_run, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert dry_run([(ASKED, {"block": block}) for block in (8, 16, 32)]) == [None] * 3
+    assert caplog.messages == [] or "stays unseen" in caplog.text
+
+
+def test_a_crash_ends_one_setting_and_no_other(dry_run):
+    line = "if (blockDim.x == 16) y[(1ll << 40) + i] = sum;"
+    found = dry_run([(ASKED, {"block": block}) for block in (8, 16, 32)], (LAST, f"  {line}\n{LAST}"))
+    assert (found[0], found[2]) == (None, None)
+    assert found[1].status is Status.FAILED
+    assert found[1].reason.startswith("dry run on an output of 37x43: ended its process by SIG")
+
+
+def test_a_loop_without_an_end_is_waited_for_once(dry_run):
+    line = "while (blockDim.x == 8 && x != nullptr) y[0] += 0.f;"
+    cases = [(ASKED, {"block": block}) for block in (16, 8, 32)]
+    found = dry_run(cases, (LAST, f"  {line}\n{LAST}"), seconds=3.0)
+    assert found[0] is None
+    assert "did not end within 3 s: a loop without an end?" in found[1].reason
+    assert found[2].reason == f"not run, as it did not end elsewhere: {found[1].reason}"
+
+
+def test_a_process_that_leaves_is_no_success(dry_run):
+    change = ('    block = parameters["block"]', '    import os\n    os._exit(0)\n    block = parameters["block"]')
+    (found,) = dry_run([(ASKED, {})], module=(change,))
+    assert (found.status, found.reason) == (Status.FAILED, "ended its process with exit code 0")
+
+
+def test_a_python_side_that_fails_is_told_with_its_line(dry_run):
+    change = ('block = parameters["block"]', 'block = parameters["blok"]')
+    (found,) = dry_run([(ASKED, {})], module=(change,))
+    assert found.status is Status.FAILED
+    assert found.reason.startswith("KeyError: 'blok' (")
+    assert "mine.py:" in found.reason
+
+
+def test_a_process_that_cannot_start_is_no_success(own, tmp_path):
+    (mine,) = own()
+    (found,) = dry_run_module.dry_run(tmp_path / "lab", "cpu", replace(mine, name="another"), [(ASKED, {})])
+    assert found.status is Status.FAILED
+    assert found.reason.startswith("its dry run failed: ")
+
+
+def test_without_a_sanitizer_it_is_said(dry_run, monkeypatch, caplog):
+    def missing(_):
+        raise DeviceError("no libasan")
+
+    monkeypatch.setattr(dry_run_module.sanitize, "environment", missing)
+    assert dry_run([(ASKED, {})]) == [None]
+    assert caplog.messages == ["what a kernel reads beside its arrays and does not use stays unseen: no libasan"]
+
+
+def with_stage(monkeypatch, **environment):
+    """The CPU as it is beside a GPU, and nothing else."""
+    first = next(dry_run_module._stages("cpu"))
+    stages = [replace(first, environment={**first.environment, **environment}, is_optional=True)]
+    monkeypatch.setattr(dry_run_module, "_stages", lambda _: stages)
+
+
+def test_what_only_the_second_opinion_cannot_compile_is_no_fault(dry_run, monkeypatch, caplog):
+    """A GPU's kernel may have instructions that the CPU's compiler does not know."""
+    with_stage(monkeypatch, CXX="g++ -Dsum=1")
+    assert dry_run([(ASKED, {"block": 8}), (ASKED, {"block": 16})]) == [None] * 2
+    (message,) = caplog.messages
+    assert re.fullmatch(r"mine was not tried on cpu: \S+/mine.cu does not compile", message)
+
+
+def test_a_second_opinion_that_takes_too_long_is_no_fault(dry_run, monkeypatch, caplog):
+    """A GPU's blocks may wait for each other, which those of a CPU cannot."""
+    with_stage(monkeypatch)
+    line = "while (blockDim.x == 8 && x != nullptr) y[0] += 0.f;"
+    cases = [(ASKED, {"block": block}) for block in (16, 8, 32)]
+    assert dry_run(cases, (LAST, f"  {line}\n{LAST}"), seconds=3.0) == [None] * 3
+    assert "mine was not tried on cpu: dry run on an output of 37x43: did not end within 3 s" in caplog.text
+
+
+def test_a_second_opinion_on_the_answer_counts(dry_run, monkeypatch):
+    with_stage(monkeypatch)
+    (found,) = dry_run([(ASKED, {})], (LAST, f"  sum += 1.f;\n{LAST}"))
+    assert found.status is Status.WRONG
+
+
+def test_a_gpu_is_tried_with_both_poisons(monkeypatch):
+    gpu = SimpleNamespace(facts=replace(FACTS, kind="cuda"))
+    monkeypatch.setattr(dry_run_process, "open_device", lambda name: (gpu, name))
+    task = dry_run_process.Task("", "", "cuda:0", False, "mine", 1.0, ())
+    assert [(way.device, way.poison) for way in dry_run_process.ways(task)] == [(gpu, 0xFF), (gpu, 0x7F)]
+
+
+def test_beside_a_gpu_there_are_second_opinions():
+    """The sanitizer, where there is one, comes last."""
+    found = list(dry_run_module._stages("cuda:0"))
+    assert [(one.device, one.is_optional) for one in found[:2]] == [("cuda:0", False), ("cpu", True)]
+    assert all(one.is_sanitized for one in found[2:])
+
+
+def test_a_workspace_that_nobody_wrote_holds_no_zeros(dry_run):
+    """Which memory often does that is new."""
+    module = (
+        ("places.y,", "places.y,\n            places.workspace,"),
+        ("launches=launches,", "launches=launches,\n        workspace_nbytes=lambda problem, parameters: 64,"),
+    )
+    changes = (
+        ("(float* __restrict__ y,", "(float* __restrict__ y, const float* work,"),
+        ("sum = 0.f;", "sum = work[3];"),
+    )
+    (found,) = dry_run([(ASKED, {})], *changes, module=module)
+    assert "error nan" in found.reason
+
+
+def test_what_has_been_printed_does_not_disturb(dry_run):
+    change = ('    block = parameters["block"]', '    print("{")\n    block = parameters["block"]')
+    assert dry_run([(ASKED, {})], module=(change,)) == [None]

@@ -1,0 +1,105 @@
+"""cli/lab/screen.py: tables that fit a terminal, their remarks and a compiler's words below them."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from vgg16gpu.bench.measure.ceilings import Ceilings
+from vgg16gpu.bench.measure.timing import Summary
+from vgg16gpu.cli.lab import screen as lab_screen
+from vgg16gpu.lab.experiment import Row, experiments
+from vgg16gpu.lab.measure.bench_rig import BenchRig
+from vgg16gpu.lab.measure.measure import Measurement, Status, Times
+from vgg16gpu.lab.variants import variants
+from vgg16gpu.program.device_properties import DeviceFacts
+
+FACTS = DeviceFacts("cpu", "a processor", 2, (0, 0), 49152, 1 << 30, 1 << 30)
+SAMPLE = Times(Summary(1.234e-3, 1.3e-3, 1.2e-3, 30), Summary(2.5e-3, 2.9e-3, 2.2e-3, 30))
+COMPILER = (
+    "mine.cu: In function 'void mine(float*, const float*, const float*, int, int, int, int, int, int, int, int)':\n"
+    "mine.cu:14:15: error: 'nonsense' was not declared in this scope\n"
+    "   14 |   float sum = nonsense;\n"
+    "      |               ^~~~~~~~"
+)
+REASON = "a run would take longer than 45 s: that of 1x3x511x511, scaled by FLOP (--full runs it)"
+
+
+def row(method, status=Status.RIGHT, reason="", output="", **more):
+    times = SAMPLE if status is Status.RIGHT else None
+    found = Measurement(status, reason, 9.8e-8, 1e-5, "all outputs", times, times, output=output)
+    ours = 1.234 if times else None
+    return Row("S2", "layer", "1024", method, "block=16 outputs=64", ours, 0.34, measurement=found, **more)
+
+
+ROWS = (
+    row("gemm-register", note="not theirs: a true register tile", ours_percent=29.1, theirs_percent=3.25),
+    row("mine", Status.FAILED, "mine.cu does not compile", COMPILER),
+    row("mine block=8", Status.FAILED, "mine.cu does not compile", COMPILER),
+    row("shared", Status.INVALID, "a block of 64x64x1 is 4096 threads, at most 1024 can be launched"),
+    row("by_row", Status.ESTIMATED, REASON),
+)
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """What a function prints in a terminal of so many columns."""
+
+    def lines(width, function, *arguments):
+        monkeypatch.setattr(lab_screen, "console", lambda: Console(width=width, highlight=False))
+        function(*arguments)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+@pytest.fixture
+def rig():
+    opened = BenchRig(SimpleNamespace(facts=FACTS), [], None)
+    opened.__dict__["ceilings"] = Ceilings(1e11, 1e10, 1, "", {})
+    return opened
+
+
+def rows_of(rig, rows=ROWS):
+    experiment = SimpleNamespace(name="S2", title="Title", teaches="A sentence.", method=lambda _: "As usual")
+    return lab_screen.print_rows, experiment, rows, rig
+
+
+def words(lines):
+    """Of tables."""
+    found = [line for line in lines if re.search("[│┃]", line)]
+    return {word for line in found for word in re.split("[│┃ ]+", line)}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_word_is_split_and_no_table_is_too_wide(printed, rig, width):
+    for shown in (rows_of(rig), (lab_screen.print_list, experiments(), variants())):
+        lines = printed(width, *shown)
+        assert max(len(line) for line in lines if re.search("[│┃]", line)) <= width
+        assert words(lines) <= words(printed(1000, *shown))
+
+
+def test_columns_go_before_words_do(printed, rig):
+    everything, few = (words(printed(width, *rows_of(rig))) for width in (200, 80))
+    assert {"samples", "cold", "convert", "error", "29.1", "3.25", "30"} <= everything
+    assert {"size", "method", "theirs", "ours", "1.234", "0.34", "INVALID", "LAUNCH", "ESTIMATED"} <= few
+    assert not {"samples", "cold", "3.25"} & few
+
+
+def test_a_column_without_a_number_is_left_out(printed, rig):
+    assert "convert" not in words(printed(200, *rows_of(rig, ROWS[1:])))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_compiler_is_quoted_below_the_table_once(printed, rig, width):
+    text = "\n".join(printed(width, *rows_of(rig)))
+    assert text.count(COMPILER) == 1
+    assert text.index("└") < text.index("(2) mine.cu does not compile\n" + COMPILER)
+    assert text.count("FAILED") == 2
+
+
+def test_remarks_are_numbered(printed, rig):
+    text = " ".join(" ".join(printed(80, *rows_of(rig))).split())
+    assert "(1) not theirs: a true register tile" in text
+    assert f"(4) {REASON}" in text

@@ -1,0 +1,167 @@
+"""pictures/loader.py: every sample of every file in some slot, whatever the threads do."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.pictures.loader import Loader
+from vgg16gpu.pictures.order import InOrder
+from vgg16gpu.pictures.reading import read_inputs
+from vgg16gpu.pictures.slots import Ring, ordinary
+
+SHAPE = (3, 16, 16)
+SPEC = InputSpec(SHAPE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pictures of many sizes, a broken one, and numbers of both kinds between them."""
+    path = tmp_path_factory.mktemp("mixed")
+    chance = np.random.default_rng(0)
+    for i in range(40):
+        pixels = chance.integers(0, 256, (*chance.integers(16, 60, 2), 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path / f"{i:02}.{'jpg' if i % 3 else 'png'}")
+    (path / "05x.jpg").write_text("no picture")
+    np.save(path / "10n.npy", chance.standard_normal((70, *SHAPE), dtype=np.float32))
+    np.save(path / "20n.npy", chance.integers(0, 256, (3, 16, 16, 3), dtype=np.uint8))
+    numbers = chance.standard_normal((4, *SHAPE), dtype=np.float32)
+    numbers[1, 0, 0, 0] = np.nan
+    np.savez(path / "30n.npz", a=numbers, b=numbers[0])
+    return path
+
+
+def files_of(folder):
+    return sorted(folder.iterdir())
+
+
+def collect(loader, ring, *, prompt=True):
+    """(name, bytes or problem) of all samples, in order; slots go back at once."""
+    loader.start()
+    ring.pin(lambda nbytes: np.zeros(nbytes, np.uint8), takes_pictures=False)
+    order, found = InOrder(loader.first), []
+    nbytes = {"uint8": 16 * 16 * 3, "float32": 4 * 16 * 16 * 3}
+    for slot in loader:
+        if slot is not None:
+            for row in slot.rows:
+                content = slot.buffer[row.offset : row.offset + nbytes[slot.element_type]].tobytes()
+                order.add(row.file, row.sample, (row.name, content))
+            for failure in slot.failures:
+                order.add(failure.file, failure.sample, (failure.name, failure.problem))
+            for end in slot.ends:
+                order.end(*end)
+            ring.give_back(slot)
+        if slot is None or prompt:
+            found += order.ready()
+            loader.answered(order.file)
+    loader.close()
+    return found + order.ready()
+
+
+def expected(folder):
+    found = []
+    for path in files_of(folder):
+        if path.suffix == ".npz":
+            found.append(None)
+            continue
+        try:
+            found += [(item.name, item.array.tobytes()) for item in read_inputs([path], SPEC)]
+        except Exception as error:
+            found.append((str(path), str(error)))
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+@pytest.mark.parametrize("nbytes", [4 * 16 * 16 * 3, 20_000])
+@pytest.mark.parametrize("prompt", [True, False])
+def test_everything_comes_once_and_in_order(folder, threads, nbytes, prompt):
+    ring = Ring(nbytes, threads + 4)
+    loader = Loader(list_files(files_of(folder)), SPEC, ring, threads)
+    found = collect(loader, ring, prompt=prompt)
+    numbers = [row for row in found if "30n.npz" in row[0]]
+    others = [row for row in found if "30n.npz" not in row[0]]
+    assert others == [row for row in expected(folder) if row is not None]
+    assert [name.rsplit("/", 1)[1] for name, _ in numbers] == [
+        "30n.npz[a][0]",
+        "30n.npz[a][1]",
+        "30n.npz[a][2]",
+        "30n.npz[a][3]",
+        "30n.npz[b]",
+    ]
+    assert [isinstance(content, str) for _, content in numbers] == [False, True, False, False, False]
+    assert "NaN" in numbers[1][1]
+    assert loader.decoded == 40
+    assert not any(thread.name.startswith("vgg16gpu-decode") for thread in threading.enumerate())
+
+
+def test_it_begins_behind_what_is_done(folder):
+    files = files_of(folder)
+    index = [path.name for path in files].index("10n.npy")
+    ring = Ring(20_000, 6)
+    whole = expected(folder)
+    for first in ((index, 68), (index, 70), (index + 1, 0)):
+        loader = Loader(list_files(files[: index + 3]), SPEC, ring := Ring(20_000, 6), 2, first)
+        found = collect(loader, ring)
+        before = index + first[1] if first[0] == index else index + 70
+        assert found == whole[before : index + 70 + 2]
+
+
+def test_few_files_are_begun_before_the_first_is_answered(folder):
+    listing = list_files([path for path in files_of(folder) if path.suffix in (".png", ".jpg")])
+    ring = Ring(20_000, 6)
+    loader = Loader(listing, SPEC, ring, 2, window=8)
+    loader.start()
+    ring.pin(ordinary, takes_pictures=False)
+    begun = 0
+    for slot in loader:
+        if slot is None:  # all wait for answers
+            break
+        begun = max(begun, *(row.file for row in slot.rows), *(failure.file for failure in slot.failures), begun)
+        ring.give_back(slot)
+    assert begun == 7
+    loader.close()
+
+
+def test_whether_there_is_anything_to_compute(folder, tmp_path):
+    (tmp_path / "a.jpg").write_text("none")
+    for paths, expected_row in (([tmp_path / "a.jpg"] * 3, False), ([tmp_path / "a.jpg", folder / "00.png"], True)):
+        loader = Loader(list_files(paths), SPEC, Ring(20_000, 6), 2)
+        loader.start()
+        assert loader.has_row() is expected_row
+        loader.close()
+
+
+def test_what_a_thread_stumbles_over_comes_out(folder, monkeypatch):
+    def broken(*_):
+        raise MemoryError("no memory at all")
+
+    monkeypatch.setattr("vgg16gpu.pictures.decoding.Decoder.fitted", broken)
+    loader = Loader(list_files([folder / "00.png", folder / "03.png"]), SPEC, Ring(20_000, 6), 2)
+    loader.start()
+    assert loader.has_row()  # so that somebody reads on
+    with pytest.raises(MemoryError, match="no memory at all"):
+        list(loader)
+    loader.close()
+
+
+def test_closing_in_the_middle_ends_all_threads(folder):
+    before = threading.active_count()
+    for threads in (1, 5):
+        loader = Loader(list_files(files_of(folder)), SPEC, Ring(800, 2), threads)
+        loader.start()
+        next(iter(loader))
+        loader.close()
+        loader.close()
+        time.sleep(0.01)
+        assert threading.active_count() == before
+
+
+def test_a_model_of_rows_takes_no_pictures(folder):
+    loader = Loader(list_files([folder / "00.png"]), InputSpec((5,)), ring := Ring(1000, 3), 1)
+    ((name, problem),) = collect(loader, ring)
+    assert name.endswith("00.png")
+    assert "the model takes (5,) numbers" in problem

@@ -1,0 +1,44 @@
+"""pictures/order.py: the order of files, whatever the order of what comes."""
+
+import random
+
+import pytest
+
+from vgg16gpu.pictures.order import InOrder
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_values_come_out_in_order_whenever_they_come_in(seed):
+    chance = random.Random(seed)
+    counts = [chance.choice((0, 1, 1, 1, 5)) for _ in range(30)]
+    events = [(file, sample, f"{file}.{sample}") for file, count in enumerate(counts) for sample in range(count)]
+    events += [(file, count, None) for file, count in enumerate(counts)]
+    chance.shuffle(events)
+    order, found = InOrder(), []
+    for file, sample, value in events:
+        if value is None:
+            order.end(file, sample)
+        else:
+            order.add(file, sample, value)
+        found += order.ready()
+    assert found == [f"{file}.{sample}" for file, count in enumerate(counts) for sample in range(count)]
+    assert order.file == len(counts)
+    assert order.ready() == []
+
+
+def test_a_value_waits_for_all_before_it():
+    order = InOrder()
+    order.add(1, 0, "b")
+    order.end(1, 1)
+    assert order.ready() == []
+    order.end(0, 0)  # an empty file
+    assert order.ready() == ["b"]
+
+
+def test_it_begins_where_it_is_told():
+    order = InOrder((2, 3))
+    order.add(2, 3, "x")
+    order.end(2, 4)
+    order.add(3, 0, "y")
+    assert order.ready() == ["x", "y"]
+    assert order.file == 3

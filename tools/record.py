@@ -1,0 +1,155 @@
+"""Make the records that need a GPU, a part at a time, each within one call of ten minutes.
+
+    python tools/record.py suite          every GPU test, and the small ones under both sanitizers       (190 s)
+    python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
+    python tools/record.py lab a          S1 to S4, the ladder at 224 and 244 pixels                     (450 s)
+    python tools/record.py lab b          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
+    python tools/record.py lab claims     the verdicts on the claims, where both parts lie; no GPU       (10 s)
+    python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (350 s)
+    python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)
+    python tools/record.py compare OTHER  this checkout by another one, in turns A B B A                 (430 s)
+
+Records go to --output, as they are called in testbench/results. What a command prints goes to a log, whose end is shown
+when it fails; the last thing printed is a table. --dry-run shows the commands and their seconds. A step that does not
+fit into what is left of --limit seconds is left out: make it with another call, --only NAME. Exit code 1 when a step
+failed or was left out, though what came before it is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout, installed or not
+
+from recording import machine, recipes
+from recording.compare import compare
+from recording.first_command import CLONE, clear, first_command
+from recording.says import says
+from recording.steps import ROOT, Ended, Recipe, run_all, table
+
+from vgg16gpu.bench.measure.environment import commit
+from vgg16gpu.errors import Error
+
+LIMIT: Final = 570.0  # seconds; a machine that is borrowed often gives ten minutes to a command
+LAB: Final = {"a": recipes.lab_a, "b": recipes.lab_b, "claims": recipes.lab_claims}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a part, or show it; 1 if something failed or was left out, 2 if nothing can be recorded here."""
+    options = _options(arguments)
+    try:
+        settings = _settings(options)
+        recipe = _chosen(_recipe(options, settings), options.only)
+    except Error as error:
+        print(f"record.py: {error}", file=sys.stderr)
+        return 2
+    if options.dry_run:
+        for step in recipe.steps:
+            print(f"{step.seconds:6.0f} s  {step.shown()}")
+        print(f"{sum(step.seconds for step in recipe.steps):6.0f} s in all, without what is not installed")
+        return 0
+    if (own := commit(ROOT)) and own["dirty"]:
+        print("Tracked files differ from the commit, and the records will say so: commit first.")
+    if any(step.name == CLONE for step in recipe.steps):
+        clear(settings)
+    settings.output.mkdir(parents=True, exist_ok=True)
+    ended = run_all(recipe.steps, options.limit, settings.work / "logs")
+    return _finish(recipe, ended, options)
+
+
+def _finish(recipe: Recipe, ended: Sequence[Ended], options: argparse.Namespace) -> int:
+    """The last records, the archive, the table."""
+    code, written = int(not all(each.is_well for each in ended)), list[Path]()
+    if recipe.finish:
+        try:
+            written += recipe.finish({each.step.name: each for each in ended})
+        except (Error, OSError, ValueError, KeyError) as error:
+            print(f"no record was made of these steps: {type(error).__name__}: {error}")
+        if not written:
+            print("The record of all steps together was not made: it needs them in one call.")
+            code = 1
+    if options.archive:
+        with tarfile.open(options.archive, "w:gz") as archive:
+            archive.add(options.output, arcname=".")
+    print(table(ended))
+    for path in written:
+        print(f"{path.name}: {says(path)}")
+    print(f"Records: {options.archive or options.output}; unpacked they lie over testbench/results.")
+    return code
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tools/record.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--output", type=Path, default=Path("build/records"), metavar="DIR", help="for the records")
+    shared.add_argument("--archive", type=Path, metavar="FILE", help="also pack DIR into a .tar.gz")
+    shared.add_argument("--work", type=Path, metavar="DIR", help="for models, pictures and logs; default: in /tmp")
+    shared.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    shared.add_argument("--quick", action="store_true", help="digits and few samples: to see that it works")
+    shared.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="of everything together")
+    shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
+    shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    for name in ("suite", "bench"):
+        parts.add_parser(name, parents=[shared])
+    parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
+    with_photographs = parts.add_parser("promises", parents=[shared])
+    with_photographs.add_argument("--photographs", type=Path, metavar="DIR", help="for the rate of second passes")
+    newcomer = parts.add_parser("first-command", parents=[shared])
+    newcomer.add_argument("--packages", type=Path, metavar="DIR", help="wheels of all that is installed")
+    turns = parts.add_parser("compare", parents=[shared])
+    turns.add_argument("other", type=Path, help="the folder of another checkout")
+    turns.add_argument("--rounds", type=int, default=2, help="of four turns each")
+    turns.add_argument("--within", type=float, default=1.0, metavar="PERCENT", help="what counts as the same")
+    return parser.parse_args(arguments)
+
+
+def _settings(options: argparse.Namespace) -> recipes.Settings:
+    """Raises Error where there is no card to record on."""
+    card = machine.CPU if options.device == "cpu" else machine.find_card()
+    needs_none = options.dry_run or (options.part == "lab" and options.which == "claims")
+    if card is None and not needs_none:
+        raise Error("no GPU: nvidia-smi names none; run this beside one, or try --device cpu --quick")
+    own = commit(ROOT)
+    named = Path(tempfile.gettempdir(), f"vgg16gpu-recording-{own['hash'][:12] if own else 'copy'}")
+    work: Path = options.work or named
+    return recipes.Settings(
+        options.device, card or machine.NONE, options.output.resolve(), work.resolve(), quick=options.quick
+    )
+
+
+def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
+    """Raises Error for folders that are not what they should be."""
+    if options.part == "lab":
+        return LAB[options.which](settings)
+    if options.part == "promises":
+        return recipes.promises(settings, options.photographs and options.photographs.resolve())
+    if options.part == "first-command":
+        if not options.packages and not options.dry_run:
+            raise Error("first-command needs --packages DIR: wheels of what is installed (pip download makes it)")
+        return first_command(settings, options.packages and options.packages.resolve())
+    if options.part == "compare":
+        if not (options.other / "vgg16gpu" / "__init__.py").is_file():
+            raise Error(f"'{options.other}' is no checkout: it has no vgg16gpu/__init__.py; name its folder")
+        return compare(settings, options.other.resolve(), options.rounds, options.within / 100)
+    return {"suite": recipes.suite, "bench": recipes.bench}[options.part](settings)
+
+
+def _chosen(recipe: Recipe, only: Sequence[str] | None) -> Recipe:
+    """Raises Error for a name that no step has."""
+    names = [step.name for step in recipe.steps]
+    if unknown := [name for name in only or () if name not in names]:
+        raise Error(f"there is no step {', '.join(unknown)}; there are: {', '.join(names)}")
+    return Recipe([step for step in recipe.steps if step.name in (only or names)], recipe.finish)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""What is run for which record. Expected seconds are those of one H200 with 16 cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from recording.machine import Card
+from recording.pictures import FIRST, LAST
+from recording.steps import PYTHON, Recipe, Step
+from vgg16gpu.bench.peers.base import PEERS
+from vgg16gpu.compiler.choices import PRECISIONS
+from vgg16gpu.lab.experiments.s5 import SEED as S5
+from vgg16gpu.lab.variants import variants
+
+SIZES: Final = (224, 244)  # the published network's own, and that of the published ladder
+EXPERIMENTS: Final = {"S1": 130.0, "S2": 105.0, "S3": 45.0, "S4": 45.0}
+QUICK: Final = "digits"  # the model in place of VGG16
+GPU_TESTS: Final = ("tests/lab/exercises", "tests/lab/broken", "tests/lab/faults")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where to record, for which card, and where the records and everything else go (absolute paths).
+
+    `quick`: a small model and few samples, to see that it works; what is recorded says nothing.
+    """
+
+    device: str
+    card: Card
+    output: Path
+    work: Path
+    quick: bool = False
+
+    def model(self, size: int) -> Path | str:
+        """The VGG16 of a size."""
+        return QUICK if self.quick else self.work / f"vgg16-{size}.onnx"
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Those that are measured."""
+        return PRECISIONS[:1] if self.quick else PRECISIONS
+
+    @property
+    def picture(self) -> Path:
+        """One of the pictures that `made` makes."""
+        return self.work / "pictures" / FIRST
+
+    def record(self, name: str) -> Path:
+        """A record that has the card in its name."""
+        return self.output / f"{name.replace('CARD', self.card.name)}.json"
+
+
+def vgg16gpu(*words: object) -> tuple[str, ...]:
+    """A command of the package."""
+    return (PYTHON, "-m", "vgg16gpu", *map(str, words))
+
+
+def made(settings: Settings, *sizes: int) -> list[Step]:
+    """Pictures, and a VGG16 of each size with the scales of int8 beside it; `digits` has its own."""
+    folder = settings.picture.parent
+    steps = [Step("pictures", (PYTHON, "tools/recording/pictures.py", str(folder)), 3, once=folder / LAST)]
+    for size in () if settings.quick else sizes:
+        model = settings.model(size)
+        scales = vgg16gpu("calibrate", model, "--images", folder, "--device", settings.device)
+        steps.append(
+            Step(f"model-{size}", vgg16gpu("model", "make", "--size", size, "--output", model), 6, once=Path(model))
+        )
+        steps.append(Step(f"scales-{size}", scales, 10, once=Path(f"{model}.int8.json")))
+    return steps
+
+
+def suite(settings: Settings) -> Recipe:
+    """Every test of the GPU, then the small ones of the kernels under both sanitizers."""
+    tests, output = settings.record("tests-CARD"), settings.output
+    make = ("make", "test-gpu", "VENV=", f"PYTHON={PYTHON}", f"PYTEST_ARGS=--record {quote(str(tests))}")
+    found = tuple(output / f"sanitize-{tool}.json" for tool in ("memcheck", "racecheck"))
+    return Recipe(
+        [
+            Step("tests", make, 154, (tests,)),
+            Step("sanitizers", (PYTHON, "-m", "tests.sanitize.gpu", "--record", str(output)), 36, found),
+        ]
+    )
+
+
+def bench(settings: Settings) -> Recipe:
+    """The benchmark in every precision beside all peers; it says itself which of them are not installed."""
+    record = settings.record("bench-CARD")
+    against = () if settings.quick else ("--against", ",".join(PEERS))
+    effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.1, "--sustained", 2, "--cold-start")
+    batches = ("--batch", "1,2" if settings.quick else "1,8,32,128")
+    where = ("--device", settings.device, "--precision", ",".join(settings.precisions))
+    words = (*where, *batches, *effort, *against, "--output", record, *_plot(record))
+    command = vgg16gpu("bench", settings.model(224), *words)
+    return Recipe([*made(settings, 224), Step("bench", command, 403, (record,))])
+
+
+def lab_a(settings: Settings) -> Recipe:
+    """The experiments but for the last, and the ladder at both sizes."""
+    steps = [_experiment(settings, name, seconds) for name, seconds in EXPERIMENTS.items()]
+    for size, name in zip(SIZES, ("ladder-CARD", "ladder-CARD-244"), strict=True):
+        record = settings.record(name)
+        climb = vgg16gpu("ladder", settings.model(size), "--device", settings.device, "--output", record)
+        rungs = ("--rungs", "A,H") if settings.quick else ()
+        drawn = _plot(record) if size == SIZES[0] else ()
+        steps.append(Step(f"ladder-{size}", (*climb, *rungs, *drawn), 42, (record,)))
+    return Recipe([*made(settings, *SIZES), *steps])
+
+
+def lab_b(settings: Settings) -> Recipe:
+    """What the kernels take, the tests of wrong ones, the last experiment, and what a profiler reads of each kernel."""
+    usage = settings.output / "lab" / f"usage-{settings.card.arch}.json"
+    tests = settings.work / "tests-lab.json"  # no record of its own: `suite` runs these, too
+    pytest = (
+        PYTHON,
+        "-m",
+        "pytest",
+        "-q",
+        "--workers",
+        "auto",
+        "-m",
+        "gpu",
+        "--require-gpu",
+        "--record",
+        str(tests),
+        *GPU_TESTS,
+    )
+    return Recipe(
+        [
+            Step("usage", vgg16gpu("lab", "list", "--kernels", "--json"), 15, (usage,), stdout=usage),
+            Step("lab-tests", pytest, 40, (tests,)),
+            _experiment(settings, S5, 360.0),
+            *(_profile(settings, variant.name) for variant in variants()),
+        ]
+    )
+
+
+def lab_claims(settings: Settings) -> Recipe:
+    """The verdicts on the claims, from the records of both parts; it needs no GPU."""
+    folder, name = settings.output / "lab", settings.record("ladder-CARD").name
+    found = [path for path in sorted(settings.output.glob("ladder-*.json")) if not path.stem.endswith(f"-{SIZES[1]}")]
+    ladder = next((path for path in found if path.name == name), found[0] if len(found) == 1 else None)
+    command = vgg16gpu("lab", "claims", "--records", folder, *(("--ladder", ladder) if ladder else ()))
+    return Recipe([Step("claims", command, 10, (folder / "claims.json", folder / "claims.csv"))])
+
+
+def _plot(record: Path) -> tuple[str, ...]:
+    """The picture that lies beside a record, where it can be drawn."""
+    return ("--plot", str(record.with_suffix(".png"))) if find_spec("matplotlib") else ()
+
+
+def _experiment(settings: Settings, name: str, seconds: float) -> Step:
+    folder = settings.output / "lab"
+    quick = ("--quick",) if settings.quick else ()
+    command = vgg16gpu("lab", "run", name, "--device", settings.device, "--output", folder, *quick)
+    return Step(name, command, seconds, (folder / f"{name}.json",))
+
+
+def _profile(settings: Settings, name: str) -> Step:
+    record = settings.output / "lab" / f"profile-{name}.json"
+    command = vgg16gpu("lab", "profile", name, "--device", settings.device, "--output", record)
+    return Step(f"profile-{name}", command, 5, (record,))
+
+
+def promises(settings: Settings, photographs: Path | None) -> Recipe:
+    """Scores, errors of layers, ONNX's suite, what is added around the kernels, and the promises under stress."""
+    device, digits = ("--device", settings.device), settings.quick
+    steps = made(settings, *SIZES)
+    for name, model in (
+        ("testbench-digits-CARD", QUICK),
+        *(() if digits else (("testbench-CARD", settings.model(244)),)),
+    ):
+        for precision in settings.precisions:
+            record = settings.record(name if precision == PRECISIONS[0] else f"{name}-{precision}")
+            words = ("testbench", model, *device, "--precision", precision, "--output", record)
+            steps.append(Step(record.stem, vgg16gpu(*words), 12, (record,)))
+    suite_record = settings.record("conformance-CARD")
+    kind = "CPU" if settings.device == "cpu" else "CUDA"
+    steps.append(_tool("conformance.suite", 20, suite_record, "--device", kind))
+    if settings.quick:
+        return Recipe(steps)
+    model = settings.model(224)
+    steps.append(_tool("measure.host_path", 90, settings.record("host-path-CARD"), model, *device))
+    for batch in (1, 8, 32):
+        record = settings.record(f"layer-errors-CARD-b{batch}")
+        steps.append(_tool("measure.layer_errors", 25, record, model, "--batch", batch, needs=("torch",)))
+    images = ("--images", photographs) if photographs else ()
+    steps.append(
+        _tool("stress.promises", 40, settings.record("stress-CARD"), model, *device, *images, needs=("torch",))
+    )
+    return Recipe(steps)
+
+
+def _tool(module: str, seconds: float, record: Path, *words: object, needs: tuple[str, ...] = ()) -> Step:
+    """A command that lies in tests/."""
+    command = (PYTHON, "-m", f"tests.{module}", *map(str, words), "--output", str(record))
+    return Step(record.stem, command, seconds, (record,), needs=needs)

@@ -1,0 +1,105 @@
+"""One line about a record, whatever kind it is: enough to see whether it is worth carrying home."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.measure.timing import Method, Regime
+
+Content: TypeAlias = Mapping[str, Any]
+
+KEYS: Final = ("precision", "batch", "method", "regime")  # of a benchmark's record
+
+
+def says(path: Path) -> str:
+    """What a record says; its size where nothing is known of its kind."""
+    if path.suffix != ".json":
+        return f"{path.stat().st_size >> 10} KiB"
+    try:
+        content = json.loads(path.read_bytes())
+        return next((say(content) for key, say in KINDS.items() if key in content), f"{', '.join(content)}"[:60])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"cannot be read: {type(error).__name__}: {error}"
+
+
+def _tests(content: Content) -> str:
+    return ", ".join(f"{number} {outcome}" for outcome, number in content["tests"].items())
+
+
+def _bench(content: Content) -> str:
+    """Ours and the fastest peer in the same arithmetic, on the device alone, at the largest batch."""
+    parts = []
+    for precision in dict.fromkeys(record["precision"] for record in content["records"]):
+        found: dict[bool, float] = {}
+        largest = max(record["batch"] for record in content["records"] if record["precision"] == precision)
+        wanted = (precision, largest, Method.BACK_TO_BACK, Regime.COOL)
+        for record in content["records"]:
+            if tuple(record[key] for key in KEYS) == wanted and not record["tf32"]:
+                ours = record["name"] == NAME
+                found[ours] = min(found.get(ours, float("inf")), record["median_s"])
+        times = " / ".join(f"{1e3 * found[ours]:.4g}" for ours in (True, False) if ours in found)
+        parts.append(f"{precision} x{largest} {times} ms")
+    return ", ".join(parts + [f"{len(content['failures'])} failures"] * bool(content["failures"]))
+
+
+def _ratios(content: Content) -> str:
+    verdicts = Counter(figure["verdict"] for figure in content["figures"])
+    return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
+
+
+def _ladder(content: Content) -> str:
+    timed = [rung for rung in content["rungs"] if rung["times"]]
+    ends = [f"{rung['letter']} {1e3 * rung['times']['median_s']:.4g} ms" for rung in timed[:: max(1, len(timed) - 1)]]
+    return f"{len(timed)} of {len(content['rungs'])} rungs, {' to '.join(ends)}"
+
+
+def _experiment(content: Content) -> str:
+    statuses = Counter(each["status"] for each in content["rows"])
+    return ", ".join(f"{number} {status}" for status, number in statuses.items())
+
+
+def _claims(content: Content) -> str:
+    sides = (
+        (side, ", ".join(f"{number} {verdict}" for verdict, number in found.items()))
+        for side, found in content["counts"].items()
+    )
+    return "; ".join(f"{side} {found}" for side, found in sides)
+
+
+def _verdict(content: Content) -> str:
+    return "passed" if content["passed"] else f"FAILED: {'; '.join(map(str, content.get('failures', [])))[:80]}"
+
+
+def _first_command(content: Content) -> str:
+    seconds = {name: value for name, value in content.items() if name.startswith("seconds_") and value}
+    words = {name: name.removeprefix("seconds_").removeprefix("of_").replace("_", " ") for name in seconds}
+    return ", ".join(f"{words[name]} {value} s" for name, value in seconds.items())
+
+
+def _host(content: Content) -> str:
+    exceeded = [f"{record['precision']}: {each}" for record in content["records"] for each in record["exceeded"]]
+    return "; ".join(exceeded) or f"{len(content['records'])} precisions within all bounds"
+
+
+def _kernels(content: Content) -> str:
+    return f"{len(content['kernels'])} kernels"
+
+
+# By a key that only this kind has among those below it.
+KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
+    "seconds_of_pycuda": _first_command,
+    "tests": _tests,
+    "figures": _ratios,
+    "rungs": _ladder,
+    "passed": _verdict,
+    "counts": _claims,
+    "batches": _bench,
+    "records": _host,
+    "rows": _experiment,
+    "kernels": _kernels,
+}

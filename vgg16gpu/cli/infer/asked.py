@@ -1,0 +1,82 @@
+"""What the command line of `infer` comes to: the model, what is done to pictures, the files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vgg16gpu.cli.common.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
+from vgg16gpu.cli.common.options import find_model
+from vgg16gpu.cli.infer.options import Options
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.pictures.inputs import InputSpec, listed, spec_of
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.runtime.answers.folder import default_batch
+
+_NONFINITE_ADVICE = "repair the data, or give --allow-nonfinite to run on it"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line, looked into. `shape`: of one sample. `score_shape`: of its first output."""
+
+    options: Options
+    path: Path
+    model: Model
+    graph: Graph
+    shape: Shape
+    score_shape: Shape
+    notes: ModelNotes
+    warnings: tuple[str, ...]
+    listing: Listing
+
+    @classmethod
+    def of(cls, options: Options) -> Asked:
+        """Find and open everything. Raises InputError and ModelError."""
+        listing = listed(options.images, options.files_from, recursive=options.recursive)
+        path = find_model(options.model)
+        with stage("model"):
+            model = Model(path)
+            graph = model.graph(options.precision, options.outputs)
+            shape = resolve_input_shape(graph, graph.input.shape[0] or 1, options.size)
+            notes = model_notes(model, graph, shape, options.pixels, options.labels)
+        has_scales_beside = options.precision == "int8" and not graph.integers
+        warnings = [contradiction(model, graph, notes, shape)]
+        warnings += [calibrated_otherwise(model, notes, shape)] if has_scales_beside else []
+        scores = infer_shapes(graph, shape)[graph.outputs[0]]
+        row = scores[1:] if scores[:1] == shape[:1] else scores
+        told = tuple(filter(None, warnings))
+        return cls(options, path, model, graph, shape[1:], row, notes, told, listing)
+
+    @property
+    def spec(self) -> InputSpec:
+        """What one sample must be."""
+        return replace(
+            spec_of(self.graph.input, self.shape, self.notes.preprocess),
+            allow_nonfinite=self.options.allow_nonfinite,
+            nonfinite_advice=_NONFINITE_ADVICE,
+        )
+
+    @property
+    def top(self) -> int:
+        """Classes of each input; none where the first output has no classes.
+
+        It has them if it is the model's own: what --outputs names inside of it are features.
+        """
+        own = [output.name for output in self.model.file.model.graph.output]
+        is_own = not self.options.outputs or self.graph.outputs[0] in own
+        return min(self.options.top, self.score_shape[0]) if is_own and len(self.score_shape) == 1 else 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes. Raises InputError when --labels has another number."""
+        return tuple(self.notes.names(self.score_shape[0])) if self.top else ()
+
+    def batch(self, kind: str) -> int:
+        """The one batch size for a kind of device: bits may differ from size to size."""
+        given = max(self.options.batches, default=0)
+        return given or default_batch(len(self.listing.files), self.graph, self.shape, kind)

@@ -1,0 +1,99 @@
+"""Where the time of a run went, as the report has it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.stream import AnswerStream
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.forms import Images
+
+STEADY_RUNS = 3  # for a steady time
+STEADY_BUDGET = 1.0  # seconds that they may take together
+_LIMITED = 0.8  # a stage at work for so much of the time is what the others wait for
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds of each stage; they work beside each other.
+
+    reading, decoding: of `threads` threads together, and `held`, in which these waited for the stages behind them.
+    """
+
+    wall: float  # from the start of decoding to the last row
+    threads: int
+    reading: float
+    decoding: float
+    held: float
+    computing: float  # uploading, and waiting for the device
+    starved: float  # the device without inputs
+    ranking: float
+    writing: float
+
+    @classmethod
+    def of(cls, folder: Folder, stream: AnswerStream, wall: float, writing: float) -> Stages:
+        """Those of a run that has ended."""
+        loading, device = folder.loader.seconds, stream.seconds
+        return cls(
+            wall,
+            folder.loader.threads,
+            loading.reading,
+            loading.decoding,
+            loading.waiting,
+            device.computing,
+            device.waiting,
+            stream.ranking_seconds,
+            writing,
+        )
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """How much of the time each stage was at work."""
+        seconds = {
+            "reading": self.reading / self.threads,
+            "decoding": self.decoding / self.threads,
+            "computing": self.computing,
+            "ranking": self.ranking,
+            "writing": self.writing,
+        }
+        return {name: value / self.wall for name, value in seconds.items()}
+
+    @property
+    def limit(self) -> str:
+        """The stage that was at work nearly all the time; "start" where none was."""
+        shares = self.shares
+        loading = shares["reading"] + shares["decoding"]
+        busiest = max(shares, key=lambda name: shares[name])
+        if max(loading, shares[busiest]) < _LIMITED:
+            return "start"
+        if loading >= shares[busiest]:
+            return "reading" if shares["reading"] > shares["decoding"] else "decoding"
+        return busiest
+
+
+def steady_seconds(engine: Engine, first_run: float) -> float | None:
+    """A run of the engine's batch once warm, host to host: the median of some; None where one takes long.
+
+    Of noise: times do not depend on the numbers.
+    """
+    runs = min(STEADY_RUNS, int(STEADY_BUDGET / max(first_run, 1e-6)))
+    entries = engine.program.input.entries
+    shape = engine.program.input.shape
+    noise = np.random.default_rng(0)
+    x: Images
+    if "uint8" in entries:
+        x = noise.integers(0, 256, (shape[0], *shape[2:], shape[1]), dtype=np.uint8)
+    else:
+        x = noise.standard_normal(engine.graph.input.in_file(shape), dtype=np.float32)
+    seconds = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        engine.run(x)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) if seconds else None

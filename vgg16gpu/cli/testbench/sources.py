@@ -1,0 +1,44 @@
+"""What --inputs names, found before it is read: an input without a reference need not be readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from vgg16gpu.pictures.images import load_image
+from vgg16gpu.pictures.inputs import InputSpec, NamedInput, Sample, check_finite, image_shape, listed, samples
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An input that is read when it is asked for."""
+
+    name: str
+    _read: Callable[[], Sample]
+
+    def read(self) -> NamedInput:
+        """The input. Raises InputError where it cannot be read."""
+        return NamedInput(self.name, self._read())
+
+
+def sources(path: Path, spec: InputSpec) -> list[Source]:
+    """The inputs of a file or folder, in the order in which `infer` has them.
+
+    Raises InputError for what does not exist or is not what the model takes; NaN and pictures are told by `read`.
+    """
+    listing = listed([path])
+    found = []
+    for file in listing.files:
+        if file in listing.numbers:
+            numbers = samples(file, replace(spec, allow_nonfinite=True))
+            found += [Source(name, partial(_finite, array, name, spec)) for name, array in numbers]
+        else:
+            found.append(Source(file, partial(load_image, Path(file), *image_shape(spec, file), spec.preprocess)))
+    return found
+
+
+def _finite(array: Sample, name: str, spec: InputSpec) -> Sample:
+    check_finite(array, name, spec.nonfinite_advice)
+    return array

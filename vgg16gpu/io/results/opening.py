@@ -1,0 +1,102 @@
+"""Which file of results: what a path asks for, whether it can be written, and the writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import check_writable
+from vgg16gpu.io.results.arrow_form import need_pyarrow
+from vgg16gpu.io.results.columns import Columns
+from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
+from vgg16gpu.io.results.record import RunRecord, record_path
+from vgg16gpu.io.results.results import Results
+from vgg16gpu.io.results.text_results import StandardOutput, TextFile, standard_output, text_form
+from vgg16gpu.io.results.whole_results import WholeFile
+
+STANDARD_OUTPUT: Final = "-"
+TEXT_KINDS: Final = ("csv", "jsonl")
+RESUMED_KINDS: Final = (*TEXT_KINDS, "parquet")
+KINDS: Final = (*RESUMED_KINDS, "npy", "npz", "txt", "json")
+
+
+def holds_all_outputs(path: Path) -> bool:
+    """Whether a file of that ending takes more than the first output of a model."""
+    return path.suffix.lower() == ".npz"
+
+
+def check_output(path: Path, *, resume: bool = False, form: str | None = None) -> str:
+    """What `path`, the value of --output, asks for: one of KINDS.
+
+    A file's ending says it; `form`, "csv" (the default) or "jsonl", is for `-`, standard output. Raises InputError
+    before anything is computed: for another ending, a place that cannot be written, --resume where nothing can be
+    resumed, and .parquet without pyarrow.
+    """
+    if str(path) == STANDARD_OUTPUT:
+        return _check_standard_output(form, resume=resume)
+    if form is not None:
+        raise InputError(f"the form {form} is for --output {STANDARD_OUTPUT}; the ending of '{path}' says its form")
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        endings = ", ".join(f".{known}" for known in KINDS)
+        raise InputError(f"output '{path}' has the ending '{path.suffix}'; accepted are {endings}, and - for stdout")
+    if resume and kind not in RESUMED_KINDS:
+        endings = ", ".join(f".{known}" for known in RESUMED_KINDS)
+        raise InputError(
+            f"--resume goes on in {endings} files, and not in '{path}'; leave it out, or name another file"
+        )
+    if kind == "parquet":
+        need_pyarrow(path)
+    target = Path(os.path.realpath(path))
+    beside = {"parquet": [record_path(target), partial_path(target)], "csv": [record_path(target)]}
+    beside["jsonl"] = beside["csv"]
+    for file in (path, *beside.get(kind, ())):
+        _check_name(file)
+        check_writable(file)
+    return kind
+
+
+def open_results(
+    path: Path,
+    columns: Columns,
+    run: RunRecord | Callable[[], RunRecord],
+    *,
+    resume: bool = False,
+    form: str | None = None,
+) -> Results:
+    """Where answers go; nothing is written, and an older file stays, before the first of them.
+
+    `run`, or what it returns, is the record of .csv, .jsonl and .parquet; it is not called for other files. With
+    `resume` the rows of a file that is there are `done`; without a file the run begins. Raises InputError as
+    `check_output`, and where the file that is there is not one of this run, or somebody else is writing it.
+    """
+    kind = check_output(path, resume=resume, form=form)
+    if str(path) == STANDARD_OUTPUT:
+        return StandardOutput(text_form(kind, columns), columns)
+    if kind not in RESUMED_KINDS:
+        return WholeFile(path, columns, kind)
+    record = run if isinstance(run, RunRecord) else run()
+    if kind == "parquet":
+        return ParquetFile(path, columns, record, resume=resume)
+    return TextFile(path, text_form(kind, columns), columns, record, resume=resume)
+
+
+def _check_standard_output(form: str | None, *, resume: bool) -> str:
+    if resume:
+        raise InputError(f"--resume goes on in a file, and not in standard output (--output {STANDARD_OUTPUT})")
+    if form is not None and form not in TEXT_KINDS:
+        raise InputError(f"the form of --output {STANDARD_OUTPUT} is {form}; accepted are {', '.join(TEXT_KINDS)}")
+    standard_output()
+    return form or TEXT_KINDS[0]
+
+
+def _check_name(path: Path) -> None:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return  # a missing folder is told by who looks for it
+    except OSError as error:
+        raise InputError(f"--output '{path}' cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,165 @@
+"""Results in a .parquet file.
+
+Such a file has no footer before its end and cannot be read without one. So rows go to a stream of Arrow beside it,
+FILE.partial, which is readable after a kill; the end makes FILE of it, in the place of an older one, and removes it.
+A run that is interrupted makes FILE of the rows so far, too, and FILE.partial stays for --resume.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.files import atomic_writer, target_of
+from vgg16gpu.io.results.arrow_form import (
+    ArrowForm,
+    batches_of_stream,
+    errors_of,
+    names_of,
+    run_of,
+    schema_of_stream,
+    storable,
+)
+from vgg16gpu.io.results.columns import Columns
+from vgg16gpu.io.results.growing import GrowingFile, open_to_resume, refuse_busy
+from vgg16gpu.io.results.record import RecordFile, RunRecord, refuse_other_run
+from vgg16gpu.io.results.results import Results
+
+_GROUP_SIZE: Final = 32 << 20  # bytes of a row group, about; memory holds one at a time
+_MOST_ROWS: Final = 1 << 16  # of a group
+_TEXT_SIZE: Final = 256  # bytes of a row's texts, about
+
+
+def partial_path(path: Path) -> Path:
+    """Where the rows of a .parquet file are until it is made."""
+    return path.with_name(f"{path.name}.partial")
+
+
+class ParquetFile(Results):
+    """A .parquet file. Each block of answers is in FILE.partial when `write` returns."""
+
+    def __init__(self, path: Path, columns: Columns, run: RunRecord, *, resume: bool) -> None:
+        """Raises InputError where `resume` finds a file that is not this run's, or one without its FILE.partial."""
+        super().__init__(str(path), columns)
+        self._target = target_of(path)
+        self._partial = target_of(partial_path(self._target))
+        self._record = RecordFile(self._target, run.identity(columns))
+        self._form = ArrowForm(columns, self._record.identity)
+        self._file = GrowingFile(self._partial, self._form.header, self._record, str(partial_path(path)))
+        self._is_whole = False  # FILE is there without FILE.partial: nothing can be added
+        if not resume:
+            refuse_busy(self._partial)
+        elif self._partial.is_file():
+            self._go_on()
+        elif self._target.is_file():
+            self._read_whole(run.inputs)
+
+    def _finish(self) -> None:
+        """See Results."""
+        if self._file.rows:
+            self._convert()
+            self._file.finish()
+            self._partial.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """See Results."""
+        try:
+            self._file.settle()
+            if self._file.rows and self._file.is_changed and not self._has_failed:
+                self._convert()
+        finally:
+            self._file.close()
+
+    def _write(self, answers: Answers) -> None:
+        if self._is_whole:
+            raise InputError(_no_partial(self._path, len(self.done), self._partial))
+        self._file.append([self._form.batch(answers)], len(answers.names))
+
+    def _stored(self, name: str) -> str:
+        return storable(name)
+
+    def _go_on(self) -> None:
+        descriptor = open_to_resume(self._partial)
+        names: list[str] = []
+        size = 0
+        try:
+            schema = schema_of_stream(self._partial)
+            if schema is None:
+                self._refuse_unless_torn()
+            else:
+                refuse_other_run(self._partial, run_of(schema), self._record.identity)
+                self._take_up_record()
+                size = len(self._form.header)
+                for batch, end in batches_of_stream(self._partial):
+                    names += names_of(batch)
+                    self.unanswered += errors_of(batch)
+                    size = end
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self.done = names
+        self._file.go_on(descriptor, size, 0, len(names))
+
+    def _refuse_unless_torn(self) -> None:
+        """Raise InputError unless the stream is the beginning of this run's schema, torn by a kill."""
+        with self._partial.open("rb") as stream:
+            if not self._form.header.startswith(stream.read(len(self._form.header) + 1)):
+                raise InputError(
+                    f"'{self._partial}' is no stream of Arrow; move it away, or repeat the run without --resume"
+                )
+
+    def _read_whole(self, inputs: int | None) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+        names: list[str] = []
+        try:
+            with pq.ParquetFile(self._target) as file:
+                refuse_other_run(self._target, run_of(file.schema_arrow), self._record.identity)
+                for batch in file.iter_batches(columns=["input", "error"]):
+                    names += names_of(batch)
+                    self.unanswered += errors_of(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"'{self._path}' cannot be read as a .parquet file: {error}") from error
+        self._take_up_record()
+        if inputs is not None and len(names) < inputs:
+            raise InputError(_no_partial(self._path, len(names), self._partial))
+        self.done, self._is_whole = names, True
+
+    def _take_up_record(self) -> None:
+        if self._record.path.exists():  # else it is written again: the schema has said that the run is the same
+            self._record.read()
+
+    def _convert(self) -> None:
+        """Make FILE of all whole batches of FILE.partial, in groups of rows that do not depend on those batches."""
+        import pyarrow as pa  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+        width = self._columns.width if self._columns.all_scores else 0
+        group = max(1, min(_MOST_ROWS, _GROUP_SIZE // (_TEXT_SIZE + 4 * width)))
+        schema = self._form.schema
+        waiting: list[Any] = []
+        count = 0
+        with atomic_writer(Path(self._path)) as stream, pq.ParquetWriter(stream, schema) as writer:
+            for batch, _ in batches_of_stream(self._partial):
+                waiting.append(batch)
+                count += len(batch)
+                while count >= group:
+                    table = pa.Table.from_batches(waiting, schema)
+                    writer.write_table(table.slice(0, group), row_group_size=group)
+                    waiting, count = table.slice(group).to_batches(), count - group
+            if count:
+                writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=group)
+            writer.close()  # the footer
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _no_partial(path: str, rows: int, partial: Path) -> str:
+    return (
+        f"'{path}' has {rows:,} rows, and '{partial.name}', where --resume would go on, is not beside it; "
+        "repeat the run without --resume"
+    )

@@ -1,0 +1,147 @@
+"""The record of a run, beside the file of its results: RESULTS.run.json.
+
+    {"run": {"model": SHA-256, "options": {...}, "list": SHA-256, "inputs": 1000, "version": ..., "columns": {...}},
+     "started": "2026-01-31T12:00:00+00:00", "finished": ... or null, "rows": ..., "bytes": ..., "crc32": ...}
+
+A .csv or .jsonl file holds rows and nothing else, so what they are rows of stands here. `--resume` goes on only where
+`run` is the same: the same model, options, list of inputs, columns and version of the package give the same rows. It
+is written before the first row and stays: `--resume` on a finished file answers that all is there. `rows`, `bytes` and
+`crc32` tell how the file was left, of .parquet the stream that it was made of; null while it is written and after a
+kill. A .parquet file has `run` in the metadata of its schema as well, and that is what is compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.results.columns import Columns
+from vgg16gpu.io.results.scan import Written
+from vgg16gpu.io.shown import shown
+
+_SAME = "give the same again, or repeat the run without --resume to replace the file"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What makes the rows of two runs the same. All are JSON values.
+
+    `model`: SHA-256 of its file. `options`: whatever changes an answer, precision, preprocessing and device say.
+    `list`: `list_digest` of the inputs' names, or None where they are not known before. `inputs`: how many, or None.
+    `version`: of the package.
+    """
+
+    model: str
+    options: Mapping[str, Any]
+    list: str | None
+    inputs: int | None
+    version: str
+
+    def identity(self, columns: Columns) -> dict[str, Any]:
+        """Everything as JSON gives it back, for comparison."""
+        content: dict[str, Any] = json.loads(json.dumps({**vars(self), "columns": columns.fields()}))
+        return content
+
+
+def list_digest(names: Iterable[str]) -> str:
+    """SHA-256 of names in their order."""
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(json.dumps(name).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def record_path(path: Path) -> Path:
+    """Where the record of a file of results is."""
+    return path.with_name(f"{path.name}.run.json")
+
+
+class RecordFile:
+    """The record beside one file of results."""
+
+    def __init__(self, results: Path, identity: Mapping[str, Any]) -> None:
+        """For the run with this identity; nothing is read or written."""
+        self.path = record_path(results)
+        self.identity = identity
+        self.is_finished = False  # as `read` finds it
+        self._started = _now()
+
+    def read(self) -> Written | None:
+        """Take up the record of an interrupted run; in which state it left the file, if it says so.
+
+        Raises InputError when there is none, it is broken, or it is of another run.
+        """
+        try:
+            content = json.loads(self.path.read_bytes())
+            identity, self._started = content["run"], str(content["started"])
+            self.is_finished = content["finished"] is not None
+            written = Written(int(content["bytes"]), int(content["crc32"])) if content["bytes"] is not None else None
+        except FileNotFoundError as error:
+            raise InputError(
+                f"'{self.path}' does not exist, so nobody knows of which run the results are; {_SAME}"
+            ) from error
+        except OSError as error:
+            raise InputError(f"'{self.path}' cannot be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"'{self.path}' is no record of a run; {_SAME}") from error
+        refuse_other_run(self.path, identity, self.identity)
+        return written
+
+    def write(self) -> None:
+        """Say that the run has begun. Raises ModelError when that cannot be written."""
+        with self.written_before():
+            pass
+
+    @contextlib.contextmanager
+    def written_before(self) -> Iterator[None]:
+        """Say that the run has begun: there is room for it before the block, and it is in its place after it."""
+        with atomic_writer(self.path) as stream:
+            stream.write(self._content())
+            stream.flush()
+            yield
+
+    def leave(self, rows: int, written: Written, *, finished: bool) -> None:
+        """Say how the file is left. Raises ModelError when that cannot be written."""
+        with atomic_writer(self.path) as stream:
+            stream.write(self._content(rows, written, _now() if finished else None))
+
+    def _content(self, rows: int | None = None, written: Written | None = None, finished: str | None = None) -> bytes:
+        content = {
+            "run": self.identity,
+            "started": self._started,
+            "finished": finished,
+            "rows": rows,
+            "bytes": written and written.size,
+            "crc32": written and written.checksum,
+        }
+        return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def refuse_other_run(path: Path, found: Any, wanted: Mapping[str, Any]) -> None:
+    """Raise InputError, with the first difference, unless what is in `path` is of the wanted run."""
+    if found == wanted:
+        return
+    difference = _difference(found, wanted) if isinstance(found, dict) else "it says nothing of the run"
+    raise InputError(f"'{path}' is of another run: {difference}; {_SAME}")
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any], of: str = "") -> str:
+    for key in [*wanted, *found]:
+        was, now = found.get(key), wanted.get(key)
+        if was != now:
+            if isinstance(was, dict) and isinstance(now, dict):
+                return _difference(was, now, f"{key}: ")
+            return f"{of}{key} was {shown(was)} and is {shown(now)}"
+    return "nothing that has a name"  # not reached: equal ones are not compared
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

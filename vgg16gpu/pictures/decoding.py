@@ -1,0 +1,49 @@
+"""One picture's bytes: as they are decoded, for a device that resizes, or as the network takes them."""
+
+from __future__ import annotations
+
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.io.preprocessing import default_preprocess, resized_shape
+from vgg16gpu.pictures.content import read_file
+from vgg16gpu.pictures.images import MAX_ASPECT, check_target, fitted
+from vgg16gpu.pictures.inputs import InputSpec, image_shape
+from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, decode_jpeg, jpeg_shape
+from vgg16gpu.pictures.limits import MAX_PIXELS
+from vgg16gpu.pictures.slots import MAX_SIDE
+
+
+class Decoder:
+    """Decodes pictures for a network that takes `spec`. Several threads may use it."""
+
+    def __init__(self, spec: InputSpec) -> None:
+        self._spec = spec
+        self.channels = spec.shape[0]
+        self._preprocess = spec.preprocess or default_preprocess(self.channels)
+
+    def read(self, file: str) -> bytes:
+        """What is in a file. Raises InputError, also where the network takes no pictures."""
+        check_target(file, *image_shape(self._spec, file))
+        return read_file(file)
+
+    def shape(self, data: bytes) -> tuple[int, int] | None:
+        """(h, w) of a picture that `decode_into` takes and that is resized and cropped without more ado; else None."""
+        shape = jpeg_shape(data, self.channels)
+        if shape is None or max(shape) > MAX_SIDE:
+            return None
+        if self._preprocess.fit == "stretch":
+            return shape
+        rows, columns = resized_shape(*shape, (self._spec.shape[1], self._spec.shape[2]))
+        is_usual = max(shape) <= MAX_ASPECT * min(shape) and rows * columns <= MAX_PIXELS
+        return shape if is_usual else None
+
+    def decode_into(self, data: bytes, out: Buffer) -> bool:
+        """Decode a picture of known shape into h * w * channels bytes; False where only `fitted` can tell about it."""
+        try:
+            decode_jpeg(data, self.channels, out)
+        except NotDecodedError:
+            return False
+        return True
+
+    def fitted(self, data: bytes, file: str) -> Pixels:
+        """(H, W, C) as the network takes it. Raises InputError that begins with the file's name."""
+        return fitted(data, file, *image_shape(self._spec, file), self._preprocess)

@@ -1,0 +1,288 @@
+"""Which files are read: those that are named, the pictures of folders and their subfolders, and the names in a list.
+
+No picture is read here. In a folder, a file whose name ends as a picture's is taken unopened, another one if it begins
+as a picture does. What is named must be there; what a list names may not be, and says so when it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.content import (
+    IMAGE_SUFFIXES,
+    NUMBER_SUFFIXES,
+    is_missing,
+    picture_kind,
+    read_head,
+    suffix_of,
+    unreadable,
+)
+
+STANDARD_INPUT: Final = "-"
+
+HIDDEN: Final = "hidden"
+NO_PICTURE: Final = "no pictures"
+NO_FILE: Final = "not files"  # pipes, sockets, devices
+NO_TARGET: Final = "links to nothing"
+UNREADABLE: Final = "not readable"
+SEEN: Final = "folders met before"  # on another way, by a link
+SUBFOLDER: Final = "subfolders"
+
+_REASONS: Final = {  # and what one of them is called
+    HIDDEN: HIDDEN,
+    NO_PICTURE: "no picture",
+    NO_FILE: "not a file",
+    NO_TARGET: "link to nothing",
+    UNREADABLE: UNREADABLE,
+    SEEN: "folder met before",
+    SUBFOLDER: "subfolder",
+}
+_FOLDER: Final = "a folder to look into"  # no reason
+_EXAMPLES: Final = 3  # names for each reason
+_TIFF_SUFFIXES: Final = frozenset(("", *IMAGE_SUFFIXES, *NUMBER_SUFFIXES))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files to read, in order; "-" is standard input.
+
+    files: paths as given, and those of the pictures in folders; bytes that are no UTF-8 as surrogateescape.
+    numbers: those of the files that hold numbers (.txt, .npy, .npz, "-"); all others are read as pictures.
+    left_out: how many things in folders are not among the files, by reason; examples: the first of them.
+    """
+
+    files: tuple[str, ...]
+    numbers: frozenset[str] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """How many files were left out and why, as one line; "" where there are none."""
+        count = sum(self.left_out.values())
+        if not count:
+            return ""
+        parts = [self._part(reason, self.left_out[reason]) for reason in _REASONS if self.left_out.get(reason)]
+        return f"{count:,} file{'s' * (count > 1)} left out: {', '.join(parts)}"
+
+    def _part(self, reason: str, count: int) -> str:
+        part = f"{count:,} {_REASONS[reason] if count == 1 else reason}"
+        names = [printable(os.path.basename(name)) for name in self.examples.get(reason, ())]  # noqa: PTH119
+        return f"{part} ({', '.join(names)}{', ...' * (count > len(names))})" if names else part
+
+
+def list_files(
+    given: Sequence[str | os.PathLike[str]], files_from: str | None = None, *, recursive: bool = True
+) -> Listing:
+    """What `given` names (files, folders, "-"), then what is named in the file `files_from` ("-": standard input).
+
+    The pictures of a folder come in the order of their whole paths, as `sorted` gives them; with `recursive` those of
+    its subfolders are among them. A list has a name in each line, or between zero bytes if it holds any; names are
+    relative to the current folder. Raises InputError where something given does not exist, is of an unknown kind, or is
+    a folder without pictures, and where there is nothing to read.
+    """
+    lister = _Lister(recursive)
+    for path in given:
+        lister.add(os.fspath(path))
+    if files_from is not None:
+        if files_from == STANDARD_INPUT and STANDARD_INPUT in lister.files:
+            raise InputError("standard input (-) is named as numbers and as a list of files; it can be one of them")
+        for path in _names(files_from):
+            lister.add_listed(path)
+        if not lister.files:
+            raise InputError(f"the list '{files_from}' names no files; write a name in each line")
+    return lister.listing()
+
+
+class _LeftOut:
+    """What is in folders and not read."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    def add(self, reason: str, path: str) -> None:
+        self.counts[reason] += 1
+        if reason != HIDDEN:
+            shown = self.examples.setdefault(reason, [])
+            if len(shown) < _EXAMPLES:
+                shown.append(path)
+
+    def listing(self, files: Sequence[str] = (), numbers: frozenset[str] = frozenset()) -> Listing:
+        return Listing(tuple(files), numbers, self.counts, self.examples)
+
+
+class _Lister:
+    """Files, as they are found."""
+
+    def __init__(self, recursive: bool) -> None:
+        self.files: list[str] = []
+        self._recursive = recursive
+        self._numbers: set[str] = set()
+        self._left_out = _LeftOut()
+
+    def listing(self) -> Listing:
+        return self._left_out.listing(self.files, frozenset(self._numbers))
+
+    def add(self, path: str) -> None:
+        """What somebody named: it must be there, and a folder must have pictures."""
+        if path == STANDARD_INPUT:
+            self._add_numbers(path)
+            return
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116 - a Path takes longer to make than this
+        except ValueError as error:  # the name holds a zero byte
+            raise InputError(f"input '{path}' does not exist") from error
+        except OSError as error:
+            if is_missing(error):
+                raise InputError(f"input '{path}' does not exist") from error
+            self.files.append(path)  # reading it says what is wrong
+            return
+        if stat.S_ISDIR(mode):
+            self._add_folder(path)
+        elif not self._add_file(path, mode):
+            accepted = ", ".join((*NUMBER_SUFFIXES, *IMAGE_SUFFIXES))
+            raise InputError(
+                f"input '{path}' has the ending '{suffix_of(path)}' and does not begin as a picture; accepted are "
+                f"{accepted}, a folder of images, and - for numbers on standard input"
+            )
+
+    def add_listed(self, path: str) -> None:
+        """What a list names: reading it says what is wrong, if anything is."""
+        path = f"./{path}" if path == STANDARD_INPUT else path
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116
+        except (OSError, ValueError):
+            mode = 0
+        before = len(self.files)
+        if stat.S_ISDIR(mode):
+            self.files += _pictures(path, self._left_out, recursive=self._recursive)
+        else:
+            self._add_file(path, mode)
+        if len(self.files) == before:
+            self.files.append(path)
+
+    def _add_folder(self, path: str) -> None:
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise unreadable(path, error) from error
+        left_out = _LeftOut()
+        pictures = list(_pictures(path, left_out, recursive=self._recursive))
+        if not pictures:
+            why = left_out.listing().line()
+            raise InputError(f"folder '{path}' has no images ({', '.join(IMAGE_SUFFIXES)})" + (why and f"; {why}"))
+        self.files += pictures
+        self._left_out.counts += left_out.counts
+        for reason, paths in left_out.examples.items():
+            shown = self._left_out.examples.setdefault(reason, [])
+            shown += paths[: _EXAMPLES - len(shown)]
+
+    def _add_file(self, path: str, mode: int) -> bool:
+        """Take it as what it is, if it is anything."""
+        suffix = suffix_of(path)
+        if suffix in IMAGE_SUFFIXES or not stat.S_ISREG(mode):
+            self.files.append(path)
+            return True
+        try:
+            is_picture = _begins_as_picture(path, suffix)
+        except OSError:
+            is_picture = suffix not in NUMBER_SUFFIXES  # reading it says what is wrong
+        if is_picture:
+            self.files.append(path)
+        elif suffix in NUMBER_SUFFIXES:
+            self._add_numbers(path)
+        else:
+            return False
+        return True
+
+    def _add_numbers(self, path: str) -> None:
+        self.files.append(path)
+        self._numbers.add(path)
+
+
+def _pictures(root: str, left_out: _LeftOut, *, recursive: bool) -> Iterator[str]:
+    """The pictures in a folder, in the order of their whole paths; what else is in it goes to `left_out`."""
+    seen: set[tuple[int, int]] = set()
+    prefix = os.path.join(str(Path(root)), "")  # noqa: PTH118 - the folder's name with one slash behind it
+    prefix = "" if prefix == "./" else prefix
+    ways = [(prefix, iter(_entries(root, prefix, left_out, seen, recursive=recursive)))]
+    while ways:
+        prefix, names = ways[-1]
+        for name in names:
+            path = prefix + name
+            if name.endswith("/"):  # its files come now, and what is left of this folder after them
+                ways.append((path, iter(_entries(path, path, left_out, seen, recursive=recursive))))
+                break
+            yield path if path != STANDARD_INPUT else f"./{path}"
+        else:
+            ways.pop()
+
+
+def _entries(
+    folder: str, prefix: str, left_out: _LeftOut, seen: set[tuple[int, int]], *, recursive: bool
+) -> Sequence[str]:
+    """The names of a folder's pictures and, with a slash behind them, of its folders: sorted so, as whole paths are."""
+    taken: list[str] = []
+    others: list[tuple[str, str]] = []
+    try:
+        found = os.stat(folder)  # noqa: PTH116
+        if (found.st_dev, found.st_ino) in seen:
+            left_out.add(SEEN, folder.rstrip("/"))
+            return ()
+        seen.add((found.st_dev, found.st_ino))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                reason = _why_not(entry, recursive)
+                if reason is None:
+                    taken.append(entry.name)
+                elif reason == _FOLDER:
+                    taken.append(f"{entry.name}/")
+                else:
+                    others.append((entry.name, reason))
+    except OSError:
+        left_out.add(UNREADABLE, folder.rstrip("/"))
+    for name, reason in sorted(others):
+        left_out.add(reason, prefix + name)
+    return sorted(taken)
+
+
+def _why_not(entry: os.DirEntry[str], recursive: bool) -> str | None:
+    """Why something in a folder is not read; None for a picture, _FOLDER for a folder to look into."""
+    if entry.name.startswith("."):  # macOS puts a file ._a.jpg, which is no picture, beside a.jpg
+        return HIDDEN
+    try:
+        if entry.is_file():
+            suffix = suffix_of(entry.name)
+            return None if suffix in IMAGE_SUFFIXES or _begins_as_picture(entry.path, suffix) else NO_PICTURE
+        if entry.is_dir():
+            return _FOLDER if recursive else SUBFOLDER
+        return NO_TARGET if entry.is_symlink() and not os.path.exists(entry.path) else NO_FILE  # noqa: PTH110
+    except OSError as error:
+        return NO_TARGET if is_missing(error) else UNREADABLE
+
+
+def _begins_as_picture(path: str, suffix: str) -> bool:
+    """Whether a regular file begins as a picture does; OSError where it cannot be read."""
+    kind = picture_kind(read_head(path))
+    # Raw files of cameras begin as TIFF does, with a preview in them that is not the picture.
+    return kind is not None and (kind != "TIFF" or suffix in _TIFF_SUFFIXES)
+
+
+def _names(files_from: str) -> list[str]:
+    try:
+        if files_from == STANDARD_INPUT:
+            content = sys.stdin.buffer.read() if sys.stdin else b""  # a process without standard input has None
+        else:
+            content = Path(files_from).read_bytes()  # of a pipe, too: <(find ...)
+    except OSError as error:
+        raise InputError(f"the list '{files_from}' cannot be read: {error.strerror or error}") from error
+    return [os.fsdecode(name) for name in content.split(b"\0" if b"\0" in content else b"\n") if name]

@@ -1,0 +1,305 @@
+"""Files to samples in slots: read, decoded and, where no device does it, fitted by threads of this process.
+
+Each thread takes the next file, and fills a slot of its own until that is full; so slots come in any order, and
+`pictures/order.py` puts what they say into the order of the files. Nothing is pickled, and the decoders let go
+of the interpreter's lock. What is under way is bounded: bytes by the ring, files by a window.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+
+import numpy as np
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.pictures.decoding import Decoder
+from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.slots import Bytes, Closed, Failure, Ring, Row, Slot
+
+WINDOW = 4096  # files from the first that is not answered to the last that is begun
+THREADS = 32  # at most, unless the user wants more
+
+_ALIGNMENT = 16  # of a picture in a slot
+_END = object()
+
+
+@dataclass
+class Seconds:
+    """Where the threads' time went, of all together."""
+
+    reading: float = 0.0
+    decoding: float = 0.0
+    waiting: float = 0.0  # for a slot, or for answers to older files
+
+    def add(self, other: Seconds) -> None:
+        """More of each."""
+        self.reading += other.reading
+        self.decoding += other.decoding
+        self.waiting += other.waiting
+
+
+class Loader:
+    """Threads that fill slots with the samples of the files listed, as kernels read them.
+
+    first: the (file, sample) to begin with. window: how many files are begun before the first of them is answered.
+
+    Files of numbers are read one at a time, in their turn: one may hold more samples than memory has room for.
+    Iterate over it once, and `close` it. The iterator gives filled slots, which go back to `ring`; and None where
+    nobody can go on before all that was given out is answered (`answered`). What a thread raises that is no InputError
+    comes out of the iterator.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        spec: InputSpec,
+        ring: Ring,
+        threads: int,
+        first: tuple[int, int] = (0, 0),
+        window: int = WINDOW,
+    ) -> None:
+        self.listing, self.spec, self.ring = listing, spec, ring
+        self.files = listing.files
+        self.seconds = Seconds()
+        self.decoded = 0  # pictures
+        self.first = first
+        self._window = window
+        self._queue: SimpleQueue[Slot | BaseException | object | None] = SimpleQueue()
+        self._state = threading.Condition()
+        self._position = self._answered = first[0]
+        self._waiting = 0
+        self._closed = False
+        self._is_decided = threading.Event()  # whether there is anything to compute
+        self._has_row = False
+        self._threads = [threading.Thread(target=self._work, name=f"vgg16gpu-decode-{i}") for i in range(threads)]
+        self._alive = threads
+
+    @property
+    def threads(self) -> int:
+        """How many decode."""
+        return len(self._threads)
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Pictures a second of all threads at work together; None if there was none to decode."""
+        seconds = self.seconds.reading + self.seconds.decoding
+        return self.decoded * self.threads / seconds if self.decoded else None
+
+    def start(self) -> None:
+        """Begin to fill slots."""
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Iterator[Slot | None]:
+        while (item := self._queue.get()) is not _END:
+            if isinstance(item, BaseException):
+                raise item
+            assert item is None or isinstance(item, Slot)
+            yield item
+
+    def has_row(self) -> bool:
+        """Whether there is a sample to compute: waits for the first, or for the end, or until all wait for answers."""
+        self._is_decided.wait()
+        return self._has_row
+
+    def answered(self, files: int) -> None:
+        """So many files, from the first on, have been given out: later ones may begin."""
+        with self._state:
+            self._answered = files
+            if self._waiting:
+                self._state.notify_all()
+
+    def close(self) -> None:
+        """End the threads, once each is done with its picture. Safe to call twice."""
+        self.ring.close()
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _work(self) -> None:
+        worker = _Worker(self)
+        try:
+            while (index := self._next(worker)) is not None:
+                worker.load(index)
+            worker.flush()
+        except Closed:
+            pass
+        except BaseException as error:
+            self._has_row = True  # the reader shall raise it
+            self._is_decided.set()
+            self._queue.put(error)
+        with self._state:
+            self.seconds.add(worker.seconds)
+            self.decoded += worker.decoded
+            self._alive -= 1
+            self._tell_when_stuck()
+            if not self._alive:
+                self._is_decided.set()
+                self._queue.put(_END)
+
+    def _next(self, worker: _Worker) -> int | None:
+        """The number of the file that is next; None at the end. Waits while too many are not answered."""
+        while True:
+            with self._state:
+                if self._closed:
+                    raise Closed
+                if self._position == len(self.files):
+                    return None
+                if self._position - self._answered < self._window:
+                    self._position += 1
+                    return self._position - 1
+            self._wait(worker, lambda: self._position - self._answered < self._window)
+
+    def wait_for_turn(self, worker: _Worker, index: int) -> None:
+        """Until every file before this one has its answers."""
+        self._wait(worker, lambda: self._answered == index)
+
+    def _wait(self, worker: _Worker, is_over: Callable[[], bool]) -> None:
+        worker.flush()  # what lies there may be what everybody waits for
+        start = time.perf_counter()
+        with self._state:
+            if not is_over():
+                self._waiting += 1
+                self._tell_when_stuck()
+                while not (is_over() or self._closed):
+                    self._state.wait()
+                self._waiting -= 1
+            if self._closed:
+                raise Closed
+        worker.seconds.waiting += time.perf_counter() - start
+
+    def _tell_when_stuck(self) -> None:
+        if self._waiting == self._alive > 0:
+            self._has_row = True  # perhaps, among the files that are left
+            self._is_decided.set()
+            self._queue.put(None)
+
+    def submit(self, slot: Slot) -> None:
+        """A slot is filled."""
+        if slot.rows and not self._has_row:
+            self._has_row = True
+            self._is_decided.set()
+        self._queue.put(slot)
+
+
+class _Worker:
+    """What one thread has in hand."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.seconds = Seconds()
+        self.decoded = 0
+        self._loader, self._ring = loader, loader.ring
+        self._decoder = Decoder(loader.spec)
+        self._unchecked = replace(loader.spec, allow_nonfinite=True)  # a sample is refused, not its file
+        self._slot: Slot | None = None
+
+    def load(self, index: int) -> None:
+        """Everything of one file into slots."""
+        file = self._loader.files[index]
+        if file in self._loader.listing.numbers:
+            self._load_numbers(index, file)
+        else:
+            self._load_picture(index, file)
+        if index == self._loader.first[0]:
+            self.flush()  # somebody waits to see whether the inputs are any good at all
+
+    def flush(self) -> None:
+        """Hand over what is in the slot."""
+        if self._slot is not None and not self._slot.is_empty:
+            self._loader.submit(self._slot)
+            self._slot = None
+
+    def _load_picture(self, index: int, file: str) -> None:
+        start = time.perf_counter()
+        waited = self.seconds.waiting
+        try:
+            data = self._decoder.read(file)
+            read = time.perf_counter()
+            self.seconds.reading += read - start
+            self._place_picture(index, file, data)
+            self.decoded += 1
+            self.seconds.decoding += time.perf_counter() - read - (self.seconds.waiting - waited)
+        except InputError as error:
+            self._fail(index, 0, file, str(error))
+        self._current().ends.append((index, 1))
+
+    def _place_picture(self, index: int, file: str, data: bytes) -> None:
+        decoder, ring = self._decoder, self._ring
+        if ring.takes_pictures and (shape := decoder.shape(data)):
+            height, width = shape
+            nbytes = height * width * decoder.channels
+            if nbytes <= ring.nbytes:
+                slot = self._with_room("uint8", nbytes)
+                if decoder.decode_into(data, self._rest(slot, nbytes)):
+                    self._add(slot, Row(index, 0, file, slot.used, height, width), nbytes)
+                    return
+        self._place(index, 0, file, decoder.fitted(data, file))
+
+    def _load_numbers(self, index: int, file: str) -> None:
+        self._loader.wait_for_turn(self, index)
+        skipped = self._loader.first[1] if index == self._loader.first[0] else 0
+        count, start = 0, time.perf_counter()
+        waited = self.seconds.waiting
+        try:
+            for name, sample in samples(file, self._unchecked):
+                if count >= skipped:
+                    self._place_checked(index, count, name, sample)
+                count += 1
+        except InputError as error:
+            self._fail(index, max(count, skipped), file, str(error))
+            count = max(count, skipped) + 1
+        self.seconds.reading += time.perf_counter() - start - (self.seconds.waiting - waited)
+        self._current().ends.append((index, count))
+
+    def _place_checked(self, index: int, sample: int, name: str, array: Sample) -> None:
+        spec = self._loader.spec
+        try:
+            if not spec.allow_nonfinite:
+                check_finite(array, name, spec.nonfinite_advice)
+        except InputError as error:
+            self._fail(index, sample, name, str(error))
+        else:
+            self._place(index, sample, name, array)
+
+    def _place(self, index: int, sample: int, name: str, array: Sample) -> None:
+        if self._loader.spec.turns(array.dtype.name):
+            array = np.moveaxis(array, -1, 0)
+        slot = self._with_room(array.dtype.name, array.nbytes)
+        self._rest(slot, array.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._add(slot, Row(index, sample, name, slot.used), array.nbytes)
+
+    def _fail(self, index: int, sample: int, name: str, problem: str) -> None:
+        self._current().failures.append(Failure(index, sample, name, problem))
+
+    def _current(self) -> Slot:
+        if self._slot is None:
+            start = time.perf_counter()
+            self._slot = self._ring.take()
+            self.seconds.waiting += time.perf_counter() - start
+        return self._slot
+
+    def _with_room(self, element_type: str, nbytes: int) -> Slot:
+        slot = self._current()
+        if slot.rows and (slot.element_type != element_type or not slot.has_room(nbytes)):
+            self.flush()
+            slot = self._current()
+        slot.element_type = element_type
+        return slot
+
+    def _add(self, slot: Slot, row: Row, nbytes: int) -> None:
+        slot.rows.append(row)
+        slot.used += nbytes
+        if self._ring.takes_pictures:
+            slot.used += -slot.used % _ALIGNMENT
+
+    @staticmethod
+    def _rest(slot: Slot, nbytes: int) -> Bytes:
+        return slot.buffer[slot.used : slot.used + nbytes]

@@ -1,0 +1,138 @@
+"""Host buffers that go from the threads that decode to the device and back: a ring, bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+ROWS = 32  # at most in one slot
+SLOT_NBYTES = 12 << 20  # 22 pictures of 500x375; a larger picture than this is resized where it was decoded
+MAX_SIDE = 8192  # and one with a longer side, too
+
+
+class Row(NamedTuple):
+    """A sample in a slot: which, and where its bytes lie.
+
+    height, width: of a picture as it was decoded, which is still to be resized and cropped; zero of what is ready.
+    """
+
+    file: int  # its number among all files
+    sample: int  # its number in that file
+    name: str
+    offset: int
+    height: int = 0
+    width: int = 0
+
+
+class Failure(NamedTuple):
+    """An input without a sample, in its place."""
+
+    file: int
+    sample: int
+    name: str
+    problem: str
+
+
+@dataclass(eq=False)
+class Slot:
+    """A buffer, and what lies in it: samples of one element type, failures, and the ends of files.
+
+    ends: (number of a file, samples in it), once that is known.
+    """
+
+    buffer: Bytes
+    is_pinned: bool
+    element_type: str = "uint8"
+    used: int = 0
+    rows: list[Row] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has to hear of it."""
+        return not (self.rows or self.failures or self.ends)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether one more row of so many bytes fits."""
+        return len(self.rows) < ROWS and self.used + nbytes <= len(self.buffer)
+
+    def clear(self) -> None:
+        """Make it as new."""
+        self.used = 0
+        self.rows, self.failures, self.ends = [], [], []
+
+
+class Closed(Exception):  # noqa: N818 - no error: the reader has gone
+    """The ring is closed: whoever fills slots ends."""
+
+
+def ordinary(nbytes: int) -> Bytes:
+    """Memory that no device knows of, for `Ring.pin` where there is none."""
+    return np.empty(nbytes, np.uint8)
+
+
+class Ring:
+    """`count` slots of `nbytes` each.
+
+    Before `pin` they are ordinary memory, so that decoding starts before there is a device; those are used once.
+    """
+
+    def __init__(self, nbytes: int, count: int) -> None:
+        self.nbytes, self.count = nbytes, count
+        self.takes_pictures = False  # whether rows may be pictures that are still to be resized
+        self._lock = threading.Condition()
+        self._free: deque[Slot] = deque()
+        self._buffer: Bytes | None = None
+        self._early = count  # slots of ordinary memory that may still be made
+        self._closed = False
+
+    def pin(self, pinned: Callable[[int], Bytes], *, takes_pictures: bool) -> None:
+        """From now on the slots are parts of a buffer that `pinned` makes. Raises what it raises."""
+        buffer = pinned(self.nbytes * self.count)
+        with self._lock:
+            self._buffer = buffer
+            self.takes_pictures = takes_pictures
+            self._early = 0
+            parts = (buffer[i * self.nbytes : (i + 1) * self.nbytes] for i in range(self.count))
+            self._free.extend(Slot(part, is_pinned=True) for part in parts)
+            self._lock.notify_all()
+
+    def unpinned(self) -> Bytes | None:
+        """What `pin` made, to be given back, once nobody fills or reads a slot; None if there is nothing."""
+        buffer, self._buffer = self._buffer, None
+        return buffer
+
+    def take(self) -> Slot:
+        """A free slot; waits for one. Raises Closed."""
+        with self._lock:
+            while not self._closed:
+                if self._free:
+                    return self._free.popleft()
+                if self._early:
+                    self._early -= 1
+                    return Slot(np.empty(self.nbytes, np.uint8), is_pinned=False)
+                self._lock.wait()
+            raise Closed
+
+    def give_back(self, slot: Slot) -> None:
+        """What lay in the slot is no longer needed."""
+        if slot.is_pinned:
+            slot.clear()
+            with self._lock:
+                self._free.append(slot)
+                self._lock.notify()
+
+    def close(self) -> None:
+        """Whoever waits for a slot gets Closed."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()

@@ -1,0 +1,1 @@
+"""Files in, answers out, in the order of the files."""

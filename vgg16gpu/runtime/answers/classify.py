@@ -1,0 +1,138 @@
+"""`vgg16gpu.classify`: files in, the best classes of each out, as they come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.devices import open_device
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.answers import Answers
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.scores import Rank, Scores
+from vgg16gpu.pictures.inputs import spec_of
+from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.runtime.answers.folder import Folder, default_batch
+from vgg16gpu.runtime.answers.rows import Ranking
+from vgg16gpu.runtime.engine import Engine
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What became of one input. `top`: the best classes, best first; empty where there is an error."""
+
+    name: str
+    error: str  # why there is no answer; "" where there is one
+    top: tuple[Rank, ...]
+    scores: Scores  # of the model's first output; NaN where there is an error
+
+
+def classify(
+    paths: PathLike | Iterable[PathLike],
+    model: ModelSource,
+    *,
+    top: int = 5,
+    device: str = "auto",
+    precision: str = "fp32",
+    kernels: str = "auto",
+    batch: int | None = None,
+    size: int | tuple[int, int] | None = None,
+    preprocess: Preprocess | str | None = None,
+    class_names: Sequence[str] | None = None,
+    recursive: bool = True,
+    workers: int | None = None,
+) -> Iterator[Answer]:
+    """The answer for each picture, in the order of the files, as it comes: memory does not grow with their number.
+
+    paths: files, and folders with their subfolders (unless `recursive` is False): pictures, or numbers as .npy, .npz
+        and .txt. Each costs its own answer alone: see `Answer.error`.
+    model, device, precision, kernels, size: as for `Engine`.
+    batch: images computed at once; None: as their number wants.
+    preprocess: a `Preprocess`, or the name of a preset; None: by the model's metadata, else by what its first layers
+        let assume.
+    class_names: one for each class; None: the model's own, else ImageNet's for 1000 classes.
+    workers: threads that read and decode; None: one for each core.
+
+    Leaving the iterator early ends all threads. Raises InputError for paths that do not exist and where no input at all
+    can be read; ModelError, DeviceError, KernelError as `Engine` does.
+    """
+    if top < 0:
+        raise InputError(f"top {top}: give a number of classes, 0 for none")
+    opened_model = Model.of(model)
+    graph = opened_model.graph(precision)
+    sides = (size, size) if isinstance(size, int) else size
+    sample = resolve_input_shape(graph, graph.input.shape[0] or 1, sides)[1:]
+    wanted = _preprocess(opened_model, preprocess, precision, sample)
+    listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
+    with Folder(listing, spec_of(graph.input, sample, wanted), workers) as folder:
+        folder.require_one()
+        opened = open_device(device)
+        numbers = batch or default_batch(len(listing.files), graph, sample, opened.device.facts.kind)
+        with (
+            closing(opened.device),
+            Engine(
+                opened_model,
+                device=opened,
+                precision=precision,
+                kernels=kernels,
+                batch=numbers,
+                size=size,
+                mean=wanted.unit_mean if wanted else None,
+                std=wanted.unit_std if wanted else None,
+            ) as engine,
+            folder.answers(engine, Ranking(top, gives_probabilities(engine.graph))) as stream,
+        ):
+            names = _names(opened_model, engine, class_names)
+            for answers in stream:
+                yield from _each(answers, names)
+
+
+def labels(model: ModelSource) -> tuple[str, ...]:
+    """A name for each class of a model's first output: the file's own, else ImageNet's for 1000, else "class 0", ...
+
+    Raises ModelError, also for a model whose first output has no classes.
+    """
+    opened = Model.of(model)
+    graph = opened.graph()
+    shape = infer_shapes(graph, resolve_input_shape(graph, graph.input.shape[0] or 1))[graph.outputs[0]]
+    if len(shape) != 2:
+        raise ModelError(f"{opened.name}: output '{graph.outputs[0]}' has shape {shape}, which is no score a class")
+    return opened.labels(shape[1])
+
+
+def _preprocess(
+    model: Model, wanted: Preprocess | str | None, precision: str, sample: tuple[int, ...]
+) -> Preprocess | None:
+    if len(sample) != 3:
+        return None
+    if isinstance(wanted, str):
+        return Preprocess.named(wanted, sample[0])
+    return wanted or model.preprocess(model.graph(precision), (1, *sample))
+
+
+def _names(model: Model, engine: Engine, given: Sequence[str] | None) -> Sequence[str]:
+    shape = engine.program.outputs[0].shape
+    if len(shape) != 2:
+        return ()
+    if given is None:
+        return model.labels(shape[1])
+    if len(given) != shape[1]:
+        raise InputError(f"class_names has {len(given)}, the model has {shape[1]} scores; give one name a class")
+    return given
+
+
+def _each(answers: Answers, names: Sequence[str]) -> Iterator[Answer]:
+    for i, name in enumerate(answers.names):
+        scores = answers.scores[i]
+        pairs = zip(answers.best[i].tolist(), answers.probabilities[i].tolist(), strict=True)
+        top = () if answers.errors[i] else tuple(Rank(k, names[k], float(scores[k]), p) for k, p in pairs)
+        yield Answer(name, answers.errors[i], top, scores)

@@ -1,0 +1,110 @@
+"""Pictures in a slot, resized and cropped by a kernel: from the host's buffer to images on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.compiler.lowering.layout import resize
+from vgg16gpu.compiler.lowering.layout.resize import Fit
+from vgg16gpu.devices.base import Bytes, Device, Event, Stream
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.pass_order import pass_order
+from vgg16gpu.pictures.slots import MAX_SIDE, ROWS, Slot
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Pointer
+
+POOLS: Final = 3  # one is uploaded, one computed, and the host prepares one
+_PAGE: Final = 256
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Where a slot's bytes lie on the device, behind their table and scratch."""
+
+    table: Bytes  # on the host, pinned
+    block: int
+    free: Event  # its pictures have become images
+    launch: Callable[[], None]
+
+
+class Fitter:
+    """Makes the pictures of a slot images of the network's size.
+
+    One thread at a time. A slot's host memory must stay as it is until the upload stream is through. Raises DeviceError
+    when memory runs out, KernelError where the kernel cannot be had.
+    """
+
+    def __init__(self, device: Device, fit: Fit, nbytes: int) -> None:
+        """For slots of `nbytes`."""
+        self._device, self._fit = device, fit
+        height, width = fit.size
+        largest = np.array([MAX_SIDE])
+        table = _paged(4 * (resize.HEADER_WORDS + ROWS * resize.ENTRY_WORDS))
+        scratch = _paged(ROWS * int(resize.scratch_nbytes(fit, largest, largest)[0]))
+        self._pixels = table + scratch  # where a slot's bytes begin
+        pool, words, weights = (Pointer(Arena.STAGING, offset) for offset in (self._pixels, 0, table))
+        steps = resize.steps(fit, Pointer(Arena.ACTIVATIONS, 0), pool, words, weights, ROWS)
+        device.build(step.kernel for step in steps)
+        with ExitStack() as undo:
+            self._images = self._allocated(ROWS * height * width * fit.channels, undo)
+            self._pools = [self._pool(table, self._pixels + nbytes, steps, undo) for _ in range(POOLS)]
+            self._undo = undo.pop_all()
+        self._uploaded = device.event()
+
+    def begin(self, slot: Slot) -> int:
+        """Enqueue that a slot's rows become images; their address, one after the other. Call `end` before the next."""
+        device, pool = self._device, self._pools[0]
+        height, width = self._fit.size
+        offsets, heights, widths = np.array([row[3:6] for row in slot.rows], np.int64).T
+        is_fitted = heights == 0
+        heights, widths = np.where(is_fitted, height, heights), np.where(is_fitted, width, widths)
+        words = resize.table(self._fit, offsets, heights, widths, np.arange(len(slot.rows)), is_fitted)
+        pool.table[: words.nbytes] = words.view(np.uint8)
+        device.follow(Stream.UPLOAD, pool.free)
+        device.copy_in(pool.block, pool.table[: words.nbytes], Stream.UPLOAD)
+        device.copy_in(pool.block + self._pixels, slot.buffer[: slot.used], Stream.UPLOAD)
+        device.record(self._uploaded, Stream.UPLOAD)
+        device.follow(Stream.COMPUTE, self._uploaded)
+        pool.launch()
+        return self._images
+
+    def end(self) -> None:
+        """Whatever takes the images of the slot is enqueued."""
+        pool = self._pools.pop(0)
+        self._pools.append(pool)
+        self._device.record(pool.free, Stream.COMPUTE)
+
+    def close(self) -> None:
+        """Give all memory back; nothing may be under way."""
+        self._undo.close()
+
+    def _pool(self, table: int, nbytes: int, steps: tuple[Step, ...], undo: ExitStack) -> _Pool:
+        device, block = self._device, self._allocated(nbytes, undo)
+        host = device.pinned(table)
+        undo.callback(device.unpin, host)
+        launch = device.bind(steps, {Arena.STAGING: block, Arena.ACTIVATIONS: self._images})
+        undo.callback(device.unbind, launch)
+        return _Pool(host, block, device.event(), launch)
+
+    def _allocated(self, nbytes: int, undo: ExitStack) -> int:
+        address = self._device.allocate(nbytes)
+        undo.callback(self._device.free, address)
+        return address
+
+
+def fit_of(preprocess: Preprocess, size: tuple[int, int]) -> Fit | None:
+    """What the kernel does to pictures in place of Pillow; None where it does not know this Pillow's bits."""
+    order = pass_order()
+    if order is None or preprocess.channels not in (1, 3):
+        return None
+    is_reversed = preprocess.channels == 3 and preprocess.channel_order == "bgr"
+    return Fit(size, preprocess.channels, preprocess.fit == "crop", preprocess.interpolation, is_reversed, order)
+
+
+def _paged(nbytes: int) -> int:
+    return -(-nbytes // _PAGE) * _PAGE
