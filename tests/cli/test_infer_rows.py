@@ -129,6 +129,11 @@ def test_resuming_what_is_finished_computes_nothing(folder, whole, tmp_path):
     assert result.exit_code == 1  # as the rows say
     assert f"all {COUNT} inputs have their rows" in result.stderr
     assert path.read_bytes() == whole["csv"]
+    told = infer(folder, "--output", path, "--resume", "--json")
+    report = json.loads(told.stdout)
+    assert told.exit_code == 1
+    assert (report["inputs"], report["unreadable"], report["output"]) == ([], [], str(path))
+    assert report.keys() == json.loads(infer(folder, "--output", tmp_path / "b.csv", "--json").stdout).keys()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +199,8 @@ def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
         pytest.skip("it was through before the signal came")
     if number != signal.SIGKILL:
         assert child.returncode == 128 + number
-        assert "--resume goes on" in told
+        record = json.loads(path.with_name(f"{path.name}.run.json").read_text())
+        assert record["finished"] or "--resume goes on" in told  # it may have been at its report
     result = infer(folder, "--output", path, "--resume", "--json")
     assert result.exit_code == 1, result.output
     report = json.loads(result.stdout)

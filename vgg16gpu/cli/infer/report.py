@@ -14,6 +14,7 @@ from vgg16gpu.cli.infer.summary import print_summary
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
 from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.scores import holds_all_outputs
 from vgg16gpu.io.shown import printable
@@ -29,18 +30,8 @@ def report_of(
     timings, first, batch = engine.timings, stream.seconds.first_run, engine.program.batch
     with stage("further runs"):
         steady = steady_seconds(engine, first)
-    report: dict[str, Any] = {
-        "model": str(asked.path),
-        "precision": asked.options.precision,
-        "kernels": asked.options.kernels,
-        "batch": batch,
-        "device": engine.device.facts.name,
-        "device_choice": engine.device_choice,
-        "note": asked.notes.note,
+    found = {
         "preprocess": _preprocess(asked, folder, stream),
-        "probabilities": _probabilities(asked, engine),
-        "outputs": list(engine.graph.outputs),
-        "output_shape": list(asked.score_shape),
         "inputs": tally.inputs,
         "unreadable": tally.unreadable,
         "timings": {
@@ -58,6 +49,29 @@ def report_of(
         },
         "stages": {**asdict(stages), "shares": stages.shares, "limit": stages.limit},
     }
+    return {**report_of_nothing(asked, engine.device, engine.device_choice), **found}
+
+
+def report_of_nothing(asked: Asked, device: Device, device_choice: str) -> dict[str, Any]:
+    """The same of a run that had no input left to compute."""
+    report: dict[str, Any] = {
+        "model": str(asked.path),
+        "precision": asked.options.precision,
+        "kernels": asked.options.kernels,
+        "batch": asked.batch(device.facts.kind),
+        "device": device.facts.name,
+        "device_choice": device_choice,
+        "note": asked.notes.note,
+        "preprocess": None,
+        "probabilities": _probabilities(asked),
+        "outputs": list(asked.graph.outputs),
+        "output_shape": list(asked.score_shape),
+        "inputs": [],
+        "unreadable": [],
+        "timings": None,
+        "rates": None,
+        "stages": None,
+    }
     return {**report, "output": str(asked.options.output)} if asked.options.output else report
 
 
@@ -71,10 +85,10 @@ def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str,
     return {**told, "warning": "; ".join(asked.warnings) or None}
 
 
-def _probabilities(asked: Asked, engine: Engine) -> str | None:
+def _probabilities(asked: Asked) -> str | None:
     if not asked.top:
         return None
-    return "from the model" if gives_probabilities(engine.graph) else "softmax of the scores, for display"
+    return "from the model" if gives_probabilities(asked.graph) else "softmax of the scores, for display"
 
 
 def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = False) -> None:

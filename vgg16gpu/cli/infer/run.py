@@ -13,7 +13,7 @@ from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY, Options
-from vgg16gpu.cli.infer.report import print_report, report_of
+from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.cli.infer.writing import Digest, first_open, results_of
@@ -74,6 +74,8 @@ class _Run:
         if first[0] == len(asked.listing.files):
             results.finish()
             self._say(f"all {len(results.done):,} inputs have their rows in {asked.options.output}")
+            if asked.options.as_json:
+                print_json(report_of_nothing(asked, opened.device, opened.choice))
             return EXIT_CHECK_FAILED if results.unanswered else 0
         self._say(f"{len(results.done):,} inputs have their rows in {asked.options.output} already")
         folder = stack.enter_context(Folder(asked.listing, asked.spec, asked.options.workers, first))
@@ -94,10 +96,14 @@ class _Run:
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
         stream = stack.enter_context(folder.answers(engine, ranking))
         start = time.perf_counter()
-        with stage("first run"):
-            self._answer(stream)
-        if self._results:
-            self._results.finish()
+        try:
+            with stage("first run"):
+                self._answer(stream)
+            if self._results:
+                self._results.finish()
+        except (KeyboardInterrupt, Terminated):
+            self._tell_interrupted()
+            raise
         if self._asked.warnings and "uint8" in stream.element_types:
             tell(f"warning: {'; '.join(self._asked.warnings)}")
         stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing)
@@ -126,15 +132,11 @@ class _Run:
         with Counter(
             "inputs", len(self._asked.listing.files) - done, quiet=options.as_json or options.quiet
         ) as counter:
-            try:
-                for answers in stream:
-                    self._tell_errors(answers)
-                    self._tally.add(answers)
-                    self._write(answers)
-                    counter.add(len(answers.names))
-            except (KeyboardInterrupt, Terminated):
-                self._tell_interrupted(done)
-                raise
+            for answers in stream:
+                self._tell_errors(answers)
+                self._tally.add(answers)
+                self._write(answers)
+                counter.add(len(answers.names))
 
     def _write(self, answers: Answers) -> None:
         if self._results:
@@ -149,9 +151,9 @@ class _Run:
         for i in sorted(answers.unread)[:room]:
             tell(printable(answers.errors[i]))
 
-    def _tell_interrupted(self, done: int) -> None:
+    def _tell_interrupted(self) -> None:
         if self._results:
-            rows, total = done + self._tally.total, len(self._asked.listing.files)
+            rows, total = len(self._results.done) + self._tally.total, len(self._asked.listing.files)
             tell(f"{rows:,} of {total:,} inputs have their rows in {self._asked.options.output}; --resume goes on")
 
     def _tell(self, report: dict[str, Any]) -> None:
