@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
+from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.common.tell import tell
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 EVERY = 10.0  # seconds from line to line
 
@@ -25,20 +26,11 @@ class Counter:
         self._done = 0
         self._start = self._told = time.monotonic()
         self._bar: Progress | None = None
-        self._task = TaskID(0)
 
     def __enter__(self) -> Self:
-        screen = Console(stderr=True)
-        if screen.is_terminal and not self._quiet:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=screen, transient=True)
-            self._task = self._bar.add_task(self._what, total=self._total, rate="")
+        if not self._quiet and console(stderr=True).is_terminal:
+            self._bar = _bar()
+            self._bar.add_task(self._what, total=self._total, rate="")
             self._bar.start()
         return self
 
@@ -55,7 +47,7 @@ class Counter:
         now = time.monotonic()
         if self._bar:
             rate = f"{self._done / max(now - self._start, 1e-9):,.0f}/s"
-            self._bar.update(self._task, completed=self._done, total=self._total, rate=rate)
+            self._bar.update(self._bar.task_ids[0], completed=self._done, total=self._total, rate=rate)
         elif not self._quiet and now - self._told >= EVERY:
             self._told = now
             tell(self._line(now - self._start))
@@ -65,6 +57,25 @@ class Counter:
         left = (self._total - self._done) / rate if rate else 0.0
         share = f"{self._done:,} of {self._total:,} {self._what} ({self._done / self._total:.0%})"
         return f"{share}, {rate:,.0f}/s, {_duration(left)} left"
+
+
+def _bar() -> Progress:
+    from rich.progress import (  # noqa: PLC0415 - of terminals alone
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console(stderr=True), transient=True)
 
 
 def _duration(seconds: float) -> str:

@@ -10,13 +10,11 @@ from vgg16gpu.cli.common.show import add_row, console, from_here, heading, secon
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY
-from vgg16gpu.cli.infer.summary import print_summary
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.stages import stage
-from vgg16gpu.io.scores import holds_all_outputs
 from vgg16gpu.io.shown import printable
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
@@ -99,6 +97,8 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
         if every_input or tally.total <= MANY:
             screen.print(_table(report))
         else:
+            from vgg16gpu.cli.infer.summary import print_summary  # noqa: PLC0415 - of many inputs alone
+
             print_summary(screen, tally, has_output="output" in report)
     else:
         screen.print(f"Output of shape {report['output_shape']} per input: no classes to rank; see --output")
@@ -149,6 +149,8 @@ def _stages_line(stages: dict[str, Any]) -> str:
 def _outputs_line(report: dict[str, Any]) -> str:
     first, *others = report["outputs"]
     line = f"Outputs: shown is '{first}', the first of {len(others) + 1}; the model also gives {', '.join(others)}"
+    from vgg16gpu.io.results import holds_all_outputs  # noqa: PLC0415 - most models have one output
+
     if "output" in report and holds_all_outputs(Path(report["output"])):
         return f"{line}: all are in {report['output']}"
     return f"{line}: --output FILE.npz takes all" + (", this file the first alone" if "output" in report else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE, Terminated
 from vgg16gpu.cli.common.interrupts import Interrupts
@@ -16,42 +16,53 @@ from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
-from vgg16gpu.cli.infer.writing import Digest, first_open, results_of
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
-from vgg16gpu.io.results import Results, check_output
 from vgg16gpu.io.shown import printable
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
 
+if TYPE_CHECKING:
+    from vgg16gpu.cli.infer.writing import Writing
+    from vgg16gpu.io.results import Results
+
 
 def infer(options: Options) -> int:
     """Classify and print. Returns the exit code."""
-    if options.output:
-        check_output(options.output, resume=options.resume, form=options.form)
-    elif options.resume or options.form:
-        raise InputError(f"{'--resume' if options.resume else '--format'} is of a file of results; name it by --output")
+    writing = _writing(options)
     asked = Asked.of(options)
     with ExitStack() as stack:
-        run = _Run(asked, stack.enter_context(Interrupts()))
+        run = _Run(asked, stack.enter_context(Interrupts()), writing)
         return run.resumed(stack) if options.resume else run.begun(stack)
+
+
+def _writing(options: Options) -> Writing | None:
+    """What writes --output; None without it."""
+    if options.output:
+        from vgg16gpu.cli.infer.writing import Writing  # noqa: PLC0415 - a few pictures on a screen do without
+
+        return Writing(options)
+    if options.resume or options.form:
+        raise InputError(f"{'--resume' if options.resume else '--format'} is of a file of results; name it by --output")
+    return None
 
 
 class _Run:
     """One run, from the first file to the report."""
 
-    def __init__(self, asked: Asked, interrupts: Interrupts) -> None:
-        self._asked, self._interrupts = asked, interrupts
+    def __init__(self, asked: Asked, interrupts: Interrupts, writing: Writing | None) -> None:
+        self._asked, self._interrupts, self._writing = asked, interrupts, writing
         options = asked.options
         self._tally = Tally(asked.names, None if options.as_json or options.table else MANY)
-        self._digest = Digest(asked) if options.output else None
         self._results: Results | None = None
-        self._writing = 0.0
+        self._writing_seconds = 0.0
+        if writing:
+            writing.begin(asked)
 
     def begun(self, stack: ExitStack) -> int:
         """All files, from the first on."""
@@ -69,8 +80,8 @@ class _Run:
         opened = self._open(stack)
         results = self._open_results(stack, opened)
         assert results is not None
-        first, names = first_open(results.done, asked.listing)
-        results.skip(names)
+        assert self._writing is not None
+        first = self._writing.skip(results, asked.listing)
         if first[0] == len(asked.listing.files):
             results.finish()
             self._say(f"all {len(results.done):,} inputs have their rows in {asked.options.output}")
@@ -87,8 +98,8 @@ class _Run:
         return opened
 
     def _open_results(self, stack: ExitStack, opened: Opened) -> Results | None:
-        if self._digest:
-            self._results = stack.enter_context(results_of(self._asked, opened.device, self._digest))
+        if self._writing:
+            self._results = stack.enter_context(self._writing.open(self._asked, opened.device))
         return self._results
 
     def _compute(self, stack: ExitStack, folder: Folder, opened: Opened) -> int:
@@ -106,7 +117,7 @@ class _Run:
             raise
         if self._asked.warnings and "uint8" in stream.element_types:
             tell(f"warning: {'; '.join(self._asked.warnings)}")
-        stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing)
+        stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing_seconds)
         if self._asked.options.as_json or self._asked.options.shows_report:
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
                 self._tell(report_of(self._asked, engine, folder, stream, self._tally, stages))
@@ -143,7 +154,7 @@ class _Run:
             start = time.perf_counter()
             with self._interrupts.held():
                 self._results.write(answers)
-            self._writing += time.perf_counter() - start
+            self._writing_seconds += time.perf_counter() - start
 
     def _tell_errors(self, answers: Answers) -> None:
         """The first ones; the summary counts all."""

@@ -10,38 +10,50 @@ from typing import Any
 
 import vgg16gpu
 from vgg16gpu.cli.infer.asked import Asked
+from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.compiler.quantization.scale_file import scales_path
 from vgg16gpu.devices.base import Device
-from vgg16gpu.io.results import Columns, Results, RunRecord, list_digest, open_results
+from vgg16gpu.io.results import Columns, Results, RunRecord, check_output, list_digest, open_results
 from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
 
 
-class Digest:
-    """SHA-256 of a model, computed beside whatever else is done: VGG16 has 553 MB."""
+class Writing:
+    """The file of --output: checked at once, opened once there is a device."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._found: Future[str] = Future()
+    def __init__(self, options: Options) -> None:
+        """Raises InputError for a path that cannot be written, or is no file of results."""
+        assert options.output is not None
+        self._path = options.output
+        check_output(self._path, resume=options.resume, form=options.form)
+        self._digest: Future[str] = Future()
+
+    def begin(self, asked: Asked) -> None:
+        """Compute the SHA-256 of the model beside whatever else is done: VGG16 has 553 MB."""
         Thread(target=self._compute, args=(asked,), name="vgg16gpu-digest", daemon=True).start()
 
-    def result(self) -> str:
-        """Wait for it."""
-        return self._found.result()
+    def open(self, asked: Asked, device: Device) -> Results:
+        """Where the rows go. Raises InputError as `open_results` does."""
+        options = asked.options
+        columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
+        return open_results(
+            self._path,
+            columns,
+            lambda: _record(asked, device, self._digest.result()),
+            resume=options.resume,
+            form=options.form,
+        )
+
+    def skip(self, results: Results, listing: Listing) -> tuple[int, int]:
+        """The (file, sample) behind the rows that are done. Raises InputError where these are of other files."""
+        first, names = first_open(results.done, listing)
+        results.skip(names)
+        return first
 
     def _compute(self, asked: Asked) -> None:
         try:
-            self._found.set_result(asked.model.file.digest())
+            self._digest.set_result(asked.model.file.digest())
         except BaseException as error:
-            self._found.set_exception(error)
-
-
-def results_of(asked: Asked, device: Device, digest: Digest) -> Results:
-    """Where the rows go. Raises InputError as `open_results` does."""
-    options = asked.options
-    assert options.output is not None
-    columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
-    return open_results(
-        options.output, columns, lambda: _record(asked, device, digest), resume=options.resume, form=options.form
-    )
+            self._digest.set_exception(error)
 
 
 def first_open(done: Sequence[str], listing: Listing) -> tuple[tuple[int, int], list[str]]:
@@ -68,7 +80,7 @@ def _is_sample(name: str, file: str) -> bool:
     return name.startswith("standard input" if file == STANDARD_INPUT else file)
 
 
-def _record(asked: Asked, device: Device, digest: Digest) -> RunRecord:
+def _record(asked: Asked, device: Device, digest: str) -> RunRecord:
     options, preprocess = asked.options, asked.notes.preprocess
     changes: dict[str, Any] = {
         "precision": options.precision,
@@ -83,4 +95,4 @@ def _record(asked: Asked, device: Device, digest: Digest) -> RunRecord:
     if options.precision == "int8" and not asked.graph.integers:
         changes["scales"] = hashlib.sha256(scales_path(asked.path).read_bytes()).hexdigest()
     files = asked.listing.files
-    return RunRecord(digest.result(), changes, list_digest(files), len(files), vgg16gpu.__version__)
+    return RunRecord(digest, changes, list_digest(files), len(files), vgg16gpu.__version__)
