@@ -4,9 +4,9 @@
 
 Case `number` of a seed is always the same file: a small picture of one of `seeds()`, changed once or a few times, in
 its header mostly, and the checksums of PNG mended after that. Worker processes decode each one in colour and in grey,
-with simplejpeg where it takes the file and by Pillow alone, which must agree, and resize it. Whoever does more with
-pixels adds it to `CHECKS`. A failed case is kept, as a folder with the file and a report. Exit code 1 when there is
-one.
+with simplejpeg where it takes the file and by Pillow alone, which must agree, and resize it by Pillow and by the kernel
+on the CPU, which must agree, too. A failed case is kept, as a folder with the file and a report. Exit code 1 when there
+is one.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ from tests.fuzz.worker import (
     reason_class,
 )
 from tests.support.picture_files import encoded, every_kind, exif, jpeg, pixels, with_segment
+from vgg16gpu.devices import open_device
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.images import decode, decode_by_pillow, fitted
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
+from vgg16gpu.pictures.slots import Row, Slot
+from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
 
 DECODED, AGREES = "decoded by Pillow", "decoded by simplejpeg, as by Pillow"
 VERDICTS: Final = (REFUSED, DECODED, AGREES, CRASH, HANG, OUTSIDE, WRONG)
 HEADER: Final = 400  # bytes, where most changes are
 NAME: Final = "picture"
-LARGE: Final = (
-    1 << 24
-)  # bytes of pixels; a changed number makes such pictures, and more of it would be taken for a hang
+SIDE: Final = 16  # of the network that they are resized for
+LARGE: Final = 1 << 24  # bytes of pixels; a changed number makes such pictures, and more would be taken for a hang
 EXTREMES: Final = (
     0,
     1,
@@ -73,9 +75,6 @@ EXTREMES: Final = (
     0x80000000,
     0xFFFFFFFF,
 )
-
-# What else is done with decoded pixels, (h, w, C): each gives a problem, or "".
-CHECKS: Final[list[Callable[[Pixels], str]]] = []
 
 
 @cache
@@ -164,6 +163,8 @@ def work(pipe: Connection, state: Any, folder: Path, seed: int, numbers: range) 
 def examine(number: int, seed: int) -> Outcome:
     """What becomes of a case. Anything but an InputError that names the file is a crash."""
     what, data = picture_case(number, seed)
+    for channels in (1, 3):
+        _kernel(channels, os.getpid())  # before it is looked at which files are opened
     try:
         with opened_files() as opened:
             outcome = judge(number, data)
@@ -196,13 +197,42 @@ def judge(number: int, data: bytes) -> Outcome:
         fits = _result(_fitted, data, channels)
         if isinstance(fits, str):
             return Outcome(number, WRONG, "not fitted", fits)
-        if problems := [problem for check in CHECKS if (problem := check(expected))]:
-            return Outcome(number, WRONG, problems[0], "\n".join(problems))
+        by_kernel = _kernel(channels, os.getpid())(expected)
+        if not np.array_equal(by_kernel, fits):
+            told = f"{channels} channels: {by_kernel!r} instead of {fits!r}"
+            return Outcome(number, WRONG, "the kernel resizes to other pixels", told)
     return Outcome(number, verdict, reason)
 
 
 def _fitted(data: bytes, name: str, channels: int) -> Pixels:
-    return fitted(data, name, channels, 16, 16, Preprocess.named("unit", channels))
+    return fitted(data, name, channels, SIDE, SIDE, Preprocess.named("unit", channels))
+
+
+class Kernel:
+    """kernels/layout/resize.cu on the CPU, one picture at a time."""
+
+    def __init__(self, channels: int) -> None:
+        fit = fit_of(Preprocess.named("unit", channels), (SIDE, SIDE))
+        assert fit is not None
+        self._device = open_device("cpu").device
+        self._fitter = Fitter(self._device, fit, LARGE)
+
+    def __call__(self, pixels: Pixels) -> Pixels:
+        height, width, channels = pixels.shape
+        slot = Slot(np.ascontiguousarray(pixels).reshape(-1), is_pinned=False, used=pixels.size)
+        slot.rows.append(Row(0, 0, NAME, 0, height, width))
+        found = np.empty((SIDE, SIDE, channels), np.uint8)
+        self._device.copy_out(found.reshape(-1), self._fitter.begin(slot))
+        self._device.synchronize()
+        self._fitter.end()
+        return found
+
+
+@cache
+def _kernel(channels: int, process: int) -> Kernel:
+    """That of a process: a device does not outlive a fork."""
+    del process
+    return Kernel(channels)
 
 
 def _result(read: Callable[[bytes, str, int], Pixels], data: bytes, channels: int) -> Pixels | str:
@@ -229,7 +259,7 @@ def pictures() -> Subject:
     return Subject(
         "tests.fuzz.pictures",
         (__doc__ or "").splitlines()[0],
-        "hostile pictures: decoded with and without simplejpeg, in colour and grey, resized",
+        "hostile pictures: decoded with and without simplejpeg, in colour and grey, resized by Pillow and the kernel",
         work,
         lambda number, seed: (picture_case(number, seed)[0], {NAME: picture_case(number, seed)[1]}),
         VERDICTS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz import pictures
-from tests.fuzz.pictures import AGREES, DECODED, NAME, examine, judge, picture_case, run, seeds
+from tests.fuzz.pictures import AGREES, DECODED, NAME, examine, picture_case, run, seeds
 from tests.fuzz.worker import CRASH, OUTSIDE, REFUSED, WRONG
 from tests.support.picture_files import every_kind
 from vgg16gpu.errors import InputError
@@ -83,6 +83,14 @@ def test_the_fuzzer_sees(monkeypatch, decode, by_pillow, verdict, reason):
     assert (found.verdict, found.reason.partition(":")[0]) == (verdict, reason)
 
 
-def test_further_checks_of_pixels_are_asked(monkeypatch):
-    monkeypatch.setattr(pictures, "CHECKS", [lambda _: "", lambda found: f"{found.shape[2]} channels are too many"])
-    assert judge(0, every_kind()["colour.png"]).reason == "1 channels are too many"
+def test_the_fuzzer_sees_another_pixel_of_the_kernel(monkeypatch):
+    by_kernel = pictures.Kernel.__call__
+
+    def another(kernel, found):
+        made = by_kernel(kernel, found)
+        made[-1, -1, -1] ^= 1
+        return made
+
+    monkeypatch.setattr(pictures.Kernel, "__call__", another)
+    found = examine(0, 0)
+    assert (found.verdict, found.reason) == (WRONG, "the kernel resizes to other pixels")
