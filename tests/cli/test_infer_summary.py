@@ -50,6 +50,11 @@ def test_many_inputs_are_summed_up(folder):
     errors = result.stderr.splitlines()
     assert len(errors) == MANY + 1
     assert "5 other inputs cannot be read either" in errors[-1]
+    stages = report["stages"]
+    assert 0 < stages["building"] < stages["wall"]
+    assert report["rates"]["inputs_per_s"] == pytest.approx(46 / (stages["wall"] - stages["building"]))
+    assert all(0 <= share <= 1 for share in stages["shares"].values())  # all count from when reading began
+    assert any(line.startswith("Where ") and "building" in line for line in lines)
     assert len(report["inputs"]) == 21
     assert len(report["unreadable"]) == 25
 

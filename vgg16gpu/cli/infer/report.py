@@ -40,7 +40,7 @@ def report_of(
             "steady_run_s": steady,
         },
         "rates": {
-            "inputs_per_s": tally.total / stages.wall,
+            "inputs_per_s": tally.total / stages.answering,
             "decode_images_per_s": folder.loader.decode_rate,
             "decode_threads": folder.loader.threads,
             "engine_images_per_s": batch / (steady or first),

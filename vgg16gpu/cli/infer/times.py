@@ -27,7 +27,8 @@ class Stages:
     reading, decoding: of `threads` threads together, and `held`, in which these waited for the stages behind them.
     """
 
-    wall: float  # from the start of decoding to the last row
+    wall: float  # from the start of reading to the last row
+    building: float  # of it, until the engine was there
     threads: int
     reading: float
     decoding: float
@@ -38,11 +39,13 @@ class Stages:
     writing: float
 
     @classmethod
-    def of(cls, folder: Folder, stream: AnswerStream, wall: float, writing: float) -> Stages:
-        """Those of a run that has ended."""
+    def of(cls, folder: Folder, stream: AnswerStream, answering: float, writing: float) -> Stages:
+        """Those of a run that ends now. answering: seconds since the engine was there."""
         loading, device = folder.loader.seconds, stream.seconds
+        wall = time.perf_counter() - folder.started
         return cls(
             wall,
+            wall - answering,
             folder.loader.threads,
             loading.reading,
             loading.decoding,
@@ -54,9 +57,15 @@ class Stages:
         )
 
     @property
+    def answering(self) -> float:
+        """From there to the last row."""
+        return self.wall - self.building
+
+    @property
     def shares(self) -> Mapping[str, float]:
         """How much of the time each stage was at work."""
         seconds = {
+            "building": self.building,
             "reading": self.reading / self.threads,
             "decoding": self.decoding / self.threads,
             "computing": self.computing,
@@ -67,8 +76,8 @@ class Stages:
 
     @property
     def limit(self) -> str:
-        """The stage that was at work nearly all the time; "start" where none was."""
-        shares = self.shares
+        """The stage that was at work nearly all the time; "start" where none was, or nothing but building."""
+        shares = {name: share for name, share in self.shares.items() if name != "building"}
         loading = shares["reading"] + shares["decoding"]
         busiest = max(shares, key=lambda name: shares[name])
         if max(loading, shares[busiest]) < _LIMITED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 
 from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
@@ -32,8 +33,8 @@ LARGEST_BATCH = {"cuda": 128, "cpu": 8}  # of images of the usual size, unless t
 class Folder(Closing):
     """Files on their way to an engine: threads read and decode them from now on.
 
-    threads: how many; None for one a core. first: the (file, sample) to begin with. Close it after the engine's stream,
-    before the engine.
+    threads: how many; None for one a core. first: the (file, sample) to begin with. `started`: when, by
+    `time.perf_counter`. Close it after the engine's stream, before the engine.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Folder(Closing):
         rows = len(listing.files) if self._is_small else ROWS  # pinned memory takes time to get
         self.ring = Ring(max(nbytes, min(SLOT_NBYTES, rows * nbytes)), count + SPARE_SLOTS)
         self.loader = Loader(listing, spec, self.ring, max(1, count), first)
+        self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCHING, self._switching))
         self.loader.start()
