@@ -1,4 +1,5 @@
-// elementwise_f32: out[i] = [relu](function(a[i], b[i], c[i], d[i], e[i]))
+// elementwise_f32: out[i] = [relu](function(a[i], b[i], c[i], d[i], e[i])); of the gradient of a ReLU a is what that gave,
+//                  and the sum of the others goes where a is above zero
 // Layouts:  floats of any rank and strides; walk: extents and limits of out, strides of out, a, b, c, d, e. A stride of
 //           0 repeats an operand. What lies beyond the limit of the innermost dimension is padding.
 // Mapping:  one thread per `width` (1 or 4) neighbours of out's innermost dimension, in the order of memory. With 4, an
@@ -13,7 +14,7 @@
 #include "walk.cuh"
 
 // as FUNCTIONS of compiler/lowering/general/elementwise.py
-enum : int { ADD, MUL, SUB, DIV, LEAKY_RELU, CLIP, BATCH_NORM, SCALE_SHIFT, QUANTISE };
+enum : int { ADD, MUL, SUB, DIV, LEAKY_RELU, CLIP, BATCH_NORM, SCALE_SHIFT, QUANTISE, RELU_GRADIENT };
 
 constexpr int MAX_OPERANDS = 5;
 enum : int { EXTENTS, LIMITS, OUT_STRIDES, OPERAND_STRIDES };  // rows of the walk
@@ -27,7 +28,7 @@ struct Function {
 __device__ __forceinline__ float min_nan(float a, float b) { return a < b || a != a ? a : b; }
 
 __device__ __forceinline__ float value_of(const Function& f, const float (&x)[MAX_OPERANDS]) {
-  float v = x[0];
+  float v = f.number == RELU_GRADIENT ? 0.f : x[0];
   switch (f.number) {
     case SUB:
       return v - x[1];
@@ -47,7 +48,7 @@ __device__ __forceinline__ float value_of(const Function& f, const float (&x)[MA
   UNROLL
   for (int k = 1; k < MAX_OPERANDS; k++)
     if (k < f.operands) v = f.number == MUL ? v * x[k] : v + x[k];
-  return v;
+  return f.number == RELU_GRADIENT && x[0] <= 0.f ? 0.f : v;
 }
 
 template <int WIDTH>

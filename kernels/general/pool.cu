@@ -16,6 +16,7 @@
 //           of nothing but padding gives 0 as its mean and the lowest float as its maximum, as onnxruntime says.
 // Why:      VGG's pools after a convolution are fused into it; this one serves every other pool.
 #include "common.cuh"
+#include "window.cuh"
 
 #ifndef AVERAGE
 #define AVERAGE 0
@@ -57,19 +58,6 @@ struct Pooled {
     held = 0;
   }
 };
-
-// Elements first..end-1 of a window, along one dimension.
-struct Span {
-  int first, end;
-  __device__ __forceinline__ int count() const { return end - first; }
-};
-
-// Of `count` elements from `start` on, `step` apart, those that lie at low..high-1.
-__device__ __forceinline__ Span span_inside(int start, int step, int count, int low, int high) {
-  const int first = start < low ? (low - start + step - 1) / step : 0;
-  const int end = start < high ? min(count, (high - start + step - 1) / step) : 0;
-  return {first, max(first, end)};
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 pool_f32(float* __restrict__ out, const float* __restrict__ inp, int outputs, int channels, int H, int W, int C, int OH,

@@ -33,6 +33,7 @@ from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images, Input, InputForm
+from vgg16gpu.runtime.gradients import Gradients
 from vgg16gpu.runtime.outputs import Results, check_flags
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Engine(Closing):
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
+    gradient: also build what `vjp` needs; fp32 alone.
 
     Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
     (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took),
@@ -97,6 +99,7 @@ class Engine(Closing):
         keep_values: bool = False,
         kernels: str = "auto",
         scales: Scales | None = None,
+        gradient: bool = False,
     ) -> None:
         started = time.perf_counter()
         options = EngineOptions(batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
@@ -106,6 +109,7 @@ class Engine(Closing):
         self.precision = precision
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         self._executor: Executor | None = None
+        self._gradients: Gradients | None = None
         self._lock = threading.Lock()
         self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
         self.allows_nonfinite = allow_nonfinite
@@ -122,6 +126,8 @@ class Engine(Closing):
             self._form = InputForm.of(self.graph.input, self.program)
             planned = time.perf_counter()
             self._executor = Executor.load(self.plan, self.device)
+            if gradient:
+                self._gradients = Gradients.of(self.plan, self.graph, self.device, precision)
         except BaseException:
             self.close()
             raise
@@ -207,6 +213,22 @@ class Engine(Closing):
     def __call__(self, x: Any, *, stream: device_array.Stream = None) -> Any:
         """The same as `run`."""
         return self.run(x) if stream is None else self.run(x, stream=stream)
+
+    def vjp(self, x: Input, cotangents: Any) -> Array:
+        """The gradient to x of the sum of all outputs, each weighted by its cotangent (a vector-Jacobian product).
+
+        x: float32 on the host, as `run` takes it. cotangents: float32 in the shape of the outputs for x, one array or
+        one for each output: the gradients of a loss to them. The result has the shape of x. A ReLU hands nothing on at
+        0, a maximum to the first of equals. The same bits in every run, at any position in the batch. NaN and Inf are
+        not looked for. Raises InputError for wrong shapes and types, and for an engine without `gradient=True`.
+        """
+        images = self._form.checked(x)
+        with self._lock:
+            self._require_open()
+            if self._gradients is None:
+                raise InputError("the engine was built without gradients; build it with gradient=True")
+            found = self._gradients.vjp(images, cotangents, self._batches(len(images)))
+            return self.graph.input.to_file(found)
 
     def _run_on_device(self, x: object, stream: device_array.Stream) -> DeviceOutputs:
         parts = []
@@ -304,6 +326,8 @@ class Engine(Closing):
             executor, self._executor = self._executor, None
             self._pipelines.clear()
             try:
+                if self._gradients:
+                    self._gradients.close()
                 if executor:
                     executor.close()
             finally:

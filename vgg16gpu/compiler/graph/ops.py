@@ -8,7 +8,7 @@ There are two kinds of ops. Those of a VGG hold their weights and have fast kern
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
 alone, of any rank, run-time or constant: Elementwise (Arithmetic, LeakyRelu, Clip, FakeQuantize), Transpose, Reshape,
 Slice, Pad, Concat, Gather, MatMul, and GeneralConv, GeneralBatchNorm and AxisSoftmax for what Conv, BatchNorm and
-Softmax do not cover.
+Softmax do not cover. PoolGradient and ReluGradient stand in graphs of gradients alone (`gradient.py`).
 """
 
 from __future__ import annotations
@@ -77,6 +77,18 @@ class Pool(Op):
 
     kind: Literal["max", "average"]
     window: Window
+    count_include_pad: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class PoolGradient(MultiOp):
+    """What a pool hands back to its input; operands: the gradient of its result, and that input.
+
+    A maximum hands it to the first element that has it, row by row; an average an equal share to each that it counted.
+    """
+
+    kind: Literal["max", "average"] = "max"
+    window: Window = MAX_POOL_2X2
     count_include_pad: bool = False
 
 
@@ -169,6 +181,11 @@ class Clip(Elementwise):
 
     low: float = -math.inf
     high: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class ReluGradient(Elementwise):
+    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,8 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Pad,
     Pool,
+    PoolGradient,
+    ReluGradient,
     Reshape,
     Shape,
     Slice,
@@ -88,6 +90,13 @@ def _chain_shape(op: ConvChain, shape: Shape) -> Shape:
 def _pool_shape(op: Pool, shape: Shape) -> Shape:
     batch, channels, height, width = _map_shape(op, shape)
     return batch, channels, *_window_shape(op, op.window, height, width)
+
+
+def _pool_gradient_shape(op: PoolGradient, gradient: Shape, shape: Shape) -> Shape:
+    batch, channels, height, width = _map_shape(op, shape)
+    if gradient != (batch, channels, *_window_shape(op, op.window, height, width)):
+        raise ModelError(f"PoolGradient '{op.y}': a gradient of shape {gradient} for a pool of {shape}")
+    return shape
 
 
 def _global_pool_shape(op: GlobalPool, shape: Shape) -> Shape:
@@ -248,6 +257,7 @@ _RULES: Final[Mapping[type[Op], Callable[..., Shape]]] = {
     Arithmetic: _broadcast,
     LeakyRelu: _broadcast,
     Clip: _broadcast,
+    ReluGradient: _broadcast,
     FakeQuantize: _broadcast,
     GeneralBatchNorm: _general_batch_norm_shape,
     Flatten: _flat_shape,
@@ -259,6 +269,7 @@ _RULES: Final[Mapping[type[Op], Callable[..., Shape]]] = {
     MatMul: _matmul_shape,
     Pad: _padded,
     Pool: _pool_shape,
+    PoolGradient: _pool_gradient_shape,
     Reshape: _reshaped,
     Slice: _sliced,
     Softmax: _softmax_shape,

@@ -18,6 +18,7 @@ from vgg16gpu.compiler.graph.ops import (
     LeakyRelu,
     Op,
     Relu,
+    ReluGradient,
     Shape,
 )
 from vgg16gpu.compiler.lowering.base import (
@@ -37,7 +38,10 @@ from vgg16gpu.program.values import Pointer, Value
 
 SOURCE = "elementwise.cu"
 # In the order of the kernel's numbers.
-FUNCTIONS: Final = ("add", "mul", "sub", "div", "leaky_relu", "clip", "batch_norm", "scale_shift", "quantise")
+FUNCTIONS: Final = (
+    *("add", "mul", "sub", "div", "leaky_relu", "clip", "batch_norm", "scale_shift", "quantise"),
+    "relu_gradient",
+)
 MAX_OPERANDS: Final = 5
 _VECTOR: Final = 4  # floats of a 16-byte access
 
@@ -133,6 +137,8 @@ def _function(op: Op) -> tuple[str, tuple[float, ...]]:
             return "clip", () if op.others else (op.low, op.high)
         case FakeQuantize():
             return "quantise", (op.scale, op.low, op.high)
+        case ReluGradient():
+            return "relu_gradient", ()
     raise TypeError(type(op).__name__)
 
 
@@ -173,7 +179,7 @@ LOWERINGS = (
     Lowering(BatchNorm, batch_norm_steps, batch_norm_weights, any_layout=True),
     *(
         MultiLowering(kind, elementwise_steps, no_weights, any_layout=True)
-        for kind in (Arithmetic, LeakyRelu, Clip, FakeQuantize)
+        for kind in (Arithmetic, LeakyRelu, Clip, FakeQuantize, ReluGradient)
     ),
     MultiLowering(GeneralBatchNorm, general_batch_norm_steps, no_weights, any_layout=True),
 )

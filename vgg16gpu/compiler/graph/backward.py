@@ -1,0 +1,252 @@
+"""The rules of gradients: what each op hands back to what it read, as ops that have kernels.
+
+The gradient of a convolution is the convolution with its weights turned by 180 degrees and transposed, of a product
+with a matrix that with the transposed matrix. Source: the chain rule; where a function has no derivative, as torch has
+it: a ReLU hands nothing on at 0, the first of several maxima gets all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import (
+    Arithmetic,
+    Array,
+    BatchNorm,
+    Conv,
+    Flatten,
+    Gemm,
+    GeneralBatchNorm,
+    GeneralConv,
+    GlobalPool,
+    Identity,
+    MatMul,
+    Op,
+    Pad,
+    Pool,
+    PoolGradient,
+    Relu,
+    ReluGradient,
+    Reshape,
+    Shape,
+    Softmax,
+    Transpose,
+)
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.errors import ModelError
+
+_MOST_GRADIENTS: Final = 4  # that one ReluGradient takes
+_MOST_OPERANDS: Final = 5  # that one Arithmetic takes
+
+
+@dataclass
+class Backward:
+    """The ops of a gradient so far, in order. `shapes`, `constants`: of the forward graph, and of what came since."""
+
+    shapes: dict[str, Shape]
+    constants: dict[str, Array]
+    ops: list[Op] = field(default_factory=list)
+
+    def fresh(self, name: str) -> str:
+        """A name like `name` that no value has."""
+        number = 1
+        while (found := name if number == 1 else f"{name} {number}") in self.shapes:
+            number += 1
+        return found
+
+    def add(self, op_type: Callable[..., Op], x: str, of: str, /, *rest: Any, **options: Any) -> str:
+        """An op that reads x, and `others` among the options; the name of its result, a gradient of the value `of`."""
+        y = self.fresh(f"{of}/gradient")
+        op = op_type(x, y, (y,), *rest, **options)
+        self.shapes[y] = output_shape(op, *(self.shapes[name] for name in op.operands))
+        self.ops.append(op)
+        return y
+
+    def constant(self, array: Array, of: str) -> str:
+        """A constant beside those of the model."""
+        name = self.fresh(f"{of}/factor")
+        self.constants[name] = np.ascontiguousarray(array, np.float32)
+        self.shapes[name] = array.shape
+        return name
+
+    def summed(self, gradients: list[str], of: str) -> str:
+        """The sum of what several readers of a value hand back."""
+        while len(gradients) > 1:
+            first, *others = gradients[:_MOST_OPERANDS]
+            gradients = [self.add(Arithmetic, first, of, others=tuple(others)), *gradients[_MOST_OPERANDS:]]
+        return gradients[0]
+
+    def through_relu(self, gradients: list[str], y: str) -> str:
+        """The sum, where the result y of a ReLU is above zero."""
+        if len(gradients) > _MOST_GRADIENTS:
+            gradients = [self.summed(gradients, y)]
+        return self.add(ReluGradient, y, y, others=tuple(gradients))
+
+
+def hand_back(back: Backward, op: Op, gradients: list[str]) -> Iterable[tuple[str, str]]:
+    """(value, its gradient) for each run-time operand of an op, whose result has these gradients.
+
+    Raises ModelError for an op whose gradient is not known.
+    """
+    rule = _RULES.get(type(op))
+    if rule is None:
+        known = ", ".join(sorted(kind.__name__ for kind in _RULES))
+        raise ModelError(
+            f"{type(op).__name__} '{op.y}': its gradient is not supported; supported are those of {known}; "
+            "name outputs before it"
+        )
+    masked = isinstance(op, Relu) or getattr(op, "relu", False)
+    gradient = back.through_relu(gradients, op.y) if masked else back.summed(gradients, op.y)
+    return rule(back, op, gradient)
+
+
+_Found = Iterable[tuple[str, str]]
+
+
+def _same(back: Backward, op: Op, gradient: str) -> _Found:
+    del back
+    return [(op.x, gradient)]
+
+
+def _reshaped(back: Backward, op: Op, gradient: str) -> _Found:
+    return [(op.x, back.add(Reshape, gradient, op.x, back.shapes[op.x]))]
+
+
+def _transposed(back: Backward, op: Transpose, gradient: str) -> _Found:
+    inverse = tuple(np.argsort(op.permutation).tolist())
+    return [(op.x, back.add(Transpose, gradient, op.x, inverse))]
+
+
+def _conv(back: Backward, op: Conv, gradient: str) -> _Found:
+    spread, window = _turned_window(back, op, op.window, gradient)
+    weight = np.ascontiguousarray(op.weight[:, :, ::-1, ::-1].swapaxes(0, 1))
+    return [(op.x, back.add(Conv, spread, op.x, weight, None, window))]
+
+
+def _general_conv(back: Backward, op: GeneralConv, gradient: str) -> _Found:
+    weight = _constant(back, op, op.others[0])
+    outputs, channels, *kernel = weight.shape
+    parts = weight.reshape(op.group, outputs // op.group, channels, *kernel).swapaxes(1, 2)[..., ::-1, ::-1]
+    turned = back.constant(parts.reshape(op.group * channels, outputs // op.group, *kernel), op.y)
+    spread, window = _turned_window(back, op, op.window, gradient)
+    return [(op.x, back.add(GeneralConv, spread, op.x, (turned,), window, op.group))]
+
+
+def _turned_window(back: Backward, op: Op, window: Window, gradient: str) -> tuple[str, Window]:
+    """The gradient with zeros between its pixels for strides, and the window that makes it a map like x."""
+    height, width = back.shapes[op.x][2:]
+    spread = _with_zeros_between(back, op, gradient, window.strides)
+    pads, extent = window.padding(height, width), window.extent
+    rows, columns = back.shapes[spread][2:]
+    top, left = extent[0] - 1 - pads.top, extent[1] - 1 - pads.left
+    bottom, right = height - rows - top + extent[0] - 1, width - columns - left + extent[1] - 1
+    around = Pads(top, left, bottom, right)
+    if min(around) < 0:  # the outermost pixels were computed from padding alone
+        before, after = (0, 0, min(top, 0), min(left, 0)), (0, 0, min(bottom, 0), min(right, 0))
+        spread = back.add(Pad, spread, op.x, before, after, 0.0)
+        around = Pads(*(max(pad, 0) for pad in around))
+    return spread, Window(window.kernel, (1, 1), around, window.dilations)
+
+
+def _with_zeros_between(back: Backward, op: Op, gradient: str, strides: tuple[int, int]) -> str:
+    if strides == (1, 1):
+        return gradient
+    batch, channels, rows, columns = back.shapes[gradient]
+    down, across = strides
+    apart = back.add(Reshape, gradient, op.x, (batch, channels, rows, 1, columns, 1))
+    padded = back.add(Pad, apart, op.x, (0,) * 6, (0, 0, 0, down - 1, 0, across - 1), 0.0)
+    joined = back.add(Reshape, padded, op.x, (batch, channels, rows * down, columns * across))
+    return back.add(Pad, joined, op.x, (0,) * 4, (0, 0, 1 - down, 1 - across), 0.0)
+
+
+def _gemm(back: Backward, op: Gemm, gradient: str) -> _Found:
+    found = back.add(Gemm, gradient, op.x, np.ascontiguousarray(op.weight.T), None)
+    return [(op.x, back.add(Reshape, found, op.x, back.shapes[op.x]) if op.flattens else found)]
+
+
+def _pool(back: Backward, op: Pool, gradient: str) -> _Found:
+    options = {"kind": op.kind, "window": op.window, "count_include_pad": op.count_include_pad}
+    return [(op.x, back.add(PoolGradient, gradient, op.x, (op.x,), **options))]
+
+
+def _global_pool(back: Backward, op: GlobalPool, gradient: str) -> _Found:
+    height, width = back.shapes[op.x][2:]
+    return [(op.x, back.add(PoolGradient, gradient, op.x, (op.x,), kind=op.kind, window=Window((height, width))))]
+
+
+def _batch_norm(back: Backward, op: BatchNorm, gradient: str) -> _Found:
+    factor = op.scale / np.sqrt(op.variance.astype(np.float64) + op.epsilon)
+    return [(op.x, _times(back, op, gradient, factor.astype(np.float32)))]
+
+
+def _general_batch_norm(back: Backward, op: GeneralBatchNorm, gradient: str) -> _Found:
+    scale, _, _, variance = (_constant(back, op, name) for name in op.others)
+    factor = scale / np.sqrt(variance.astype(np.float64) + op.epsilon)
+    return [(op.x, _times(back, op, gradient, factor.astype(np.float32)))]
+
+
+def _times(back: Backward, op: Op, gradient: str, per_channel: Array) -> str:
+    inner = (1,) * (len(back.shapes[op.x]) - 2)
+    factor = back.constant(per_channel.reshape(-1, *inner), op.y)
+    return back.add(Arithmetic, gradient, op.x, others=(factor,), function="mul")
+
+
+def _softmax(back: Backward, op: Softmax, gradient: str) -> _Found:
+    """What is (N, F): y * (gradient - the sum of gradient * y)."""
+    weighted = back.add(Arithmetic, gradient, op.x, others=(op.y,), function="mul")
+    ones = back.constant(np.ones((back.shapes[op.y][1], 1), np.float32), op.y)
+    total = back.add(MatMul, weighted, op.x, others=(ones,))
+    centred = back.add(Arithmetic, gradient, op.x, others=(total,), function="sub")
+    return [(op.x, back.add(Arithmetic, centred, op.x, others=(op.y,), function="mul"))]
+
+
+def _arithmetic(back: Backward, op: Arithmetic, gradient: str) -> _Found:
+    """Of operands as large as the result: a smaller run-time one would want sums."""
+    for place, name in enumerate(op.operands):
+        if name in back.constants:
+            continue
+        if back.shapes[name] != back.shapes[op.y] or (op.function == "div" and place):
+            raise ModelError(
+                f"{op.function} '{op.y}': the gradient of '{name}', {back.shapes[name]}, which becomes "
+                f"{back.shapes[op.y]}, is not supported; name outputs before it"
+            )
+        others = (*op.operands[:place], *op.operands[place + 1 :])
+        match op.function:
+            case "mul" | "div":
+                yield name, back.add(Arithmetic, gradient, name, others=others, function=op.function)
+            case "sub" if place:
+                minus = back.constant(np.array([-1.0], np.float32), op.y)
+                yield name, back.add(Arithmetic, gradient, name, others=(minus,), function="mul")
+            case _:
+                yield name, gradient
+
+
+def _constant(back: Backward, op: Op, name: str) -> Array:
+    if name not in back.constants:
+        raise ModelError(
+            f"{type(op).__name__} '{op.y}': its gradient is supported with constant weights, and '{name}' is computed"
+        )
+    return back.constants[name]
+
+
+_RULES: Final[Mapping[type[Op], Callable[[Backward, Any, str], _Found]]] = {
+    Arithmetic: _arithmetic,
+    BatchNorm: _batch_norm,
+    Conv: _conv,
+    Flatten: _reshaped,
+    Gemm: _gemm,
+    GeneralBatchNorm: _general_batch_norm,
+    GeneralConv: _general_conv,
+    GlobalPool: _global_pool,
+    Identity: _same,
+    Pool: _pool,
+    Relu: _same,
+    Reshape: _reshaped,
+    Softmax: _softmax,
+    Transpose: _transposed,
+}

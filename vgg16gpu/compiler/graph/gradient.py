@@ -1,0 +1,83 @@
+"""Graph -> Graph: from the gradients of a model's outputs to that of its input (a vector-Jacobian product).
+
+The graph of a gradient computes forward what it needs of the values between, then backward, op by op: `backward.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from vgg16gpu.compiler.graph.backward import Backward, hand_back
+from vgg16gpu.compiler.graph.ops import Conv, Graph, GraphInput, Op, Pool, Reshape, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
+from vgg16gpu.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class GradientGraph:
+    """A graph whose only output is the gradient of `input` of another graph.
+
+    cotangents: the names of its further inputs, a gradient for each output of the other graph, in their order.
+    """
+
+    graph: Graph
+    cotangents: tuple[str, ...]
+
+
+def gradient_graph(graph: Graph, shape: Shape) -> GradientGraph:
+    """The gradient of a simplified graph with one input, for inputs of this shape.
+
+    Raises ModelError for an op whose gradient is not known, and where no output depends on the input.
+    """
+    forward = _unpooled(graph)
+    back = Backward(dict(infer_shapes(replace(graph, ops=forward), shape)), dict(graph.constants))
+    gradients: defaultdict[str, list[str]] = defaultdict(list)
+    cotangents = []
+    for output in graph.outputs:
+        name = back.fresh(f"{output}/cotangent")
+        back.shapes[name] = back.shapes[output]
+        gradients[output].append(name)
+        cotangents.append(GraphInput(name, back.shapes[output]))
+    for op in reversed(forward):
+        if op.y in gradients:
+            for value, gradient in hand_back(back, op, gradients.pop(op.y)):
+                gradients[value].append(gradient)
+    if not gradients[graph.input.name]:
+        raise ModelError(f"no output of the model depends on its input '{graph.input.name}': there is no gradient")
+    found = back.summed(gradients[graph.input.name], graph.input.name)
+    if not back.ops or back.ops[-1].y != found:  # the input itself is an output
+        found = back.add(Reshape, found, graph.input.name, back.shapes[found])
+    ops, names = _needed((*forward, *back.ops), found)
+    constants = {name: array for name, array in back.constants.items() if name in names}
+    others = tuple(item for item in cotangents if item.name in names)
+    result = Graph(graph.input, ops, (found,), others, constants)
+    return GradientGraph(result, tuple(item.name for item in cotangents))
+
+
+def _unpooled(graph: Graph) -> tuple[Op, ...]:
+    """The ops, pools apart from convolutions: the gradient needs the map between."""
+    taken = {name for op in graph.ops for name in (op.y, *op.names)}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if isinstance(op, Conv) and op.pool:
+            between = f"{op.y}/before its pool"
+            while between in taken:
+                between += "'"
+            taken.add(between)
+            ops.append(replace(op, y=between, names=(between,), pool=False))
+            ops.append(Pool(between, op.y, op.names, "max", MAX_POOL_2X2))
+        else:
+            ops.append(op)
+    return tuple(ops)
+
+
+def _needed(ops: tuple[Op, ...], output: str) -> tuple[tuple[Op, ...], set[str]]:
+    """The ops that a value is computed from, in their order, and the names of all that they read."""
+    names, kept = {output}, []
+    for op in reversed(ops):
+        if op.y in names:
+            names.update(op.operands)
+            kept.append(op)
+    return tuple(reversed(kept)), names

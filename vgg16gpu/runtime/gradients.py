@@ -1,0 +1,109 @@
+"""Gradients on a device: a plan for each batch size, which computes forward and backward in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.gradient import gradient_graph
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.forms import Images
+
+
+class _Prepared(NamedTuple):
+    """A batch size on the device."""
+
+    executor: Executor
+    inputs: tuple[str, ...]  # what it reads: the input, and those cotangents that matter
+    cotangents: tuple[str, ...]  # all, in the order of the outputs
+
+
+class Gradients:
+    """Vector-Jacobian products of a graph's outputs to its input, in float32. One thread at a time; close it.
+
+    The model's values are computed again in each run, so that nothing is kept from call to call. For each batch size
+    the weights lie on the device once more, and those of the backward run beside them.
+    """
+
+    def __init__(self, graph: Graph, device: Device, shapes: Sequence[Shape]) -> None:
+        """shapes: of the input, for each batch size. Raises ModelError, DeviceError and KernelError."""
+        self._graph = graph
+        self._prepared: dict[int, _Prepared] = {}
+        try:
+            for shape in shapes:
+                self._prepared[shape[0]] = _prepared(graph, device, shape)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def of(cls, plan: Plan, graph: Graph, device: Device, precision: str) -> Self:
+        """Those of an engine with this plan. Raises ModelError for another precision than fp32, too."""
+        if precision != "fp32":
+            raise ModelError(f"gradients are computed in fp32, and precision {precision} is asked for; use fp32")
+        return cls(graph, device, [program.input.shape for program in plan.programs])
+
+    def vjp(self, x: Images, cotangents: object, runs: Iterable[tuple[int, int]]) -> Array:
+        """The gradient to x, (N, ...) float32 as the kernels read it; runs: (first row, batch size built) of each run.
+
+        cotangents: an array in the shape of the output for x, or one for each output. Raises InputError.
+        """
+        if x.dtype != np.float32:
+            raise InputError("x is uint8, whole numbers without a gradient; give float32, normalised")
+        numbers = np.asarray(x, np.float32)
+        shapes = infer_shapes(self._graph, x.shape)
+        given = _checked(cotangents, [shapes[name] for name in self._graph.outputs], self._graph.outputs)
+        parts = [
+            self._run(batch, numbers[first : first + batch], [y[first : first + batch] for y in given])
+            for first, batch in runs
+        ]
+        return np.concatenate(parts)
+
+    def close(self) -> None:
+        """Give everything back. Safe to call twice."""
+        while self._prepared:
+            self._prepared.popitem()[1].executor.close()
+
+    def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
+        prepared = self._prepared[batch]
+        arrays = {self._graph.input.name: x, **dict(zip(prepared.cotangents, cotangents, strict=True))}
+        filled = {name: _filled(arrays[name], batch) for name in prepared.inputs}
+        return prepared.executor.run_once(filled)[0][: len(x)]
+
+
+def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> list[Array]:
+    """A float32 array for each output, of its shape."""
+    arrays = list(given) if isinstance(given, list | tuple) else [given]
+    if len(arrays) != len(shapes):
+        raise InputError(f"{len(arrays)} gradients are given; the model has {len(shapes)} outputs: {', '.join(names)}")
+    checked = []
+    for array, shape, name in zip(arrays, shapes, names, strict=True):
+        found = np.asarray(array)
+        if found.dtype.kind != "f" or found.shape != shape:
+            raise InputError(f"the gradient of output '{name}' is {found.dtype} {found.shape}; give float32 {shape}")
+        checked.append(found.astype(np.float32, copy=False))
+    return checked
+
+
+def _prepared(graph: Graph, device: Device, shape: Shape) -> _Prepared:
+    found = gradient_graph(graph, shape)
+    outputs = dict(zip(found.cotangents, graph.outputs, strict=True))
+    sizes = infer_shapes(graph, shape)
+    inputs = {item.name: sizes[outputs[item.name]] for item in found.graph.others}
+    plan = make_plan(found.graph, device.facts, {graph.input.name: shape, **inputs})
+    return _Prepared(Executor.load(plan, device), (graph.input.name, *inputs), found.cotangents)
+
+
+def _filled(array: Array, batch: int) -> Array:
+    """With rows of zeros behind, so many that there are `batch`."""
+    if len(array) == batch:
+        return array
+    return np.concatenate([array, np.zeros((batch - len(array), *array.shape[1:]), np.float32)])
