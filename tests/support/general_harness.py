@@ -38,7 +38,7 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     y = Value("y", output_shape(op, *shapes), layouts[-1], NOWHERE)
     y = Value("y", y.shape, y.layout, bench.room(y.nbytes))
     (lowering,) = (lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
-    assert lowering.any_layout
+    assert lowering.any_layout or {*layouts} == {Layout.NHWC}
     layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
     arena = WeightArena()
     constants = lowering.weights(layer, arena)

@@ -28,6 +28,8 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Pad,
     Pool,
+    PoolGradient,
+    ReluGradient,
     Reshape,
     Slice,
     Transpose,
@@ -52,12 +54,12 @@ def _apply(op: Op, x: Array64, *others: Array64) -> Array64:
     match op:
         case GeneralConv():
             return _convolve(op, x, *others)
-        case Pool():
+        case Pool() | GlobalPool():
             return _pool(op, x)
-        case GlobalPool():
-            return np.asarray((np.max if op.kind == "max" else np.mean)(x, axis=(2, 3), keepdims=True))
         case LocalResponseNorm():
             return _lrn(op, x)
+        case PoolGradient():
+            return _pool_gradient(op, x, *others)
         case Elementwise():
             return _elementwise(op, x, *others)
         case GeneralBatchNorm():
@@ -105,11 +107,38 @@ def _windows(x: Array64, window: Window, fill: float, beyond: float | None = Non
     return np.asarray(view[:, :, : counts[0], : counts[1]])
 
 
-def _pool(op: Pool, x: Array64) -> Array64:
+def _pool(op: Pool | GlobalPool, x: Array64) -> Array64:
+    if isinstance(op, GlobalPool):
+        return np.asarray((np.max if op.kind == "max" else np.mean)(x, axis=(2, 3), keepdims=True))
     if op.kind == "max":
         return np.asarray(_windows(x, op.window, -math.inf).max(axis=(4, 5)))
     counts = _windows(np.ones_like(x), op.window, 1.0 if op.count_include_pad else 0.0, 0.0)
     return np.asarray(_windows(x, op.window, 0.0).sum(axis=(4, 5)) / counts.sum(axis=(4, 5)))
+
+
+def _pool_gradient(op: PoolGradient, gradient: Array64, x: Array64) -> Array64:
+    """Window by window, element by element; the maximum is looked for row by row."""
+    window, (height, width) = op.window, x.shape[2:]
+    pads, found = window.padding(height, width), np.zeros_like(x)
+    for oh, ow in np.ndindex(*gradient.shape[2:]):
+        rows, columns = (
+            [at * stride - before + k * step for k in range(kernel)]
+            for at, stride, before, kernel, step in zip(
+                (oh, ow), window.strides, (pads.top, pads.left), window.kernel, window.dilations, strict=True
+            )
+        )
+        inside = [(h, w) for h in rows if 0 <= h < height for w in columns if 0 <= w < width]
+        share = gradient[:, :, oh, ow]
+        if op.kind == "average":
+            high = (height + pads.bottom, width + pads.right)
+            padded = sum(h < high[0] for h in rows) * sum(w < high[1] for w in columns)
+            for h, w in inside:
+                found[:, :, h, w] += share / (padded if op.count_include_pad else len(inside))
+        elif inside:
+            first = np.argmax(np.stack([x[:, :, h, w] for h, w in inside]), axis=0)
+            for place, (h, w) in enumerate(inside):
+                found[:, :, h, w] += np.where(first == place, share, 0)
+    return found
 
 
 def _convolve(op: GeneralConv, x: Array64, weight: Array64, bias: Array64 | None = None) -> Array64:
@@ -136,6 +165,8 @@ def _elementwise(op: Elementwise, x: Array64, *others: Array64) -> Array64:
             y = np.where(x < 0, x * op.alpha, x)
         case FakeQuantize():
             y = np.clip(np.rint(x / op.scale), op.low, op.high) * op.scale
+        case ReluGradient():
+            y = np.where(x > 0, sum(others), 0)
         case Arithmetic():
             function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op.function]
             for other in others:

@@ -21,6 +21,7 @@ from vgg16gpu.compiler.graph.ops import (
     GeneralBatchNorm,
     LeakyRelu,
     Relu,
+    ReluGradient,
     Shape,
 )
 from vgg16gpu.compiler.lowering.general.elementwise import elementwise_step, relu_step
@@ -286,3 +287,15 @@ def test_work_is_counted() -> None:
     )
     assert step.flop == 2 * 90
     assert step.nbytes == 4 * (90 + 1 + 2 * 9 * 8)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(2, 5, 3, 3), (2, 8, 4, 4), (3, 7), (2, 3, 5)], ids=str)
+def test_gradients_pass_where_a_relu_gave_something(device: Device, shape: Shape, count: int) -> None:
+    random = seeded(f"relu gradient {shape} {count}")
+    y = np.maximum(normal(random, *shape), 0)
+    y.flat[0], y.flat[1] = -0.0, np.nan  # NaN went through the ReLU, and so does its gradient
+    gradients = [random.integers(-9, 9, shape).astype(np.float32) for _ in range(count)]
+    op = ReluGradient("y", "x", ("x",), tuple(f"g{k}" for k in range(count)))
+    expected = np.where(y <= 0, 0, sum(gradients)).astype(np.float32) + 0.0
+    check_all_layouts(device, op, [y, *gradients], expected)

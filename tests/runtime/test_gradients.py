@@ -1,0 +1,147 @@
+"""`Engine.vjp`: gradients on a device against float64, and what is asked of who wants one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.counting_device import Counting
+from tests.support.graph_reference import compute
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.narrow_vgg import SCORES, SIZES, images
+from tests.support.onnx_models import Model, torch_vgg
+from vgg16gpu import Engine
+from vgg16gpu.compiler.graph.gradient import gradient_graph
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.runtime.gradients import Gradients
+
+BOUND = 2e-6  # of the distance to float64, by the length of the gradient
+
+
+def cotangents(outputs: Sequence[Array]) -> list[Array]:
+    random = seeded("cotangents")
+    return [normal(random, *y.shape) for y in outputs]
+
+
+def exact(engine: Engine, x: Array, given: Sequence[Array]) -> Any:
+    """The gradient in float64. ReLUs and pools of small nets decide there as in float32."""
+    found = gradient_graph(engine.graph, x.shape)
+    arrays = {engine.graph.input.name: x, **dict(zip(found.cotangents, given, strict=True))}
+    return compute(found.graph, {item.name: arrays[item.name] for item in found.graph.inputs})[found.graph.outputs[0]]
+
+
+def check(engine: Engine, x: Array) -> Array:
+    y = engine.run(x)
+    outputs = y if isinstance(y, tuple) else (y,)
+    given = cotangents(outputs)
+    gradient = engine.vjp(x, given if len(given) > 1 else given[0])
+    assert gradient.dtype == np.float32
+    expected = exact(engine, x, given)
+    assert np.linalg.norm(gradient - expected) <= BOUND * np.linalg.norm(expected)
+    return gradient
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_whole_networks(device: Device, models: dict[str, Path], name: str) -> None:
+    with Engine(models[name], device=device.facts.kind, batch=2, gradient=True) as engine:
+        check(engine, images(3, SIZES[name]))
+
+
+def test_features_along_the_way(device: Device, model: Path) -> None:
+    layers = ["relu1_2", "relu2_2", "relu3_3", "relu4_3"]
+    with Engine(model, device=device.facts.kind, outputs=layers, gradient=True) as engine:
+        gradient = check(engine, images(1))
+        y = engine.run(images(1))
+        assert isinstance(y, tuple)
+        only_last = engine.vjp(images(1), [*(np.zeros_like(part) for part in y[:-1]), y[-1]])
+    with Engine(model, device=device.facts.kind, outputs=layers[-1:], gradient=True) as engine:
+        assert_same_bits(engine.vjp(images(1), y[-1]), only_last)
+    assert gradient.any()
+
+
+def test_the_same_bits_twice_at_any_place_in_any_batch(device: Device, model: Path) -> None:
+    x = images(5)
+    with Engine(model, device=device.facts.kind, batch=[1, 2, 4], gradient=True) as engine:
+        (given,) = cotangents([engine.run(x)])
+        whole = engine.vjp(x, given)
+        assert_same_bits(engine.vjp(x, given), whole)
+        for n in (0, 3, 4):
+            assert_same_bits(engine.vjp(x[n : n + 1], given[n : n + 1]), whole[n : n + 1])
+
+
+def test_runs_between_change_nothing(device: Device, model: Path) -> None:
+    """What the backward run needs belongs to the call: two forward runs before one gradient."""
+    first, second = images(1), -images(1)
+    with Engine(model, device=device.facts.kind, gradient=True) as engine:
+        y = engine.run(first)
+        alone = engine.vjp(first, y)
+        engine.run(first)
+        engine.run(second)
+        assert_same_bits(engine.vjp(first, y), alone)
+        scores = engine.run(second)
+        engine.vjp(first, y)
+        assert_same_bits(engine.run(second), scores)
+
+
+def test_a_model_with_its_channels_last_gives_gradients_in_its_own_order(device: Device) -> None:
+    model = Model((None, 8, 6, 3))
+    x = model.node("Transpose", ["input"], "nchw", perm=[0, 3, 1, 2])
+    x = model.node("Relu", [model.conv(x, "conv", 3, 4)], "relu")
+    model.node("GlobalAveragePool", [x], "y")
+    plain = Model((None, 3, 8, 6))
+    plain.node("GlobalAveragePool", [plain.node("Relu", [plain.conv("input", "conv", 3, 4)], "relu")], "y")
+    given = normal(seeded("last"), 2, 8, 6, 3)
+    c = np.ones((2, 4, 1, 1), np.float32)
+    options: dict[str, Any] = {"device": device.facts.kind, "batch": 2, "gradient": True}
+    with Engine(model.proto(), **options) as engine:
+        gradient = engine.vjp(given, c)
+    with Engine(plain.proto(), **options) as engine:
+        expected = engine.vjp(np.ascontiguousarray(np.moveaxis(given, -1, 1)), c)
+    assert_same_bits(np.ascontiguousarray(gradient), np.ascontiguousarray(np.moveaxis(expected, 1, -1)))
+
+
+def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
+    kind, x = device.facts.kind, images(2)
+    with Engine(model, device=kind) as engine, pytest.raises(InputError, match="build it with gradient=True"):
+        engine.vjp(x, np.ones((2, SCORES), np.float32))
+    with Engine(model, device=kind, batch=2, gradient=True) as engine:
+        for given, words in (
+            (np.ones((1, SCORES), np.float32), rf"float32 \(1, {SCORES}\); give float32 \(2, {SCORES}\)"),
+            (np.ones((2, SCORES), np.int64), "is int64"),
+            ([np.ones((2, SCORES), np.float32)] * 2, "2 gradients are given; the model has 1 outputs: output"),
+        ):
+            with pytest.raises(InputError, match=words):
+                engine.vjp(x, given)
+        pixels = np.zeros((2, *x.shape[2:], 3), np.uint8)
+        with pytest.raises(InputError, match="without a gradient; give float32"):
+            engine.vjp(pixels, np.ones((2, SCORES), np.float32))
+        with pytest.raises(InputError, match="this model takes"):
+            engine.vjp(x[:, :2], np.ones((2, SCORES), np.float32))
+        double = engine.vjp(x, np.ones((2, SCORES)))  # float64 is rounded
+        assert_same_bits(double, engine.vjp(x, np.ones((2, SCORES), np.float32)))
+    with pytest.raises(InputError, match="closed"):
+        engine.vjp(x, np.ones((2, SCORES), np.float32))
+    with pytest.raises(ModelError, match="gradients are computed in fp32, and precision bf16"):
+        Engine(model, device=kind, precision="bf16", gradient=True)
+    unknown = torch_vgg()
+    unknown.node("LeakyRelu", [unknown.nodes[-1].output[0]], "leaky")
+    with pytest.raises(ModelError, match="LeakyRelu 'leaky': its gradient is not supported"):
+        Engine(unknown.proto(), device=kind, gradient=True)
+
+
+def test_everything_is_given_back(device: Device, model: Path) -> None:
+    with Engine(model, device="cpu") as engine:
+        graph, plan = engine.graph, engine.plan
+    counting: Any = Counting(device)
+    gradients = Gradients.of(plan, graph, counting, "fp32")
+    assert counting.used
+    gradients.close()
+    gradients.close()
+    assert not counting.used
+    assert not counting.bound
