@@ -28,7 +28,7 @@ struct Function {
 __device__ __forceinline__ float min_nan(float a, float b) { return a < b || a != a ? a : b; }
 
 __device__ __forceinline__ float value_of(const Function& f, const float (&x)[MAX_OPERANDS]) {
-  float v = f.number == RELU_GRADIENT ? 0.f : x[0];
+  float v = x[0];
   switch (f.number) {
     case SUB:
       return v - x[1];
@@ -44,11 +44,13 @@ __device__ __forceinline__ float value_of(const Function& f, const float (&x)[MA
       return fmaf(v, x[1], x[2]);
     case QUANTISE:
       return min_nan(max_nan(rintf(v / f.first), f.second), f.third) * f.first;
+    case RELU_GRADIENT:
+      return v <= 0.f ? 0.f : x[1] + x[2] + x[3] + x[4];  // those that are not there are 0
   }
   UNROLL
   for (int k = 1; k < MAX_OPERANDS; k++)
     if (k < f.operands) v = f.number == MUL ? v * x[k] : v + x[k];
-  return f.number == RELU_GRADIENT && x[0] <= 0.f ? 0.f : v;
+  return v;
 }
 
 template <int WIDTH>

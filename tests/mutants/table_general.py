@@ -11,6 +11,7 @@ from tests.kernels.general import (
     test_magnitudes,
     test_matmul,
     test_pool,
+    test_pool_gradient,
     test_rearrange,
     test_softmax,
 )
@@ -48,6 +49,18 @@ ELEMENTWISE_AND_REARRANGE = (
         "elementwise.cu",
         Edit("min_nan(max_nan(v,", "min_nan(fmaxf(v,"),
         test_elementwise.test_clip_of_special_values,
+    ),
+    Mutant(
+        "NaN of a ReLU hands nothing on",
+        "elementwise.cu",
+        Edit("return v <= 0.f ? 0.f :", "return !(v > 0.f) ? 0.f :"),
+        partial(test_elementwise.test_gradients_pass_where_a_relu_gave_something, shape=(3, 7), count=2),
+    ),
+    Mutant(
+        "fourth gradient forgotten",
+        "elementwise.cu",
+        Edit("x[3] + x[4]", "x[3]"),
+        partial(test_elementwise.test_gradients_pass_where_a_relu_gave_something, shape=(3, 7), count=4),
     ),
     Mutant(
         "a clip that ends at the lower limit",
@@ -156,6 +169,12 @@ MATMUL_AND_CONV = (
 GENERAL_MEAN = partial(test_pool.test_small_maps, kind="average")
 SOME_WINDOW = partial(test_pool.test_random_windows, case=7)
 WHOLE_MEAN = partial(test_pool.test_whole_maps, kind="average", size=(15, 17), channels=5, inner=True)
+FIRST_MAXIMUM = test_pool_gradient.test_the_first_of_several_maxima_gets_all
+NAN_MAXIMUM = test_pool_gradient.test_maps_of_minus_infinity_and_of_nan
+TIES = partial(test_pool_gradient.test_random_windows_with_ties, case=3)
+LEFT_OUT = partial(test_pool_gradient.test_windows_that_leave_out_rows_give_them_nothing, kind="average")
+PADDED_SHARE = partial(test_pool_gradient.test_average_that_counted_the_padding, window="3x3-same")
+DILATED_MAXIMUM = partial(test_pool_gradient.test_windows, kind="max", shape=(2, 3, 10, 9), window="dilated-padded")
 CROSS_CHANNEL = partial(test_lrn.test_sizes, channels=4, inner=True)
 
 SOFTMAX_POOL_LRN = (
@@ -204,6 +223,15 @@ SOFTMAX_POOL_LRN = (
         Edit("GROUP = 288", "GROUP = 288000"),
         test_pool.test_a_large_window_is_added_up_in_groups,
     ),
+    Mutant("first element of a window lost", "window.cuh", Edit("return {first,", "return {first + 1,"), GENERAL_MEAN),
+    Mutant("last of several maxima", "pool_gradient.cu", Edit("x[v] > best[v]", "x[v] >= best[v]"), FIRST_MAXIMUM),
+    Mutant("NaN is no maximum", "pool_gradient.cu", Edit(" || x[v] != x[v]", ""), NAN_MAXIMUM),
+    Mutant("no maximum below infinity", "pool_gradient.cu", Edit("at[v] < 0 || ", ""), NAN_MAXIMUM),
+    Mutant("windows between two strides", "pool_gradient.cu", Edit("start % stride == 0 && ", ""), TIES),
+    Mutant("windows behind the last", "pool_gradient.cu", Edit(" && start / stride < windows", ""), LEFT_OUT),
+    Mutant("padding not counted", "pool_gradient.cu", Edit("count_include_pad ? H + PB : H", "H"), PADDED_SHARE),
+    Mutant("gradient of the first image", "pool_gradient.cu", Edit("(long long)n * OH + oh", "oh"), TIES),
+    Mutant("elements not dilated", "pool_gradient.cu", Edit("top + kh * g.DH", "top + kh"), DILATED_MAXIMUM),
     Mutant("last pixel of a map lost", "pool.cu", Edit("p < HW;", "p < HW - 1;"), WHOLE_MEAN),
     Mutant("map of the first image", "pool.cu", Edit("(long long)n * HW * C", "0 * n"), WHOLE_MEAN),
     Mutant(
