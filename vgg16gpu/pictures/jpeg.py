@@ -17,6 +17,7 @@ from vgg16gpu.pictures.limits import MAX_PIXELS, is_decodable_in_time
 Buffer: TypeAlias = Any  # writable and contiguous: an array of uint8, a memoryview, a bytearray
 
 _SAME_BITS: Final = (3, 0, 3)  # before that libjpeg-turbo smooths progressive files without refinements in other ways
+_END: Final = b"\xff\xd9"
 _SPACES: Final = {1: "GRAY", 3: "RGB", 4: "RGBX"}
 
 
@@ -33,6 +34,18 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
     if not 0 < pixels <= MAX_PIXELS or not (header.has_one_scan or is_decodable_in_time(data, pixels)):
         return None
     return header.height, header.width
+
+
+def baseline_shape(data: bytes) -> tuple[int, int] | None:
+    """(h, w) of a JPEG file that decoders of GPUs know: colours, one scan, its end in its place; None for all others.
+
+    A decoder of a GPU may fill up with grey what a file lacks, and say nothing of it: so one that ends early is not
+    for it. What is unusual elsewhere is left to Pillow here, too.
+    """
+    header = read_header(data)
+    if header is None or header.components != 3 or not header.has_one_scan or not data.endswith(_END):
+        return None
+    return (header.height, header.width) if 0 < header.height * header.width <= MAX_PIXELS else None
 
 
 def decode_jpeg(data: bytes, channels: int, out: Buffer) -> None:

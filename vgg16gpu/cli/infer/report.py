@@ -17,6 +17,7 @@ from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.scores import holds_all_outputs
 from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
@@ -50,6 +51,7 @@ def report_of(
             "first_run_s": first,
             "steady_run_s": steady,
         },
+        "decode": _decode(folder, stream),
         "rates": {
             "inputs_per_s": tally.total / stages.wall,
             "decode_images_per_s": folder.loader.decode_rate,
@@ -69,6 +71,23 @@ def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str,
     height, width = asked.shape[1:]
     told = preprocess.report(height, width, pictures=folder.loader.decoded > 0)
     return {**told, "warning": "; ".join(asked.warnings) or None}
+
+
+def _decode(folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
+    """Who decoded pictures, and how many; None where there were none."""
+    read, told = folder.loader.decoded, stream.decoded
+    if not read:
+        return None
+    if told is None:
+        return {"by": CPU, "cpu": read, "gpu": 0, "gpu_images_per_s": None, "gpu_decoders": 0}
+    gpu = told.count - told.refused
+    return {
+        "by": told.by,
+        "cpu": read - gpu,
+        "gpu": gpu,
+        "gpu_images_per_s": told.rate,
+        "gpu_decoders": told.decoders,
+    }
 
 
 def _probabilities(asked: Asked, engine: Engine) -> str | None:
@@ -109,10 +128,17 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
     )
     if tally.total > 1 and report["rates"]["decode_images_per_s"]:
         screen.print(_rates_line(report))
+    if report["decode"] and report["decode"]["gpu_decoders"]:
+        screen.print(_decode_line(report["decode"]), markup=False, soft_wrap=True)
     if tally.total > MANY:
         screen.print(_stages_line(report["stages"]))
     if "output" in report:
         screen.print(f"Rows of {tally.total:,} inputs: {printable(report['output'])}", markup=False)
+
+
+def _decode_line(decode: dict[str, Any]) -> str:
+    rate = f", {decode['gpu_images_per_s']:,.0f} images/s alone" if decode["gpu_images_per_s"] else ""
+    return f"Decoded: {decode['gpu']:,} by {decode['by']}{rate}; {decode['cpu']:,} by the CPU"
 
 
 def _rates_line(report: dict[str, Any]) -> str:

@@ -34,13 +34,17 @@ class Digest:
             self._found.set_exception(error)
 
 
-def results_of(asked: Asked, device: Device, digest: Digest) -> Results:
-    """Where the rows go. Raises InputError as `open_results` does."""
+def results_of(asked: Asked, device: Device, digest: Digest, *, decoder: str) -> Results:
+    """Where the rows go. decoder: of pictures, by its name. Raises InputError as `open_results` does."""
     options = asked.options
     assert options.output is not None
     columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
     return open_results(
-        options.output, columns, lambda: _record(asked, device, digest), resume=options.resume, form=options.form
+        options.output,
+        columns,
+        lambda: _record(asked, device, digest, decoder),
+        resume=options.resume,
+        form=options.form,
     )
 
 
@@ -68,7 +72,7 @@ def _is_sample(name: str, file: str) -> bool:
     return name.startswith("standard input" if file == STANDARD_INPUT else file)
 
 
-def _record(asked: Asked, device: Device, digest: Digest) -> RunRecord:
+def _record(asked: Asked, device: Device, digest: Digest, decoder: str) -> RunRecord:
     options, preprocess = asked.options, asked.notes.preprocess
     changes: dict[str, Any] = {
         "precision": options.precision,
@@ -78,6 +82,7 @@ def _record(asked: Asked, device: Device, digest: Digest) -> RunRecord:
         "size": list(asked.shape[1:]),
         "outputs": list(asked.graph.outputs),
         "preprocess": preprocess.fields() if preprocess else None,
+        "decode": decoder,
         "allow_nonfinite": options.allow_nonfinite,
     }
     if options.precision == "int8" and not asked.graph.integers:
