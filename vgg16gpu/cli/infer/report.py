@@ -83,7 +83,7 @@ def _decode(folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
     gpu = told.count - told.refused
     return {
         "by": told.by,
-        "cpu": read - gpu,
+        "cpu": read - gpu - told.failed,
         "gpu": gpu,
         "gpu_images_per_s": told.rate,
         "gpu_decoders": told.decoders,
@@ -144,8 +144,9 @@ def _decode_line(decode: dict[str, Any]) -> str:
 def _rates_line(report: dict[str, Any]) -> str:
     rates = report["rates"]
     threads = rates["decode_threads"]
+    work = "reading" if report["decode"] and report["decode"]["gpu"] else "decoding"
     return (
-        f"Rates: {rates['inputs_per_s']:,.0f} inputs/s; alone, decoding {rates['decode_images_per_s']:,.0f} images/s "
+        f"Rates: {rates['inputs_per_s']:,.0f} inputs/s; alone, {work} {rates['decode_images_per_s']:,.0f} images/s "
         f"({threads} {'thread' if threads == 1 else 'threads'}), "
         f"engine {rates['engine_images_per_s']:,.0f} images/s (batch {report['batch']}, host to host)"
     )

@@ -35,11 +35,13 @@ class Stages:
     starved: float  # the device without inputs
     ranking: float
     writing: float
+    decoders: int = 0  # of the GPU
+    decoding_on_gpu: float = 0.0  # of these together
 
     @classmethod
     def of(cls, folder: Folder, stream: AnswerStream, wall: float, writing: float) -> Stages:
         """Those of a run that has ended."""
-        loading, device = folder.loader.seconds, stream.seconds
+        loading, device, told = folder.loader.seconds, stream.seconds, stream.decoded
         return cls(
             wall,
             folder.loader.threads,
@@ -50,6 +52,8 @@ class Stages:
             device.waiting,
             stream.ranking_seconds,
             writing,
+            told.decoders if told else 0,
+            told.seconds if told else 0.0,
         )
 
     @property
@@ -62,6 +66,8 @@ class Stages:
             "ranking": self.ranking,
             "writing": self.writing,
         }
+        if self.decoders:
+            seconds["decoding on the GPU"] = self.decoding_on_gpu / self.decoders
         return {name: value / self.wall for name, value in seconds.items()}
 
     @property

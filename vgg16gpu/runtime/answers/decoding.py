@@ -53,6 +53,7 @@ class DecodedFiles:
     decoders: int
     count: int = 0
     refused: int = 0  # of these, that the CPU was asked for
+    failed: int = 0  # of these, that nobody decodes
     seconds: float = 0.0
 
     @property
@@ -189,6 +190,7 @@ class DeviceDecoding(Closing):
         with self._lock:
             self.told.count += len(files)
             self.told.refused += len(refused)
+            self.told.failed += rows.count(None)
             self.told.seconds += time.perf_counter() - start
         return slot
 
