@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.fake_nvimgcodec import SHIFT, FakeForeign, FakeModule, pixels_of
+from tests.support.fake_nvimgcodec import SHIFT, FakeDecoder, FakeForeign, FakeModule, pixels_of
 from vgg16gpu.devices import codec_problem, open_codec, open_device
 from vgg16gpu.devices.cuda import nvimgcodec
 from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec, load_nvimgcodec
@@ -51,6 +51,15 @@ def test_where_no_backend_works_every_reason_is_told(module, problem):
     with pytest.raises(DeviceError, match=f"decodes nothing on this GPU .hardware: .*{problem}.*; CUDA: .*{problem}"):
         NvImageCodec(module, FakeForeign())
     assert module.open == 0
+
+
+def test_colours_are_interpolated_as_libjpeg_does(monkeypatch):
+    given = []
+    module = FakeModule()
+    monkeypatch.setattr(module, "Decoder", lambda **options: given.append(options) or FakeDecoder(module))
+    NvImageCodec(module, FakeForeign())
+    assert [options["options"] for options in given] == [":fancy_upsampling=1"]
+    assert [options["backends"] for options in given] == [["hardware"]]  # and no other beside it
 
 
 def test_files_come_to_their_places_and_are_waited_for():
