@@ -18,6 +18,7 @@ Buffer: TypeAlias = Any  # writable and contiguous: an array of uint8, a memoryv
 
 _SAME_BITS: Final = (3, 0, 3)  # before that libjpeg-turbo smooths progressive files without refinements in other ways
 _END: Final = b"\xff\xd9"
+_SAMPLINGS_OF_GPUS: Final = frozenset((0x11, 0x21, 0x22))
 _SPACES: Final = {1: "GRAY", 3: "RGB", 4: "RGBX"}
 
 
@@ -37,13 +38,15 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
 
 
 def baseline_shape(data: bytes) -> tuple[int, int] | None:
-    """(h, w) of a JPEG file that decoders of GPUs know: colours, one scan, its end in its place; None for all others.
+    """(h, w) of a JPEG file that every decoder of a GPU knows; None for all others.
 
-    A decoder of a GPU may fill up with grey what a file lacks, and say nothing of it: so one that ends early is not
-    for it. What is unusual elsewhere is left to Pillow here, too.
+    It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such decoders may fill up with grey what
+    a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow here, too.
     """
     header = read_header(data)
     if header is None or header.components != 3 or not header.has_one_scan or not data.endswith(_END):
+        return None
+    if header.sampling not in _SAMPLINGS_OF_GPUS or header.identities == b"RGB":
         return None
     return (header.height, header.width) if 0 < header.height * header.width <= MAX_PIXELS else None
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.support.fake_nvimgcodec import FakeForeign, FakeModule, pixels_of
 from tests.support.late_device import LateDevice
+from tests.support.picture_files import jpeg, pixels
 from vgg16gpu import Engine
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec
@@ -233,15 +234,30 @@ def test_a_file_that_ends_early_is_left_to_pillow(narrow_model, pictures):
         assert decoder.file_shape((pictures / "10.png").read_bytes()) is None
 
 
-@pytest.mark.parametrize("options", [{"progressive": True}, {"exif": True}, {"grey": True}])
-def test_what_decoders_of_gpus_do_not_know_is_the_cpu_s(tmp_path, options):
-    picture = Image.new("L" if options.pop("grey", False) else "RGB", (40, 30))
-    if options.get("exif"):
-        options["exif"] = Image.Exif()
-        options["exif"][0x0112] = 6
-    picture.save(tmp_path / "a.jpg", **options)
-    data = (tmp_path / "a.jpg").read_bytes()
-    assert Decoder(InputSpec((3, 8, 8))).file_shape(data) is None
+def with_identities(data, identities):
+    """A JPEG file without JFIF whose components are called so."""
+    data = data[:2] + data[data.index(b"\xff\xdb") :]
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    changed = bytearray(data)
+    for number, identity in enumerate(identities):
+        changed[frame + 10 + 3 * number] = changed[scan + 5 + 2 * number] = identity
+    return bytes(changed)
+
+
+def test_what_decoders_of_gpus_do_not_all_know_is_the_cpu_s():
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    taken = Decoder(InputSpec((3, 8, 8))).file_shape
+    for sampling in (0, 1, 2):
+        assert taken(jpeg(30, 40, subsampling=sampling)) == (30, 40)
+    assert taken(with_identities(jpeg(30, 40), (1, 2, 3))) == (30, 40)
+    assert taken(with_identities(jpeg(30, 40), b"RGB")) is None
+    for options in ({"progressive": True}, {"exif": turned}, {"channels": 1}):
+        assert taken(jpeg(30, 40, **options)) is None
+    simplejpeg = pytest.importorskip("simplejpeg")
+    for sampling in ("440", "411"):
+        assert taken(simplejpeg.encode_jpeg(pixels(32, 48), colorsubsampling=sampling)) is None
+    assert taken(simplejpeg.encode_jpeg(pixels(32, 48), colorsubsampling="420")) == (32, 48)
 
 
 class TestChoice:

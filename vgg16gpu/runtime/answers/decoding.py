@@ -9,6 +9,7 @@ loader says that all must be computed before it can go on, all has come that it 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -113,6 +114,7 @@ class DeviceDecoding(Closing):
         """codec: None where there turned out to be none; then all files are refused."""
         self._engine, self._device, self._loader = engine, engine.device, loader
         self._cpu = Decoder(loader.spec)
+        self._fitted = math.prod(loader.spec.shape)  # bytes of a picture as the network takes it
         self.told = DecodedFiles(codec.name if codec else "the CPU", DECODERS)
         self._lock = threading.Lock()
         self._out: SimpleQueue[_Item] = SimpleQueue()
@@ -196,9 +198,7 @@ class DeviceDecoding(Closing):
 
     def _needed(self, row: Row) -> int:
         """Bytes on the device, as the loader counted them."""
-        fitted = int(np.prod(self._loader.spec.shape))
-        pixels = row.height * row.width * self._cpu.channels
-        return aligned(max(pixels, fitted) if row.nbytes else pixels or fitted)
+        return aligned(max(self._pixels_nbytes(row), self._fitted) if row.nbytes else self._pixels_nbytes(row))
 
     def _by_cpu(self, slot: Slot, row: Row, address: int) -> Row | None:
         """A row that no decoder has put in its place; None where there is no picture, which the slot says then."""
@@ -219,7 +219,7 @@ class DeviceDecoding(Closing):
         return row._replace(height=0, width=0, nbytes=0)
 
     def _pixels_nbytes(self, row: Row) -> int:
-        return row.height * row.width * self._cpu.channels or int(np.prod(self._loader.spec.shape))
+        return row.height * row.width * self._cpu.channels or self._fitted
 
     def _upload(self, address: int, pixels: Bytes) -> None:
         with self._engine.turn():
