@@ -88,7 +88,9 @@ def open_codec(device: Device) -> PictureCodec:
         raise DeviceError(f"pictures are decoded by NVIDIA GPUs alone, and the device is {device.facts.name}")
     from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec, load_nvimgcodec  # noqa: PLC0415
 
-    return NvImageCodec(load_nvimgcodec(), device.foreign)
+    with device.foreign.current():  # the library looks at the card as it is loaded
+        module = load_nvimgcodec()
+    return NvImageCodec(module, device.foreign)
 
 
 def _open_any() -> Opened:
