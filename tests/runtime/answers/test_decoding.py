@@ -12,9 +12,9 @@ from PIL import Image
 from tests.support.fake_nvimgcodec import FakeForeign, FakeModule, pixels_of
 from tests.support.late_device import LateDevice
 from tests.support.picture_files import jpeg, pixels
-from vgg16gpu import Engine
+from vgg16gpu import Engine, classify
 from vgg16gpu.devices import Opened
-from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec
+from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec, is_installed
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.images import fit, load_image
@@ -258,6 +258,23 @@ def test_what_decoders_of_gpus_do_not_all_know_is_the_cpu_s():
     for sampling in ("440", "411"):
         assert taken(simplejpeg.encode_jpeg(pixels(32, 48), colorsubsampling=sampling)) is None
     assert taken(simplejpeg.encode_jpeg(pixels(32, 48), colorsubsampling="420")) == (32, 48)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_installed(), reason="nvImageCodec is not installed")
+def test_on_a_card_two_runs_are_equal_and_near_the_cpu_s(narrow_model, pictures, tmp_path):
+    for i in range(150):
+        (tmp_path / f"{i:03}.jpg").write_bytes(jpeg(60 + i, 40 + 3 * i, seed=i, quality=90, subsampling=i % 3))
+    found = {
+        run: list(classify([tmp_path, pictures], narrow_model, device="cuda", decode=run[:3]))
+        for run in ("cpu", "gpu", "gpu again")
+    }
+    for by_cpu, once, again in zip(*found.values(), strict=True):
+        assert by_cpu.name == once.name == again.name
+        assert by_cpu.error == once.error == again.error
+        if not once.error:
+            assert once.scores.tobytes() == again.scores.tobytes()
+            assert np.abs(once.scores - by_cpu.scores).max() < 0.1 * np.abs(by_cpu.scores).max()
 
 
 class TestChoice:

@@ -28,7 +28,7 @@ from vgg16gpu.errors import DeviceError
 
 OPTIONS: Final = ":fancy_upsampling=1"
 HARDWARE_THREADS: Final = 2  # of the processor for each decoder: they read headers
-SHARE: Final = 3  # of the cores that one decoder of the other kind takes is one part of so many
+SHARE: Final = 3  # one part in so many of all cores is what a decoder by CUDA takes
 
 _PACKAGE: Final = "nvidia.nvimgcodec"
 _NVJPEG: Final = {12: "nvidia-nvjpeg-cu12", 13: "nvidia-nvjpeg"}  # by the major version of CUDA
@@ -49,9 +49,8 @@ class Way(NamedTuple):
 
 def ways() -> tuple[Way, ...]:
     """The backends that decode JPEG on a card, the one that leaves most of the processor to others first."""
-    return Way("hardware", "HW_GPU_ONLY", HARDWARE_THREADS), Way(
-        "CUDA", "HYBRID_CPU_GPU", max(1, usable_cores() // SHARE)
-    )
+    share = max(1, usable_cores() // SHARE)
+    return Way("hardware", "HW_GPU_ONLY", HARDWARE_THREADS), Way("CUDA", "HYBRID_CPU_GPU", share)
 
 
 def is_installed() -> bool:
