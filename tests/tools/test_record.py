@@ -31,6 +31,7 @@ PARTS = {
     "lab b": ["lab", "b"],
     "lab claims": ["lab", "claims"],
     "promises": ["promises", "--photographs", "photographs"],
+    "decode": ["decode", "--photographs", "photographs"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],
 }

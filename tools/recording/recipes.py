@@ -194,6 +194,15 @@ def promises(settings: Settings, photographs: Path | None) -> Recipe:
     return Recipe(steps)
 
 
+def decode(settings: Settings, photographs: Path | None) -> Recipe:
+    """JPEG decoded on the GPU beside the CPU: how fast, and how far the pixels and the scores are apart."""
+    record = settings.record("decode-CARD")
+    images = ("--photographs", photographs) if photographs else ()
+    less = ("--count", 200, "--compared", 100) if settings.quick else ()
+    words = (*images, *less, "--device", settings.device)
+    return Recipe([_tool("measure.decode_gpu", 150, record, *words, needs=("nvidia",))])
+
+
 def _tool(module: str, seconds: float, record: Path, *words: object, needs: tuple[str, ...] = ()) -> Step:
     """A command that lies in tests/."""
     command = (PYTHON, "-m", f"tests.{module}", *map(str, words), "--output", str(record))

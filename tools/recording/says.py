@@ -90,11 +90,22 @@ def _kernels(content: Content) -> str:
     return f"{len(content['kernels'])} kernels"
 
 
+def _decode(content: Content) -> str:
+    """The best of the runs of each decoder, from the first row to the last."""
+    rates = {
+        decode: max(told["images_per_s_first_row_to_last"] for told in content["infer"][decode])
+        for decode in ("gpu", "cpu")
+    }
+    found = ", ".join(f"{decode} {rate:,.0f} images/s" for decode, rate in rates.items())
+    return found + f", {len(content['failures'])} parts failed" * bool(content["failures"])
+
+
 # By a key that only this kind has among those below it.
 KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
     "tests": _tests,
     "figures": _ratios,
+    "infer": _decode,
     "rungs": _ladder,
     "passed": _verdict,
     "counts": _claims,
