@@ -9,6 +9,7 @@ from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.layout.resize import Fit
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
@@ -40,10 +41,8 @@ class Folder(Closing):
         self, listing: Listing, spec: InputSpec, threads: int | None = None, first: tuple[int, int] = (0, 0)
     ) -> None:
         count = threads or min(default_threads(), len(listing.files))
-        nbytes = 4 * math.prod(spec.shape)
-        self._is_small = len(listing.files) <= ROWS and not listing.numbers
-        rows = len(listing.files) if self._is_small else ROWS  # pinned memory takes time to get
-        self.ring = Ring(max(nbytes, min(SLOT_NBYTES, rows * nbytes)), count + SPARE_SLOTS)
+        rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
+        self.ring = Ring(slot_nbytes(spec, rows), count + SPARE_SLOTS)
         self.loader = Loader(listing, spec, self.ring, max(1, count), first)
         self._switching = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCHING, self._switching))
@@ -64,10 +63,9 @@ class Folder(Closing):
         resize_on_device: whether the device resizes what it can, to the same bits; None: a GPU does, as a CPU is no
         faster by the kernel than by Pillow.
         """
-        is_gpu = engine.device.facts.kind == "cuda"  # a few pictures are fitted before it is there
-        wanted = is_gpu and not self._is_small if resize_on_device is None else resize_on_device
-        preprocess, shape = self.loader.spec.preprocess, self.loader.spec.shape
-        fit = fit_of(preprocess, (shape[1], shape[2])) if wanted and preprocess and len(shape) == 3 else None
+        usual = resizes_on_device(engine.device.facts.kind, self.loader.listing)
+        wanted = usual if resize_on_device is None else resize_on_device
+        fit = fit_for(self.loader.spec) if wanted else None
         with engine.turn():
             self.ring.pin(engine.device.pinned, takes_pictures=fit is not None)
         return AnswerStream(engine, self.loader, ranking, fit)
@@ -76,6 +74,28 @@ class Folder(Closing):
         """End the threads. Safe to call twice."""
         self.loader.close()
         sys.setswitchinterval(self._switching)
+
+
+def slot_nbytes(spec: InputSpec, rows: int = ROWS) -> int:
+    """The size of a slot for at most `rows` samples."""
+    nbytes = 4 * math.prod(spec.shape)
+    return max(nbytes, min(SLOT_NBYTES, rows * nbytes))
+
+
+def resizes_on_device(kind: str, listing: Listing) -> bool:
+    """Whether a device of that kind, "cuda" or "cpu", resizes: a GPU; a few pictures are fitted before it is there."""
+    return kind == "cuda" and not _is_small(listing)
+
+
+def fit_for(spec: InputSpec) -> Fit | None:
+    """What the kernel does to the pictures of a network that takes `spec`; None where it cannot."""
+    if spec.preprocess is None or len(spec.shape) != 3:
+        return None
+    return fit_of(spec.preprocess, (spec.shape[1], spec.shape[2]))
+
+
+def _is_small(listing: Listing) -> bool:
+    return len(listing.files) <= ROWS and not listing.numbers
 
 
 def default_threads() -> int:
