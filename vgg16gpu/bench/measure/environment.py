@@ -19,12 +19,15 @@ from vgg16gpu.devices.cpu.compiler import cpu_name
 
 _PACKAGES = (
     "numpy",
+    "pillow",
+    "simplejpeg",
     "onnx",
     "pycuda",
     "cuda-bindings",
     "onnxruntime",
     "onnxruntime-gpu",
     "torch",
+    "torchvision",
     "nvidia-cudnn-cu13",
     "nvidia-cudnn-frontend",
     "jax",
