@@ -34,6 +34,7 @@ class Wanted(NamedTuple):
     width: int
     height: int
     kilobytes: tuple[float, float]
+    mode: str = "RGB"  # "L": grey, for a model of one channel
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=6400)
     parser.add_argument("--size", default="500x375", help="width x height, in pixels")
     parser.add_argument("--kilobytes", type=float, nargs=2, default=(42.0, 60.0), metavar=("FROM", "TO"))
+    parser.add_argument("--grey", action="store_true", help="for a model of one channel")
     options = parser.parse_args(arguments)
     width, height = map(int, options.size.split("x"))
-    wanted = Wanted(width, height, (options.kilobytes[0], options.kilobytes[1]))
+    kilobytes = (options.kilobytes[0], options.kilobytes[1])
+    wanted = Wanted(width, height, kilobytes, "L" if options.grey else "RGB")
     options.folder.mkdir(parents=True, exist_ok=True)
     begins = range(0, options.count, _TOGETHER)
     *parts, last = [(options.folder, begin, min(begin + _TOGETHER, options.count), wanted) for begin in begins]
@@ -73,7 +76,7 @@ def photograph(number: int, wanted: Wanted) -> bytes:
     height = min(source.height, width * wanted.height // wanted.width)
     width = min(width, height * wanted.width // wanted.height)
     left, top = (int(dice.integers(0, room + 1)) for room in (source.width - width, source.height - height))
-    cut = source.crop((left, top, left + width, top + height))
+    cut = source.crop((left, top, left + width, top + height)).convert(wanted.mode)
     return _encoded(cut.resize((wanted.width, wanted.height), Image.Resampling.BICUBIC), wanted.kilobytes)
 
 

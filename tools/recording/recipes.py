@@ -106,7 +106,7 @@ def pipeline(settings: Settings) -> Recipe:
     size, least, most = ("96x72", 2, 4) if is_small else ("500x375", 42, 60)
     folder, record = settings.work / f"photos-{size}-{count}", settings.record("pipeline-CARD")
     script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
-    photos = (*script, "--kilobytes", str(least), str(most))
+    photos = (*script, "--kilobytes", str(least), str(most), *(("--grey",) if is_small else ()))
     steps = [Step("photos", photos, 20, once=folder / name_of(count - 1))]
     if not is_small:
         model = settings.model(SIZES[0])

@@ -28,8 +28,9 @@ _PACKAGES = str(Path(__file__).resolve().parents[3])  # so that it is this very 
 class Rows:
     """When the rows of the file came, by the seconds since the process was started.
 
-    first: rows that were there when the first were seen. per_s: those behind them by the time from then to the last;
-    cpu_s_each: seconds of all processors for each of them. Both None where all came at once.
+    first: rows that were there when the first were seen, or those of a batch: the rest of it may wait for a file before
+    it. per_s: those behind them by the time from then to the last; cpu_s_each: seconds of all processors for each of
+    them. Both None where all came at once.
     """
 
     first: int
@@ -77,7 +78,7 @@ def watch(command: Sequence[str], output: Path, environ: Mapping[str, str]) -> W
         said = (log.splitlines() or ["no message"])[-1].removeprefix("vgg16gpu: ")
         raise Error(f"--pipeline: infer ended with {process.returncode}: {said}")
     count = count_rows(output)
-    return Watched(whole, count, growth.rows(count), peak, told)
+    return Watched(whole, count, growth.rows(count, int(told["batch"])), peak, told)
 
 
 def count_rows(output: Path) -> int:
@@ -96,13 +97,14 @@ class _Growth:
     to_last: float
     busy_at_last: float
 
-    def rows(self, count: int) -> Rows:
-        """Of a file that has `count` rows at its end."""
-        later, took = count - self.first, self.to_last - self.to_first
+    def rows(self, count: int, batch: int) -> Rows:
+        """Of a file that has `count` rows at its end, made of batches of so many."""
+        first = min(count, max(self.first, batch))
+        later, took = count - first, self.to_last - self.to_first
         if later <= 0 or took <= 0:
-            return Rows(self.first, self.to_first, self.to_last, None, None)
+            return Rows(first, self.to_first, self.to_last, None, None)
         busy = (self.busy_at_last - self.busy_at_first) / later
-        return Rows(self.first, self.to_first, self.to_last, later / took, busy)
+        return Rows(first, self.to_first, self.to_last, later / took, busy)
 
 
 def _followed(process: subprocess.Popen[bytes], output: Path, start: float) -> tuple[_Growth | None, int]:

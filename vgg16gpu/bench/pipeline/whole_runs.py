@@ -91,9 +91,7 @@ def run_whole(work: Work, precision: str, folder: Path, say: Callable[[str], Non
         failures.append(f"{precision}: the rows of whole runs differ: {len(set(digests))} files of {len(digests)} runs")
     best, errors = read_rows(output)
     if errors:
-        failures.append(
-            f"{precision}: {len(errors):,} of {len(best):,} pictures have no answer, the first: {errors[0]}"
-        )
+        failures.append(f"{precision}: {len(errors):,} of {len(best):,} have no answer, the first: {errors[0]}")
     return WholeRuns(precision, tuple(runs), best, tuple(failures))
 
 

@@ -67,7 +67,7 @@ def _peer(peer: Content) -> list[object]:
 
 
 def _stages(content: Content) -> Html:
-    right = ["threads", "pictures/s", "best", "processor time (us)"]
+    right = ["threads", "pictures/s", "at best, pictures/s", "processor time (us)"]
     return table(["stage alone", "keeps busy", *right], _stage_rows(content), right)
 
 
