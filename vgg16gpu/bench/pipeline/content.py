@@ -50,7 +50,7 @@ def content(work: Work, findings: Findings) -> Content:
             "regime": "page cache warm",
             "repeats": wanted.repeats,
             "cores": findings.cores,
-            "pictures": {"folder": str(wanted.folder), "count": len(work.files), "nbytes": work.nbytes},
+            "pictures": {"folder": _from_here(wanted.folder), "count": len(work.files), "nbytes": work.nbytes},
         },
         "model": {**model_identity(wanted.model.path, work.shape), "path": _from_here(wanted.model.path)},
         "preprocess": work.preprocess.fields(),

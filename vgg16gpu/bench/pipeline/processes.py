@@ -87,6 +87,7 @@ def _serve(connection: Connection, listing: Listing, spec: InputSpec, as_they_ar
     """In the process: decode when asked, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other end ends this process
     memory = np.empty(slot_nbytes(spec) * (1 + SPARE_SLOTS), np.uint8)
+    memory.fill(0)  # so that it is there, as pinned memory is
     few = replace(listing, files=listing.files[:_WARM_UP])
     with connection, switching_as_in_a_run():
         while True:
