@@ -22,7 +22,7 @@ from vgg16gpu.bench.pipeline.loading import (
     thread_counts,
 )
 from vgg16gpu.bench.pipeline.processes import measure_processes
-from vgg16gpu.bench.pipeline.stage import Place
+from vgg16gpu.bench.pipeline.stage import Place, Samples
 from vgg16gpu.bench.pipeline.wanted import Wanted, Work
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
@@ -95,12 +95,13 @@ def test_processes_decode_the_same(work):
 
 def test_uploading_moves_whole_slots(work, memory, engine):
     slots = filled_slots(work, memory, 2, as_they_are=True)
-    before = engine.device.counters.uploads if hasattr(engine.device.counters, "uploads") else None
+    before = engine.device.counters.copies_in
     found = measure_uploading(engine.device, slots, 2)
     assert (found.stage, found.place, found.counts) == ("uploading", Place.BUS, True)
     assert found.pictures >= 1024
     assert found.pictures % sum(len(slot.rows) for slot in slots) == 0
-    assert before is None or engine.device.counters.uploads > before
+    rounds = found.pictures // sum(len(slot.rows) for slot in slots)
+    assert engine.device.counters.copies_in - before == 3 * rounds * len(slots)  # once before the two repeats
 
 
 def test_resizing_launches_nothing_but_the_kernel(work, memory, engine, monkeypatch):
@@ -135,6 +136,22 @@ def test_computing_is_of_whole_batches(work, engine):
     assert (found.stage, found.place, found.precision) == ("computing", Place.DEVICE, "fp32")
     assert found.pictures >= 3 * 4
     assert found.pictures % 4 == 0
+
+
+def test_as_many_runs_as_fit_into_the_seconds(work, engine, monkeypatch):
+    """Also where the first trial was disturbed: of 0.01 s a run, 2 s are 200 runs."""
+    seen, disturbed = [], [0.3]
+
+    def timed(repeats, run):
+        run()
+        seconds = 0.01 * seen[-1] + (disturbed.pop() if disturbed else 0.0)
+        return Samples((seconds,) * repeats, (seconds,) * repeats)
+
+    monkeypatch.setattr(device_stages, "timed", timed)
+    monkeypatch.setattr(device_stages, "stream_of", lambda *arguments: seen.append(arguments[-1]))
+    found = measure_computing(engine, first_images(work, 4), 2.0, 1)
+    assert found.pictures == 4 * seen[-1]
+    assert seen[-1] == pytest.approx(200, abs=2)
 
 
 def test_few_pictures_are_taken_again(work):
