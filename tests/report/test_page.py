@@ -116,7 +116,7 @@ CLAIMS = (
         (
             "pipeline",
             [
-                "100 pictures of 3 KB, 2 cores",
+                "100 pictures of 3.00 KB, 2 cores",
                 "fp16: decoding and ",
                 " alone let at most 667 pictures a second through, a whole run has 77% of that.",
                 "vgg16gpu infer",
