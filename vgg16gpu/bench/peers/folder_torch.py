@@ -26,14 +26,15 @@ from torchvision.transforms import CenterCrop, Compose, InterpolationMode, PILTo
 
 from vgg16gpu.bench.peers.base import PeerError
 from vgg16gpu.bench.peers.folder import BATCH, LOADER, TOP, FolderSetting
+from vgg16gpu.bench.peers.torch import TYPES, arithmetic
 from vgg16gpu.bench.peers.torch_net import module, tensor
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.io.preprocessing import resize_target
 
 Tensor: TypeAlias = Any
 Classes: TypeAlias = Callable[[Tensor], Tensor]
 
-_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _AHEAD = 4  # batches of each process
 _WARM_UP = 3  # runs: cuDNN tries its algorithms in the first
 
@@ -67,8 +68,9 @@ def _measured(setting: FolderSetting) -> dict[str, Any]:
         raise PeerError("torch is installed without CUDA, or does not see the GPU")
     torch.backends.cudnn.benchmark = True
     device = torch.device(f"cuda:{setting.ordinal}")
-    with torch.inference_mode(), torch.cuda.device(device):
+    with torch.cuda.device(device), torch.no_grad():
         classes = _network(setting, device)
+    with torch.cuda.device(device), torch.inference_mode(), arithmetic(tf32=False):
         blank = torch.zeros((BATCH, *setting.shape), dtype=torch.uint8, device=device)
         for count in (BATCH, len(setting.files) % BATCH or BATCH):  # the last batch is another problem to cuDNN
             for _ in range(_WARM_UP):
@@ -85,9 +87,13 @@ def _measured(setting: FolderSetting) -> dict[str, Any]:
 
 def _network(setting: FolderSetting, device: Any) -> Classes:
     """uint8 (N, C, H, W) on the card to the best classes of each, (N, TOP)."""
-    type_ = _TYPES[setting.precision]
-    net = module(Model(setting.model).graph(), lambda array: tensor(array).to(device, type_))
-    net = net.to(memory_format=torch.channels_last)
+    type_ = TYPES[setting.precision]
+
+    def make(array: Array) -> Tensor:
+        made = tensor(array).to(device, type_)
+        return made.to(memory_format=torch.channels_last) if array.ndim == 4 else made
+
+    net = module(Model(setting.model).graph(), make)
     preprocess = setting.fitting
     mean, std = (
         255 * torch.tensor(values, device=device).view(1, -1, 1, 1)

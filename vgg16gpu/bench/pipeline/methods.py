@@ -27,12 +27,12 @@ def methods(seconds: float) -> Mapping[str, str]:
         "the file; so what was decoded while the engine was built, a few hundred pictures at most, counts as well. "
         "stages, rates, timings: what it reports of itself",
         "peers": "torch in processes of their own, one way after the other: its model channels last in the precision "
-        "that is named, cudnn.benchmark, batches of 128, a warm-up before the loop. DataLoader: Pillow and "
+        "that is named, no TF32, cudnn.benchmark, batches of 128, a warm-up before the loop. DataLoader: Pillow and "
         "torchvision's transforms in one process a core; nvJPEG: torchvision decodes on the GPU, each picture is "
         "resized by itself. pictures_per_s: of the loop, which ends with the five best classes on the host; whole_s: "
         "from the start of the process to its end, without a file of rows; same_best: how many of its best classes are "
         "those of our CSV",
-        "memory": "the most memory (VmHWM) of infer over a list that names the folder's files again and again; "
+        "memory": "the most memory of infer (VmHWM) over a list that names the folder's files again and again; "
         f"names: what reading that list takes at most, which grows. Flat: the rest grows by {FLAT:.0%} of the smallest",
         "verdicts": "share: rows_per_s by the rate of the smallest ceiling, medians both; best: the same of what was "
         "disturbed least; cpu: seconds of all processors for a picture in the stages alone, by those of the whole run, "

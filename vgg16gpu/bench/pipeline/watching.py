@@ -20,7 +20,7 @@ from vgg16gpu.errors import Error
 
 POLL_SECONDS: Final = 0.002
 _MEMORY_SECONDS: Final = 0.05  # between two looks at what it has taken
-_PEAK: Final = re.compile(rb"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+_MEMORY: Final = re.compile(rb"^Vm(?:HWM|RSS):\s+(\d+) kB$", re.MULTILINE)
 _PACKAGES = str(Path(__file__).resolve().parents[3])  # so that it is this very package, wherever the command runs
 
 
@@ -30,7 +30,7 @@ class Rows:
 
     first: rows that were there when the first were seen, or those of a batch: the rest of it may wait for a file before
     it. per_s: those behind them by the time from then to the last; cpu_s_each: seconds of all processors for each of
-    them. Both None where all came at once.
+    them. Both None where all came at once, the latter also where a system does not tell.
     """
 
     first: int
@@ -103,7 +103,7 @@ class _Growth:
         later, took = count - first, self.to_last - self.to_first
         if later <= 0 or took <= 0:
             return Rows(first, self.to_first, self.to_last, None, None)
-        busy = (self.busy_at_last - self.busy_at_first) / later
+        busy = (self.busy_at_last - self.busy_at_first) / later if self.busy_at_first else None
         return Rows(first, self.to_first, self.to_last, later / took, busy)
 
 
@@ -134,15 +134,18 @@ def _size(path: Path) -> int:
 
 
 def _processor_seconds(process: int) -> float:
-    """Of all its threads; 0 once it has ended. The clock of another process has its number's complement in it."""
+    """Of all its threads; 0 once it has ended, and where the system does not tell.
+
+    The clock of another process has the complement of its number in it.
+    """
     with suppress(OSError):
         return time.clock_gettime((~process << 3) | 2)
     return 0.0
 
 
 def _peak_memory(process: int) -> int:
-    """Bytes, as Linux keeps them (VmHWM); 0 once it has ended."""
+    """Bytes, as Linux keeps them (VmHWM), or what it has now where they are not kept; 0 once it has ended."""
     with suppress(OSError):
-        if found := _PEAK.search(Path(f"/proc/{process}/status").read_bytes()):
-            return 1024 * int(found[1])
+        found = _MEMORY.findall(Path(f"/proc/{process}/status").read_bytes())
+        return 1024 * max(map(int, found), default=0)
     return 0
