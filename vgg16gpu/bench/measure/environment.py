@@ -19,6 +19,8 @@ from vgg16gpu.devices.cpu.compiler import cpu_name
 
 _PACKAGES = (
     "numpy",
+    "pillow",
+    "simplejpeg",
     "onnx",
     "pycuda",
     "cuda-bindings",
@@ -30,6 +32,7 @@ _PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "torch",
+    "torchvision",
     "nvidia-cudnn-cu13",
     "nvidia-cudnn-frontend",
     "jax",

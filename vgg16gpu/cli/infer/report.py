@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
@@ -20,6 +20,8 @@ from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
+
+_TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rates", "stages")
 
 
 def report_of(
@@ -74,6 +76,11 @@ def report_of_nothing(asked: Asked, device: Device, device_choice: str) -> dict[
         "stages": None,
     }
     return {**report, "output": str(asked.options.output)} if asked.options.output else report
+
+
+def told_of(report: dict[str, Any]) -> dict[str, Any]:
+    """What of a report tells how the run went, without anything of single inputs: for the log."""
+    return {name: report[name] for name in _TOLD}
 
 
 def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:

@@ -13,13 +13,13 @@ from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY, Options
-from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing
+from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing, told_of
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.picture_decoder import PictureCodec
-from vgg16gpu.devices.stages import stage
+from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.shown import printable
@@ -136,7 +136,9 @@ class _Run:
         stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing_seconds)
         if self._asked.options.as_json or self._asked.options.shows_report:
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
-                self._tell(report_of(self._asked, engine, folder, stream, self._tally, stages))
+                report = report_of(self._asked, engine, folder, stream, self._tally, stages)
+                tell_run(told_of(report))
+                self._tell(report)
         return self._exit_code()
 
     def _engine(self, opened: Opened) -> Engine:
