@@ -32,6 +32,7 @@ def test_a_run_tells_its_report_and_it_is_read_back(caplog: pytest.LogCaptureFix
         tell_run({"batch": 1})
         tell_run(report)
     said = "\n".join(f"vgg16gpu: {record.getMessage()}" for record in caplog.records)
+    assert all(len(line) < 100 for line in said.splitlines())
     assert read_run(f"{said}\nvgg16gpu: start: report 1.0 ms") == report
     assert read_run("vgg16gpu: start: report 1.0 ms") is None
 

@@ -4,8 +4,8 @@
         ...
 
 gives "start: context 182.0 ms" at level info; nothing is measured where nobody listens. What runs in a thread beside
-the others says so in its name, and is no part of their sum. A whole run tells its report as one line of JSON at level
-debug (`tell_run`), for who has started it and does not want its screen.
+the others says so in its name, and is no part of their sum. A whole run tells its report at level debug (`tell_run`),
+a line of JSON for each part, as the log shortens long lines; for who has started it and does not want its screen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BESIDE = " (beside)"  # how the name of a stage ends that runs while others do
 
 _log = logging.getLogger(__name__)
 _LINE = re.compile(r"start: (.+) (\d+\.\d) ms$", re.MULTILINE)
-_RUN = re.compile(r"run: (\{.*\})$", re.MULTILINE)
+_RUN = re.compile(r"run: (\w+) (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -50,13 +50,12 @@ def read_stages(text: str) -> dict[str, float]:
 
 
 def tell_run(report: Mapping[str, Any]) -> None:
-    """Log what a whole run says of itself; plain data."""
+    """Log what a whole run says of itself; plain data, by name."""
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("run: %s", json.dumps(report))
+        for name, part in report.items():
+            _log.debug("run: %s %s", name, json.dumps(part))
 
 
 def read_run(text: str) -> dict[str, Any] | None:
     """The last report in what the log said; None without one."""
-    found = _RUN.findall(text)
-    report: dict[str, Any] | None = json.loads(found[-1]) if found else None
-    return report
+    return {name: json.loads(part) for name, part in _RUN.findall(text)} or None
