@@ -2,10 +2,12 @@
 
     python tools/record.py suite          every GPU test, and the small ones under both sanitizers       (190 s)
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
+    python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py lab a          S1 to S4, the ladder at 224 and 244 pixels                     (450 s)
     python tools/record.py lab b          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
     python tools/record.py lab claims     the verdicts on the claims, where both parts lie; no GPU       (10 s)
     python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (350 s)
+    python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores; nvImageCodec   (150 s)
     python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)
     python tools/record.py compare OTHER  this checkout by another one, in turns A B B A                 (430 s)
 
@@ -98,11 +100,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
     shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name in ("suite", "bench"):
+    for name in ("suite", "bench", "pipeline"):
         parts.add_parser(name, parents=[shared])
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
-    with_photographs = parts.add_parser("promises", parents=[shared])
-    with_photographs.add_argument("--photographs", type=Path, metavar="DIR", help="for the rate of second passes")
+    for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
+        with_photographs = parts.add_parser(name, parents=[shared])
+        with_photographs.add_argument("--photographs", type=Path, metavar="DIR", help=use)
     newcomer = parts.add_parser("first-command", parents=[shared])
     newcomer.add_argument("--packages", type=Path, metavar="DIR", help="wheels of all that is installed")
     turns = parts.add_parser("compare", parents=[shared])
@@ -130,8 +133,9 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
     """Raises Error for folders that are not what they should be."""
     if options.part == "lab":
         return LAB[options.which](settings)
-    if options.part == "promises":
-        return recipes.promises(settings, options.photographs and options.photographs.resolve())
+    if options.part in ("promises", "decode"):
+        recipe = recipes.promises if options.part == "promises" else recipes.decode
+        return recipe(settings, options.photographs and options.photographs.resolve())
     if options.part == "first-command":
         if not options.packages and not options.dry_run:
             raise Error("first-command needs --packages DIR: wheels of what is installed (pip download makes it)")
@@ -140,7 +144,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         if not (options.other / "vgg16gpu" / "__init__.py").is_file():
             raise Error(f"'{options.other}' is no checkout: it has no vgg16gpu/__init__.py; name its folder")
         return compare(settings, options.other.resolve(), options.rounds, options.within / 100)
-    return {"suite": recipes.suite, "bench": recipes.bench}[options.part](settings)
+    return {"suite": recipes.suite, "bench": recipes.bench, "pipeline": recipes.pipeline}[options.part](settings)
 
 
 def _chosen(recipe: Recipe, only: Sequence[str] | None) -> Recipe:

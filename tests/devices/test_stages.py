@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from vgg16gpu.devices.stages import BESIDE, read_stages, stage, tell_stage
+from vgg16gpu.devices.stages import BESIDE, read_run, read_stages, stage, tell_run, tell_stage
 
 
 def test_stages_are_told_and_read_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,6 +21,20 @@ def test_stages_are_told_and_read_back(caplog: pytest.LogCaptureFixture) -> None
     assert list(found) == ["plan", "context (beside)"]
     assert found["context (beside)"] == 0.25
     assert 1.5 <= found["plan"] < 1.6
+
+
+def test_a_run_tells_its_report_and_it_is_read_back(caplog: pytest.LogCaptureFixture) -> None:
+    report = {"batch": 8, "device": 'a "card"', "rates": {"inputs_per_s": 0.5, "decode_images_per_s": None}}
+    with caplog.at_level(logging.INFO, "vgg16gpu"):
+        tell_run(report)
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, "vgg16gpu"):
+        tell_run({"batch": 1})
+        tell_run(report)
+    said = "\n".join(f"vgg16gpu: {record.getMessage()}" for record in caplog.records)
+    assert all(len(line) < 100 for line in said.splitlines())
+    assert read_run(f"{said}\nvgg16gpu: start: report 1.0 ms") == report
+    assert read_run("vgg16gpu: start: report 1.0 ms") is None
 
 
 def test_nothing_is_told_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:

@@ -267,7 +267,7 @@ def test_another_library_below_pillow_is_not_trusted(monkeypatch, version, taken
 
 def test_header():
     header = read_header(jpeg(12, 34))
-    assert header == (12, 34, 3, True)
+    assert header == (12, 34, 3, True, 0x22, b"\1\2\3")
     assert not read_header(jpeg(12, 34, progressive=True)).has_one_scan
     assert read_header(jpeg(12, 34, 1)).components == 1
     for cut in range(0, 600, 7):

@@ -100,6 +100,43 @@ def layer(label, flop, nbytes, kernel):
     }
 
 
+def pipeline():
+    stage = {"place": "cores", "pictures": 100, "seconds": [0.1, 0.2], "cpu_seconds": [0.2, 0.3], "threads": 2}
+    rates = {"pictures_per_s": 667.0, "best_pictures_per_s": 1000.0}
+    return {
+        "schema": 1,
+        "what": "from a folder of pictures to rows of a CSV",
+        "pipeline": {"cores": 2, "repeats": 2, "pictures": {"folder": HOSTILE, "count": 100, "nbytes": 3e5}},
+        "model": MODEL,
+        "device": DEVICE,
+        "environment": ENVIRONMENT,
+        "methods": {"stages": "made up"},
+        "stages": [
+            {"stage": "decoding", "counts": True, **stage, **rates},
+            {"stage": "computing", "counts": True, "precision": "fp16", **stage, **rates, "place": "device"},
+        ],
+        "runs": [
+            {"precision": "fp16", "batch": 8, "rows_per_s": 512.0, "whole_s": 3.0, "peak_memory_nbytes": [7e7, 8e7]}
+        ],
+        "peers": [
+            {
+                **{"name": "torch, DataLoader", "precision": "fp16", "batch": 128, "pictures_per_s": 128.0},
+                **{"whole_s": 20.0, "same_best": 99},
+            }
+        ],
+        "absent": [{"name": "torch, nvJPEG", "precision": "fp16", "reason": HOSTILE}],
+        "memory": [{"pictures": 1000, "peak_memory_nbytes": 7e7, "names_nbytes": 1e5}],
+        "memory_is_flat": None,
+        "verdicts": [
+            {
+                **{"precision": "fp16", "share": 0.77, "best": 0.5, "cpu": None, "whole_s": 3.0},
+                "ceiling": {"stages": ["decoding", HOSTILE], **rates},
+            }
+        ],
+        "failures": [],
+    }
+
+
 def ladder():
     first = rung("A", "sums on the host", 2.0, {"predicted": None, "measured": None})
     second = rung("B", "sums by thread 0", 0.1, {"predicted": 12.0, "measured": 20.0})
@@ -201,7 +238,7 @@ def profile():
 
 def write_all(folder):
     """A folder with everything; what is in it can be read as the tools read it."""
-    files = {"bench-made": bench(), "ladder-made": ladder(), **others()}
+    files = {"bench-made": bench(), "pipeline-made": pipeline(), "ladder-made": ladder(), **others()}
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     read(folder / "bench-made.json")

@@ -21,7 +21,7 @@ def test_it_writes_the_page(folder, full, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert path.read_bytes() == full.encode()
     assert f"Written: {path}, " in result.stdout
-    assert " of 11 records of yours: " in result.stdout
+    assert " of 12 records of yours: " in result.stdout
 
 
 def test_without_options_the_records_of_the_checkout_and_a_file_here(tmp_path, monkeypatch):

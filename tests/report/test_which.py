@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.report.parsed import Page
-from tests.report.records import DEVICE, ENVIRONMENT, HOSTILE, bench, lab, ladder, others, profile, usage
+from tests.report.records import DEVICE, ENVIRONMENT, HOSTILE, bench, lab, ladder, others, pipeline, profile, usage
 from vgg16gpu.errors import InputError
 from vgg16gpu.lab.experiments.record import write
 from vgg16gpu.report import folder as folders
@@ -17,6 +17,7 @@ from vgg16gpu.report.sections.which import which
 MADE = others()
 EVERY = [
     (Kind.BENCHMARK, bench()),
+    (Kind.PIPELINE, pipeline()),
     (Kind.LADDER, ladder()),
     (Kind.LAB, lab()),
     (Kind.USAGE, usage()),
@@ -67,7 +68,12 @@ def test_all_records_of_the_package_are_known():
     """By their names; what the page has no section for is no record to it."""
     known = {record.path: record.kind for record in find_results(package=True).found}
     for pattern, kind in (
-        *(("bench-*", Kind.BENCHMARK), ("ladder-*", Kind.LADDER), ("conformance-*", Kind.CONFORMANCE)),
+        *(
+            ("bench-*", Kind.BENCHMARK),
+            ("pipeline-*", Kind.PIPELINE),
+            ("ladder-*", Kind.LADDER),
+            ("conformance-*", Kind.CONFORMANCE),
+        ),
         *(("tests-*", Kind.TESTS), ("sanitize-*", Kind.TESTS), ("fuzz-*", Kind.FUZZ), ("stress-*", Kind.STRESS)),
         *(("testbench-*", Kind.TESTBENCH), ("lab/S?", Kind.LAB), ("lab/usage-*", Kind.USAGE)),
     ):

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Final
 
 from recording.machine import Card
+from recording.photos import name_of
 from recording.pictures import FIRST, LAST
 from recording.steps import PYTHON, Recipe, Step
 from vgg16gpu.bench.peers.base import PEERS
@@ -96,6 +97,29 @@ def bench(settings: Settings) -> Recipe:
     words = (*where, *batches, *effort, *against, "--output", record, *_plot(record))
     command = vgg16gpu("bench", settings.model(224), *words)
     return Recipe([*made(settings, 224), Step("bench", command, 403, (record,))])
+
+
+def pipeline(settings: Settings) -> Recipe:
+    """From a folder of pictures to rows of a CSV: on a GPU photographs and VGG16, torch beside it; on a CPU digits."""
+    is_small = settings.quick or settings.device == "cpu"
+    count = 40 if settings.quick else 3000 if is_small else 6400
+    size, least, most = ("96x72", 2, 4) if is_small else ("500x375", 42, 60)
+    folder, record = settings.work / f"photos-{size}-{count}", settings.record("pipeline-CARD")
+    script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
+    photos = (*script, "--kilobytes", str(least), str(most), *(("--grey",) if is_small else ()))
+    steps = [Step("photos", photos, 20, once=folder / name_of(count - 1))]
+    if not is_small:
+        model = settings.model(SIZES[0])
+        command = vgg16gpu("model", "make", "--size", SIZES[0], "--output", model)
+        steps.append(Step(f"model-{SIZES[0]}", command, 6, once=Path(model)))
+    model = QUICK if is_small else settings.model(SIZES[0])
+    beside = () if is_small else ("--against", "torch")
+    memory = "40,80" if settings.quick else "300,3000" if is_small else "1000,10000,100000"
+    # A processor is shared with whoever else is there: its engine is timed for as long as a whole run nearly takes.
+    effort = ("--repeats", 1, "--seconds", 0.1) if settings.quick else ("--seconds", 20) if is_small else ()
+    where = ("--device", settings.device, "--precision", "fp32" if is_small else "fp16")
+    words = ("--pipeline", folder, *where, *beside, "--memory", memory, *effort, "--output", record)
+    return Recipe([*steps, Step("pipeline", vgg16gpu("bench", model, *words), 330, (record,))])
 
 
 def lab_a(settings: Settings) -> Recipe:
@@ -192,6 +216,15 @@ def promises(settings: Settings, photographs: Path | None) -> Recipe:
         _tool("stress.promises", 40, settings.record("stress-CARD"), model, *device, *images, needs=("torch",))
     )
     return Recipe(steps)
+
+
+def decode(settings: Settings, photographs: Path | None) -> Recipe:
+    """JPEG decoded on the GPU beside the CPU: how fast, and how far the pixels and the scores are apart."""
+    record = settings.record("decode-CARD")
+    images = ("--photographs", photographs) if photographs else ()
+    less = ("--count", 200, "--compared", 100) if settings.quick else ()
+    words = (*images, *less, "--device", settings.device)
+    return Recipe([_tool("measure.decode_gpu", 150, record, *words, needs=("nvidia",))])
 
 
 def _tool(module: str, seconds: float, record: Path, *words: object, needs: tuple[str, ...] = ()) -> Step:

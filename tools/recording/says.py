@@ -47,6 +47,18 @@ def _bench(content: Content) -> str:
     return ", ".join(parts + [f"{len(content['failures'])} failures"] * bool(content["failures"]))
 
 
+def _pipeline(content: Content) -> str:
+    """Our rate and what it is of the smallest ceiling, then the others' rates."""
+    shares = {verdict["precision"]: verdict["share"] for verdict in content["verdicts"]}
+    parts = []
+    for run in content["runs"]:
+        share = shares[run["precision"]]
+        of = "" if share is None else f", {share:.0%} of the ceiling"
+        parts.append(f"{run['precision']} x{run['batch']} {run['rows_per_s'] or 0:,.0f} pictures/s{of}")
+    parts += [f"{peer['name']} {peer['pictures_per_s']:,.0f}" for peer in content["peers"]]
+    return "; ".join(parts + [f"{len(failures)} failures" for failures in [content.get("failures")] if failures])
+
+
 def _ratios(content: Content) -> str:
     verdicts = Counter(figure["verdict"] for figure in content["figures"])
     return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())
@@ -90,11 +102,23 @@ def _kernels(content: Content) -> str:
     return f"{len(content['kernels'])} kernels"
 
 
+def _decode(content: Content) -> str:
+    """The best of the runs of each decoder, from the first row to the last."""
+    rates = {
+        decode: max(told["images_per_s_first_row_to_last"] for told in content["infer"][decode])
+        for decode in ("gpu", "cpu")
+    }
+    found = ", ".join(f"{decode} {rate:,.0f} images/s" for decode, rate in rates.items())
+    return found + f", {len(content['failures'])} parts failed" * bool(content["failures"])
+
+
 # By a key that only this kind has among those below it.
 KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
+    "pipeline": _pipeline,
     "tests": _tests,
     "figures": _ratios,
+    "infer": _decode,
     "rungs": _ladder,
     "passed": _verdict,
     "counts": _claims,

@@ -18,6 +18,7 @@ from vgg16gpu.io.shown import shown
 
 if TYPE_CHECKING:
     from vgg16gpu.devices.base import Device
+    from vgg16gpu.devices.picture_decoder import PictureCodec
 
 _log = logging.getLogger(__name__)
 _CUDA_NAME = re.compile(r"cuda(?::(\d{1,4}))?", re.ASCII)
@@ -67,6 +68,29 @@ def open_device(name: str = "auto") -> Opened:
     if found := _CUDA_NAME.fullmatch(name):
         return _open_asked_cuda(name, int(found[1] or 0))
     raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
+
+
+def codec_problem(name: str) -> str | None:
+    """Why pictures cannot be decoded on the device that `open_device(name)` opens, and what to do.
+
+    Looked at from outside, before it is open; None: they probably can.
+    """
+    if name == "cpu":
+        return "pictures are decoded by NVIDIA GPUs alone, and the device is the CPU; decode on the CPU"
+    from vgg16gpu.devices.cuda.nvimgcodec import packages_problem  # noqa: PLC0415
+
+    return packages_problem()
+
+
+def open_codec(device: Device) -> PictureCodec:
+    """What decodes pictures on a device that is open. Raises DeviceError, with what to do, where nothing does."""
+    if device.foreign is None:
+        raise DeviceError(f"pictures are decoded by NVIDIA GPUs alone, and the device is {device.facts.name}")
+    from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec, load_nvimgcodec  # noqa: PLC0415
+
+    with device.foreign.current():  # the library looks at the card as it is loaded
+        module = load_nvimgcodec()
+    return NvImageCodec(module, device.foreign)
 
 
 def _open_any() -> Opened:

@@ -84,6 +84,12 @@ class Foreign(Protocol):
     def follow(self, stream: int) -> None:
         """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
 
+    def open_stream(self) -> int:
+        """The handle of a further stream, which waits for no other one; there as long as the device is open."""
+
+    def finish(self, stream: int) -> None:
+        """Wait for everything on a stream; from any thread, at any time. Raises KernelError if something failed."""
+
     def memory(self, nbytes: int) -> Memory:
         """Fresh memory. Raises DeviceError when it runs out."""
 

@@ -4,21 +4,25 @@
         ...
 
 gives "start: context 182.0 ms" at level info; nothing is measured where nobody listens. What runs in a thread beside
-the others says so in its name, and is no part of their sum.
+the others says so in its name, and is no part of their sum. A whole run tells its report at level debug (`tell_run`),
+a line of JSON for each part, as the log shortens long lines; for who has started it and does not want its screen.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 BESIDE = " (beside)"  # how the name of a stage ends that runs while others do
 
 _log = logging.getLogger(__name__)
 _LINE = re.compile(r"start: (.+) (\d+\.\d) ms$", re.MULTILINE)
+_RUN = re.compile(r"run: (\w+) (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -43,3 +47,15 @@ def read_stages(text: str) -> dict[str, float]:
     for name, milliseconds in _LINE.findall(text):
         found[name] = found.get(name, 0.0) + float(milliseconds) / 1e3
     return found
+
+
+def tell_run(report: Mapping[str, Any]) -> None:
+    """Log what a whole run says of itself; plain data, by name."""
+    if _log.isEnabledFor(logging.DEBUG):
+        for name, part in report.items():
+            _log.debug("run: %s %s", name, json.dumps(part))
+
+
+def read_run(text: str) -> dict[str, Any] | None:
+    """The last report in what the log said; None without one."""
+    return {name: json.loads(part) for name, part in _RUN.findall(text)} or None

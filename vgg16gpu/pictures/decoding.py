@@ -7,7 +7,7 @@ from vgg16gpu.io.preprocessing import default_preprocess, resized_shape
 from vgg16gpu.pictures.content import read_file
 from vgg16gpu.pictures.images import MAX_ASPECT, check_target, fitted
 from vgg16gpu.pictures.inputs import InputSpec, image_shape
-from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, decode_jpeg, jpeg_shape
+from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, baseline_shape, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.limits import MAX_PIXELS
 from vgg16gpu.pictures.slots import MAX_SIDE
 
@@ -27,7 +27,13 @@ class Decoder:
 
     def shape(self, data: bytes) -> tuple[int, int] | None:
         """(h, w) of a picture that `decode_into` takes and that is resized and cropped without more ado; else None."""
-        shape = jpeg_shape(data, self.channels)
+        return self._usual(jpeg_shape(data, self.channels))
+
+    def file_shape(self, data: bytes) -> tuple[int, int] | None:
+        """The same of a file that a GPU may decode to RGB, as it is."""
+        return self._usual(baseline_shape(data))
+
+    def _usual(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
         if shape is None or max(shape) > MAX_SIDE:
             return None
         if self._preprocess.fit == "stretch":

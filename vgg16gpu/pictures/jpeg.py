@@ -17,6 +17,8 @@ from vgg16gpu.pictures.limits import MAX_PIXELS, is_decodable_in_time
 Buffer: TypeAlias = Any  # writable and contiguous: an array of uint8, a memoryview, a bytearray
 
 _SAME_BITS: Final = (3, 0, 3)  # before that libjpeg-turbo smooths progressive files without refinements in other ways
+_END: Final = b"\xff\xd9"
+_SAMPLINGS_OF_GPUS: Final = frozenset((0x11, 0x21, 0x22))
 _SPACES: Final = {1: "GRAY", 3: "RGB", 4: "RGBX"}
 
 
@@ -33,6 +35,20 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
     if not 0 < pixels <= MAX_PIXELS or not (header.has_one_scan or is_decodable_in_time(data, pixels)):
         return None
     return header.height, header.width
+
+
+def baseline_shape(data: bytes) -> tuple[int, int] | None:
+    """(h, w) of a JPEG file that every decoder of a GPU knows; None for all others.
+
+    It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such decoders may fill up with grey what
+    a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow here, too.
+    """
+    header = read_header(data)
+    if header is None or header.components != 3 or not header.has_one_scan or not data.endswith(_END):
+        return None
+    if header.sampling not in _SAMPLINGS_OF_GPUS or header.identities == b"RGB":
+        return None
+    return (header.height, header.width) if 0 < header.height * header.width <= MAX_PIXELS else None
 
 
 def decode_jpeg(data: bytes, channels: int, out: Buffer) -> None:

@@ -35,6 +35,8 @@ class JpegHeader(NamedTuple):
     width: int
     components: int  # 1 or 3
     has_one_scan: bool
+    sampling: int  # of the luminance, in units of the colours': 0x22 is 4:2:0
+    identities: bytes  # of the components; without other marks "RGB" says that they are no luminance and two colours
 
 
 def read_header(data: bytes) -> JpegHeader | None:
@@ -73,7 +75,8 @@ def _read_header(data: bytes) -> JpegHeader | None:
         return None
     (scan,) = found[_SCAN]
     has_one_scan = marker != _PROGRESSIVE and scan[0] == components
-    return JpegHeader(frame[1] << 8 | frame[2], frame[3] << 8 | frame[4], components, has_one_scan)
+    height, width = frame[1] << 8 | frame[2], frame[3] << 8 | frame[4]
+    return JpegHeader(height, width, components, has_one_scan, frame[7], frame[6::3])
 
 
 def _segments(data: bytes) -> dict[int, list[bytes]] | None:

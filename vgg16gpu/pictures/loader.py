@@ -7,6 +7,7 @@ of the interpreter's lock. What is under way is bounded: bytes by the ring, file
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +20,11 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.slots import Bytes, Closed, Failure, Ring, Row, Slot
+from vgg16gpu.pictures.slots import ALIGNMENT, Bytes, Closed, Failure, Ring, Row, Slot
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
 
-_ALIGNMENT = 16  # of a picture in a slot
 _END = object()
 
 
@@ -190,6 +190,11 @@ class Loader:
         self._queue.put(slot)
 
 
+def aligned(nbytes: int) -> int:
+    """The bytes that lie before the next picture, if so many are taken."""
+    return nbytes + -nbytes % ALIGNMENT
+
+
 class _Worker:
     """What one thread has in hand."""
 
@@ -233,6 +238,8 @@ class _Worker:
 
     def _place_picture(self, index: int, file: str, data: bytes) -> None:
         decoder, ring = self._decoder, self._ring
+        if ring.room_nbytes and self._place_file(index, file, data):
+            return
         if ring.takes_pictures and (shape := decoder.shape(data)):
             height, width = shape
             nbytes = height * width * decoder.channels
@@ -242,6 +249,22 @@ class _Worker:
                     self._add(slot, Row(index, 0, file, slot.used, height, width), nbytes)
                     return
         self._place(index, 0, file, decoder.fitted(data, file))
+
+    def _place_file(self, index: int, file: str, data: bytes) -> bool:
+        """Put a file that the device may decode into a slot as it is; whether it is one."""
+        decoder, ring = self._decoder, self._ring
+        shape = decoder.file_shape(data)
+        if shape is None:
+            return False
+        height, width = shape
+        # Room for either: a file that is refused there comes as it was decoded, or of the network's size.
+        needed = aligned(max(height * width * decoder.channels, math.prod(self._loader.spec.shape)))
+        if len(data) > ring.nbytes or needed > ring.room_nbytes:
+            return False
+        slot = self._with_room("uint8", len(data), needed)
+        self._rest(slot, len(data))[:] = np.frombuffer(data, np.uint8)
+        self._add(slot, Row(index, 0, file, slot.used, height, width, len(data)), len(data), needed)
+        return True
 
     def _load_numbers(self, index: int, file: str) -> None:
         self._loader.wait_for_turn(self, index)
@@ -286,19 +309,22 @@ class _Worker:
             self.seconds.waiting += time.perf_counter() - start
         return self._slot
 
-    def _with_room(self, element_type: str, nbytes: int) -> Slot:
+    def _with_room(self, element_type: str, nbytes: int, needed: int | None = None) -> Slot:
+        """A slot for one more row, which takes `needed` bytes on the device, as many as here unless that is said."""
         slot = self._current()
-        if slot.rows and (slot.element_type != element_type or not slot.has_room(nbytes)):
+        needed = aligned(nbytes) if needed is None else needed
+        if slot.rows and (slot.element_type != element_type or not slot.has_room(nbytes, needed)):
             self.flush()
             slot = self._current()
         slot.element_type = element_type
         return slot
 
-    def _add(self, slot: Slot, row: Row, nbytes: int) -> None:
+    def _add(self, slot: Slot, row: Row, nbytes: int, needed: int | None = None) -> None:
         slot.rows.append(row)
         slot.used += nbytes
+        slot.needed += aligned(nbytes) if needed is None else needed
         if self._ring.takes_pictures:
-            slot.used += -slot.used % _ALIGNMENT
+            slot.used = aligned(slot.used)
 
     @staticmethod
     def _rest(slot: Slot, nbytes: int) -> Bytes:

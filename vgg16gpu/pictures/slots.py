@@ -15,6 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 
 ROWS = 32  # at most in one slot
 SLOT_NBYTES = 12 << 20  # 22 pictures of 500x375; a larger picture than this is resized where it was decoded
+ALIGNMENT = 16  # of a picture, in a slot and on the device
 MAX_SIDE = 8192  # and one with a longer side, too
 
 
@@ -22,6 +23,7 @@ class Row(NamedTuple):
     """A sample in a slot: which, and where its bytes lie.
 
     height, width: of a picture as it was decoded, which is still to be resized and cropped; zero of what is ready.
+    nbytes: of a file that the device is to decode, to a picture of that height and width; zero of what is decoded.
     """
 
     file: int  # its number among all files
@@ -30,6 +32,14 @@ class Row(NamedTuple):
     offset: int
     height: int = 0
     width: int = 0
+    nbytes: int = 0
+
+
+class Room(NamedTuple):
+    """Memory of the device that a slot has for its pictures. `give_back` it when nobody reads them any more."""
+
+    address: int
+    give_back: Callable[[], None]
 
 
 class Failure(NamedTuple):
@@ -45,30 +55,37 @@ class Failure(NamedTuple):
 class Slot:
     """A buffer, and what lies in it: samples of one element type, failures, and the ends of files.
 
-    ends: (number of a file, samples in it), once that is known.
+    ends: (number of a file, samples in it), once that is known. needed: bytes on the device, where that decodes.
+    room: where there the rows lie, at `addresses`, once it has decoded.
     """
 
     buffer: Bytes
     is_pinned: bool
+    most_rows: int = ROWS
+    most_needed: int = 0
     element_type: str = "uint8"
     used: int = 0
     rows: list[Row] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ends: list[tuple[int, int]] = field(default_factory=list)
+    needed: int = 0
+    room: Room | None = None
+    addresses: list[int] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
         """Whether nobody has to hear of it."""
         return not (self.rows or self.failures or self.ends)
 
-    def has_room(self, nbytes: int) -> bool:
-        """Whether one more row of so many bytes fits."""
-        return len(self.rows) < ROWS and self.used + nbytes <= len(self.buffer)
+    def has_room(self, nbytes: int, needed: int = 0) -> bool:
+        """Whether one more row of so many bytes, which needs so many on the device, fits."""
+        fits_there = not self.most_needed or self.needed + needed <= self.most_needed
+        return len(self.rows) < self.most_rows and self.used + nbytes <= len(self.buffer) and fits_there
 
     def clear(self) -> None:
         """Make it as new."""
-        self.used = 0
-        self.rows, self.failures, self.ends = [], [], []
+        self.used = self.needed = 0
+        self.rows, self.failures, self.ends, self.addresses = [], [], [], []
 
 
 class Closed(Exception):  # noqa: N818 - no error: the reader has gone
@@ -81,13 +98,16 @@ def ordinary(nbytes: int) -> Bytes:
 
 
 class Ring:
-    """`count` slots of `nbytes` each.
+    """`count` slots of `nbytes` each, for `rows` samples at most.
 
-    Before `pin` they are ordinary memory, so that decoding starts before there is a device; those are used once.
+    room_nbytes: what the pictures of a slot may take on the device, if that decodes: then slots hold files. Zero: they
+    are decoded before they come here.
+
+    Before `pin` slots are ordinary memory, so that decoding starts before there is a device; those are used once.
     """
 
-    def __init__(self, nbytes: int, count: int) -> None:
-        self.nbytes, self.count = nbytes, count
+    def __init__(self, nbytes: int, count: int, rows: int | None = None, room_nbytes: int = 0) -> None:
+        self.nbytes, self.count, self.rows, self.room_nbytes = nbytes, count, rows or ROWS, room_nbytes
         self.takes_pictures = False  # whether rows may be pictures that are still to be resized
         self._lock = threading.Condition()
         self._free: deque[Slot] = deque()
@@ -103,7 +123,7 @@ class Ring:
             self.takes_pictures = takes_pictures
             self._early = 0
             parts = (buffer[i * self.nbytes : (i + 1) * self.nbytes] for i in range(self.count))
-            self._free.extend(Slot(part, is_pinned=True) for part in parts)
+            self._free.extend(self._slot(part, is_pinned=True) for part in parts)
             self._lock.notify_all()
 
     def unpinned(self) -> Bytes | None:
@@ -119,12 +139,15 @@ class Ring:
                     return self._free.popleft()
                 if self._early:
                     self._early -= 1
-                    return Slot(np.empty(self.nbytes, np.uint8), is_pinned=False)
+                    return self._slot(np.empty(self.nbytes, np.uint8), is_pinned=False)
                 self._lock.wait()
             raise Closed
 
     def give_back(self, slot: Slot) -> None:
-        """What lay in the slot is no longer needed."""
+        """What lay in the slot, and on the device for it, is no longer needed."""
+        if slot.room:
+            slot.room.give_back()
+            slot.room = None
         if slot.is_pinned:
             slot.clear()
             with self._lock:
@@ -136,3 +159,6 @@ class Ring:
         with self._lock:
             self._closed = True
             self._lock.notify_all()
+
+    def _slot(self, buffer: Bytes, *, is_pinned: bool) -> Slot:
+        return Slot(buffer, is_pinned, self.rows, self.room_nbytes)

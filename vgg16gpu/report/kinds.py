@@ -17,6 +17,7 @@ class Kind(Enum):
 
     LADDER = "ladder"
     BENCHMARK = "bench"
+    PIPELINE = "bench --pipeline"
     LAB = "lab run"
     USAGE = "lab list --kernels"
     PROFILE = "lab profile"
@@ -31,6 +32,7 @@ class Kind(Enum):
 _KEYS: Final = {
     Kind.LADDER: ("rungs", "onnxruntime", "predictions"),
     Kind.BENCHMARK: ("methods", "verification", "ceilings", "batches"),
+    Kind.PIPELINE: ("pipeline", "stages", "runs", "peers", "verdicts"),
     Kind.LAB: ("experiment", "teaches", "rows"),
     Kind.USAGE: ("capability", "nvcc", "kernels"),
     Kind.PROFILE: ("variant", "problem", "readings", "kernels"),
@@ -41,7 +43,10 @@ _KEYS: Final = {
 }
 
 # How the files are called in what this package writes or advises: one that is called so has to be a record.
-_NAMES: Final = ("bench", "ladder", "conformance", "tests", "sanitize", "fuzz", "stress", "usage-", "profile-")
+_NAMES: Final = (
+    *("bench", "pipeline", "ladder", "conformance", "tests", "sanitize", "fuzz", "stress"),
+    *("usage-", "profile-"),
+)
 
 
 def kind_of(content: Mapping[str, Any]) -> Kind | None:

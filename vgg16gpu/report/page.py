@@ -12,6 +12,7 @@ from vgg16gpu.report.html.style import CSS
 from vgg16gpu.report.sections.benchmark import benchmarks, rooflines
 from vgg16gpu.report.sections.claims import claims
 from vgg16gpu.report.sections.ladder import ladder
+from vgg16gpu.report.sections.pipeline import pipelines
 from vgg16gpu.report.sections.promises import conformance, promises
 from vgg16gpu.report.sections.seeds import seeds
 from vgg16gpu.report.sections.sources import sources
@@ -38,6 +39,12 @@ class Section:
 SECTIONS: Final = (
     Section("ladder", "The ladder", "A whole network, one idea a rung; each is checked before it is timed.", ladder),
     Section("benchmarks", "Benchmarks", "The engine beside the libraries that others use.", benchmarks),
+    Section(
+        "pipeline",
+        "From a folder to rows",
+        "A folder of pictures to a file of answers: each stage alone, whole runs, and what others do.",
+        pipelines,
+    ),
     Section(
         "rooflines",
         "Rooflines",

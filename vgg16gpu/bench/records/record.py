@@ -14,6 +14,8 @@ from typing import Any
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.scores import finite_or_none
 
 SCHEMA = 3  # of the JSON file; changed when a reader of older files would go wrong
 _NO_TF32 = 2  # every peer in fp32 was strict, and who was missing stood in the notes
@@ -38,6 +40,12 @@ def read(path: Path) -> Content:
         raise InputError(
             f"'{path}' is no result of this benchmark (schema {SCHEMA}); write a new one with --output"
         ) from error
+
+
+def write(path: Path, content: Content) -> None:
+    """A record as a JSON file, whole or not at all; NaN and infinities become null. Raises ModelError."""
+    with atomic_writer(path) as file:
+        file.write(json.dumps(finite_or_none(content), indent=2).encode() + b"\n")
 
 
 def combinations(content: Content) -> list[tuple[str, int]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,12 @@ from vgg16gpu.bench.peers.base import PEERS
 from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
 from vgg16gpu.bench.records.content import content, model_identity
 from vgg16gpu.bench.records.findings import Wanted
-from vgg16gpu.bench.records.plot import check_plot, write_plot
-from vgg16gpu.bench.records.record import Content, read
+from vgg16gpu.bench.records.plot import write_plot
+from vgg16gpu.bench.records.record import Content, read, write
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
+from vgg16gpu.cli.bench.options import Options
+from vgg16gpu.cli.bench.pipeline import measure_pipeline
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
 from vgg16gpu.cli.common.options import (
     batches_option,
@@ -39,45 +40,25 @@ from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
-from vgg16gpu.io.files import atomic_writer, check_outputs
-from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.runtime.engine import Engine
 
 _AGAINST_HELP = f"Also measure, in turns with ours, each in its own process: {', '.join(PEERS)}, with commas."
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
-_REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds."
-_SECONDS_HELP = "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU."
+_REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds; of --pipeline 3."
+_SECONDS_HELP = (
+    "Load for every number, in short bursts. Default: 0.15 on a GPU, 3 on a CPU; of --pipeline 3, for the engine alone."
+)
 _SUSTAINED_HELP = (
     f"Also measure at batch {FROM_BATCH} and more after so many seconds of load; 0: not. "
     "Default: 3 on a GPU, 0 on a CPU."
 )
 _COLD_START_HELP = "Also time infer, in fp32 on kernels auto, in a process of its own from start to answer."
 _COMPILE_HELP = "Also torch.compile (max-autotune) with --against torch; takes minutes."
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command line, as it is."""
-
-    model: str | None
-    device: str
-    precisions: tuple[str, ...]
-    kernels: str
-    size: tuple[int, int] | None
-    outputs: tuple[str, ...] | None
-    batches: tuple[int, ...]
-    iterations: tuple[int, ...]
-    repeats: int | None
-    seconds: float | None
-    sustained: float | None
-    against: tuple[str, ...]
-    compiled: bool
-    cold_start: bool
-    output: Path | None
-    plot: Path | None
-    compare: Path | None
-    threshold: float
-    as_json: bool
+_PIPELINE_HELP = (
+    "Measure instead the road from a folder of pictures to rows of a CSV: each stage alone, whole runs of infer, with "
+    "--against torch DataLoader and nvJPEG."
+)
+_MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each a run: 1000,10000."
 
 
 @click.command("bench")
@@ -95,6 +76,8 @@ class Options:
 @click.option("--against", callback=parse_names(PEERS), metavar="NAMES", help=_AGAINST_HELP)
 @click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
 @click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
+@click.option("--pipeline", type=click.Path(path_type=Path), metavar="DIR", help=_PIPELINE_HELP)
+@click.option("--memory", callback=parse_counts, metavar="COUNTS", help=_MEMORY_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
 @click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
@@ -107,12 +90,15 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     """Measure a model: time per run on the device and from host to host, and every step beside the device's ceiling.
 
     The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
-    timed. With --outputs that much of the model is measured, and the first value is checked. MODEL is an ONNX file, or
+    timed. With --outputs that much of the model is measured, and the first value is checked. With --pipeline the road
+    from pictures to rows is measured in place of that: all of it, and each stage alone. MODEL is an ONNX file, or
     'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or
     --compare finds a median slower, 2 when none are right: then nothing is measured.
     """
     options = Options(**values)
-    _check_options(options)
+    options.check()
+    if options.pipeline:
+        ctx.exit(measure_pipeline(options, _progress(options)))
     old = read(options.compare) if options.compare else None
     wanted = _wanted(options)
     given, shape = _sample(wanted)
@@ -151,8 +137,7 @@ def _compared(result: Content, old: Content | None, options: Options) -> tuple[R
 
 def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options) -> None:
     if options.output:
-        with atomic_writer(options.output) as file:
-            file.write(json.dumps(finite_or_none(result), indent=2).encode() + b"\n")
+        write(options.output, result)
     if options.plot:
         write_plot(result, options.plot)
     if options.as_json:
@@ -161,16 +146,6 @@ def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options
     print_result(result)
     if options.compare:
         print_comparison(ratios, options.compare, options.threshold)
-
-
-def _check_options(options: Options) -> None:
-    """Complain about options and files now rather than after minutes of measuring."""
-    if options.outputs and (options.against or options.cold_start):
-        named = "--against" if options.against else "--cold-start"
-        raise click.UsageError(f"{named} measures whole models: it goes without --outputs")
-    check_outputs({"--output": options.output, "--plot": options.plot})
-    if options.plot:
-        check_plot(options.plot)
 
 
 def _wanted(options: Options) -> Wanted:

@@ -23,6 +23,7 @@ from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.devices import opening_ahead
 from vgg16gpu.devices.stages import stage, tell_stage
+from vgg16gpu.pictures.choices import AUTO, DECODE
 
 _MODEL_HELP = (
     "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
@@ -34,6 +35,10 @@ _OUTPUT_HELP = (
     "scores as .npy, .npz, .txt, .json; -: to stdout, as --format says."
 )
 _WORKERS_HELP = "Threads that read and decode. Default: one for each core."
+_DECODE_HELP = (
+    "Who decodes JPEG files: cpu, to the same pixels on every machine; gpu, nvImageCodec, whose pixels differ a little "
+    "(docs/pictures.md); auto is {auto}. Default: auto."
+)
 
 
 @click.command("infer")
@@ -58,6 +63,7 @@ _WORKERS_HELP = "Threads that read and decode. Default: one for each core."
 @labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
 @click.option("--workers", type=click.IntRange(0, 256), metavar="N", help=_WORKERS_HELP)
+@click.option("--decode", type=click.Choice(DECODE), default="auto", help=_DECODE_HELP.format(auto=AUTO))
 @click.option("--table", is_flag=True, help=f"Show every input; of more than {MANY} a summary is shown else.")
 @json_option
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on the screen but errors.")

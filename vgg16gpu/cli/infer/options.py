@@ -33,6 +33,7 @@ class Options:
     labels: Path | None
     allow_nonfinite: bool
     workers: int | None
+    decode: str
     table: bool
     as_json: bool
     quiet: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
@@ -16,9 +16,12 @@ from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
+
+_TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rates", "stages")
 
 
 def report_of(
@@ -39,6 +42,7 @@ def report_of(
             "first_run_s": first,
             "steady_run_s": steady,
         },
+        "decode": _decode(folder, stream),
         "rates": {
             "inputs_per_s": tally.total / stages.answering,
             "decode_images_per_s": folder.loader.decode_rate,
@@ -67,10 +71,16 @@ def report_of_nothing(asked: Asked, device: Device, device_choice: str) -> dict[
         "inputs": [],
         "unreadable": [],
         "timings": None,
+        "decode": None,
         "rates": None,
         "stages": None,
     }
     return {**report, "output": str(asked.options.output)} if asked.options.output else report
+
+
+def told_of(report: dict[str, Any]) -> dict[str, Any]:
+    """What of a report tells how the run went, without anything of single inputs: for the log."""
+    return {name: report[name] for name in _TOLD}
 
 
 def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
@@ -81,6 +91,23 @@ def _preprocess(asked: Asked, folder: Folder, stream: AnswerStream) -> dict[str,
     height, width = asked.shape[1:]
     told = preprocess.report(height, width, pictures=folder.loader.decoded > 0)
     return {**told, "warning": "; ".join(asked.warnings) or None}
+
+
+def _decode(folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
+    """Who decoded pictures, and how many; None where there were none."""
+    read, told = folder.loader.decoded, stream.decoded
+    if not read:
+        return None
+    if told is None:
+        return {"by": CPU, "cpu": read, "gpu": 0, "gpu_images_per_s": None, "gpu_decoders": 0}
+    gpu = told.count - told.refused
+    return {
+        "by": told.by,
+        "cpu": read - gpu - told.failed,
+        "gpu": gpu,
+        "gpu_images_per_s": told.rate,
+        "gpu_decoders": told.decoders,
+    }
 
 
 def _probabilities(asked: Asked) -> str | None:
@@ -123,17 +150,25 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
     )
     if tally.total > 1 and report["rates"]["decode_images_per_s"]:
         screen.print(_rates_line(report))
+    if report["decode"] and report["decode"]["gpu_decoders"]:
+        screen.print(_decode_line(report["decode"]), markup=False, soft_wrap=True)
     if tally.total > MANY:
         screen.print(_stages_line(report["stages"]))
     if "output" in report:
         screen.print(f"Rows of {tally.total:,} inputs: {printable(report['output'])}", markup=False)
 
 
+def _decode_line(decode: dict[str, Any]) -> str:
+    rate = f", {decode['gpu_images_per_s']:,.0f} images/s alone" if decode["gpu_images_per_s"] else ""
+    return f"Decoded: {decode['gpu']:,} by {decode['by']}{rate}; {decode['cpu']:,} by the CPU"
+
+
 def _rates_line(report: dict[str, Any]) -> str:
     rates = report["rates"]
     threads = rates["decode_threads"]
+    work = "reading" if report["decode"] and report["decode"]["gpu"] else "decoding"
     return (
-        f"Rates: {rates['inputs_per_s']:,.0f} inputs/s; alone, decoding {rates['decode_images_per_s']:,.0f} images/s "
+        f"Rates: {rates['inputs_per_s']:,.0f} inputs/s; alone, {work} {rates['decode_images_per_s']:,.0f} images/s "
         f"({threads} {'thread' if threads == 1 else 'threads'}), "
         f"engine {rates['engine_images_per_s']:,.0f} images/s (batch {report['batch']}, host to host)"
     )

@@ -13,15 +13,18 @@ from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY, Options
-from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing
+from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing, told_of
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices import Opened, open_device
-from vgg16gpu.devices.stages import stage
+from vgg16gpu.devices.picture_decoder import PictureCodec
+from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.choices import CPU
+from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
@@ -60,6 +63,8 @@ class _Run:
         options = asked.options
         self._tally = Tally(asked.names, None if options.as_json or options.table else MANY)
         self._results: Results | None = None
+        self._decodes_on_device = decodes_on_device(options.decode, options.device, asked.spec)
+        self._codec: PictureCodec | None = None
         self._writing_seconds = 0.0
         if writing:
             writing.begin(asked)
@@ -67,7 +72,7 @@ class _Run:
     def begun(self, stack: ExitStack) -> int:
         """All files, from the first on."""
         # Decoding starts at once, and a mistyped input does not cost a compilation.
-        folder = stack.enter_context(Folder(self._asked.listing, self._asked.spec, self._asked.options.workers))
+        folder = self._folder(stack)
         with stage("first input"):
             folder.require_one()
         opened = self._open(stack)
@@ -89,23 +94,34 @@ class _Run:
                 print_json(report_of_nothing(asked, opened.device, opened.choice))
             return EXIT_CHECK_FAILED if results.unanswered else 0
         self._say(f"{len(results.done):,} inputs have their rows in {asked.options.output} already")
-        folder = stack.enter_context(Folder(asked.listing, asked.spec, asked.options.workers, first))
+        folder = self._folder(stack, first)
         return self._compute(stack, folder, opened)
+
+    def _folder(self, stack: ExitStack, first: tuple[int, int] = (0, 0)) -> Folder:
+        asked = self._asked
+        on_device = self._decodes_on_device
+        return stack.enter_context(
+            Folder(asked.listing, asked.spec, asked.options.workers, first, decodes_on_device=on_device)
+        )
 
     def _open(self, stack: ExitStack) -> Opened:
         opened = open_device(self._asked.options.device)
         stack.enter_context(closing(opened.device))
+        if self._decodes_on_device:
+            with stage("decoder"):
+                self._codec = codec_for(opened.device, self._asked.options.decode)
         return opened
 
     def _open_results(self, stack: ExitStack, opened: Opened) -> Results | None:
         if self._writing:
-            self._results = stack.enter_context(self._writing.open(self._asked, opened.device))
+            decoder = self._codec.name if self._codec else CPU
+            self._results = stack.enter_context(self._writing.open(self._asked, opened.device, decoder))
         return self._results
 
     def _compute(self, stack: ExitStack, folder: Folder, opened: Opened) -> int:
         engine = stack.enter_context(self._engine(opened))
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
-        stream = stack.enter_context(folder.answers(engine, ranking))
+        stream = stack.enter_context(folder.answers(engine, ranking, codec=self._codec))
         start = time.perf_counter()
         try:
             with stage("first run"):
@@ -120,7 +136,9 @@ class _Run:
         stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing_seconds)
         if self._asked.options.as_json or self._asked.options.shows_report:
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
-                self._tell(report_of(self._asked, engine, folder, stream, self._tally, stages))
+                report = report_of(self._asked, engine, folder, stream, self._tally, stages)
+                tell_run(told_of(report))
+                self._tell(report)
         return self._exit_code()
 
     def _engine(self, opened: Opened) -> Engine:

@@ -37,11 +37,13 @@ class Stages:
     starved: float  # the device without inputs
     ranking: float
     writing: float
+    decoders: int = 0  # of the GPU
+    decoding_on_gpu: float = 0.0  # of these together
 
     @classmethod
     def of(cls, folder: Folder, stream: AnswerStream, answering: float, writing: float) -> Stages:
         """Those of a run that ends now. answering: seconds since the engine was there."""
-        loading, device = folder.loader.seconds, stream.seconds
+        loading, device, told = folder.loader.seconds, stream.seconds, stream.decoded
         wall = time.perf_counter() - folder.started
         return cls(
             wall,
@@ -54,6 +56,8 @@ class Stages:
             device.waiting,
             stream.ranking_seconds,
             writing,
+            told.decoders if told else 0,
+            told.seconds if told else 0.0,
         )
 
     @property
@@ -72,6 +76,8 @@ class Stages:
             "ranking": self.ranking,
             "writing": self.writing,
         }
+        if self.decoders:
+            seconds["decoding on the GPU"] = self.decoding_on_gpu / self.decoders
         return {name: value / self.wall for name, value in seconds.items()}
 
     @property

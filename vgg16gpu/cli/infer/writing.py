@@ -31,14 +31,14 @@ class Writing:
         """Compute the SHA-256 of the model beside whatever else is done: VGG16 has 553 MB."""
         Thread(target=self._compute, args=(asked,), name="vgg16gpu-digest", daemon=True).start()
 
-    def open(self, asked: Asked, device: Device) -> Results:
-        """Where the rows go. Raises InputError as `open_results` does."""
+    def open(self, asked: Asked, device: Device, decoder: str) -> Results:
+        """Where the rows go. decoder: of pictures, by its name. Raises InputError as `open_results` does."""
         options = asked.options
         columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
         return open_results(
             self._path,
             columns,
-            lambda: _record(asked, device, self._digest.result()),
+            lambda: _record(asked, device, self._digest.result(), decoder),
             resume=options.resume,
             form=options.form,
         )
@@ -80,7 +80,7 @@ def _is_sample(name: str, file: str) -> bool:
     return name.startswith("standard input" if file == STANDARD_INPUT else file)
 
 
-def _record(asked: Asked, device: Device, digest: str) -> RunRecord:
+def _record(asked: Asked, device: Device, digest: str, decoder: str) -> RunRecord:
     options, preprocess = asked.options, asked.notes.preprocess
     changes: dict[str, Any] = {
         "precision": options.precision,
@@ -90,6 +90,7 @@ def _record(asked: Asked, device: Device, digest: str) -> RunRecord:
         "size": list(asked.shape[1:]),
         "outputs": list(asked.graph.outputs),
         "preprocess": preprocess.fields() if preprocess else None,
+        "decode": decoder,
         "allow_nonfinite": options.allow_nonfinite,
     }
     if options.precision == "int8" and not asked.graph.integers:

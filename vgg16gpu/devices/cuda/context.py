@@ -112,6 +112,7 @@ class Held:
     context: Any  # pycuda.driver.Context; None when all is given back
     stream: Any = None  # that of Stream.COMPUTE
     streams: dict[Stream, Any] = field(default_factory=dict)  # the CUDA stream of each
+    others: list[Any] = field(default_factory=list)  # streams that other libraries work on
     events: list[Any] = field(default_factory=list)  # of `measure`
     marks: list[Any] = field(default_factory=list)  # those that are handed out, by number
     modules: dict[Unit, Any] = field(default_factory=dict)
@@ -126,6 +127,11 @@ class Held:
         self.streams = {name: self.driver.Stream(_NON_BLOCKING) for name in Stream}
         self.stream = self.streams[Stream.COMPUTE]
         self.events = [self.driver.Event(), self.driver.Event()]
+
+    def open_stream(self) -> int:
+        """The handle of a stream beside all others."""
+        self.others.append(self.driver.Stream(_NON_BLOCKING))
+        return int(self.others[-1].handle)
 
     def pin(self, nbytes: int) -> Bytes:
         """A pinned host buffer. Raises DeviceError if there is none of this size."""
@@ -170,7 +176,7 @@ class Held:
             context.detach()
 
     def _free_all(self) -> None:
-        for stream in self.streams.values():
+        for stream in (*self.streams.values(), *self.others):
             with suppress(self.driver.Error):
                 stream.synchronize()
         for sequence in self.sequences:
@@ -181,7 +187,7 @@ class Held:
                 allocation.free()
         # The others go with their last reference; that has to be here, while the context is current.
         self.sequences.clear()
-        for container in (self.buffers, self.ring, self.events, self.marks):
+        for container in (self.buffers, self.ring, self.events, self.marks, self.others):
             container.clear()
         for table in (self.allocations, self.kernels, self.modules, self.streams):
             table.clear()

@@ -59,6 +59,19 @@ class CudaForeign:
             finally:
                 _library().cuEventDestroy_v2(event)  # the driver keeps it as long as somebody waits for it
 
+    def open_stream(self) -> int:
+        """The handle of a further stream, which waits for no other one; there as long as the device is open."""
+        with Activation(self._held, DeviceError):
+            return self._held.open_stream()
+
+    def finish(self, stream: int) -> None:
+        """Wait for everything on a stream; from any thread, at any time. Raises KernelError if something failed."""
+        with Activation(self._held, KernelError):
+            try:
+                _call("cuStreamSynchronize", ctypes.c_void_p(stream))
+            except DeviceError as error:
+                raise KernelError(str(error)) from error
+
     def memory(self, nbytes: int) -> CudaMemory:
         """Fresh memory that outlives the device."""
         self._counters.allocations += 1

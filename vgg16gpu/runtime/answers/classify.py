@@ -19,6 +19,7 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.scores import Rank, Scores
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.engine import Engine
@@ -50,6 +51,7 @@ def classify(
     class_names: Sequence[str] | None = None,
     recursive: bool = True,
     workers: int | None = None,
+    decode: str = "auto",
 ) -> Iterator[Answer]:
     """The answer for each picture, in the order of the files, as it comes: memory does not grow with their number.
 
@@ -61,6 +63,8 @@ def classify(
         let assume.
     class_names: one for each class; None: the model's own, else ImageNet's for 1000 classes.
     workers: threads that read and decode; None: one for each core.
+    decode: who decodes JPEG, "cpu", "gpu" (by nvImageCodec, to pixels that differ a little) or "auto", as
+        docs/pictures.md says.
 
     Leaving the iterator early ends all threads. Raises InputError for paths that do not exist and where no input at all
     can be read; ModelError, DeviceError, KernelError as `Engine` does.
@@ -73,7 +77,9 @@ def classify(
     sample = resolve_input_shape(graph, graph.input.shape[0] or 1, sides)[1:]
     wanted = _preprocess(opened_model, preprocess, precision, sample)
     listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
-    with Folder(listing, spec_of(graph.input, sample, wanted), workers) as folder:
+    spec = spec_of(graph.input, sample, wanted)
+    on_device = decodes_on_device(decode, device, spec)
+    with Folder(listing, spec, workers, decodes_on_device=on_device) as folder:
         folder.require_one()
         opened = open_device(device)
         numbers = batch or default_batch(len(listing.files), graph, sample, opened.device.facts.kind)
@@ -89,7 +95,11 @@ def classify(
                 mean=wanted.unit_mean if wanted else None,
                 std=wanted.unit_std if wanted else None,
             ) as engine,
-            folder.answers(engine, Ranking(top, gives_probabilities(engine.graph))) as stream,
+            folder.answers(
+                engine,
+                Ranking(top, gives_probabilities(engine.graph)),
+                codec=codec_for(engine.device, decode) if on_device else None,
+            ) as stream,
         ):
             names = _names(opened_model, engine, class_names)
             for answers in stream:

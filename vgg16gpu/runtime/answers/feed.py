@@ -21,7 +21,7 @@ from vgg16gpu.runtime.frames import Frame
 from vgg16gpu.runtime.outputs import Results
 
 DEPTH = 3  # batches: one is computed, one waits for that, one is filled
-IN_UPLOAD = 2  # slots whose bytes may be on their way; the next one waits for the first of them
+IN_UPLOAD = 2  # slots whose bytes may be on their way, or be read; the next one waits for the first of them
 
 
 class Computed(NamedTuple):
@@ -55,7 +55,7 @@ class Feed:
             shape = executor.image_shape(self._size, element_type)
             self._frames = executor.frames(self._size, element_type, DEPTH)
             undo.callback(self._frames.close)
-            self._fitter = Fitter(self._device, fit, ring.nbytes) if fit else None
+            self._fitter = Fitter(self._device, fit, ring.nbytes, ring.rows) if fit else None
             if self._fitter:
                 undo.callback(self._fitter.close)
             self._events = deque(self._device.event() for _ in range(IN_UPLOAD + 1))
@@ -117,7 +117,7 @@ class Feed:
 
     def _begin(self, slot: Slot) -> int | None:
         """The address of a slot's images, where they are made on the device."""
-        if self._fitter is None or not any(row.height for row in slot.rows):
+        if self._fitter is None or not (slot.room or any(row.height for row in slot.rows)):
             return None
         with self._engine.turn():
             return self._fitter.begin(slot)
@@ -141,7 +141,7 @@ class Feed:
         with self._engine.turn():
             if self._fitter and is_fitted:
                 self._fitter.end()
-            self._device.record(event, Stream.UPLOAD)
+            self._device.record(event, Stream.COMPUTE if slot.room else Stream.UPLOAD)  # the last that reads it
         self._uploading.append((event, slot))
 
     def _recycle(self) -> None:

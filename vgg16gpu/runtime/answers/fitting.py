@@ -39,38 +39,48 @@ class Fitter:
     when memory runs out, KernelError where the kernel cannot be had.
     """
 
-    def __init__(self, device: Device, fit: Fit, nbytes: int) -> None:
-        """For slots of `nbytes`."""
+    def __init__(self, device: Device, fit: Fit, nbytes: int, rows: int = ROWS) -> None:
+        """For slots of `nbytes`, with so many rows at most."""
         self._device, self._fit = device, fit
         height, width = fit.size
         largest = np.array([MAX_SIDE])
-        table = _paged(4 * (resize.HEADER_WORDS + ROWS * resize.ENTRY_WORDS))
-        scratch = _paged(ROWS * int(resize.scratch_nbytes(fit, largest, largest)[0]))
+        table = _paged(4 * (resize.HEADER_WORDS + rows * resize.ENTRY_WORDS))
+        scratch = _paged(rows * int(resize.scratch_nbytes(fit, largest, largest)[0]))
         self._pixels = table + scratch  # where a slot's bytes begin
         pool, words, weights = (Pointer(Arena.STAGING, offset) for offset in (self._pixels, 0, table))
-        steps = resize.steps(fit, Pointer(Arena.ACTIVATIONS, 0), pool, words, weights, ROWS)
+        steps = resize.steps(fit, Pointer(Arena.ACTIVATIONS, 0), pool, words, weights, rows)
         device.build(step.kernel for step in steps)
         with ExitStack() as undo:
-            self._images = self._allocated(ROWS * height * width * fit.channels, undo)
+            self._images = self._allocated(rows * height * width * fit.channels, undo)
             self._pools = [self._pool(table, self._pixels + nbytes, steps, undo) for _ in range(POOLS)]
             self._undo = undo.pop_all()
         self._uploaded = device.event()
 
     def begin(self, slot: Slot) -> int:
-        """Enqueue that a slot's rows become images; their address, one after the other. Call `end` before the next."""
+        """Enqueue that a slot's rows become images; their address, one after the other. Call `end` before the next.
+
+        Where the device has decoded the slot's files, they lie there already.
+        """
         device, pool = self._device, self._pools[0]
         height, width = self._fit.size
         offsets, heights, widths = np.array([row[3:6] for row in slot.rows], np.int64).T
+        if slot.room:  # they lie elsewhere: an offset may be of any size, and negative
+            offsets = np.array(slot.addresses, np.int64) - (pool.block + self._pixels)
         is_fitted = heights == 0
         heights, widths = np.where(is_fitted, height, heights), np.where(is_fitted, width, widths)
         words = resize.table(self._fit, offsets, heights, widths, np.arange(len(slot.rows)), is_fitted)
         pool.table[: words.nbytes] = words.view(np.uint8)
         device.follow(Stream.UPLOAD, pool.free)
         device.copy_in(pool.block, pool.table[: words.nbytes], Stream.UPLOAD)
-        device.copy_in(pool.block + self._pixels, slot.buffer[: slot.used], Stream.UPLOAD)
+        if not slot.room:
+            device.copy_in(pool.block + self._pixels, slot.buffer[: slot.used], Stream.UPLOAD)
         device.record(self._uploaded, Stream.UPLOAD)
         device.follow(Stream.COMPUTE, self._uploaded)
-        pool.launch()
+        return self.again()
+
+    def again(self) -> int:
+        """Enqueue the same once more, between `begin` and `end`, from what lies on the device: to measure it alone."""
+        self._pools[0].launch()
         return self._images
 
     def end(self) -> None:

@@ -10,12 +10,16 @@ from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.lowering.layout.resize import Fit
+from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loader import THREADS, Loader
+from vgg16gpu.pictures.loader import THREADS, Loader, aligned
 from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring
+from vgg16gpu.runtime.answers import decoding
+from vgg16gpu.runtime.answers.decoding import DeviceDecoding
 from vgg16gpu.runtime.answers.fitting import fit_of
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
@@ -33,18 +37,26 @@ LARGEST_BATCH = {"cuda": 128, "cpu": 8}  # of images of the usual size, unless t
 class Folder(Closing):
     """Files on their way to an engine: threads read and decode them from now on.
 
-    threads: how many; None for one a core. first: the (file, sample) to begin with. `started`: when, by
-    `time.perf_counter`. Close it after the engine's stream, before the engine.
+    threads: how many; None for one a core. first: the (file, sample) to begin with. decodes_on_device: they read JPEG
+    files of the usual kind, and leave decoding to the device. `started`: when, by `time.perf_counter`. Close it after
+    the engine's stream, before the engine.
     """
 
     def __init__(
-        self, listing: Listing, spec: InputSpec, threads: int | None = None, first: tuple[int, int] = (0, 0)
+        self,
+        listing: Listing,
+        spec: InputSpec,
+        threads: int | None = None,
+        first: tuple[int, int] = (0, 0),
+        *,
+        decodes_on_device: bool = False,
     ) -> None:
         count = threads or min(default_threads(), len(listing.files))
-        nbytes = 4 * math.prod(spec.shape)
-        self._is_small = len(listing.files) <= ROWS and not listing.numbers
-        rows = len(listing.files) if self._is_small else ROWS  # pinned memory takes time to get
-        self.ring = Ring(max(nbytes, min(SLOT_NBYTES, rows * nbytes)), count + SPARE_SLOTS)
+        rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
+        if decodes_on_device:
+            self.ring = _ring_of_files(spec, count, min(decoding.ROWS, len(listing.files)))
+        else:
+            self.ring = Ring(slot_nbytes(spec, rows), count + SPARE_SLOTS)
         self.loader = Loader(listing, spec, self.ring, max(1, count), first)
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
@@ -60,24 +72,61 @@ class Folder(Closing):
             first, *others = sorted(failures)
             raise InputError(first.problem + f" ({len(others)} other inputs cannot be read either)" * bool(others))
 
-    def answers(self, engine: Engine, ranking: Ranking, *, resize_on_device: bool | None = None) -> AnswerStream:
+    def answers(
+        self,
+        engine: Engine,
+        ranking: Ranking,
+        *,
+        resize_on_device: bool | None = None,
+        codec: PictureCodec | None = None,
+    ) -> AnswerStream:
         """What the engine makes of the files, in their order.
 
         resize_on_device: whether the device resizes what it can, to the same bits; None: a GPU does, as a CPU is no
-        faster by the kernel than by Pillow.
+        faster by the kernel than by Pillow. codec: what decodes there, where `decodes_on_device`.
         """
-        is_gpu = engine.device.facts.kind == "cuda"  # a few pictures are fitted before it is there
-        wanted = is_gpu and not self._is_small if resize_on_device is None else resize_on_device
-        preprocess, shape = self.loader.spec.preprocess, self.loader.spec.shape
-        fit = fit_of(preprocess, (shape[1], shape[2])) if wanted and preprocess and len(shape) == 3 else None
+        usual = resizes_on_device(engine.device.facts.kind, self.loader.listing)
+        wanted = usual if resize_on_device is None else resize_on_device
+        has_files = self.ring.room_nbytes > 0
+        fit = fit_for(self.loader.spec) if wanted or has_files else None
         with engine.turn():
             self.ring.pin(engine.device.pinned, takes_pictures=fit is not None)
-        return AnswerStream(engine, self.loader, ranking, fit)
+        on_device = DeviceDecoding(engine, self.loader, codec) if has_files else None
+        return AnswerStream(engine, self.loader, ranking, fit, on_device)
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""
         self.loader.close()
         sys.setswitchinterval(self._switching)
+
+
+def _ring_of_files(spec: InputSpec, threads: int, rows: int) -> Ring:
+    """Slots for files that the device decodes, and for samples."""
+    nbytes = 4 * math.prod(spec.shape)
+    most = max(nbytes, min(decoding.FILES_NBYTES, rows * nbytes))
+    return Ring(most, threads + decoding.DECODERS + SPARE_SLOTS, rows, max(decoding.ROOM_NBYTES, aligned(most)))
+
+
+def slot_nbytes(spec: InputSpec, rows: int = ROWS) -> int:
+    """The size of a slot for at most `rows` samples."""
+    nbytes = 4 * math.prod(spec.shape)
+    return max(nbytes, min(SLOT_NBYTES, rows * nbytes))
+
+
+def resizes_on_device(kind: str, listing: Listing) -> bool:
+    """Whether a device of that kind, "cuda" or "cpu", resizes: a GPU; a few pictures are fitted before it is there."""
+    return kind == "cuda" and not _is_small(listing)
+
+
+def fit_for(spec: InputSpec) -> Fit | None:
+    """What the kernel does to the pictures of a network that takes `spec`; None where it cannot."""
+    if spec.preprocess is None or len(spec.shape) != 3:
+        return None
+    return fit_of(spec.preprocess, (spec.shape[1], spec.shape[2]))
+
+
+def _is_small(listing: Listing) -> bool:
+    return len(listing.files) <= ROWS and not listing.numbers
 
 
 def default_threads() -> int:

@@ -13,6 +13,7 @@ from vgg16gpu.compiler.lowering.layout.resize import Fit
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.pictures.loader import Loader
 from vgg16gpu.pictures.slots import Slot
+from vgg16gpu.runtime.answers.decoding import DecodedFiles, DeviceDecoding
 from vgg16gpu.runtime.answers.feed import Computed, Feed
 from vgg16gpu.runtime.answers.rows import AnswerRows, Heard, Ranking
 from vgg16gpu.runtime.closing import Closing
@@ -39,9 +40,20 @@ class AnswerStream(Closing):
     Iterate over it once, and `close` it before the engine: that ends the threads. Raises what the threads raise.
     """
 
-    def __init__(self, engine: Engine, loader: Loader, ranking: Ranking, fit: Fit | None = None) -> None:
-        """fit: what the device does to pictures that come as they were decoded; None where there are none."""
+    def __init__(
+        self,
+        engine: Engine,
+        loader: Loader,
+        ranking: Ranking,
+        fit: Fit | None = None,
+        decoding: DeviceDecoding | None = None,
+    ) -> None:
+        """fit: what the device does to pictures that come as they were decoded; None where there are none.
+
+        decoding: what decodes the files in the loader's slots, and is closed with this; None where none are in them.
+        """
         self._engine, self._loader, self._ranking, self._fit = engine, loader, ranking, fit
+        self._decoding = decoding
         self.seconds = DeviceSeconds()
         self.batches = 0
         self.element_types: set[str] = set()  # of the inputs that were computed
@@ -63,6 +75,11 @@ class AnswerStream(Closing):
                 yield answers
             self._loader.answered(rows.file)
 
+    @property
+    def decoded(self) -> DecodedFiles | None:
+        """What became of the files that the device decodes; None where it decodes none."""
+        return self._decoding.told if self._decoding else None
+
     def close(self) -> None:
         """End all threads. Safe to call twice."""
         self._is_closed.set()
@@ -74,6 +91,8 @@ class AnswerStream(Closing):
                 continue
         if self._thread.ident is not None:
             self._thread.join()
+        if self._decoding:
+            self._decoding.close()
         buffer = self._loader.ring.unpinned()
         if buffer is not None:
             with self._engine.turn():
@@ -88,12 +107,14 @@ class AnswerStream(Closing):
         finally:
             for feed in feeds.values():
                 feed.close()
+            if self._decoding:
+                self._decoding.close()
             self._told.put(None)
 
     def _feed_all(self, feeds: dict[str, Feed]) -> None:
         filling: Feed | None = None
         end = time.perf_counter()
-        for slot in self._loader:
+        for slot in self._decoding or self._loader:
             start = time.perf_counter()
             self.seconds.waiting += start - end
             if self._is_closed.is_set():

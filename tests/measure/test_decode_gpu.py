@@ -1,0 +1,109 @@
+"""measure/decode_gpu.py: every part measures, on the cpu device by a stand-in; a part that fails leaves the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from tests.measure import decode_gpu, decode_photos
+from tests.support.fake_nvimgcodec import SHIFT, FakeForeign, FakeModule
+from vgg16gpu.cli import cli
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.devices.cuda import nvimgcodec
+from vgg16gpu.runtime.answers import decoding
+from vgg16gpu.zoo.generate import make_vgg
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> FakeModule:
+    """The cpu device is a card that decodes, and everything is small."""
+    found = FakeModule()
+    monkeypatch.setattr(CpuDevice, "foreign", FakeForeign())
+    monkeypatch.setattr(decoding, "codec_problem", lambda _: None)
+    for place in (nvimgcodec, decode_gpu):
+        monkeypatch.setattr(place, "load_nvimgcodec", lambda: found)
+    monkeypatch.setattr(decode_gpu, "run", lambda *words: CliRunner().invoke(cli, words).stdout)
+    monkeypatch.setattr(decode_photos, "SIZE", (50, 36))
+    monkeypatch.setattr(decode_photos, "LEAST", 32)
+    monkeypatch.setattr(decode_photos, "usable_cores", lambda: 1)
+    monkeypatch.setattr(decode_photos, "ProcessPoolExecutor", InThisProcess)
+    monkeypatch.setattr(decode_gpu, "BATCHES", (4,))
+    monkeypatch.setattr(decode_gpu, "SIDE_BY_SIDE", (2,))
+    monkeypatch.setattr(decode_gpu, "SETTINGS", ((8, 2, None),))
+    return found
+
+
+class InThisProcess:
+    """A pool of no processes."""
+
+    def __init__(self, _: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("measured") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=32, width=8, hidden=32, classes=20)
+    return path
+
+
+def measured(model: Path, output: Path, *options: str) -> tuple[int, Any]:
+    words = [str(model), "--device", "cpu", "--count", "40", "--compared", "30", "--output", str(output), *options]
+    return decode_gpu.main(words), json.loads(output.read_text())
+
+
+@pytest.mark.usefixtures("module")
+def test_every_part_measures(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photographs = tmp_path / "photographs"
+    photographs.mkdir()
+    noise = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    Image.fromarray(noise).resize((200, 150), Image.Resampling.BICUBIC).save(photographs / "a.png")
+    Image.new("RGB", (200, 150)).save(photographs / "chart.png")  # no photograph
+    code, content = measured(model, tmp_path / "record.json", "--photographs", str(photographs))
+    assert (code, content["failures"]) == (0, {})
+    assert content["pictures"]["crops_of"] == ["a.png"]
+    assert content["environment"]["decoder"].startswith("nvImageCodec 0.0.1")
+    assert content["infer"]["equal_rows_of_two_runs"] == {"gpu": True, "cpu": True}
+    assert [told["decode"]["gpu"] for told in content["infer"]["gpu"]] == [40, 40]
+    pixels = content["pixels"]["hardware, colours interpolated"]
+    assert {kind: found["pictures"] for kind, found in pixels.items() if kind != "refused"} == {
+        "4:2:0": 24,
+        "4:2:2": 3,
+        "4:4:4": 3,
+    }
+    assert pixels["4:2:0"]["max"] == SHIFT
+    assert content["scores"]["fp32: gpu against cpu"]["max_relative"] > 0
+    assert content["settings"][0]["images_per_s"][0] > 0
+    assert {case["way"] for case in content["alone"]} == {"hardware", "CUDA"}
+    assert all(case["images_per_s"] > 0 for case in content["alone"])
+    told = capsys.readouterr().out
+    assert "infer --decode gpu: " in told
+    assert "failed: nothing" in told
+
+
+def test_a_part_that_fails_leaves_the_others(
+    model: Path, tmp_path: Path, module: FakeModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module.works = ("hardware",)
+    monkeypatch.setitem(decode_gpu.PARTS, "infer", lambda _: 1 / 0)
+    code, content = measured(model, tmp_path / "record.json")
+    assert code == 1
+    assert list(content["failures"]) == ["infer"]
+    assert content["pictures"]["crops_of"]
+    assert "error" in content["pixels"]["CUDA, colours repeated"]
+    assert [case for case in content["alone"] if "images_per_s" in case]
+    code, content = measured(model, tmp_path / "record.json", "--budget", "0")
+    assert code == 1
+    assert "TimeoutError" in content["failures"]["pixels"] or "error" in str(content["pixels"])

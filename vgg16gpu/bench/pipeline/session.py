@@ -1,0 +1,108 @@
+"""One benchmark of the road from a folder to rows: whole runs and other processes first, then each stage by itself."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from vgg16gpu.bench.measure.environment import environment, gpu_readings
+from vgg16gpu.bench.pipeline.answer_stages import measure_answers
+from vgg16gpu.bench.pipeline.ceilings import verdict
+from vgg16gpu.bench.pipeline.content import Findings
+from vgg16gpu.bench.pipeline.device_stages import (
+    first_images,
+    measure_computing,
+    measure_resizing,
+    measure_uploading,
+)
+from vgg16gpu.bench.pipeline.loading import filled_slots, measure_loading, memory_nbytes
+from vgg16gpu.bench.pipeline.memory import measure_memory
+from vgg16gpu.bench.pipeline.others import measure_others
+from vgg16gpu.bench.pipeline.processes import measure_processes
+from vgg16gpu.bench.pipeline.wanted import Work
+from vgg16gpu.bench.pipeline.whole_runs import run_whole
+from vgg16gpu.devices.platforms import usable_cores
+from vgg16gpu.runtime.answers.folder import fit_for, resizes_on_device, slot_nbytes
+from vgg16gpu.runtime.engine import Engine
+
+SLOTS: Final = 4  # that lie full in pinned memory, to be uploaded and resized again and again
+
+Say = Callable[[str], None]
+
+
+def run_pipeline(work: Work, say: Say) -> Findings:
+    """Measure; `say` gets a line at every stage. Raises what `infer` and an Engine raise, and where nothing is read.
+
+    The device is this process's own only once all other processes have ended.
+    """
+    findings = Findings(usable_cores())
+    with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
+        folder = Path(name)
+        _measure_processes(work, findings, folder, say)
+        for run in findings.runs:
+            say(f"{run.precision}: building the engine")
+            with _engine(work, run.precision, run.batch) as engine:
+                if run is findings.runs[0]:
+                    _measure_shared(work, engine, findings, folder, say)
+                say(f"{run.precision}: computing")
+                images = first_images(work, engine.program.batch)
+                findings.stages.append(measure_computing(engine, images, work.wanted.seconds, work.wanted.repeats))
+    kind = findings.environment["device"]["kind"]
+    findings.verdicts = [verdict(findings.stages, run.speed, kind) for run in findings.runs]
+    return findings
+
+
+def _measure_processes(work: Work, findings: Findings, folder: Path, say: Say) -> None:
+    """What has the device to itself: whole runs, peers; and decoding in processes, which has the cores to itself."""
+    for precision in work.wanted.precisions:
+        findings.runs.append(run_whole(work, precision, folder, say))
+    findings.memory = measure_memory(work, work.wanted.precisions[0], folder, say)
+    if work.wanted.against:
+        for run in findings.runs:
+            measure_others(work, run, findings.cores, findings.others, say)
+    say("decoding, a process a core")
+    as_they_are = _resizes_on_device(work, findings.runs[0].kind)
+    findings.stages.append(measure_processes(work, findings.cores, as_they_are=as_they_are))
+
+
+def _measure_shared(work: Work, engine: Engine, findings: Findings, folder: Path, say: Say) -> None:
+    """What is the same in all precisions."""
+    device, cores, repeats = engine.device, findings.cores, work.wanted.repeats
+    kind = device.facts.kind
+    findings.environment, findings.gpu_before = environment(device), gpu_readings(kind)
+    on_device = _resizes_on_device(work, kind)
+    memory = device.pinned(memory_nbytes(work, cores))
+    try:
+        findings.stages[:0] = measure_loading(work, cores, memory, on_device=on_device, say=say)
+        say("uploading")
+        slots = filled_slots(work, memory, SLOTS, as_they_are=on_device)
+        findings.stages.append(measure_uploading(device, slots, repeats))
+        fit = fit_for(work.spec) if on_device else None
+        if fit:
+            say("resizing")
+            findings.stages.append(measure_resizing(device, slots, fit, slot_nbytes(work.spec), repeats))
+    finally:
+        device.unpin(memory)
+    say("ranking and writing")
+    findings.stages += measure_answers(work, engine, first_images(work, engine.program.batch), folder)
+
+
+def _engine(work: Work, precision: str, batch: int) -> Engine:
+    """As a whole run has built it."""
+    wanted, preprocess = work.wanted, work.preprocess
+    return Engine(
+        wanted.model,
+        device=wanted.device,
+        precision=precision,
+        kernels=wanted.kernels,
+        batch=batch,
+        size=wanted.size,
+        mean=preprocess.unit_mean,
+        std=preprocess.unit_std,
+    )
+
+
+def _resizes_on_device(work: Work, kind: str) -> bool:
+    return resizes_on_device(kind, work.listing) and fit_for(work.spec) is not None

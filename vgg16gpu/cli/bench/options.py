@@ -1,0 +1,71 @@
+"""What `bench` is asked for: its command line, as values, and which options go together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from vgg16gpu.bench.pipeline.wanted import PEERS as FOLDER_PEERS
+from vgg16gpu.bench.records.plot import check_plot
+from vgg16gpu.io.files import check_outputs
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model: str | None
+    device: str
+    precisions: tuple[str, ...]
+    kernels: str
+    size: tuple[int, int] | None
+    outputs: tuple[str, ...] | None
+    batches: tuple[int, ...]
+    iterations: tuple[int, ...]
+    repeats: int | None
+    seconds: float | None
+    sustained: float | None
+    against: tuple[str, ...]
+    compiled: bool
+    cold_start: bool
+    pipeline: Path | None
+    memory: tuple[int, ...]
+    output: Path | None
+    plot: Path | None
+    compare: Path | None
+    threshold: float
+    as_json: bool
+
+    def check(self) -> None:
+        """Complain about options and files now rather than after minutes of measuring."""
+        if self.pipeline:
+            self._check_pipeline()
+        elif self.memory:
+            raise click.UsageError("--memory is of --pipeline DIR: name a folder of pictures, or leave it out")
+        if self.outputs and (self.against or self.cold_start):
+            named = "--against" if self.against else "--cold-start"
+            raise click.UsageError(f"{named} measures whole models: it goes without --outputs")
+        check_outputs({"--output": self.output, "--plot": self.plot})
+        if self.plot:
+            check_plot(self.plot)
+
+    def _check_pipeline(self) -> None:
+        others = {
+            "--outputs": self.outputs,
+            "--iterations": self.iterations or None,
+            "--sustained": self.sustained,
+            "--compile": self.compiled or None,
+            "--cold-start": self.cold_start or None,
+            "--plot": self.plot,
+            "--compare": self.compare,
+        }
+        if given := [name for name, value in others.items() if value is not None]:
+            raise click.UsageError(f"--pipeline measures a folder to its rows: it goes without {', '.join(given)}")
+        if len(self.batches) > 1:
+            raise click.UsageError(f"--pipeline runs one batch size, and --batch has {len(self.batches)}; give one")
+        if unknown := [name for name in self.against if name not in FOLDER_PEERS]:
+            raise click.UsageError(
+                f"--against {', '.join(unknown)}: --pipeline is compared with {', '.join(FOLDER_PEERS)} alone"
+            )

@@ -1,0 +1,50 @@
+"""`bench --pipeline`: the road from a folder of pictures to rows of a CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vgg16gpu.bench.pipeline.content import content
+from vgg16gpu.bench.pipeline.session import run_pipeline
+from vgg16gpu.bench.pipeline.wanted import COMPUTING_SECONDS, REPEATS, Wanted, Work
+from vgg16gpu.bench.records.record import write
+from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.bench.options import Options
+from vgg16gpu.cli.bench.pipeline_screen import print_pipeline
+from vgg16gpu.cli.common.options import find_model
+from vgg16gpu.cli.common.show import print_json
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.model import Model
+
+
+def measure_pipeline(options: Options, say: Callable[[str], None]) -> int:
+    """Measure, write and show. Returns the exit code: 1 where something of ours went wrong."""
+    work = Work.of(_wanted(options))
+    findings = run_pipeline(work, say)
+    for failure in findings.failures:
+        tell(failure)
+    result = content(work, findings)
+    if options.output:
+        write(options.output, result)
+    if options.as_json:
+        print_json(result)
+    else:
+        print_pipeline(result)
+    return EXIT_CHECK_FAILED if findings.failures else 0
+
+
+def _wanted(options: Options) -> Wanted:
+    assert options.pipeline is not None  # or it would be another benchmark
+    return Wanted(
+        options.pipeline,
+        Model(find_model(options.model)),
+        options.device,
+        options.precisions,
+        options.kernels,
+        options.size,
+        max(options.batches, default=None),
+        options.repeats or REPEATS,
+        options.seconds or COMPUTING_SECONDS,
+        options.against,
+        options.memory,
+    )
