@@ -1,8 +1,8 @@
 """Weights on a device, once for all plans that want the same numbers in the same form.
 
 A plan has its weights in an arena of its own, by offsets. Here each piece of such an arena is looked for among those
-that lie on the device already: made of equal numbers, by the same packing. What is missing gets memory in one block, and
-the plan's launches get the addresses of all. A block is given back with the last plan that uses something in it.
+that lie on the device already: made of equal numbers, by the same packing. What is missing gets memory in one block,
+and the plan's launches get the addresses of all. A block is given back with the last plan that uses something in it.
 """
 
 from __future__ import annotations
@@ -145,6 +145,11 @@ class Lease:
     def nbytes(self) -> int:
         """Bytes that `allocate` takes."""
         return sum(aligned(item.nbytes) for item in self._missing)
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes that stay because of this lease, before `allocate`."""
+        return sum(block.nbytes for block in self._blocks)
 
     @property
     def staging_nbytes(self) -> int:

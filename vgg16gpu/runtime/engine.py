@@ -6,49 +6,40 @@ import itertools
 import logging
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 
-from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.compile import EngineOptions, SizePlanner
 from vgg16gpu.compiler.declared import Declared
-from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.compiler.quantization.scheme import Scales
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.plans import Program
+from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.program.values import Value
 from vgg16gpu.runtime import device_array
-from vgg16gpu.runtime.batch_sizes import costs, cover
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.forms import Images, Input, InputForm
+from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import Results, check_flags
+from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sides_of
+from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+from vgg16gpu.runtime.plans.sizes import AnySize
 
 _log = logging.getLogger(__name__)
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
 DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_array.SupportsCudaArray]
 DeviceOutputs: TypeAlias = device_array.DeviceArray | tuple[device_array.DeviceArray, ...]
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Seconds that building the engine took."""
-
-    load: float  # reading and simplifying the model, opening the device, planning
-    compile: float  # kernels: compiling, or loading from the cache
-    upload: float  # weights to the device
 
 
 class Engine(Closing):
@@ -65,7 +56,9 @@ class Engine(Closing):
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of those that should take the least time.
-    size: image size (side, or height and width) for a model that leaves it open.
+    size: image size (side, or height and width), or "any". Without it a model that leaves its size open takes any, too;
+        so does one whose file says 224, where `outputs` end before what needs that.
+    memory: bytes on the device for plans of any size and their weights; None: half of what is free. See below.
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
     mean, std: per channel, of bytes / 255, for uint8 inputs, whose channels are in the network's order. Without them
@@ -75,9 +68,13 @@ class Engine(Closing):
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
 
-    Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
-    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took),
-    `allows_nonfinite`.
+    Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
+    sizes and memory of its own; weights lie on the device once. What was used longest ago goes, where `memory` or the
+    device is full: see `sizes`. Bits are those of an engine for that size alone. Building plans 224 pixels, or what
+    fits.
+
+    Attributes, beside those below: `model` (a Model), `graph` (simplified), `device` (open until `close`),
+    `device_choice` (which device, and why), `precision`, `timings` (what building took), `allows_nonfinite`.
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
@@ -89,7 +86,7 @@ class Engine(Closing):
         device: str | Opened = "auto",
         precision: str = "fp32",
         batch: int | Sequence[int] = 1,
-        size: int | tuple[int, int] | None = None,
+        size: Size = None,
         outputs: Sequence[str] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -97,44 +94,46 @@ class Engine(Closing):
         keep_values: bool = False,
         kernels: str = "auto",
         scales: Scales | None = None,
+        memory: int | None = None,
     ) -> None:
         started = time.perf_counter()
-        options = EngineOptions(batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
+        sides = sides_of(size)
+        options = EngineOptions(batch, sides, outputs, precision, mean, std, keep_values, kernels, scales)
         with stage("model"):
             self.model = Model.of(model)
             self.graph = options.graph(self.model)
         self.precision = precision
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
-        self._executor: Executor | None = None
         self._lock = threading.Lock()
-        self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
+        self._sized: SizedPlan | None = None  # the one used last; None once closed
+        self._any: AnySize | None = None
         self.allows_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
         self._last_batch: int | None = None
         try:
             with stage("plan"):
-                self.plan = compile_model(self.model, options, self.device.facts)
-            self._sizes = tuple(program.batch for program in self.plan.programs)
-            self._costs = costs(self.plan, precision)
-            self._covers: dict[int, tuple[int, ...]] = {}  # by the number of images
-            # By the number of the output; only at batch 1, as larger batches of such a model are refused.
-            self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
-            self._form = InputForm.of(self.graph.input, self.program)
+                planner = SizePlanner(self.model, options, self.device.facts)
+                self._any = any_size(self.model, planner, self.device, size, memory)
+                plan = planner.plan(sides)
             planned = time.perf_counter()
-            self._executor = Executor.load(self.plan, self.device)
+            self._last = self._sized = self._loaded(plan)
+            self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
         except BaseException:
             self.close()
             raise
-        self.timings = Timings(planned - started, self._executor.compile_seconds, self._executor.upload_seconds)
+        executor = self._last.executor
+        self.timings = Timings(planned - started, executor.compile_seconds, executor.upload_seconds)
         took = time.perf_counter() - started
-        asked = f"{self.model.name}: batch {', '.join(map(str, self._sizes))}, {precision}"
+        asked = f"{self.model.name}: batch {', '.join(map(str, self._last.sizes))}, {precision}"
         _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
+        if self._any:
+            _log.info("it takes images of any size that the model fits, %s; size=... fixes one", self.inputs[0])
         self._at_build = Counters(**vars(self.device.counters))
 
     def __repr__(self) -> str:
-        sizes = ", ".join(map(str, self._sizes))
+        sizes = ", ".join(map(str, self._last.sizes))
         takes, gives = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
-        closed = "" if self._executor else ", closed"
+        closed = "" if self._sized else ", closed"
         what = f"{self.model.name} on {self.device.facts.name}, {self.precision}, batch {sizes}{closed}"
         return f"Engine({what}; {takes} -> {gives})"
 
@@ -147,13 +146,28 @@ class Engine(Closing):
     @property
     def outputs(self) -> tuple[Declared, ...]:
         """The outputs, as `run` returns them: float32, a row for each image where the model has one."""
-        rows = ((self._whole.get(i), value) for i, value in enumerate(self.program.outputs))
-        return tuple(Declared(y.name, np.dtype(np.float32), whole or (None, *y.shape[1:])) for whole, y in rows)
+        whole, shapes = self._last.whole, [(None, *y.shape[1:]) for y in self.program.outputs]
+        if self._any:
+            shapes = [(None, *shape[1:]) for shape in self._any.output_shapes(self.program.input.shape)]
+        named = zip(self.program.outputs, shapes, strict=True)
+        return tuple(Declared(y.name, np.dtype(np.float32), whole.get(i, rows)) for i, (y, rows) in enumerate(named))
+
+    @property
+    def plan(self) -> Plan:
+        """What is computed where; of the size that ran last, at first of the model's own or the usual one."""
+        return self._last.plan
 
     @property
     def program(self) -> Program:
-        """What a run of the largest batch size does; prints as a table."""
-        return self.plan.programs[-1]
+        """What a run of the largest batch size does; prints as a table. Of the same size as `plan`."""
+        return self._last.program
+
+    @property
+    def sizes(self) -> SizeUse:
+        """Which sizes of images are planned on the device now, and how many have been."""
+        with self._lock:
+            sized = self._require_open()
+            return self._any.use if self._any else sized.use
 
     @property
     def counters(self) -> Counters:
@@ -163,12 +177,12 @@ class Engine(Closing):
     @property
     def second_passes(self) -> int:
         """How many images were computed again on exact kernels: values had left the range of pairs of float16."""
-        return self.executor.second_passes
+        return self._any.second_passes if self._any else self.executor.second_passes
 
     @property
     def executor(self) -> Executor:
-        """The plan on the device, for measurements. Raises InputError once the engine is closed."""
-        return self._require_open()
+        """`plan` on the device, for measurements. Raises InputError once the engine is closed."""
+        return self._require_open().executor
 
     @overload
     def run(self, x: DeviceInput, *, stream: device_array.Stream = None) -> DeviceOutputs: ...
@@ -198,11 +212,11 @@ class Engine(Closing):
         images = self._form.checked(x)
         parts = []
         with self._lock:
-            executor = self._require_open()
-            for first, batch in self._batches(len(images)):
+            sized = self._at(images.dtype, images.shape)
+            for first, batch in sized.batches(len(images)):
                 self._last_batch = batch
-                parts.append(executor.run(batch, images[first : first + batch]))
-        return self._joined(parts)
+                parts.append(sized.executor.run(batch, images[first : first + batch]))
+        return self._joined(sized, parts)
 
     def __call__(self, x: Any, *, stream: device_array.Stream = None) -> Any:
         """The same as `run`."""
@@ -211,7 +225,7 @@ class Engine(Closing):
     def _run_on_device(self, x: object, stream: device_array.Stream) -> DeviceOutputs:
         parts = []
         with self._lock:
-            executor = self._require_open()
+            self._require_open()
             foreign = self.device.foreign
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
@@ -222,13 +236,13 @@ class Engine(Closing):
                     f"input '{self.program.input.name}' has its channels last in the model's file, and the host turns "
                     "them: give the float32 array on the host, or uint8 pixels on the GPU"
                 )
-            count = view.shape[0]
-            shapes = [self._whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
-            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in shapes)
-            for first, batch in self._batches(count):
+            count, sized = view.shape[0], self._at(view.dtype, view.shape)
+            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in sized.output_shapes(count))
+            for first, batch in sized.batches(count):
                 self._last_batch = batch
                 targets = [output.row_address(first) for output in outputs]
-                parts.append(executor.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
+                images = view.rows(first, first + batch)
+                parts.append(sized.executor.run_on_device(batch, view.dtype.name, images, targets))
         check_flags(parts, self.allows_nonfinite)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -250,7 +264,7 @@ class Engine(Closing):
         does, naming the item (counted from 0), for what cannot be iterated over, and for a batch size that is not the
         engine's.
         """
-        sizes = self._sizes
+        sizes = self._last.sizes
         if batch is not None and batch not in sizes:
             raise InputError(f"batch {batch}: the engine is built for {', '.join(map(str, sizes))}; give one of these")
         try:
@@ -260,7 +274,7 @@ class Engine(Closing):
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self._form.checked_or_foreign), batch or sizes[-1])
+        return self._stream(Source(items, self._checked_item), batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
         """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
@@ -270,10 +284,10 @@ class Engine(Closing):
         other thread runs the engine. Raises InputError for a type that the model does not take, and once closed.
         """
         with self._lock:
-            executor, accepted = self._require_open(), self.program.input.entries
+            sized, accepted = self._require_open(), self.program.input.entries
             if element_type not in accepted:
                 raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
-            images = executor.input(element_type)
+            images = sized.executor.input(element_type)
             return self.graph.input.to_file(images) if element_type == "float32" else images
 
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
@@ -301,11 +315,12 @@ class Engine(Closing):
     def close(self) -> None:
         """Free everything on the device. Safe to call twice."""
         with self._lock:
-            executor, self._executor = self._executor, None
-            self._pipelines.clear()
+            sized, self._sized = self._sized, None
             try:
-                if executor:
-                    executor.close()
+                if self._any:
+                    self._any.close()
+                elif sized:
+                    sized.executor.close()
             finally:
                 self.device.close()
 
@@ -313,24 +328,48 @@ class Engine(Closing):
     def turn(self) -> Iterator[Executor]:
         """The executor, which no other thread has meanwhile. Raises InputError once the engine is closed."""
         with self._lock:
-            yield self._require_open()
+            yield self._require_open().executor
 
-    def _require_open(self) -> Executor:
-        if self._executor is None:
+    def _require_open(self) -> SizedPlan:
+        if self._sized is None:
             raise InputError("the engine is closed; build a new one")
-        return self._executor
+        return self._sized
+
+    def _loaded(self, plan: Plan) -> SizedPlan:
+        if self._any:
+            return self._any.load(plan)
+        return SizedPlan(self.graph.input, plan, self.precision, Executor.load(plan, self.device))
+
+    def _at(self, dtype: np.dtype[Any], shape: Shape) -> SizedPlan:
+        """The plan for a batch of this shape, as the kernels read it. Raises InputError, also once closed."""
+        sized = self._require_open()
+        if self._any:
+            sized = self._last = self._sized = self._any.at(self._form.sides(dtype.name, shape))
+            sized.form.check_rows(dtype, shape)
+        return sized
+
+    def _checked_item(self, x: Any) -> Any:
+        """An item of a stream, as the kernels read it; an array on the GPU as it is, for who runs it to check."""
+        images = self._form.checked_or_foreign(x)
+        if self._any and isinstance(images, np.ndarray):
+            self._any.check(self._form.sides(images.dtype.name, images.shape))
+        return images
 
     def _stream(self, source: Source, size: int) -> Iterator[Outputs | DeviceOutputs]:
-        for element_type, items in itertools.groupby(source, key=lambda item: item.element_type):
-            if element_type is None:
+        for form, items in itertools.groupby(source, key=lambda item: item.form):
+            if form is None:
                 yield from map(self._run_foreign, items)
                 continue
-            pipeline = self._idle_pipeline(element_type, size)
+            element_type, sample = form
+            with self._lock:
+                sized = self._at(np.dtype(element_type), (size, *sample))
+                pipeline = sized.pipeline(element_type, size)
+            send, receive = partial(self._send, sized, pipeline), partial(self._receive, sized, pipeline)
             try:
-                for item in flow(cut(items, size), partial(self._send, pipeline), partial(self._receive, pipeline)):
-                    yield self._joined(item.results, f"{item_name(item.number)}: ")
+                for item in flow(cut(items, size), send, receive):
+                    yield self._joined(sized, item.results, f"{item_name(item.number)}: ")
             finally:
-                self._pipelines.setdefault((element_type, size), []).append(pipeline)
+                sized.give_back(pipeline, element_type, size)
         if source.failure:
             raise source.failure
 
@@ -340,42 +379,22 @@ class Engine(Closing):
         except InputError as error:
             raise InputError(f"{item_name(item.number)}: {error}") from error
 
-    def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
-        with self._lock:
-            executor = self._require_open()
-            if idle := self._pipelines.get((element_type, size)):
-                return idle.pop()
-            return executor.pipeline(element_type, size)
-
-    def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
-        batch = self._sizes[bisect_left(self._sizes, sum(map(len, rows)))]
+    def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
+        batch = sized.smallest(sum(map(len, rows)))
         with self._lock:
             self._require_open()
+            self._last = self._sized = sized
             self._last_batch = batch
             return pipeline.send(batch, rows)
 
-    def _receive(self, pipeline: Pipeline, sent: Sent) -> Results:
+    def _receive(self, sized: SizedPlan, pipeline: Pipeline, sent: Sent) -> Results:
         with self._lock:
-            executor = self._require_open()
+            self._require_open()
             images, results = pipeline.receive(sent)
-            return executor.finished(results, images.__getitem__)
+            return sized.executor.finished(results, images.__getitem__)
 
-    def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
+    def _joined(self, sized: SizedPlan, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
         check_flags(parts, self.allows_nonfinite, where)
-        if len(parts) == 1:
-            outputs = parts[0].outputs
-        else:
-            outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
-        if self._whole:
-            outputs = tuple(y.reshape(self._whole.get(i, y.shape)) for i, y in enumerate(outputs))
+        outputs = sized.joined(parts)
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def _batches(self, count: int) -> Iterator[tuple[int, int]]:
-        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
-        if count not in self._covers:
-            self._covers[count] = cover(count, self._costs)
-        first = 0
-        for batch in self._covers[count]:
-            yield first, batch
-            first += batch

@@ -39,7 +39,7 @@ def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | 
 
 
 def _check_size(graph: Graph, height: int, width: int) -> None:
-    rows, columns = graph.input.shape[2:]
+    rows, columns = open_shape(graph)[2:]
     if rows not in (None, height) or columns not in (None, width):
         raise ModelError(
             f"the model's image size is fixed to {rows or 'any'}x{columns or 'any'} (height x width), "
@@ -65,8 +65,32 @@ def _checked(graph: Graph, shape: Shape) -> Shape:
     except ModelError as error:
         fitting = next((other for other in _candidates(graph, shape[:2]) if fits(graph, other)), None)
         hint = f"; {fitting[2]}x{fitting[3]} would fit" if fitting else ""
+        hint += ", or give outputs=[...] that end before it"
         raise ModelError(f"image size {shape[2]}x{shape[3]} (height x width) does not fit: {error}{hint}") from error
     return shape
+
+
+def open_shape(graph: Graph) -> tuple[int | None, ...]:
+    """The shape that the input must have, None for what is open: that of the file, but for a size that is free."""
+    shape = graph.input.shape
+    return (*shape[:2], None, None) if graph.input.is_free else shape
+
+
+def fixed_size(graph: Graph) -> str:
+    """What fixes the image size of a graph, and what to do about it, as messages say it.
+
+    A Gemm behind it that takes so many numbers, as other sizes give other numbers; else only what the file declares.
+    """
+    _, _, height, width = _first_fit(graph, (1, graph.input.shape[1] or _channels(graph)))
+    gemm = next((op for op in graph.ops if isinstance(op, Gemm) and op.flattens), None)
+    if gemm is None:
+        return (
+            f"the file fixes {height}x{width} (height x width); give outputs=[...], or export it with sizes left open"
+        )
+    return (
+        f"Gemm '{gemm.y}' takes {gemm.weight.shape[1]} numbers, which {height}x{width} gives; "
+        f"give outputs=[...] that end before it, or {height}x{width} images"
+    )
 
 
 def _candidates(graph: Graph, head: Shape) -> Iterator[Shape]:
