@@ -25,7 +25,7 @@ def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | 
             f"the model's batch is fixed to {declared[0]}, {batch} is asked for; "
             f"use batch {declared[0]} or export the model with a dynamic batch"
         )
-    head = batch, declared[1] or _channels(graph)
+    head = batch, _known_channels(graph)
     if len(declared) == 2:
         if size is not None:
             raise ModelError(f"input '{graph.input.name}' is (N, F), it has no image size; leave size out")
@@ -76,12 +76,34 @@ def open_shape(graph: Graph) -> tuple[int | None, ...]:
     return (*shape[:2], None, None) if graph.input.is_free else shape
 
 
+def takes_any_size(graph: Graph) -> bool:
+    """Whether images of many sizes can be computed: the size is open, and much larger ones fit, too."""
+    if not graph.input.is_open_in_size:
+        return False
+    batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
+    rows, columns = open_shape(graph)[2:]
+    return fits(graph, (batch, channels, rows or 2 * height, columns or 2 * width))
+
+
+def size_note(graph: Graph) -> str:
+    """What sizes of images a graph takes, and why no others; "" for rows of numbers."""
+    if len(graph.input.shape) != 4:
+        return ""
+    if not takes_any_size(graph):
+        left_open = "left open in the file, but " if graph.input.is_open_in_size else ""
+        return f"{left_open}{fixed_size(graph)}"
+    rows, columns = open_shape(graph)[2:]
+    head = graph.input.shape[0] or 1, _known_channels(graph)
+    least = next(side for side in sorted(SEARCHED_SIZES) if fits(graph, (*head, rows or side, columns or side)))
+    return f"open: height {rows or f'from {least} on'}, width {columns or f'from {least} on'}"
+
+
 def fixed_size(graph: Graph) -> str:
     """What fixes the image size of a graph, and what to do about it, as messages say it.
 
     A Gemm behind it that takes so many numbers, as other sizes give other numbers; else only what the file declares.
     """
-    _, _, height, width = _first_fit(graph, (1, graph.input.shape[1] or _channels(graph)))
+    _, _, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
     gemm = next((op for op in graph.ops if isinstance(op, Gemm) and op.flattens), None)
     if gemm is None:
         return (
@@ -109,6 +131,10 @@ def fits(graph: Graph, shape: Shape) -> bool:
     except ModelError:
         return False
     return True
+
+
+def _known_channels(graph: Graph) -> int:
+    return graph.input.shape[1] or _channels(graph)
 
 
 def _channels(graph: Graph) -> int:

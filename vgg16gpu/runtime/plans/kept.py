@@ -86,19 +86,28 @@ class KeptPlans(Generic[Key, Kept]):
         what: what the plan is for, as the refusal says it. Raises DeviceError for a plan that does not fit by itself,
         and KernelError.
         """
+        lease = self._leased(plan, what)
         try:
-            executor = self._loaded(plan, what)
+            executor = self._loaded(plan, lease)
         except DeviceError:  # memory that others have taken since the device was opened
             if not self._drop_all():
                 raise
-            executor = self._loaded(plan, what)
+            executor = self._loaded(plan, self._leased(plan, what))
         self.made += 1
         return executor
 
-    def _loaded(self, plan: Plan, what: str) -> Executor:
+    def _leased(self, plan: Plan, what: str) -> Lease:
+        """The weights of a plan for which there is room."""
         lease = self._weights.lease(plan.weights)  # first, so that none of these goes with a plan that is dropped
         try:
             self._make_room(plan.activations_nbytes + lease.nbytes, lease, what)
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+    def _loaded(self, plan: Plan, lease: Lease) -> Executor:
+        try:
             return Executor.load(plan, self._device, lease)
         except BaseException:
             lease.release()
