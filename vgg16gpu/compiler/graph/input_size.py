@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -101,18 +102,18 @@ def size_note(graph: Graph) -> str:
 def fixed_size(graph: Graph) -> str:
     """What fixes the image size of a graph, and what to do about it, as messages say it.
 
-    A Gemm behind it that takes so many numbers, as other sizes give other numbers; else only what the file declares.
+    An op behind it that larger images do not fit: a Gemm takes so many numbers, say; else only what the file declares.
     """
-    _, _, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
-    gemm = next((op for op in graph.ops if isinstance(op, Gemm) and op.flattens), None)
-    if gemm is None:
-        return (
-            f"the file fixes {height}x{width} (height x width); give outputs=[...], or export it with sizes left open"
-        )
-    return (
-        f"Gemm '{gemm.y}' takes {gemm.weight.shape[1]} numbers, which {height}x{width} gives; "
-        f"give outputs=[...] that end before it, or {height}x{width} images"
-    )
+    batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
+    larger = batch, channels, 2 * height + 1, 3 * width + 2
+    for count, op in enumerate(graph.ops, start=1):
+        if not fits(replace(graph, ops=graph.ops[:count], outputs=(op.y,)), larger):
+            takes = f"takes {op.weight.shape[1]} numbers, which" if isinstance(op, Gemm) else "takes what"
+            return (
+                f"{type(op).__name__} '{op.y}' {takes} {height}x{width} gives; give outputs=[...] that end before it, "
+                f"or {height}x{width} images"
+            )
+    return f"the file fixes {height}x{width} (height x width); give outputs=[...], or export it with sizes left open"
 
 
 def _candidates(graph: Graph, head: Shape) -> Iterator[Shape]:
