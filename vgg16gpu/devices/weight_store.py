@@ -8,9 +8,9 @@ and the plan's launches get the addresses of all. A block is given back with the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +43,33 @@ class _Stored:
     arrays: tuple[npt.NDArray[np.generic], ...]
 
 
+class _Given(NamedTuple):
+    """A piece that is uploaded: all that decides what lies there."""
+
+    form: Hashable
+    arrays: tuple[npt.NDArray[np.generic], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class _Computed:
     """The pieces that a build computed, by offset, and all that decides what they are."""
 
     finish: tuple[Step, ...]
-    given: Mapping[int, int]  # addresses of the other pieces, by offset
+    given: Mapping[int, _Given]  # the other pieces, by offset
     scales: bytes
     pieces: Mapping[int, _Stored]
+
+    def is_same(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> bool:
+        """Whether the same steps computed them of the same weights and scales."""
+        return (
+            (self.scales, self.finish, self.given.keys()) == (scales, finish, given.keys())
+            and all(form == given[offset].form for offset, (form, _) in self.given.items())
+            and all(map(_are_equal, self._arrays(self.given), self._arrays(given)))
+        )
+
+    @staticmethod
+    def _arrays(given: Mapping[int, _Given]) -> Iterator[npt.NDArray[np.generic]]:
+        return (array for offset in sorted(given) for array in given[offset].arrays)
 
 
 class WeightStore:
@@ -77,16 +96,13 @@ class WeightStore:
     def find(self, form: Hashable, arrays: Sequence[npt.NDArray[np.generic]]) -> _Stored | None:
         """A piece of this form that is made of the same numbers."""
         for stored in self._forms.get(form, ()):
-            if all(map(_are_same, arrays, stored.arrays)):
+            if all(map(_are_equal, arrays, stored.arrays)):
                 return stored
         return None
 
-    def find_computed(self, finish: tuple[Step, ...], given: Mapping[int, int], scales: bytes) -> _Computed | None:
+    def find_computed(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> _Computed | None:
         """Pieces that the same steps computed of the same weights and scales."""
-        for computed in self._computed:
-            if (computed.scales, computed.given, computed.finish) == (scales, given, finish):
-                return computed
-        return None
+        return next((computed for computed in self._computed if computed.is_same(finish, given, scales)), None)
 
     def add(self, form: Hashable, stored: _Stored) -> None:
         """Let others find a piece."""
@@ -220,7 +236,9 @@ class Lease:
 
     def _settle_computed(self, scaling: PairScaling) -> None:
         mine = {item.offset: self._pieces[item.offset] for item in self._items if item.is_computed}
-        given = {offset: piece.address for offset, piece in self._pieces.items() if offset not in mine}
+        given = {
+            item.offset: _Given(self._form(item), self._arrays(item)) for item in self._items if not item.is_computed
+        }
         scales = self._scales(scaling)
         found = None if self._is_whole else self.store.find_computed(scaling.finish, given, scales)
         if found is None:
@@ -306,7 +324,7 @@ def _moved(step: Step, by: int) -> Step:
     )
 
 
-def _are_same(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> bool:
+def _are_equal(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> bool:
     """Whether arrays of one shape and type are the same memory, or equal bit by bit."""
     if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
         return True

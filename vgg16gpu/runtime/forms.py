@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,19 +27,19 @@ class InputForm:
     """The one input of an engine: how a caller gives it.
 
     accepted: the shape of one sample, by element type; None for a side that may be any. whole: by its name, the shape
-    of the first output that has no row for each image, if there is one. fixed: what fixes the size, if something does.
+    of the first output that has no row for each image, if there is one. why_fixed: says what fixes the size.
     """
 
     given: GraphInput
     accepted: Mapping[np.dtype[Any], OpenShape]
     whole: tuple[str, Shape] | None
-    fixed: str = ""
+    why_fixed: Callable[[], str] | None = None
 
     @classmethod
-    def of(cls, given: GraphInput, program: Program, fixed: str = "") -> InputForm:
+    def of(cls, given: GraphInput, program: Program, why_fixed: Callable[[], str] | None = None) -> InputForm:
         """That of a program and of its input as the file has it."""
         whole = next(((y.name, y.shape) for y in program.outputs if program.is_whole(y)), None)
-        return cls(given, _accepted(given, program, program.input.shape), whole, fixed)
+        return cls(given, _accepted(given, program, program.input.shape), whole, why_fixed)
 
     @classmethod
     def of_any_size(cls, given: GraphInput, program: Program, shape: OpenShape) -> InputForm:
@@ -77,8 +77,8 @@ class InputForm:
         if expected is None or not _fits(shape[1:], expected):
             accepted = " or ".join(f"{name} (N, {_listed(dims)})" for name, dims in self.accepted.items())
             remedy = f"; convert it with {conversion}" if expected is None else ""
-            if expected is not None and self.fixed and self._has_channels(dtype, shape[1:], expected):
-                remedy = f"; {self.fixed}"
+            if expected is not None and self.why_fixed and self._has_channels(dtype, shape[1:], expected):
+                remedy = f"; {self.why_fixed()}"
             raise InputError(f"input '{self.given.name}' is {dtype} {shape}; this model takes {accepted}{remedy}")
         self.check_rows(dtype, shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from vgg16gpu.compiler.compile import SizePlanner
@@ -64,4 +65,5 @@ def form_of(graph: Graph, program: Program, *, is_any: bool) -> InputForm:
     if len(shape) != 4:
         return InputForm.of(graph.input, program)
     built = f"the engine is built for {shape[2]}x{shape[3]}; without size it takes any that the model fits"
-    return InputForm.of(graph.input, program, built if graph.input.is_open_in_size else fixed_size(graph))
+    why_fixed = (lambda: built) if graph.input.is_open_in_size else partial(fixed_size, graph)
+    return InputForm.of(graph.input, program, why_fixed)
