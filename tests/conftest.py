@@ -142,9 +142,9 @@ def _ceilings(device: Device) -> Any:
 @pytest.fixture
 def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of engines hold every image to be out of range, and the program of batch 1 to be exact."""
-    from vgg16gpu.runtime import engine
+    from vgg16gpu.compiler.compile import SizePlanner
 
-    make = engine.compile_model
+    make = SizePlanner.plan
 
     def made(*arguments: Any) -> Plan:
         plan = make(*arguments)
@@ -152,4 +152,4 @@ def second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         strict = [replace(program, control=control) for program, control in zip(plan.programs, controls, strict=True)]
         return replace(plan, programs=tuple(strict), second_pass=plan.programs[0])
 
-    monkeypatch.setattr(engine, "compile_model", made)
+    monkeypatch.setattr(SizePlanner, "plan", made)

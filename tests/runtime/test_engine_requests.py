@@ -55,7 +55,7 @@ def engine(models: dict[str, Path]) -> Iterator[Engine]:
         yield opened
 
 
-ACCEPTED = r"this model takes float32 \(N, 3, 48, 48\) or uint8 \(N, 48, 48, 3\), N >= 1"
+ACCEPTED = r"this model takes float32 \(N, 3, 48, 48\) or uint8 \(N, 48, 48, 3\)"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,6 @@ ACCEPTED = r"this model takes float32 \(N, 3, 48, 48\) or uint8 \(N, 48, 48, 3\)
         (np.zeros((1, 48, 48, 3), np.float32), ACCEPTED),
         (np.zeros((1, 3, 48, 48), np.uint8), ACCEPTED),
         (np.zeros((1, 3, 48, 48)), rf"is float64 .*; {ACCEPTED}"),
-        (np.zeros((0, 3, 48, 48), np.float32), ACCEPTED),
         (np.float32(1), ACCEPTED),
         ({"data": np.zeros((1, 3, 48, 48), np.float32)}, r"inputs \['data'\]: this model has one input, 'input'"),
         ({}, r"inputs \[\]: this model has one input, 'input'"),

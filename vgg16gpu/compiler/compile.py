@@ -6,7 +6,7 @@ import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -56,26 +56,52 @@ class EngineOptions:
 
 def compile_model(model: Model, options: EngineOptions, facts: DeviceFacts) -> Plan:
     """The plan of a model on a device with these facts: everything is decided. Raises ModelError and InputError."""
-    graph = options.graph(model)
-    batches = _whole_numbers(options.batch)
-    if not batches or not all(1 <= batch <= MAX_BATCH for batch in batches):
-        raise InputError(f"batch {shown(options.batch)}: give one size, or several, each between 1 and {MAX_BATCH}")
-    size = None if options.size is None else _whole_numbers(options.size)
-    if size is not None and len(size) not in (1, 2):
-        raise InputError(f"size {shown(options.size)}: give one number of pixels, or height and width")
-    sides = None if size is None else (size[0], size[-1])
-    shapes = [resolve_input_shape(graph, batch, sides) for batch in sorted(set(batches))]
-    _check_rows(graph, shapes[-1])
-    normalisation = _normalisation(model, options, graph, shapes[0])
-    chosen = PlanOptions(
-        options.precision,
-        options.kernels,
-        normalisation,
-        options.keep_values,
-        partial(_samples, shapes[0][1:], normalisation),
-        _integers(model, options, graph) if options.precision == "int8" else None,
-    )
-    return make_plan(graph, facts, shapes, chosen)
+    return SizePlanner(model, options, facts).plan(options.size)
+
+
+class SizePlanner:
+    """Plans of one model on one device, for a size of images at a time; integers for int8 are made once.
+
+    Raises ModelError and InputError.
+    """
+
+    def __init__(self, model: Model, options: EngineOptions, facts: DeviceFacts) -> None:
+        self.graph = options.graph(model)
+        self.precision = options.precision
+        self._model, self._options, self._facts = model, options, facts
+        self._batches = sorted(set(_whole_numbers(options.batch)))
+        if not self._batches or not all(1 <= batch <= MAX_BATCH for batch in self._batches):
+            raise InputError(f"batch {shown(options.batch)}: give one size, or several, each between 1 and {MAX_BATCH}")
+
+    def shapes(self, size: int | tuple[int, int] | None) -> list[Shape]:
+        """The input's shape for each batch size. Raises ModelError for images that the model does not fit."""
+        given = None if size is None else _whole_numbers(size)
+        if given is not None and len(given) not in (1, 2):
+            raise InputError(f"size {shown(size)}: give one number of pixels, or height and width")
+        sides = None if given is None else (given[0], given[-1])
+        return [resolve_input_shape(self.graph, batch, sides) for batch in self._batches]
+
+    def plan(self, size: int | tuple[int, int] | None) -> Plan:
+        """The plan for images of a size (one side, or height and width); None: the model's own, or the usual one.
+
+        Raises ModelError and InputError.
+        """
+        graph, options, shapes = self.graph, self._options, self.shapes(size)
+        _check_rows(graph, shapes[-1])
+        normalisation = _normalisation(self._model, options, graph, shapes[0])
+        chosen = PlanOptions(
+            options.precision,
+            options.kernels,
+            normalisation,
+            options.keep_values,
+            partial(_samples, shapes[0][1:], normalisation),
+            self._integers if options.precision == "int8" else None,
+        )
+        return make_plan(graph, self._facts, shapes, chosen)
+
+    @cached_property
+    def _integers(self) -> Mapping[str, QuantisedOp]:
+        return _integers(self._model, self._options, self.graph)
 
 
 def _integers(model: Model, options: EngineOptions, graph: Graph) -> Mapping[str, QuantisedOp]:

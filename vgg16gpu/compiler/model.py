@@ -13,6 +13,7 @@ from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
+from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
 from vgg16gpu.compiler.quantization.qdq import dequantised, lifted
@@ -40,7 +41,8 @@ class Model:
     def __init__(self, source: str | Path | bytes | onnx.ModelProto) -> None:
         self.file: OnnxFile = _opened(source)
         self._loaded: dict[tuple[str, ...] | None, Graph] = {}  # by the names that were asked for
-        self._graphs: dict[tuple[tuple[str, ...], bool], Graph] = {}  # simplified, by outputs, for int8 or not
+        # Simplified, by outputs, for int8 or not, and whether nobody asked for these outputs.
+        self._graphs: dict[tuple[tuple[str, ...], bool, bool], Graph] = {}
 
     def __repr__(self) -> str:
         return f"Model({self.name})"
@@ -95,13 +97,18 @@ class Model:
             raise ModelError(f"precision {shown(precision)} is not supported; accepted: {', '.join(PRECISIONS)}")
         loaded = self.loaded(outputs)
         is_int8 = precision == "int8"
-        key = loaded.outputs, is_int8
+        key = loaded.outputs, is_int8, outputs is None
         if key not in self._graphs:
             _check_input(self.name, loaded)
             prepared = lifted(loaded) if is_int8 else dequantised(loaded)
-            shared = self._graphs.get((loaded.outputs, not is_int8)) if prepared is loaded else None  # rounds nothing
-            self._graphs[key] = shared or simplify(prepared, passes=IMAGE_PASSES)
+            rounds_nothing = prepared is loaded
+            shared = self._graphs.get((loaded.outputs, not is_int8, outputs is None)) if rounds_nothing else None
+            self._graphs[key] = shared or self._with_size(simplify(prepared, passes=IMAGE_PASSES), loaded, outputs)
         return self._graphs[key]
+
+    def _with_size(self, graph: Graph, loaded: Graph, outputs: Sequence[str] | None) -> Graph:
+        """The graph of the whole file keeps the size that stands there; one that ends early may be free of it."""
+        return graph if outputs is None else with_free_size(graph, self.file, loaded)
 
     def labels(self, classes: int) -> tuple[str, ...]:
         """A name for each of `classes` classes: the file's own, ImageNet's for 1000, else "class 0", "class 1", ...

@@ -21,13 +21,26 @@ class Upload:
     pack: Step | None = None
 
 
+@dataclass(frozen=True)
+class WeightItem:
+    """A piece of the weight arena that kernels know by its own address: one packed form of one parameter, say.
+
+    `is_computed`: steps of the build write it, from what the calibration found.
+    """
+
+    offset: int
+    nbytes: int
+    is_computed: bool
+
+
 @dataclass(frozen=True, eq=False)
 class WeightPlan:
-    """How the weights come onto the device, and how much room they take there."""
+    """How the weights come onto the device, and how much room they take there. `items`: the pieces, by their places."""
 
     uploads: tuple[Upload, ...]
     weights_nbytes: int
     staging_nbytes: int
+    items: tuple[WeightItem, ...]
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,16 @@ class Program:
         """Where the block begins that the host copies in."""
         places = [entry.pointer for entry in self.input.entries.values()] + [value.pointer for value in self.others]
         return min(places, key=lambda place: place.offset)
+
+    @property
+    def sent_nbytes(self) -> int:
+        """Bytes of the block that the host copies in, whichever input it is."""
+        return self.control.end - self.block.offset
+
+    @property
+    def returned_nbytes(self) -> int:
+        """Bytes of the block that the host copies back."""
+        return self.output_end - self.control.error.offset
 
     @property
     def flop(self) -> int:

@@ -26,9 +26,9 @@ class Item:
     results: list[Results] = field(default_factory=list)
 
     @property
-    def element_type(self) -> str | None:
-        """Of rows on the host; None of an array on the GPU."""
-        return self.images.dtype.name if isinstance(self.images, np.ndarray) else None
+    def form(self) -> tuple[str, tuple[int, ...]] | None:
+        """Element type and shape of each row on the host, which rows of a batch share; None of an array on the GPU."""
+        return (self.images.dtype.name, self.images.shape[1:]) if isinstance(self.images, np.ndarray) else None
 
     @property
     def is_complete(self) -> bool:
@@ -88,6 +88,8 @@ def cut(items: Iterable[Item], size: int) -> Iterator[list[Share]]:
             if not room:
                 yield shares
                 shares, room = [], size
+        if not len(item.images):  # it comes back in its turn, too
+            shares.append(Share(item, item.images))
     if shares:
         yield shares
 

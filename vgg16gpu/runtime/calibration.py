@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vgg16gpu.compiler.model import ModelSource
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.compiler.quantization.histogram import Histogram
 from vgg16gpu.compiler.quantization.scheme import Scale, quantised_inputs
 from vgg16gpu.errors import InputError
@@ -47,9 +48,14 @@ class Calibration:
 def calibration_engine(model: ModelSource, **options: Any) -> Engine:
     """An engine for `calibrate`, with further options of `Engine`.
 
-    On FFMA kernels: others may read the input where the host left it, so that nobody stores it.
+    On FFMA kernels: others may read the input where the host left it, so that nobody stores it. Of one size: the
+    model's own, or the usual one, if none is asked for.
     """
-    return Engine(model, keep_values=True, kernels="ffma", **options)
+    opened = Model.of(model)
+    graph = opened.graph(options.get("precision", "fp32"), options.get("outputs"))
+    if options.get("size") is None and graph.input.is_open_in_size:
+        options["size"] = resolve_input_shape(graph, graph.input.shape[0] or 1)[2:]
+    return Engine(opened, keep_values=True, kernels="ffma", **options)
 
 
 def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:

@@ -65,7 +65,7 @@ class DeviceArray:
         """Allocate. Raises DeviceError when memory runs out."""
         self.shape = shape
         self.device = foreign.ordinal
-        self._memory = foreign.memory(self.nbytes)
+        self._memory = foreign.memory(max(self.nbytes, 1))  # of no rows, too
 
     @property
     def nbytes(self) -> int:

@@ -30,7 +30,7 @@ class Pipeline:
     """Room for `DEPTH` batches of one element type, of any size in `ports`.
 
     One thread at a time. A pipeline that was left with batches under way can be used on: a frame is waited for before
-    its buffer is filled again. Its memory goes with the device.
+    its buffer is filled again. Its memory is given back by `close`, or with the device.
     """
 
     def __init__(self, device: Device, stager: Stager, ports: Mapping[int, Port]) -> None:
@@ -38,10 +38,14 @@ class Pipeline:
         self._stager, self._ports = stager, ports
         self._frames = Frames(device, ports, DEPTH)
         nbytes = max(port.input.nbytes for port in ports.values())
+        self.nbytes = DEPTH * (nbytes + max(port.output.nbytes for port in ports.values()))  # on the device
+        self._device = device
+        self._sources: list[Bytes] = []
         try:
-            self._sources = [device.pinned(nbytes) for _ in range(DEPTH)]
+            for _ in range(DEPTH):
+                self._sources.append(device.pinned(nbytes))
         except BaseException:
-            self._frames.close()
+            self.close()
             raise
 
     def send(self, batch: int, parts: Sequence[Rows]) -> Sent:
@@ -59,3 +63,12 @@ class Pipeline:
         batch = sent.port.shape[0]
         results = self._frames.receive(sent.frame, batch, sent.count)
         return sent.port.images(sent.source)[: sent.count], results
+
+    def close(self) -> None:
+        """Give all memory back, once what is under way is done. Safe to call twice."""
+        try:
+            self._frames.drain()
+        finally:
+            self._frames.close()
+            while self._sources:
+                self._device.unpin(self._sources.pop())

@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
-import time
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 
-from vgg16gpu.compiler.compile import EngineOptions, compile_model
-from vgg16gpu.compiler.declared import Declared
 from vgg16gpu.compiler.graph.ops import Array
-from vgg16gpu.compiler.model import Model, ModelSource
-from vgg16gpu.compiler.quantization.scheme import Scales
-from vgg16gpu.devices import Opened, open_device
-from vgg16gpu.devices.base import Counters
-from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import InputError
-from vgg16gpu.program.plans import Program
 from vgg16gpu.program.values import Value
 from vgg16gpu.runtime import device_array
-from vgg16gpu.runtime.batch_sizes import costs, cover
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
-from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
-from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.forms import Images, Input, InputForm
-from vgg16gpu.runtime.gradients import Gradients
+from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import Results, check_flags
+from vgg16gpu.runtime.plans.built import BuiltEngine
+from vgg16gpu.runtime.plans.sized import SizedPlan
 
 _log = logging.getLogger(__name__)
 
@@ -43,16 +28,7 @@ DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_ar
 DeviceOutputs: TypeAlias = device_array.DeviceArray | tuple[device_array.DeviceArray, ...]
 
 
-@dataclass(frozen=True)
-class Timings:
-    """Seconds that building the engine took."""
-
-    load: float  # reading and simplifying the model, opening the device, planning
-    compile: float  # kernels: compiling, or loading from the cache
-    upload: float  # weights to the device
-
-
-class Engine(Closing):
+class Engine(BuiltEngine):
     """VGG-family inference from an ONNX file.
 
     Everything is decided, compiled and allocated here; `run` copies in, launches, copies out, and `stream` does all
@@ -66,7 +42,9 @@ class Engine(Closing):
     precision: "fp32" (errors no larger than those of plain float32 arithmetic), "fp16", "bf16", or "int8" with the
         scales that `vgg16gpu calibrate` wrote next to the model.
     batch: one size or several; a run of any number of images is made of those that should take the least time.
-    size: image size (side, or height and width) for a model that leaves it open.
+    size: image size (side, or height and width), or "any". Without it a model that leaves its size open takes any, too;
+        so does one whose file says 224, where `outputs` end before what needs that.
+    memory: bytes on the device for plans of any size and their weights; None: half of what is free. See below.
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
     mean, std: per channel, of bytes / 255, for uint8 inputs, whose channels are in the network's order. Without them
@@ -77,104 +55,16 @@ class Engine(Closing):
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
     gradient: also build what `vjp` needs; fp32 alone.
 
-    Attributes, beside those below: `model` (a Model), `graph` (simplified), `plan` (what is computed where), `device`
-    (open until `close`), `device_choice` (which device, and why), `precision`, `timings` (what building took),
-    `allows_nonfinite`.
+    Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
+    sizes and memory of its own; weights lie on the device once. What was used longest ago goes, where `memory` or the
+    device is full: see `sizes`. Bits are those of an engine for that size alone. Building plans 224 pixels, or what
+    fits.
+
+    Attributes, beside those below: `model` (a Model), `graph` (simplified), `device` (open until `close`),
+    `device_choice` (which device, and why), `precision`, `timings` (what building took), `allows_nonfinite`.
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
-
-    def __init__(
-        self,
-        model: ModelSource,
-        *,
-        device: str | Opened = "auto",
-        precision: str = "fp32",
-        batch: int | Sequence[int] = 1,
-        size: int | tuple[int, int] | None = None,
-        outputs: Sequence[str] | None = None,
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-        allow_nonfinite: bool = False,
-        keep_values: bool = False,
-        kernels: str = "auto",
-        scales: Scales | None = None,
-        gradient: bool = False,
-    ) -> None:
-        started = time.perf_counter()
-        options = EngineOptions(batch, size, outputs, precision, mean, std, keep_values, kernels, scales)
-        with stage("model"):
-            self.model = Model.of(model)
-            self.graph = options.graph(self.model)
-        self.precision = precision
-        self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
-        self._executor: Executor | None = None
-        self._gradients: Gradients | None = None
-        self._lock = threading.Lock()
-        self._pipelines: dict[tuple[str, int], list[Pipeline]] = {}  # idle ones, by element type and largest batch
-        self.allows_nonfinite = allow_nonfinite
-        self._keeps_values = keep_values
-        self._last_batch: int | None = None
-        try:
-            with stage("plan"):
-                self.plan = compile_model(self.model, options, self.device.facts)
-            self._sizes = tuple(program.batch for program in self.plan.programs)
-            self._costs = costs(self.plan, precision)
-            self._covers: dict[int, tuple[int, ...]] = {}  # by the number of images
-            # By the number of the output; only at batch 1, as larger batches of such a model are refused.
-            self._whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
-            self._form = InputForm.of(self.graph.input, self.program)
-            planned = time.perf_counter()
-            self._executor = Executor.load(self.plan, self.device)
-            if gradient:
-                self._gradients = Gradients.of(self.plan, self.graph, self.device, precision)
-        except BaseException:
-            self.close()
-            raise
-        self.timings = Timings(planned - started, self._executor.compile_seconds, self._executor.upload_seconds)
-        took = time.perf_counter() - started
-        asked = f"{self.model.name}: batch {', '.join(map(str, self._sizes))}, {precision}"
-        _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
-        self._at_build = Counters(**vars(self.device.counters))
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(map(str, self._sizes))
-        takes, gives = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
-        closed = "" if self._executor else ", closed"
-        what = f"{self.model.name} on {self.device.facts.name}, {self.precision}, batch {sizes}{closed}"
-        return f"Engine({what}; {takes} -> {gives})"
-
-    @property
-    def inputs(self) -> tuple[Declared, ...]:
-        """The input, as `run` takes it: float32 in the file's own shape, N images."""
-        value = self.program.input
-        return (Declared(value.name, np.dtype(np.float32), (None, *self._form.accepted[np.dtype(np.float32)])),)
-
-    @property
-    def outputs(self) -> tuple[Declared, ...]:
-        """The outputs, as `run` returns them: float32, a row for each image where the model has one."""
-        rows = ((self._whole.get(i), value) for i, value in enumerate(self.program.outputs))
-        return tuple(Declared(y.name, np.dtype(np.float32), whole or (None, *y.shape[1:])) for whole, y in rows)
-
-    @property
-    def program(self) -> Program:
-        """What a run of the largest batch size does; prints as a table."""
-        return self.plan.programs[-1]
-
-    @property
-    def counters(self) -> Counters:
-        """What runs have done on the device since the engine was built."""
-        return self.device.counters.since(self._at_build)
-
-    @property
-    def second_passes(self) -> int:
-        """How many images were computed again on exact kernels: values had left the range of pairs of float16."""
-        return self.executor.second_passes
-
-    @property
-    def executor(self) -> Executor:
-        """The plan on the device, for measurements. Raises InputError once the engine is closed."""
-        return self._require_open()
 
     @overload
     def run(self, x: DeviceInput, *, stream: device_array.Stream = None) -> DeviceOutputs: ...
@@ -185,9 +75,9 @@ class Engine(Closing):
     def run(self, x: Any, *, stream: device_array.Stream = None) -> Outputs | DeviceOutputs:
         """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
-        float16 on the host becomes float32. `x` may be a dict from the input's name. Returns one array, or a tuple for
-        several outputs, with N rows each; an output that does not have a row for each image comes whole, in the shape
-        that the file gives it, and then N must be 1.
+        float16 on the host becomes float32. `x` may be a dict from the input's name; N may be 0. Returns one array, or
+        a tuple for several outputs, with N rows each; an output that does not have a row for each image comes whole, in
+        the shape that the file gives it, and then N must be 1.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
         An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
@@ -195,7 +85,7 @@ class Engine(Closing):
         on `stream` now (a handle, or a stream of torch, CuPy or cuda.core) is waited for; without it, what the library
         of `x` is at: see `interop.view_of`.
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
-        whose values leave the range of float16 inside the network.
+        whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
         """
         if device_array.is_on_device(array := self._form.only(x)):
             return self._run_on_device(array, stream)
@@ -204,11 +94,11 @@ class Engine(Closing):
         images = self._form.checked(x)
         parts = []
         with self._lock:
-            executor = self._require_open()
-            for first, batch in self._batches(len(images)):
+            sized = self._at(images.dtype, images.shape)
+            for first, batch in sized.batches(len(images)):
                 self._last_batch = batch
-                parts.append(executor.run(batch, images[first : first + batch]))
-        return self._joined(parts)
+                parts.append(sized.executor.run(batch, images[first : first + batch]))
+        return self._joined(sized, parts)
 
     def __call__(self, x: Any, *, stream: device_array.Stream = None) -> Any:
         """The same as `run`."""
@@ -224,16 +114,15 @@ class Engine(Closing):
         """
         images = self._form.checked(x)
         with self._lock:
-            self._require_open()
+            sized = self._at(images.dtype, images.shape)
             if self._gradients is None:
                 raise InputError("the engine was built without gradients; build it with gradient=True")
-            found = self._gradients.vjp(images, cotangents, self._batches(len(images)))
-            return self.graph.input.to_file(found)
+            return self.graph.input.to_file(self._gradients.vjp(images, cotangents, sized.batches(len(images))))
 
     def _run_on_device(self, x: object, stream: device_array.Stream) -> DeviceOutputs:
         parts = []
         with self._lock:
-            executor = self._require_open()
+            self._require_open()
             foreign = self.device.foreign
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
@@ -244,13 +133,13 @@ class Engine(Closing):
                     f"input '{self.program.input.name}' has its channels last in the model's file, and the host turns "
                     "them: give the float32 array on the host, or uint8 pixels on the GPU"
                 )
-            count = view.shape[0]
-            shapes = [self._whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
-            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in shapes)
-            for first, batch in self._batches(count):
+            count, sized = view.shape[0], self._at(view.dtype, view.shape)
+            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in sized.output_shapes(count))
+            for first, batch in sized.batches(count):
                 self._last_batch = batch
                 targets = [output.row_address(first) for output in outputs]
-                parts.append(executor.run_on_device(batch, view.dtype.name, view.rows(first, first + batch), targets))
+                images = view.rows(first, first + batch)
+                parts.append(sized.executor.run_on_device(batch, view.dtype.name, images, targets))
         check_flags(parts, self.allows_nonfinite)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -261,8 +150,8 @@ class Engine(Closing):
 
         Items are what `run` takes, of any N each that it takes. The rows of those on the host are put together to
         batches of size `batch`, one of the engine's, the largest if not given. A batch that is not full runs when the
-        iterable ends or the element type changes, at the smallest size that holds it; two batches are read ahead. An
-        array on the GPU is run by itself in its turn, and gives arrays there.
+        iterable ends or element type or image size change, at the smallest size that holds it; two batches are read
+        ahead. An array on the GPU is run by itself in its turn, and gives arrays there.
         Bits are those of `run` at the same built batch size; on FFMA kernels, and with an engine of one size, that is
         always so. uint8 needs a quarter of the copying of float32. The first use allocates two buffers each way on the
         host, pinned, and on the device, as large as the inputs and outputs of a batch, which `vgg16gpu info` does not
@@ -272,7 +161,7 @@ class Engine(Closing):
         does, naming the item (counted from 0), for what cannot be iterated over, and for a batch size that is not the
         engine's.
         """
-        sizes = self._sizes
+        sizes = self._last.sizes
         if batch is not None and batch not in sizes:
             raise InputError(f"batch {batch}: the engine is built for {', '.join(map(str, sizes))}; give one of these")
         try:
@@ -282,7 +171,7 @@ class Engine(Closing):
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self._form.checked_or_foreign), batch or sizes[-1])
+        return self._stream(Source(items, self._checked_item), batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
         """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
@@ -292,10 +181,10 @@ class Engine(Closing):
         other thread runs the engine. Raises InputError for a type that the model does not take, and once closed.
         """
         with self._lock:
-            executor, accepted = self._require_open(), self.program.input.entries
+            sized, accepted = self._require_open(), self.program.input.entries
             if element_type not in accepted:
                 raise InputError(f"element type '{element_type}': this model takes {' or '.join(accepted)}")
-            images = executor.input(element_type)
+            images = sized.executor.input(element_type)
             return self.graph.input.to_file(images) if element_type == "float32" else images
 
     def read_values(self) -> Iterator[tuple[tuple[str, ...], Array]]:
@@ -320,41 +209,28 @@ class Engine(Closing):
         with self._lock:
             return self.executor.read(value)
 
-    def close(self) -> None:
-        """Free everything on the device. Safe to call twice."""
-        with self._lock:
-            executor, self._executor = self._executor, None
-            self._pipelines.clear()
-            try:
-                if self._gradients:
-                    self._gradients.close()
-                if executor:
-                    executor.close()
-            finally:
-                self.device.close()
-
-    @contextmanager
-    def turn(self) -> Iterator[Executor]:
-        """The executor, which no other thread has meanwhile. Raises InputError once the engine is closed."""
-        with self._lock:
-            yield self._require_open()
-
-    def _require_open(self) -> Executor:
-        if self._executor is None:
-            raise InputError("the engine is closed; build a new one")
-        return self._executor
+    def _checked_item(self, x: Any) -> Any:
+        """An item of a stream, as the kernels read it; an array on the GPU as it is, for who runs it to check."""
+        images = self._form.checked_or_foreign(x)
+        if self._any and isinstance(images, np.ndarray):
+            self._any.check(self._form.sides(images.dtype.name, images.shape))
+        return images
 
     def _stream(self, source: Source, size: int) -> Iterator[Outputs | DeviceOutputs]:
-        for element_type, items in itertools.groupby(source, key=lambda item: item.element_type):
-            if element_type is None:
+        for form, items in itertools.groupby(source, key=lambda item: item.form):
+            if form is None:
                 yield from map(self._run_foreign, items)
                 continue
-            pipeline = self._idle_pipeline(element_type, size)
+            element_type, sample = form
+            with self._lock:
+                sized = self._at(np.dtype(element_type), (size, *sample))
+                pipeline = sized.pipeline(element_type, size)
+            send, receive = partial(self._send, sized, pipeline), partial(self._receive, sized, pipeline)
             try:
-                for item in flow(cut(items, size), partial(self._send, pipeline), partial(self._receive, pipeline)):
-                    yield self._joined(item.results, f"{item_name(item.number)}: ")
+                for item in flow(cut(items, size), send, receive):
+                    yield self._joined(sized, item.results, f"{item_name(item.number)}: ")
             finally:
-                self._pipelines.setdefault((element_type, size), []).append(pipeline)
+                sized.give_back(pipeline, element_type, size)
         if source.failure:
             raise source.failure
 
@@ -364,42 +240,22 @@ class Engine(Closing):
         except InputError as error:
             raise InputError(f"{item_name(item.number)}: {error}") from error
 
-    def _idle_pipeline(self, element_type: str, size: int) -> Pipeline:
-        with self._lock:
-            executor = self._require_open()
-            if idle := self._pipelines.get((element_type, size)):
-                return idle.pop()
-            return executor.pipeline(element_type, size)
-
-    def _send(self, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
-        batch = self._sizes[bisect_left(self._sizes, sum(map(len, rows)))]
+    def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
+        batch = sized.smallest(sum(map(len, rows)))
         with self._lock:
             self._require_open()
+            self._last = self._sized = sized
             self._last_batch = batch
             return pipeline.send(batch, rows)
 
-    def _receive(self, pipeline: Pipeline, sent: Sent) -> Results:
+    def _receive(self, sized: SizedPlan, pipeline: Pipeline, sent: Sent) -> Results:
         with self._lock:
-            executor = self._require_open()
+            self._require_open()
             images, results = pipeline.receive(sent)
-            return executor.finished(results, images.__getitem__)
+            return sized.executor.finished(results, images.__getitem__)
 
-    def _joined(self, parts: Sequence[Results], where: str = "") -> Outputs:
+    def _joined(self, sized: SizedPlan, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""
         check_flags(parts, self.allows_nonfinite, where)
-        if len(parts) == 1:
-            outputs = parts[0].outputs
-        else:
-            outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
-        if self._whole:
-            outputs = tuple(y.reshape(self._whole.get(i, y.shape)) for i, y in enumerate(outputs))
+        outputs = sized.joined(parts)
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def _batches(self, count: int) -> Iterator[tuple[int, int]]:
-        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
-        if count not in self._covers:
-            self._covers[count] = cover(count, self._costs)
-        first = 0
-        for batch in self._covers[count]:
-            yield first, batch
-            first += batch

@@ -18,6 +18,7 @@ from vgg16gpu.devices.base import Bytes, Device, Transfer
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Rows, Stager
+from vgg16gpu.devices.weight_store import Lease, WeightStore
 from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import PairScaling, Plan, Program
@@ -63,22 +64,30 @@ class _Single:
 
 
 class Executor:
-    """A plan on a device: owns the device memory of it, and runs it."""
+    """A plan on a device: owns the device memory of it, and runs it.
+
+    Its weights are a lease of a store that several plans share, which goes with it; without one they are its own.
+    """
 
     @classmethod
-    def load(cls, plan: Plan, device: Device) -> Self:
-        """Compile the kernels and bring everything to the device. Raises DeviceError and KernelError."""
-        check_memory(plan, device)
+    def load(cls, plan: Plan, device: Device, weights: Lease | None = None) -> Self:
+        """Compile the kernels and bring everything to the device. Raises DeviceError and KernelError.
+
+        Whoever gives a lease has seen to it that there is enough memory.
+        """
+        if weights is None:
+            check_memory(plan, device)
         started = time.perf_counter()
         with stage("kernels"):
             device.build(plan.kernels)
         compiled = time.perf_counter()
-        loaded = cls(plan, device)
+        loaded = cls(plan, device, weights)
         loaded.compile_seconds, loaded.upload_seconds = compiled - started, time.perf_counter() - compiled
         return loaded
 
-    def __init__(self, plan: Plan, device: Device) -> None:
+    def __init__(self, plan: Plan, device: Device, weights: Lease | None = None) -> None:
         """Allocate, upload, calibrate, bind; kernels must have been built. Raises DeviceError when memory runs out."""
+        self._weights, self._shares = weights or WeightStore(device).lease(plan.weights), weights is not None
         self.compile_seconds = self.upload_seconds = 0.0  # of `load`
         self.plan = plan
         self.device = device
@@ -91,8 +100,8 @@ class Executor:
         self._direct: dict[tuple[bool, int, str], _Direct] = {}  # of the second pass or not, by batch and element type
         try:
             with stage("memory"):
-                self._pinned_in = self._pin(max(_block_nbytes(program) for program in plan.all_programs))
-                self._pinned_out = self._pin(max(_returned_nbytes(program) for program in plan.all_programs))
+                self._pinned_in = self._pin(max(program.sent_nbytes for program in plan.all_programs))
+                self._pinned_out = self._pin(max(program.returned_nbytes for program in plan.all_programs))
                 self._allocate()
             with stage("weights"):
                 self._upload()
@@ -164,7 +173,7 @@ class Executor:
         words = self._pinned_out[: program.control.end - start]
         report = transfer_step(Pointer(Arena.STAGING, 0), Pointer(error.arena, start), words.nbytes, BUS_GROUPS)
         self.device.build((report.kernel,))
-        bases = {**self._bases, Arena.STAGING: words.ctypes.data}  # pinned memory has its address on the device too
+        launch = self.bind((*program.all_steps(element_type), report), words.ctypes.data)  # pinned: known there, too
         return _Direct(
             input=self._input_span(program, element_type),
             image_nbytes=program.input.entries[element_type].nbytes // program.input.shape[0],
@@ -172,7 +181,7 @@ class Executor:
                 Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // program.batch)
                 for y in program.outputs
             ),
-            launch=self._kept(self.device.bind((*program.all_steps(element_type), report), bases)),
+            launch=launch,
             block=ResultBlock(replace(program, outputs=()), words[error.offset - start :]),
         )
 
@@ -193,7 +202,7 @@ class Executor:
     def _bind_single(self, program: Program) -> _Single:
         start = program.block.offset
         nbytes = program.control.end - start
-        source, target = self._pinned_in[:nbytes], self._pinned_out[: _returned_nbytes(program)]
+        source, target = self._pinned_in[:nbytes], self._pinned_out[: program.returned_nbytes]
 
         def place(shape: Shape, offset: int) -> Array:
             return source[offset - start :][: 4 * math.prod(shape)].view(np.float32).reshape(shape)
@@ -265,8 +274,10 @@ class Executor:
 
         beside: address of further memory, which the steps know as the arena STAGING.
         """
-        bases = self._bases if beside is None else {**self._bases, Arena.STAGING: beside}
-        return self._kept(self.device.bind(steps, bases))
+        bases = {**self._bases, Arena.WEIGHTS: self._weights.base}
+        if beside is not None:
+            bases[Arena.STAGING] = beside
+        return self._kept(self.device.bind(self._weights.located(steps), bases))
 
     def read(self, value: Value) -> Array:
         """A value in its ONNX shape and layout, as float32, as it lies on the device now."""
@@ -291,7 +302,7 @@ class Executor:
         failure: Error | None = None
         self._stager.close()
         steps: list[Callable[[], None]] = [partial(self.device.free, address) for address in self._bases.values()]
-        steps += [partial(self.device.unpin, buffer) for buffer in self._pinned]
+        steps += [self._weights.release, *(partial(self.device.unpin, buffer) for buffer in self._pinned)]
         steps += [partial(self.device.unbind, launch) for launch in self._launches]  # done, once memory is free
         self._bases.clear()
         self._pinned.clear()
@@ -313,22 +324,18 @@ class Executor:
         return self._pinned[-1]
 
     def _address(self, arena: Arena, offset: int) -> int:
-        return self._bases[arena] + offset
+        return self._weights.address(offset) if arena is Arena.WEIGHTS else self._bases[arena] + offset
 
     def _allocate(self) -> None:
-        weights = self.plan.weights
-        sizes = {
-            Arena.WEIGHTS: weights.weights_nbytes,
-            Arena.ACTIVATIONS: self.plan.activations_nbytes,
-            Arena.STAGING: weights.staging_nbytes,
-        }
+        self._weights.allocate()
+        sizes = {Arena.ACTIVATIONS: self.plan.activations_nbytes, Arena.STAGING: self._weights.staging_nbytes}
         for arena, nbytes in sizes.items():
             self._bases[arena] = self.device.allocate(max(nbytes, 1))
 
     def _upload(self) -> None:
-        """Bring the weights there, packed, and the scales that typical inputs give."""
-        weights, device = self.plan.weights, self.device
-        for upload in weights.uploads:
+        """Bring the weights there that are not there yet, packed, and the scales that typical inputs give."""
+        device = self.device
+        for upload in self._weights.uploads:
             device.copy_in(self._address(upload.target.arena, upload.target.offset), np.ascontiguousarray(upload.array))
             if upload.pack:
                 self.bind((upload.pack,))()
@@ -338,6 +345,8 @@ class Executor:
         while self._launches:  # they were for this once
             device.unbind(self._launches.pop())
         device.free(self._bases.pop(Arena.STAGING))
+        if self._shares:
+            self._weights.settle(self.plan.calibration)
 
     def _fix_pair_scales(self, scaling: PairScaling) -> None:
         bound = self._bind(scaling.program)[scaling.samples.dtype]
@@ -361,7 +370,7 @@ class Executor:
             shape=image_shape(program.input.shape, element_type),
             element_type=element_type,
             input=self._input_span(program, element_type),
-            output=Span(self._address(error.arena, error.offset), _returned_nbytes(program)),
+            output=Span(self._address(error.arena, error.offset), program.returned_nbytes),
             launch=self.bind(program.all_steps(element_type)),
             results=partial(read_results, program),
         )
@@ -369,14 +378,6 @@ class Executor:
     def _input_span(self, program: Program, element_type: str) -> Span:
         first = program.input.entries[element_type].pointer
         return Span(self._address(first.arena, first.offset), program.control.end - first.offset)
-
-
-def _block_nbytes(program: Program) -> int:
-    return program.control.end - program.block.offset
-
-
-def _returned_nbytes(program: Program) -> int:
-    return program.output_end - program.control.error.offset
 
 
 def check_memory(plan: Plan, device: Device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,26 +19,36 @@ from vgg16gpu.runtime.stored import image_shape
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Input: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+OpenShape: TypeAlias = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
 class InputForm:
     """The one input of an engine: how a caller gives it.
 
-    accepted: the shape of one sample, by element type. whole: by its name, the shape of the first output that has no
-    row for each image, if there is one.
+    accepted: the shape of one sample, by element type; None for a side that may be any. whole: by its name, the shape
+    of the first output that has no row for each image, if there is one. why_fixed: says what fixes the size.
     """
 
     given: GraphInput
-    accepted: Mapping[np.dtype[Any], Shape]
+    accepted: Mapping[np.dtype[Any], OpenShape]
     whole: tuple[str, Shape] | None
+    why_fixed: Callable[[], str] | None = None
 
     @classmethod
-    def of(cls, given: GraphInput, program: Program) -> InputForm:
+    def of(cls, given: GraphInput, program: Program, why_fixed: Callable[[], str] | None = None) -> InputForm:
         """That of a program and of its input as the file has it."""
-        shapes = {name: _as_given(name, given, program.input.shape) for name in program.input.entries}
         whole = next(((y.name, y.shape) for y in program.outputs if program.is_whole(y)), None)
-        return cls(given, {np.dtype(name): shape[1:] for name, shape in shapes.items()}, whole)
+        return cls(given, _accepted(given, program, program.input.shape), whole, why_fixed)
+
+    @classmethod
+    def of_any_size(cls, given: GraphInput, program: Program, shape: OpenShape) -> InputForm:
+        """That of programs for any size; `shape` of a batch says what is open. It knows no outputs."""
+        return cls(given, _accepted(given, program, shape), None)
+
+    def sides(self, element_type: str, shape: Shape) -> tuple[int, int]:
+        """Height and width of a batch of images in the order that the kernels read."""
+        return (shape[1], shape[2]) if element_type == "uint8" else (shape[2], shape[3])
 
     def only(self, x: Any) -> Any:
         """The array itself, which may come in a dict from the input's name."""
@@ -63,13 +73,22 @@ class InputForm:
 
     def check(self, dtype: np.dtype[Any], shape: Shape, conversion: str) -> None:
         """Raise InputError for an element type or shape that is not taken; `conversion`: how to mend the type."""
-        expected = self.accepted
-        if shape[1:] != expected.get(dtype) or not shape or shape[0] == 0:
-            accepted = " or ".join(f"{name} (N, {', '.join(map(str, dims))})" for name, dims in expected.items())
-            remedy = "" if dtype in expected else f"; convert it with {conversion}"
-            raise InputError(
-                f"input '{self.given.name}' is {dtype} {shape}; this model takes {accepted}, N >= 1{remedy}"
-            )
+        expected = self.accepted.get(dtype)
+        if expected is None or not _fits(shape[1:], expected):
+            accepted = " or ".join(f"{name} (N, {_listed(dims)})" for name, dims in self.accepted.items())
+            remedy = f"; convert it with {conversion}" if expected is None else ""
+            if expected is not None and self.why_fixed and self._has_channels(dtype, shape[1:], expected):
+                remedy = f"; {self.why_fixed()}"
+            raise InputError(f"input '{self.given.name}' is {dtype} {shape}; this model takes {accepted}{remedy}")
+        self.check_rows(dtype, shape)
+
+    def _has_channels(self, dtype: np.dtype[Any], sample: Shape, expected: OpenShape) -> bool:
+        """Whether a sample is an image of so many channels, so that only its size is wrong."""
+        axis = -1 if dtype == np.uint8 or self.given.channels_last else 0
+        return len(sample) == len(expected) and sample[axis] == expected[axis]
+
+    def check_rows(self, dtype: np.dtype[Any], shape: Shape) -> None:
+        """Raise InputError for more or less than one image where an output has no row for each."""
         if self.whole and shape[0] != 1:
             name, whole = self.whole
             raise InputError(
@@ -78,9 +97,24 @@ class InputForm:
             )
 
 
-def _as_given(element_type: str, given: GraphInput, shape: Shape) -> Shape:
-    """The shape of a batch as a user gives it."""
-    return given.in_file(shape) if element_type == "float32" else image_shape(shape, element_type)
+def _accepted(given: GraphInput, program: Program, shape: OpenShape) -> dict[np.dtype[Any], OpenShape]:
+    """The shape of a sample as a user gives it, by element type. shape: of a batch."""
+    return {
+        np.dtype(name): (given.in_file(shape) if name == "float32" else image_shape(shape, name))[1:]
+        for name in program.input.entries
+    }
+
+
+def _fits(sample: Shape, expected: OpenShape) -> bool:
+    """Whether a sample has this shape; a side that may be any has a pixel at least."""
+    return len(sample) == len(expected) and all(
+        dim == want or (want is None and dim > 0) for dim, want in zip(sample, expected, strict=True)
+    )
+
+
+def _listed(dims: OpenShape) -> str:
+    """A shape for a message."""
+    return ", ".join("any" if dim is None else str(dim) for dim in dims)
 
 
 def _as_array(x: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -134,6 +134,11 @@ class Frames:
         self._device.synchronize()
         return rows.view(port.element_type).reshape(-1, *port.shape[1:])
 
+    def drain(self) -> None:
+        """Wait for all that is under way."""
+        for _ in range(len(self._frames)):
+            self.take()
+
     def close(self) -> None:
         """Give all memory back; nothing may be under way. Safe to call twice."""
         self._undo.close()

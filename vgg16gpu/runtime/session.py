@@ -7,7 +7,6 @@ inputs, weights among them, of any rank, and whole numbers that say what shapes 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -32,6 +31,7 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import printable
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.plans.kept import KeptPlans
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 
@@ -51,6 +51,12 @@ class _Prepared:
     computed: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     executor: Executor | None = None
+    is_busy: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device that nobody else uses."""
+        return self.executor.plan.activations_nbytes if self.executor else 0
 
     def run(self, floats: Mapping[str, Array]) -> dict[str, AnyArray]:
         """Every output by name."""
@@ -81,9 +87,9 @@ class Session(Closing):
         # Numbers that launches take by value: like whole numbers, they are known when a plan is made.
         self._fixed = {node.input[2] for node in self._file.model.graph.node if _has_pad_value(node)}
         self._lock = threading.Lock()
-        self._prepared: OrderedDict[object, _Prepared] = OrderedDict()  # the one used last comes last
         self._owns_device = isinstance(device, str)
         self.device = open_device(device)[0] if isinstance(device, str) else device
+        self._prepared: KeptPlans[object, _Prepared] = KeptPlans(self.device, plans=CAPACITY)
         self._closed = False
 
     def check(self) -> None:
@@ -98,7 +104,8 @@ class Session(Closing):
 
         `inputs`: an array for each of `self.inputs`, of the declared element type. Floats are computed with on the
         device, NaN and infinities too. Whole numbers, bools and the value of Pad become constants of the graph. The
-        first run on other shapes or other constants plans and compiles; the last 8 such plans are kept.
+        first run on other shapes or other constants plans and compiles; the last 8 such plans are kept, fewer if they
+        take more than half of the memory that was free. Weights that plans share lie on the device once.
         Raises InputError for missing, unknown or wrong inputs; ModelError for what is not supported, or does not fit
         these shapes; DeviceError and KernelError.
         """
@@ -117,8 +124,7 @@ class Session(Closing):
         with self._lock:
             self._closed = True
             try:
-                while self._prepared:
-                    self._prepared.popitem()[1].close()
+                self._prepared.close()
             finally:
                 if self._owns_device:
                     self.device.close()
@@ -139,12 +145,7 @@ class Session(Closing):
         """What the model becomes for these shapes and whole numbers: made now, or kept from before."""
         shapes = {name: array.shape for name, array in floats.items()}
         key = (*shapes.items(), *((name, array.shape, array.tobytes()) for name, array in bound.items()))
-        if key not in self._prepared:
-            while len(self._prepared) >= CAPACITY:
-                self._prepared.popitem(last=False)[1].close()
-            self._prepared[key] = self._made_ready(shapes, bound)
-        self._prepared.move_to_end(key)
-        return self._prepared[key]
+        return self._prepared.find(key) or self._prepared.keep(key, self._made_ready(shapes, bound))
 
     def _made_ready(self, shapes: Mapping[str, Shape], bound: Mapping[str, AnyArray]) -> _Prepared:
         loaded = _load(self._file, bound, shapes)
@@ -164,8 +165,10 @@ class Session(Closing):
             return _Prepared(known)
         graph = simplify(graph)
         used = tuple(value.name for value in graph.inputs)
-        plan = make_plan(graph, self.device.facts, {name: shapes[name] for name in used})
-        return _Prepared(known, graph.outputs, used, Executor.load(plan, self.device))
+        taken = {name: shapes[name] for name in used}
+        plan = make_plan(graph, self.device.facts, taken)
+        what = "the model on " + ", ".join(f"'{printable(name)}' {shape}" for name, shape in taken.items())
+        return _Prepared(known, graph.outputs, used, self._prepared.load(plan, what))
 
 
 def without_empty(graph: Graph, sizes: Mapping[str, Shape]) -> Graph | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.compiler.graph.ops import Array, Dim
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.program.values import Element, Value
 
 
-def image_shape(shape: Shape, element_type: str) -> Shape:
+def image_shape(shape: tuple[Dim, ...], element_type: str) -> tuple[Dim, ...]:
     """How images of a shape (N, C, H, W) lie on the host: bytes have the channels last."""
-    return (shape[0], *shape[2:], shape[1]) if element_type == "uint8" else shape
+    return shape[:1] + shape[2:] + shape[1:2] if element_type == "uint8" else shape
 
 
 def decoded(value: Value, stored: Bytes) -> Array:

@@ -12,6 +12,7 @@ from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
+from vgg16gpu.compiler.graph.input_size import takes_any_size
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.stages import stage
@@ -64,6 +65,7 @@ def report_of_nothing(asked: Asked, device: Device, device_choice: str) -> dict[
         "device": device.facts.name,
         "device_choice": device_choice,
         "note": asked.notes.note,
+        "size": _size(asked),
         "preprocess": None,
         "probabilities": _probabilities(asked),
         "outputs": list(asked.graph.outputs),
@@ -110,6 +112,14 @@ def _decode(folder: Folder, stream: AnswerStream) -> dict[str, Any] | None:
     }
 
 
+def _size(asked: Asked) -> str | None:
+    """What size pictures are brought to; None where nobody could choose it, or somebody did."""
+    if asked.options.size is not None or not takes_any_size(asked.graph):
+        return None
+    height, width = asked.shape[1:]
+    return f"{height}x{width} is taken of a model that is open in size; --size asks for another"
+
+
 def _probabilities(asked: Asked) -> str | None:
     if not asked.top:
         return None
@@ -133,6 +143,8 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
         screen.print(_outputs_line(report), style="bold yellow", markup=False)
     if report["note"]:
         screen.print(f"Note: {report['note']}", style="bold yellow", markup=False)
+    if report["size"]:
+        screen.print(f"Size: {report['size']}", markup=False, soft_wrap=True)
     done = sentence(report["preprocess"]["line"]) if report["preprocess"] else "Numbers: taken as they are"
     screen.print(done, markup=False, soft_wrap=True)
     times = report["timings"]

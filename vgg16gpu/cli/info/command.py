@@ -31,7 +31,7 @@ from vgg16gpu.cli.info.graph import print_stages, stages
 from vgg16gpu.cli.info.refused import describe_refusal, print_refusal, refused_nodes
 from vgg16gpu.compiler.compile import EngineOptions, compile_model
 from vgg16gpu.compiler.graph.costs import OpCost, op_costs
-from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape, size_note
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
@@ -152,6 +152,7 @@ def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shap
             "declared": list(graph.input.shape),
             "shape": list(shape),
             "layout": layout,
+            "sizes": size_note(fused),
         },
         "outputs": [{"name": name, "shape": list(shapes[name])} for name in graph.outputs],
         "parameters": graph.parameters,
@@ -212,6 +213,8 @@ def _print_summary(screen: Console, report: dict[str, Any]) -> None:
         f"Input: {given['name']} {_times(given['shape'])} {given['layout']} (declared {declared}); output: {outputs}",
         markup=False,
     )
+    if given["sizes"]:
+        screen.print(f"Image size: {given['sizes']}", markup=False, soft_wrap=True)
     if report["preprocess"]:
         screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
     screen.print(f"Parameters: {report['parameters']:,}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vgg16gpu.compiler.graph.ops import BatchNorm, Conv, Gemm, GeneralConv, Graph, Identity, Pad, Pool, Relu, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -25,7 +26,7 @@ def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | 
             f"the model's batch is fixed to {declared[0]}, {batch} is asked for; "
             f"use batch {declared[0]} or export the model with a dynamic batch"
         )
-    head = batch, declared[1] or _channels(graph)
+    head = batch, _known_channels(graph)
     if len(declared) == 2:
         if size is not None:
             raise ModelError(f"input '{graph.input.name}' is (N, F), it has no image size; leave size out")
@@ -39,7 +40,7 @@ def resolve_input_shape(graph: Graph, batch: int, size: int | tuple[int, int] | 
 
 
 def _check_size(graph: Graph, height: int, width: int) -> None:
-    rows, columns = graph.input.shape[2:]
+    rows, columns = open_shape(graph)[2:]
     if rows not in (None, height) or columns not in (None, width):
         raise ModelError(
             f"the model's image size is fixed to {rows or 'any'}x{columns or 'any'} (height x width), "
@@ -65,8 +66,54 @@ def _checked(graph: Graph, shape: Shape) -> Shape:
     except ModelError as error:
         fitting = next((other for other in _candidates(graph, shape[:2]) if fits(graph, other)), None)
         hint = f"; {fitting[2]}x{fitting[3]} would fit" if fitting else ""
+        hint += ", or give outputs=[...] that end before it"
         raise ModelError(f"image size {shape[2]}x{shape[3]} (height x width) does not fit: {error}{hint}") from error
     return shape
+
+
+def open_shape(graph: Graph) -> tuple[int | None, ...]:
+    """The shape that the input must have, None for what is open: that of the file, but for a size that is free."""
+    shape = graph.input.shape
+    return (*shape[:2], None, None) if graph.input.is_free else shape
+
+
+def takes_any_size(graph: Graph) -> bool:
+    """Whether images of many sizes can be computed: the size is open, and much larger ones fit, too."""
+    if not graph.input.is_open_in_size:
+        return False
+    batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
+    rows, columns = open_shape(graph)[2:]
+    return fits(graph, (batch, channels, rows or 2 * height, columns or 2 * width))
+
+
+def size_note(graph: Graph) -> str:
+    """What sizes of images a graph takes, and why no others; "" for rows of numbers."""
+    if len(graph.input.shape) != 4:
+        return ""
+    if not takes_any_size(graph):
+        left_open = "left open in the file, but " if graph.input.is_open_in_size else ""
+        return f"{left_open}{fixed_size(graph)}"
+    rows, columns = open_shape(graph)[2:]
+    head = graph.input.shape[0] or 1, _known_channels(graph)
+    least = next(side for side in sorted(SEARCHED_SIZES) if fits(graph, (*head, rows or side, columns or side)))
+    return f"open: height {rows or f'from {least} on'}, width {columns or f'from {least} on'}"
+
+
+def fixed_size(graph: Graph) -> str:
+    """What fixes the image size of a graph, and what to do about it, as messages say it.
+
+    An op behind it that larger images do not fit: a Gemm takes so many numbers, say; else only what the file declares.
+    """
+    batch, channels, height, width = _first_fit(graph, (graph.input.shape[0] or 1, _known_channels(graph)))
+    larger = batch, channels, 2 * height + 1, 3 * width + 2
+    for count, op in enumerate(graph.ops, start=1):
+        if not fits(replace(graph, ops=graph.ops[:count], outputs=(op.y,)), larger):
+            takes = f"takes {op.weight.shape[1]} numbers, which" if isinstance(op, Gemm) else "takes what"
+            return (
+                f"{type(op).__name__} '{op.y}' {takes} {height}x{width} gives; give outputs=[...] that end before it, "
+                f"or {height}x{width} images"
+            )
+    return f"the file fixes {height}x{width} (height x width); give outputs=[...], or export it with sizes left open"
 
 
 def _candidates(graph: Graph, head: Shape) -> Iterator[Shape]:
@@ -85,6 +132,10 @@ def fits(graph: Graph, shape: Shape) -> bool:
     except ModelError:
         return False
     return True
+
+
+def _known_channels(graph: Graph) -> int:
+    return graph.input.shape[1] or _channels(graph)
 
 
 def _channels(graph: Graph) -> int:

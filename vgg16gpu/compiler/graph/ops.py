@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 
 Array: TypeAlias = npt.NDArray[np.float32]
 Shape: TypeAlias = tuple[int, ...]
+Dim = TypeVar("Dim", bound=int | None)  # of a shape; None: open
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,15 +303,22 @@ class GraphInput:
     """A run-time input. None stands for a dimension that the model leaves open.
 
     `channels_last`: the file has it as (N, H, W, C), and users give numbers so; `shape` is (N, C, H, W) all the same.
+    `is_free`: height and width stand in the file, but nothing that is computed depends on them.
     """
 
     name: str
     shape: tuple[int | None, ...]
     channels_last: bool = False
+    is_free: bool = False
 
-    def in_file(self, shape: Shape) -> Shape:
+    @property
+    def is_open_in_size(self) -> bool:
+        """Whether images of more than one height or width can be asked for."""
+        return len(self.shape) == 4 and (self.is_free or None in self.shape[2:])
+
+    def in_file(self, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """A shape of this input as the file has it."""
-        return (shape[0], *shape[2:], shape[1]) if self.channels_last else shape
+        return shape[:1] + shape[2:] + shape[1:2] if self.channels_last else shape
 
     def to_file(self, x: Array) -> Array:
         """An array of this input in the order of the file; a view."""

@@ -14,10 +14,11 @@ from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Scalar, Step
-from vgg16gpu.program.plans import Control, Upload
+from vgg16gpu.program.plans import Control, Upload, WeightItem
 from vgg16gpu.program.values import Arena, Element, Pointer, Value
 
 BLOCK = 256  # threads of the simple kernels, as in their sources
+_STAGING = Pointer(Arena.STAGING, 0)
 
 
 class WeightArena:
@@ -29,6 +30,17 @@ class WeightArena:
         self.staging_nbytes = 0
         self.finish: list[Step] = []  # work of the build that needs calibrated scales
         self._shared: dict[Hashable, Pointer] = {}
+        self._sizes: dict[int, int] = {}  # bytes of each piece, by its offset
+        self._zeros: set[int] = set()  # offsets of pieces that `add_zeros` made
+
+    @property
+    def items(self) -> tuple[WeightItem, ...]:
+        """The pieces of the arena. What is not uploaded, or as zeros, is for steps of the build to write."""
+        uploaded = {upload.target.offset for upload in self.uploads if upload.target.arena is Arena.WEIGHTS}
+        for step in (upload.pack for upload in self.uploads if upload.pack):
+            uploaded |= {place.offset for place in step.arguments if isinstance(place, Pointer) and place != _STAGING}
+        known = uploaded - self._zeros
+        return tuple(WeightItem(offset, nbytes, offset not in known) for offset, nbytes in self._sizes.items())
 
     def once(self, key: Hashable, make: Callable[[], Pointer]) -> Pointer:
         """What `make` puts into the arena, the first time that this key is asked for; then the same again."""
@@ -40,6 +52,7 @@ class WeightArena:
         """Room for `nbytes` in the arena."""
         pointer = Pointer(Arena.WEIGHTS, self.nbytes)
         self.nbytes += aligned(nbytes)
+        self._sizes[pointer.offset] = nbytes
         return pointer
 
     def add(self, array: npt.NDArray[np.generic]) -> Pointer:
@@ -50,7 +63,9 @@ class WeightArena:
 
     def add_zeros(self, words: int) -> Pointer:
         """Words of 32 bits, zero at first, that steps of the build write."""
-        return self.add(np.zeros(words, np.float32))
+        pointer = self.add(np.zeros(words, np.float32))
+        self._zeros.add(pointer.offset)
+        return pointer
 
     def add_channels(
         self, vector: npt.NDArray[np.float32] | None, channels: int, element: Element = Element.F32
@@ -68,7 +83,7 @@ class WeightArena:
     def add_packed(self, array: npt.NDArray[np.generic], pack: Step) -> None:
         """An array that goes to the start of the staging arena, from where the step `pack` takes it."""
         self.staging_nbytes = max(self.staging_nbytes, aligned(array.nbytes))
-        self.uploads.append(Upload(array, Pointer(Arena.STAGING, 0), pack))
+        self.uploads.append(Upload(array, _STAGING, pack))
 
 
 Held = TypeVar("Held")  # what the weights of a kernel are held as: pointers; where a test makes numbers for it, arrays

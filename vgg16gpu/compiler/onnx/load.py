@@ -14,7 +14,7 @@ from typing import Final
 from onnx import TensorProto, ValueInfoProto
 
 from vgg16gpu.compiler.graph.input_size import SEARCHED_SIZES, fits
-from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op, Shape
+from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
@@ -49,7 +49,7 @@ def load(
     outputs: Sequence[str] | None = None,
     *,
     bound: Mapping[str, Constant] | None = None,
-    shapes: Mapping[str, Shape] | None = None,
+    shapes: Mapping[str, OpenShape] | None = None,
 ) -> Graph:
     """Read an ONNX model all of whose requested outputs depend on the input; see `load_model`."""
     file = _opened(source)
@@ -67,7 +67,7 @@ def load_model(
     outputs: Sequence[str] | None = None,
     *,
     bound: Mapping[str, Constant] | None = None,
-    shapes: Mapping[str, Shape] | None = None,
+    shapes: Mapping[str, OpenShape] | None = None,
 ) -> Loaded:
     """Read an ONNX model.
 
@@ -88,7 +88,7 @@ def _opened(source: str | Path | OnnxFile) -> OnnxFile:
 
 
 def _load(
-    file: OnnxFile, outputs: Sequence[str] | None, bound: Mapping[str, Constant], shapes: Mapping[str, Shape]
+    file: OnnxFile, outputs: Sequence[str] | None, bound: Mapping[str, Constant], shapes: Mapping[str, OpenShape]
 ) -> Loaded:
     opset = _opset(file)
     file = inline_functions(file)
@@ -173,7 +173,7 @@ def _run_time_inputs(file: OnnxFile, bound: Mapping[str, Constant]) -> list[Valu
 
 
 def _input_shapes(
-    file: OnnxFile, inputs: Sequence[ValueInfoProto], shapes: Mapping[str, Shape]
+    file: OnnxFile, inputs: Sequence[ValueInfoProto], shapes: Mapping[str, OpenShape]
 ) -> dict[str, OpenShape]:
     """Shapes of all run-time inputs, checked."""
     names = [value.name for value in inputs]
@@ -190,7 +190,7 @@ def _input_shapes(
     return {value.name: _input_shape(file, value, shapes) for value in inputs}
 
 
-def _problem_of_rank(inputs: Mapping[str, OpenShape], shapes: Mapping[str, Shape]) -> list[str]:
+def _problem_of_rank(inputs: Mapping[str, OpenShape], shapes: Mapping[str, OpenShape]) -> list[str]:
     """What is wrong with the only input of a model, that takes images or rows. Its nodes may tell more."""
     return [
         f"input '{name}' has shape {shape}; (N, C, H, W) or (N, F) is needed"
@@ -199,7 +199,7 @@ def _problem_of_rank(inputs: Mapping[str, OpenShape], shapes: Mapping[str, Shape
     ]
 
 
-def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, Shape]) -> OpenShape:
+def _input_shape(file: OnnxFile, value: ValueInfoProto, shapes: Mapping[str, OpenShape]) -> OpenShape:
     given, kind = shapes.get(value.name), value.type.tensor_type.elem_type
     anything = given is not None and value.type.WhichOneof("value") in (None, "tensor_type")
     if kind not in _FLOATS and not (anything and kind == TensorProto.UNDEFINED):

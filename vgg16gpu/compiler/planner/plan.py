@@ -113,7 +113,7 @@ def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
 
 
 def _weight_plan(arena: WeightArena) -> WeightPlan:
-    return WeightPlan(tuple(arena.uploads), arena.nbytes, arena.staging_nbytes)
+    return WeightPlan(tuple(arena.uploads), arena.nbytes, arena.staging_nbytes, arena.items)
 
 
 def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from vgg16gpu.runtime.batch_sizes import RUN, costs, cover
 from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.plans.batch_sizes import RUN, costs, cover
 from vgg16gpu.zoo.digits import heldout
 
 
@@ -53,6 +53,6 @@ def test_an_engine_runs_what_is_cheapest_and_gives_every_row():
         found = costs(engine.plan, "fp32")
         assert [*found] == [1, 2, 4, 8]
         assert RUN < found[1] < found[8]
-        engine._costs = linear(0.5, 1, 2, 4, 8)
+        engine._last.costs = linear(0.5, 1, 2, 4, 8)
         np.testing.assert_array_equal(engine.run(x[:5]), one.run(x[:5]))
-        assert engine._covers[5] == (4, 1)
+        assert engine._last.covers[5] == (4, 1)

@@ -1,9 +1,9 @@
-"""Gradients on a device: a plan for each batch size, which computes forward and backward in one run."""
+"""Gradients on a device: a plan for each shape of batches, which computes forward and backward in one run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,43 +13,47 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.plans.kept import KeptPlans
 
 
 class _Prepared(NamedTuple):
-    """A batch size on the device."""
+    """A shape of batches on the device."""
 
     executor: Executor
     inputs: tuple[str, ...]  # what it reads: the input, and those cotangents that matter
     cotangents: tuple[str, ...]  # all, in the order of the outputs
+    is_busy: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, without weights."""
+        return self.executor.plan.activations_nbytes
+
+    def close(self) -> None:
+        """Give back what it has on the device."""
+        self.executor.close()
 
 
 class Gradients:
     """Vector-Jacobian products of a graph's outputs to its input, in float32. One thread at a time; close it.
 
-    The model's values are computed again in each run, so that nothing is kept from call to call. For each batch size
-    the weights lie on the device once more, and those of the backward run beside them.
+    The model's values are computed again in each run, so that nothing is kept from call to call. The weights lie on the
+    device once more, and those of the backward run beside them. Plans are kept by the shape of a batch: the last ones.
     """
 
-    def __init__(self, graph: Graph, device: Device, shapes: Sequence[Shape]) -> None:
-        """shapes: of the input, for each batch size. Raises ModelError, DeviceError and KernelError."""
-        self._graph = graph
-        self._prepared: dict[int, _Prepared] = {}
-        try:
-            for shape in shapes:
-                self._prepared[shape[0]] = _prepared(graph, device, shape)
-        except BaseException:
-            self.close()
-            raise
-
-    @classmethod
-    def of(cls, plan: Plan, graph: Graph, device: Device, precision: str) -> Self:
-        """Those of an engine with this plan. Raises ModelError for another precision than fp32, too."""
+    def __init__(self, graph: Graph, device: Device, precision: str) -> None:
+        """Raises ModelError for another precision than fp32."""
         if precision != "fp32":
             raise ModelError(f"gradients are computed in fp32, and precision {precision} is asked for; use fp32")
-        return cls(graph, device, [program.input.shape for program in plan.programs])
+        self._graph, self._device = graph, device
+        self._kept: KeptPlans[Shape, _Prepared] = KeptPlans(device)
+
+    def prepare(self, shapes: Iterable[Shape]) -> None:
+        """Build for batches of these shapes. Raises ModelError, DeviceError and KernelError."""
+        for shape in shapes:
+            self._at(shape)
 
     def vjp(self, x: Images, cotangents: object, runs: Iterable[tuple[int, int]]) -> Array:
         """The gradient to x, (N, ...) float32 as the kernels read it; runs: (first row, batch size built) of each run.
@@ -65,15 +69,24 @@ class Gradients:
             self._run(batch, numbers[first : first + batch], [y[first : first + batch] for y in given])
             for first, batch in runs
         ]
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.empty(x.shape, np.float32)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
-        while self._prepared:
-            self._prepared.popitem()[1].executor.close()
+        self._kept.close()
+
+    def _at(self, shape: Shape) -> _Prepared:
+        if kept := self._kept.find(shape):
+            return kept
+        found = gradient_graph(self._graph, shape)
+        outputs, sizes = dict(zip(found.cotangents, self._graph.outputs, strict=True)), infer_shapes(self._graph, shape)
+        inputs = {item.name: sizes[outputs[item.name]] for item in found.graph.others}
+        plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs})
+        executor = self._kept.load(plan, f"the gradient of a batch of shape {shape}")
+        return self._kept.keep(shape, _Prepared(executor, (self._graph.input.name, *inputs), found.cotangents))
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
-        prepared = self._prepared[batch]
+        prepared = self._at((batch, *x.shape[1:]))
         arrays = {self._graph.input.name: x, **dict(zip(prepared.cotangents, cotangents, strict=True))}
         filled = {name: _filled(arrays[name], batch) for name in prepared.inputs}
         return prepared.executor.run_once(filled)[0][: len(x)]
@@ -91,15 +104,6 @@ def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> li
             raise InputError(f"the gradient of output '{name}' is {found.dtype} {found.shape}; give float32 {shape}")
         checked.append(found.astype(np.float32, copy=False))
     return checked
-
-
-def _prepared(graph: Graph, device: Device, shape: Shape) -> _Prepared:
-    found = gradient_graph(graph, shape)
-    outputs = dict(zip(found.cotangents, graph.outputs, strict=True))
-    sizes = infer_shapes(graph, shape)
-    inputs = {item.name: sizes[outputs[item.name]] for item in found.graph.others}
-    plan = make_plan(found.graph, device.facts, {graph.input.name: shape, **inputs})
-    return _Prepared(Executor.load(plan, device), (graph.input.name, *inputs), found.cotangents)
 
 
 def _filled(array: Array, batch: int) -> Array:

@@ -19,7 +19,7 @@ from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime.gradients import Gradients
+from vgg16gpu.runtime.plans.gradients import Gradients
 
 BOUND = 2e-6  # of the distance to float64, by the length of the gradient
 
@@ -63,6 +63,18 @@ def test_features_along_the_way(device: Device, model: Path) -> None:
     with Engine(model, device=device.facts.kind, outputs=layers[-1:], gradient=True) as engine:
         assert_same_bits(engine.vjp(images(1), y[-1]), only_last)
     assert gradient.any()
+
+
+def test_images_of_any_size(device: Device, model: Path) -> None:
+    """As of engines for each size alone; none for none."""
+    layers = ["relu1_2", "relu3_3"]
+    with Engine(model, device=device.facts.kind, outputs=layers, gradient=True) as engine:
+        for size in (48, 33, 48):
+            gradient = check(engine, images(2, size))
+            with Engine(model, device=device.facts.kind, outputs=layers, size=size, gradient=True) as alone:
+                assert_same_bits(check(alone, images(2, size)), gradient)
+        nothing = [y.astype(np.float32) for y in engine.run(images(1)[:0])]
+        assert engine.vjp(images(1)[:0], nothing).shape == (0, 3, 48, 48)
 
 
 def test_the_same_bits_twice_at_any_place_in_any_batch(device: Device, model: Path) -> None:
@@ -139,7 +151,8 @@ def test_everything_is_given_back(device: Device, model: Path) -> None:
     with Engine(model, device="cpu") as engine:
         graph, plan = engine.graph, engine.plan
     counting: Any = Counting(device)
-    gradients = Gradients.of(plan, graph, counting, "fp32")
+    gradients = Gradients(graph, counting, "fp32")
+    gradients.prepare([program.input.shape for program in plan.programs])
     assert counting.used
     gradients.close()
     gradients.close()

@@ -1,0 +1,332 @@
+"""Weights on a device, once for all plans that want the same numbers in the same form.
+
+A plan has its weights in an arena of its own, by offsets. Here each piece of such an arena is looked for among those
+that lie on the device already: made of equal numbers, by the same packing. What is missing gets memory in one block,
+and the plan's launches get the addresses of all. A block is given back with the last plan that uses something in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import Error
+from vgg16gpu.program.arena import aligned
+from vgg16gpu.program.launches import Argument, Step, TensorMap
+from vgg16gpu.program.plans import PairScaling, Upload, WeightItem, WeightPlan
+from vgg16gpu.program.values import Arena, Pointer
+
+_SMALL: Final = 1 << 18  # bytes; of computed pieces, scales are no larger and packed weights nearly always are
+
+
+@dataclass(eq=False)
+class _Block:
+    """One allocation."""
+
+    address: int
+    nbytes: int
+    users: int = 0  # leases that have something in it
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """A piece on the device, and the numbers that it is made of."""
+
+    address: int
+    block: _Block
+    arrays: tuple[npt.NDArray[np.generic], ...]
+
+
+class _Given(NamedTuple):
+    """A piece that is uploaded: all that decides what lies there."""
+
+    form: Hashable
+    arrays: tuple[npt.NDArray[np.generic], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """The pieces that a build computed, by offset, and all that decides what they are."""
+
+    finish: tuple[Step, ...]
+    given: Mapping[int, _Given]  # the other pieces, by offset
+    scales: bytes
+    pieces: Mapping[int, _Stored]
+
+    def is_same(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> bool:
+        """Whether the same steps computed them of the same weights and scales."""
+        return (
+            (self.scales, self.finish, self.given.keys()) == (scales, finish, given.keys())
+            and all(form == given[offset].form for offset, (form, _) in self.given.items())
+            and all(map(_are_equal, self._arrays(self.given), self._arrays(given)))
+        )
+
+    @staticmethod
+    def _arrays(given: Mapping[int, _Given]) -> Iterator[npt.NDArray[np.generic]]:
+        return (array for offset in sorted(given) for array in given[offset].arrays)
+
+
+class WeightStore:
+    """What weights lie on a device. One thread at a time; its memory belongs to the leases.
+
+    Numbers that lie there are kept on the host, too, to be compared with: those of a mapped file cost nothing.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._forms: dict[Hashable, list[_Stored]] = {}
+        self._computed: list[_Computed] = []
+        self._blocks: list[_Block] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all weights take."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def lease(self, weights: WeightPlan) -> Lease:
+        """The weights of a plan, so far as they are here; they stay until it is released."""
+        return Lease(self, weights)
+
+    def find(self, form: Hashable, arrays: Sequence[npt.NDArray[np.generic]]) -> _Stored | None:
+        """A piece of this form that is made of the same numbers."""
+        for stored in self._forms.get(form, ()):
+            if all(map(_are_equal, arrays, stored.arrays)):
+                return stored
+        return None
+
+    def find_computed(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> _Computed | None:
+        """Pieces that the same steps computed of the same weights and scales."""
+        return next((computed for computed in self._computed if computed.is_same(finish, given, scales)), None)
+
+    def add(self, form: Hashable, stored: _Stored) -> None:
+        """Let others find a piece."""
+        self._forms.setdefault(form, []).append(stored)
+
+    def add_computed(self, computed: _Computed) -> None:
+        """Let others find what a build computed."""
+        self._computed.append(computed)
+
+    def allocate(self, nbytes: int) -> _Block:
+        """A block that nobody uses yet. Raises DeviceError when memory runs out."""
+        block = _Block(self.device.allocate(max(nbytes, 1)), nbytes)
+        self._blocks.append(block)
+        return block
+
+    def drop(self, block: _Block) -> None:
+        """One user of a block less; after the last nothing in it is found any more, and its memory is free."""
+        block.users -= 1
+        if block.users:
+            return
+        self._blocks.remove(block)
+        self._forms = {form: [one for one in found if one.block is not block] for form, found in self._forms.items()}
+        self._computed = [
+            one for one in self._computed if all(piece.block is not block for piece in one.pieces.values())
+        ]
+        self.device.free(block.address)
+
+
+@dataclass(eq=False)
+class Lease:
+    """The weights of one plan in a store: what is there already, and room for what is not.
+
+    Use: `allocate`, bring `uploads` to `address` of their targets, `settle`; then `located` steps can be bound.
+    """
+
+    store: WeightStore
+    plan: WeightPlan
+    _blocks: list[_Block] = field(default_factory=list)
+    _pieces: dict[int, _Stored] = field(default_factory=dict)  # by offset in the plan
+    _is_whole: bool = False  # all lies in one block, as in the plan
+
+    def __post_init__(self) -> None:
+        self._items = sorted(self.plan.items, key=lambda item: item.offset)
+        self._offsets = [item.offset for item in self._items]
+        self._uploads: dict[int, list[Upload]] = {item.offset: [] for item in self._items}
+        for upload in self.plan.uploads:
+            self._uploads[self._item(_target(upload).offset).offset].append(upload)
+        for item in self._items:
+            found = None if item.is_computed else self.store.find(self._form(item), self._arrays(item))
+            if found:
+                self._pieces[item.offset] = found
+                self._use(found.block)
+        self._missing = [item for item in self._items if item.offset not in self._pieces]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that `allocate` takes."""
+        return sum(aligned(item.nbytes) for item in self._missing)
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes that stay because of this lease, before `allocate`."""
+        return sum(block.nbytes for block in self._blocks)
+
+    @property
+    def staging_nbytes(self) -> int:
+        """Bytes of the staging arena that `uploads` need."""
+        return max((aligned(upload.array.nbytes) for upload in self.uploads if upload.pack), default=0)
+
+    @property
+    def uploads(self) -> tuple[Upload, ...]:
+        """What has to be uploaded, in order."""
+        missing = {item.offset for item in self._missing}
+        return tuple(one for one in self.plan.uploads if self._item(_target(one).offset).offset in missing)
+
+    @property
+    def base(self) -> int:
+        """What `located` steps take as the address of the arena."""
+        return self._blocks[0].address if self._is_whole else 0
+
+    def allocate(self) -> None:
+        """Room for what is missing; what the build computes lies apart. Raises DeviceError when memory runs out."""
+        self._is_whole = not self._pieces
+        if self._is_whole:
+            block = self._use(self.store.allocate(self.plan.weights_nbytes))
+            self._pieces = {item.offset: self._stored(item, block, item.offset) for item in self._items}
+            return
+        for is_computed in (False, True):
+            items = [item for item in self._missing if item.is_computed == is_computed]
+            if items:
+                block = self._use(self.store.allocate(sum(aligned(item.nbytes) for item in items)))
+                offset = 0
+                for item in items:
+                    self._pieces[item.offset] = self._stored(item, block, offset)
+                    offset += aligned(item.nbytes)
+
+    def address(self, offset: int) -> int:
+        """Where a place of the plan's arena lies on the device."""
+        if self._is_whole:
+            return self.base + offset
+        item = self._item(offset)
+        return self._pieces[item.offset].address + offset - item.offset
+
+    def located(self, steps: Sequence[Step]) -> Sequence[Step]:
+        """The steps with their weights where these lie, from `base` on."""
+        return steps if self._is_whole else [self._located(step) for step in steps]
+
+    def settle(self, scaling: PairScaling | None) -> None:
+        """Let other plans find the pieces, now that all work on them is done.
+
+        What the build computed is the same as in another plan where its scales are: then that one's is taken, and
+        everything has to be bound anew.
+        """
+        for item in self._missing:
+            if not item.is_computed:
+                self.store.add(self._form(item), self._pieces[item.offset])
+        if scaling:
+            self._settle_computed(scaling)
+        self._missing = []
+
+    def release(self) -> None:
+        """Give it back. Safe to call twice. Raises what freeing raises, once all has been tried."""
+        failure: Error | None = None
+        while self._blocks:
+            try:
+                self.store.drop(self._blocks.pop())
+            except Error as error:
+                failure = error
+        if failure:
+            raise failure
+
+    def _settle_computed(self, scaling: PairScaling) -> None:
+        mine = {item.offset: self._pieces[item.offset] for item in self._items if item.is_computed}
+        given = {
+            item.offset: _Given(self._form(item), self._arrays(item)) for item in self._items if not item.is_computed
+        }
+        scales = self._scales(scaling)
+        found = None if self._is_whole else self.store.find_computed(scaling.finish, given, scales)
+        if found is None:
+            self.store.add_computed(_Computed(scaling.finish, given, scales, mine))
+            return
+        self._pieces |= found.pieces
+        for block in {piece.block for piece in found.pieces.values()}:
+            self._use(block)
+        for block in {piece.block for piece in mine.values()}:
+            self._blocks.remove(block)
+            self.store.drop(block)
+
+    def _scales(self, scaling: PairScaling) -> bytes:
+        """The scales that the build chose. What the samples came to is no part of them: only they depend on it."""
+        seen = {
+            self._item(place.offset).offset
+            for step in scaling.program.all_steps()
+            for place in step.arguments
+            if isinstance(place, Pointer) and place.arena is Arena.WEIGHTS
+        }
+        device, copies = self.store.device, []
+        for item in self._items:
+            if item.is_computed and item.nbytes <= _SMALL and item.offset not in seen:
+                copies.append(np.empty(item.nbytes, np.uint8))
+                device.copy_out(copies[-1], self.address(item.offset))
+        device.synchronize()
+        return b"".join(copy.tobytes() for copy in copies)
+
+    def _use(self, block: _Block) -> _Block:
+        if block not in self._blocks:
+            self._blocks.append(block)
+            block.users += 1
+        return block
+
+    def _item(self, offset: int) -> WeightItem:
+        """The piece that a place belongs to."""
+        return self._items[bisect_right(self._offsets, offset) - 1]
+
+    def _stored(self, item: WeightItem, block: _Block, offset: int) -> _Stored:
+        return _Stored(block.address + offset, block, self._arrays(item))
+
+    def _arrays(self, item: WeightItem) -> tuple[npt.NDArray[np.generic], ...]:
+        return tuple(upload.array for upload in self._uploads[item.offset])
+
+    def _form(self, item: WeightItem) -> Hashable:
+        """All that decides what lies in a piece, but for the numbers."""
+        uploads = self._uploads[item.offset]
+        steps = tuple(_moved(upload.pack, -item.offset) for upload in uploads if upload.pack)
+        arrays = tuple((upload.array.dtype.str, upload.array.shape) for upload in uploads)
+        return item.nbytes, arrays, steps
+
+    def _located(self, step: Step) -> Step:
+        return replace(step, arguments=tuple(self._place(argument) for argument in step.arguments))
+
+    def _place(self, argument: Argument) -> Argument:
+        match argument:
+            case Pointer(arena=Arena.WEIGHTS, offset=offset):
+                return Pointer(Arena.WEIGHTS, self.address(offset))
+            case TensorMap(pointer=Pointer(arena=Arena.WEIGHTS, offset=offset)):
+                return replace(argument, pointer=Pointer(Arena.WEIGHTS, self.address(offset)))
+        return argument
+
+
+def _target(upload: Upload) -> Pointer:
+    """Where an array comes to lie in the arena of weights: what packs it writes what its first argument points to."""
+    if upload.pack is None:
+        return upload.target
+    target = upload.pack.arguments[0]
+    assert isinstance(target, Pointer)
+    return target
+
+
+def _moved(step: Step, by: int) -> Step:
+    """A packing step whose places in the arena are those from the start of its piece on."""
+    return replace(
+        step,
+        arguments=tuple(
+            Pointer(place.arena, place.offset + by)
+            if isinstance(place, Pointer) and place.arena is Arena.WEIGHTS
+            else place
+            for place in step.arguments
+        ),
+    )
+
+
+def _are_equal(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> bool:
+    """Whether arrays of one shape and type are the same memory, or equal bit by bit."""
+    if a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides:
+        return True
+    first, second = (np.ascontiguousarray(one).view(f"u{one.dtype.itemsize}") for one in (a, b))
+    return bool(np.array_equal(first, second))

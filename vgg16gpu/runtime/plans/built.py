@@ -1,0 +1,183 @@
+"""What an engine is built as: a model's plans on a device, what it takes and what it gives."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from vgg16gpu.compiler.compile import EngineOptions, SizePlanner
+from vgg16gpu.compiler.declared import Declared
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.compiler.quantization.scheme import Scales
+from vgg16gpu.devices import Opened, open_device
+from vgg16gpu.devices.base import Counters
+from vgg16gpu.devices.stages import stage
+from vgg16gpu.errors import InputError
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.plans.gradients import Gradients
+from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sides_of
+from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+from vgg16gpu.runtime.plans.sizes import AnySize
+
+_log = logging.getLogger("vgg16gpu.runtime.engine")
+
+
+class BuiltEngine(Closing):
+    """All of `Engine` but its runs: see there."""
+
+    def __init__(
+        self,
+        model: ModelSource,
+        *,
+        device: str | Opened = "auto",
+        precision: str = "fp32",
+        batch: int | Sequence[int] = 1,
+        size: Size = None,
+        outputs: Sequence[str] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        allow_nonfinite: bool = False,
+        keep_values: bool = False,
+        kernels: str = "auto",
+        scales: Scales | None = None,
+        memory: int | None = None,
+        gradient: bool = False,
+    ) -> None:
+        started = time.perf_counter()
+        sides = sides_of(size)
+        options = EngineOptions(batch, sides, outputs, precision, mean, std, keep_values, kernels, scales)
+        with stage("model"):
+            self.model = Model.of(model)
+            self.graph = options.graph(self.model)
+        self.precision = precision
+        self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
+        self._gradients: Gradients | None = None
+        self._lock = threading.Lock()
+        self._sized: SizedPlan | None = None  # the one used last; None once closed
+        self._any: AnySize | None = None
+        self.allows_nonfinite = allow_nonfinite
+        self._keeps_values = keep_values
+        self._last_batch: int | None = None
+        try:
+            with stage("plan"):
+                planner = SizePlanner(self.model, options, self.device.facts)
+                self._any = any_size(self.model, planner, self.device, size, memory)
+                plan = planner.plan(sides)
+            planned = time.perf_counter()
+            self._last = self._sized = self._loaded(plan)
+            self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
+            if gradient:
+                self._gradients = Gradients(self.graph, self.device, precision)
+                self._gradients.prepare([program.input.shape for program in plan.programs])
+        except BaseException:
+            self.close()
+            raise
+        executor = self._last.executor
+        self.timings = Timings(planned - started, executor.compile_seconds, executor.upload_seconds)
+        took = time.perf_counter() - started
+        asked = f"{self.model.name}: batch {', '.join(map(str, self._last.sizes))}, {precision}"
+        _log.info("%s, built in %.3g s on %s", asked, took, self.device_choice)
+        if self._any:
+            _log.info("it takes images of any size that the model fits, %s; size=... fixes one", self.inputs[0])
+        self._at_build = Counters(**vars(self.device.counters))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, self._last.sizes))
+        takes, gives = (", ".join(map(str, values)) for values in (self.inputs, self.outputs))
+        closed = "" if self._sized else ", closed"
+        what = f"{self.model.name} on {self.device.facts.name}, {self.precision}, batch {sizes}{closed}"
+        return f"Engine({what}; {takes} -> {gives})"
+
+    @property
+    def inputs(self) -> tuple[Declared, ...]:
+        """The input, as `run` takes it: float32 in the file's own shape, N images."""
+        value = self.program.input
+        return (Declared(value.name, np.dtype(np.float32), (None, *self._form.accepted[np.dtype(np.float32)])),)
+
+    @property
+    def outputs(self) -> tuple[Declared, ...]:
+        """The outputs, as `run` returns them: float32, a row for each image where the model has one."""
+        whole, shapes = self._last.whole, [(None, *y.shape[1:]) for y in self.program.outputs]
+        if self._any:
+            shapes = [(None, *shape[1:]) for shape in self._any.output_shapes(self.program.input.shape)]
+        named = zip(self.program.outputs, shapes, strict=True)
+        return tuple(Declared(y.name, np.dtype(np.float32), whole.get(i, rows)) for i, (y, rows) in enumerate(named))
+
+    @property
+    def plan(self) -> Plan:
+        """What is computed where; of the size that ran last, at first of the model's own or the usual one."""
+        return self._last.plan
+
+    @property
+    def program(self) -> Program:
+        """What a run of the largest batch size does; prints as a table. Of the same size as `plan`."""
+        return self._last.program
+
+    @property
+    def sizes(self) -> SizeUse:
+        """Which sizes of images are planned on the device now, and how many have been."""
+        with self._lock:
+            sized = self._require_open()
+            return self._any.use if self._any else sized.use
+
+    @property
+    def counters(self) -> Counters:
+        """What runs have done on the device since the engine was built."""
+        return self.device.counters.since(self._at_build)
+
+    @property
+    def second_passes(self) -> int:
+        """How many images were computed again on exact kernels: values had left the range of pairs of float16."""
+        return self._any.second_passes if self._any else self.executor.second_passes
+
+    @property
+    def executor(self) -> Executor:
+        """`plan` on the device, for measurements. Raises InputError once the engine is closed."""
+        return self._require_open().executor
+
+    def close(self) -> None:
+        """Free everything on the device. Safe to call twice."""
+        with self._lock:
+            sized, self._sized = self._sized, None
+            try:
+                if self._gradients:
+                    self._gradients.close()
+                if self._any:
+                    self._any.close()
+                elif sized:
+                    sized.executor.close()
+            finally:
+                self.device.close()
+
+    @contextmanager
+    def turn(self) -> Iterator[Executor]:
+        """The executor, which no other thread has meanwhile. Raises InputError once the engine is closed."""
+        with self._lock:
+            yield self._require_open().executor
+
+    def _require_open(self) -> SizedPlan:
+        if self._sized is None:
+            raise InputError("the engine is closed; build a new one")
+        return self._sized
+
+    def _loaded(self, plan: Plan) -> SizedPlan:
+        if self._any:
+            return self._any.load(plan)
+        return SizedPlan(self.graph.input, plan, self.precision, Executor.load(plan, self.device))
+
+    def _at(self, dtype: np.dtype[Any], shape: Shape) -> SizedPlan:
+        """The plan for a batch of this shape, as the kernels read it. Raises InputError, also once closed."""
+        sized = self._require_open()
+        if self._any:
+            sized = self._last = self._sized = self._any.at(self._form.sides(dtype.name, shape))
+            sized.form.check_rows(dtype, shape)
+        return sized

@@ -1,0 +1,69 @@
+"""What an engine takes, decided when it is built: images of one size, or of any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+
+from vgg16gpu.compiler.compile import SizePlanner
+from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.program.plans import Program
+from vgg16gpu.runtime.forms import InputForm
+from vgg16gpu.runtime.plans.sizes import AnySize
+
+Size: TypeAlias = int | tuple[int, int] | Literal["any"] | None
+ANY: Final = "any"
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that building the engine took."""
+
+    load: float  # reading and simplifying the model, opening the device, planning
+    compile: float  # kernels: compiling, or loading from the cache
+    upload: float  # weights to the device
+
+
+def sides_of(size: Size) -> int | tuple[int, int] | None:
+    """The image size that is planned first; None: the model's own, or the usual one. Raises InputError."""
+    if not isinstance(size, str):
+        return size
+    if size != ANY:
+        raise InputError(f"size {shown(size)}: give one number of pixels, height and width, or '{ANY}'")
+    return None
+
+
+def any_size(model: Model, planner: SizePlanner, device: Device, size: Size, memory: Any) -> AnySize | None:
+    """What plans sizes as they come; None for an engine of one size.
+
+    size: as it is asked for. memory: bytes, or None. Raises ModelError for "any" of a model that fixes its size, and
+    InputError.
+    """
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
+        raise InputError(f"memory {shown(memory)}: give a number of bytes, or None for half of what is free")
+    if size is not None and not isinstance(size, str):
+        return None
+    if planner.graph.input.is_open_in_size:
+        return AnySize(planner, device, memory)
+    if size is None:
+        return None
+    why = fixed_size(planner.graph) if len(planner.graph.input.shape) == 4 else "it takes rows; leave size out"
+    raise ModelError(f"{model.name}: does not take images of any size: {why}")
+
+
+def form_of(graph: Graph, program: Program, *, is_any: bool) -> InputForm:
+    """What inputs must be. program: that of the size that an engine is built for."""
+    shape = program.input.shape
+    if is_any:
+        return InputForm.of_any_size(graph.input, program, (None, shape[1], *open_shape(graph)[2:]))
+    if len(shape) != 4:
+        return InputForm.of(graph.input, program)
+    built = f"the engine is built for {shape[2]}x{shape[3]}; without size it takes any that the model fits"
+    why_fixed = (lambda: built) if graph.input.is_open_in_size else partial(fixed_size, graph)
+    return InputForm.of(graph.input, program, why_fixed)

@@ -1,0 +1,129 @@
+"""One size of images of an engine: its plan on the device, and what runs of it are cut into."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import Array, GraphInput, Shape
+from vgg16gpu.errors import Error
+from vgg16gpu.program.plans import Plan, Program
+from vgg16gpu.runtime.double_buffer import Pipeline
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.forms import InputForm
+from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.plans.batch_sizes import costs, cover
+
+
+@dataclass(frozen=True)
+class SizeUse:
+    """What an engine has planned: `planned` are the sizes on the device (height, width), the one used last comes last.
+
+    `made` and `dropped` count plans since the engine was built; `nbytes`: of all plans on the device, with weights.
+    """
+
+    planned: tuple[tuple[int, int], ...]
+    made: int
+    dropped: int
+    nbytes: int
+
+
+class SizedPlan:
+    """A plan for one size of images, on the device. One thread at a time.
+
+    Attributes: `plan`; `executor`; `form`: what inputs of this size must be; `sizes`: of batches, smallest first;
+    `whole`: shapes of outputs that have no row for each image, by their number; `costs`, `covers`: of batch sizes, and
+    which of them a number of images is run in.
+    """
+
+    def __init__(self, given: GraphInput, plan: Plan, precision: str, executor: Executor) -> None:
+        self.plan = plan
+        self.executor = executor
+        self.form = InputForm.of(given, self.program)
+        self.sizes = tuple(program.batch for program in plan.programs)
+        # Only at batch 1, as larger batches of such a model are refused.
+        self.whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
+        self.costs = costs(plan, precision)
+        self.covers: dict[int, tuple[int, ...]] = {}
+        self._idle: dict[tuple[str, int], list[Pipeline]] = {}  # by element type and largest batch
+        self._pipelines: list[Pipeline] = []  # all
+        self._in_use: list[Pipeline] = []
+
+    @property
+    def program(self) -> Program:
+        """What a run of the largest batch size does."""
+        return self.plan.programs[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, without weights: activations, and the frames of streams."""
+        return self.plan.activations_nbytes + sum(pipeline.nbytes for pipeline in self._pipelines)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a stream has batches of this size under way."""
+        return bool(self._in_use)
+
+    @property
+    def use(self) -> SizeUse:
+        """Of an engine that has this plan alone."""
+        sides = self.program.input.shape[2:4]
+        return SizeUse(((sides[0], sides[1]),) if len(sides) > 1 else (), 1, 0, self.plan.device_nbytes)
+
+    def output_shapes(self, count: int) -> list[Shape]:
+        """What a run of so many images gives."""
+        return [self.whole.get(i, (count, *y.shape[1:])) for i, y in enumerate(self.program.outputs)]
+
+    def batches(self, count: int) -> Iterator[tuple[int, int]]:
+        """(first image, batch size) of the runs that take the least time by the plan's estimate."""
+        if count not in self.covers:
+            self.covers[count] = cover(count, self.costs)
+        first = 0
+        for batch in self.covers[count]:
+            yield first, batch
+            first += batch
+
+    def smallest(self, count: int) -> int:
+        """The smallest batch size that holds so many images."""
+        return self.sizes[bisect_left(self.sizes, count)]
+
+    def joined(self, parts: Sequence[Results]) -> tuple[Array, ...]:
+        """The outputs for images that were run in parts."""
+        if not parts:
+            return tuple(np.empty(shape, np.float32) for shape in self.output_shapes(0))
+        if len(parts) == 1:
+            outputs = parts[0].outputs
+        else:
+            outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
+        if self.whole:
+            outputs = tuple(y.reshape(self.whole.get(i, y.shape)) for i, y in enumerate(outputs))
+        return outputs
+
+    def pipeline(self, element_type: str, size: int) -> Pipeline:
+        """Room for a stream of batches, until `give_back`; kept from an earlier one, or made now."""
+        if not (idle := self._idle.setdefault((element_type, size), [])):
+            idle.append(self.executor.pipeline(element_type, size))
+            self._pipelines += idle
+        self._in_use.append(idle.pop())
+        return self._in_use[-1]
+
+    def give_back(self, pipeline: Pipeline, element_type: str, size: int) -> None:
+        """The stream has ended; batches may be under way. From any thread, at any time: a stream may be forgotten."""
+        self._idle.setdefault((element_type, size), []).append(pipeline)
+        self._in_use.remove(pipeline)
+
+    def close(self) -> None:
+        """Give back all on the device. Raises what freeing raises, once all has been tried."""
+        failure: Error | None = None
+        for close in (*(pipeline.close for pipeline in self._pipelines), self.executor.close):
+            try:
+                close()
+            except Error as error:
+                failure = error
+        self._pipelines.clear()
+        self._idle.clear()
+        if failure:
+            raise failure

@@ -1,0 +1,87 @@
+"""Images of any size: a plan for each size that comes, kept on the device while there is room."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from vgg16gpu.compiler.compile import SizePlanner
+from vgg16gpu.compiler.graph.input_size import fits
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.runtime.forms import OpenShape
+from vgg16gpu.runtime.plans.kept import KeptPlans
+from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+
+_log = logging.getLogger(__name__)
+
+
+class AnySize:
+    """Plans of one model for the sizes that come. One thread at a time."""
+
+    def __init__(self, planner: SizePlanner, device: Device, memory: int | None) -> None:
+        self._planner = planner
+        self._kept: KeptPlans[tuple[int, int], SizedPlan] = KeptPlans(device, memory)
+        self._gone = 0  # second passes of plans that are no longer kept
+
+    @property
+    def use(self) -> SizeUse:
+        """What is kept, and what has been."""
+        kept = self._kept
+        return SizeUse(kept.keys, kept.made, kept.dropped, kept.nbytes)
+
+    @property
+    def second_passes(self) -> int:
+        """Images that were run again, of all sizes."""
+        return self._gone + sum(sized.executor.second_passes for sized in self._kept.values)
+
+    def check(self, sides: tuple[int, int]) -> None:
+        """Raise InputError for a size that the model does not fit: it says what fixes the size."""
+        try:
+            self._planner.shapes(sides)
+        except ModelError as error:
+            raise InputError(f"input '{self._planner.graph.input.name}': {error}") from error
+
+    def at(self, sides: tuple[int, int]) -> SizedPlan:
+        """The plan for this size, made now if there is none.
+
+        Raises InputError, ModelError, DeviceError, KernelError.
+        """
+        if found := self._kept.find(sides):
+            return found
+        self.check(sides)
+        started = time.perf_counter()
+        sized = self.load(self._planner.plan(sides))
+        height, width = sides
+        _log.info("size %dx%d planned in %.3g s", height, width, time.perf_counter() - started)
+        return sized
+
+    def load(self, plan: Plan) -> SizedPlan:
+        """Bring a plan to the device, and keep it. Raises DeviceError and KernelError."""
+        batch, _, height, width = plan.programs[-1].input.shape
+        before = self.second_passes
+        executor = self._kept.load(plan, f"size {height}x{width} (height x width) in batches of {batch}")
+        self._gone += before - self.second_passes
+        return self._kept.keep(
+            (height, width), SizedPlan(self._planner.graph.input, plan, self._planner.precision, executor)
+        )
+
+    def output_shapes(self, shape: Shape) -> list[OpenShape]:
+        """The shape of each output for an input of this shape; None for what is another at another size."""
+        graph = self._planner.graph
+        found, (batch, channels, height, width) = infer_shapes(graph, shape), shape
+        others = [
+            infer_shapes(graph, larger)
+            for larger in ((batch, channels, 2 * height + 1, width), (batch, channels, height, 3 * width + 2))
+            if fits(graph, larger)
+        ]
+        every = [[each[name] for each in (found, *others)] for name in graph.outputs]
+        return [tuple(dims[0] if len({*dims}) == 1 else None for dims in zip(*same, strict=True)) for same in every]
+
+    def close(self) -> None:
+        """Give everything on the device back."""
+        self._gone = self.second_passes
+        self._kept.close()
