@@ -195,6 +195,16 @@ def test_a_size_that_the_model_forbids_is_refused():
     assert "fixed" in result.stderr
 
 
+def test_what_sizes_a_model_takes(tmp_path):
+    path = hollow(tmp_path / "vgg16.onnx", size=224)
+    whole, cut = ("--device", "cpu"), ("--device", "cpu", "--outputs", "relu2_2")
+    fixed = json.loads(info(path, "--json", *whole))["sizes"]
+    assert "takes 25088 numbers, which 224x224 gives; give outputs=[...] that end before it" in fixed
+    assert f"Image size: {fixed}" in info(path, *whole)
+    assert "Image size: open: height from 2 on, width from 2 on" in info(path, *cut)
+    assert json.loads(info(path, "--json", "--size", "64x48", *cut))["input"]["shape"] == [1, 3, 64, 48]
+
+
 def refused_model(path):
     """A model that four nodes keep from running, two of them for the same reason."""
     model = torch_vgg((4, "M"))

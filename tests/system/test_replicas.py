@@ -184,7 +184,6 @@ def test_an_open_image_size_that_does_not_fit_is_refused_with_one_that_does(tmp_
         ((1, 1, 64, 64), np.float32),
         ((1, 3, 48, 48), np.float32),
         ((1, 3, 64, 64), np.float64),
-        ((0, 3, 64, 64), np.float32),
         ((1, 3, 64, 64), np.uint8),  # bytes are (N, H, W, C)
     ],
 )

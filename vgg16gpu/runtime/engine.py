@@ -193,9 +193,9 @@ class Engine(Closing):
     def run(self, x: Any, *, stream: device_array.Stream = None) -> Outputs | DeviceOutputs:
         """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
-        float16 on the host becomes float32. `x` may be a dict from the input's name. Returns one array, or a tuple for
-        several outputs, with N rows each; an output that does not have a row for each image comes whole, in the shape
-        that the file gives it, and then N must be 1.
+        float16 on the host becomes float32. `x` may be a dict from the input's name; N may be 0. Returns one array, or
+        a tuple for several outputs, with N rows each; an output that does not have a row for each image comes whole, in
+        the shape that the file gives it, and then N must be 1.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
         An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
@@ -203,7 +203,7 @@ class Engine(Closing):
         on `stream` now (a handle, or a stream of torch, CuPy or cuda.core) is waited for; without it, what the library
         of `x` is at: see `interop.view_of`.
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
-        whose values leave the range of float16 inside the network.
+        whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
         """
         if device_array.is_on_device(array := self._form.only(x)):
             return self._run_on_device(array, stream)
@@ -253,8 +253,8 @@ class Engine(Closing):
 
         Items are what `run` takes, of any N each that it takes. The rows of those on the host are put together to
         batches of size `batch`, one of the engine's, the largest if not given. A batch that is not full runs when the
-        iterable ends or the element type changes, at the smallest size that holds it; two batches are read ahead. An
-        array on the GPU is run by itself in its turn, and gives arrays there.
+        iterable ends or element type or image size change, at the smallest size that holds it; two batches are read
+        ahead. An array on the GPU is run by itself in its turn, and gives arrays there.
         Bits are those of `run` at the same built batch size; on FFMA kernels, and with an engine of one size, that is
         always so. uint8 needs a quarter of the copying of float32. The first use allocates two buffers each way on the
         host, pinned, and on the device, as large as the inputs and outputs of a batch, which `vgg16gpu info` does not

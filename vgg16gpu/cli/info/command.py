@@ -152,8 +152,8 @@ def _summary(model: Model, graph: Graph, shape: Shape, fused: Graph, given: Shap
             "declared": list(graph.input.shape),
             "shape": list(shape),
             "layout": layout,
-            "sizes": size_note(fused),
         },
+        "sizes": size_note(fused) or None,
         "outputs": [{"name": name, "shape": list(shapes[name])} for name in graph.outputs],
         "parameters": graph.parameters,
     }
@@ -213,8 +213,8 @@ def _print_summary(screen: Console, report: dict[str, Any]) -> None:
         f"Input: {given['name']} {_times(given['shape'])} {given['layout']} (declared {declared}); output: {outputs}",
         markup=False,
     )
-    if given["sizes"]:
-        screen.print(f"Image size: {given['sizes']}", markup=False, soft_wrap=True)
+    if report["sizes"]:
+        screen.print(f"Image size: {report['sizes']}", markup=False, soft_wrap=True)
     if report["preprocess"]:
         screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
     screen.print(f"Parameters: {report['parameters']:,}")
