@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape, resolve_input_shape, size_note, takes_any_size
 from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.errors import ModelError
 
 
@@ -110,3 +113,15 @@ def test_rows_have_no_size() -> None:
     graph: Graph = model(["n", 5], [helper.make_node("Relu", ["x"], ["y"])], ["y"]).graph(outputs=["y"])
     assert not graph.input.is_open_in_size
     assert size_note(graph) == ""
+
+
+@pytest.mark.parametrize("part", ["weight", "relu", None])
+def test_a_graph_that_differs_where_the_size_is_open_is_not_free(part: str | None) -> None:
+    """Whatever it is that a size was folded into."""
+    made = vgg_like(6, 10)
+    loaded = made.loaded(["a"])
+    conv: Any = loaded.ops[0]
+    changed = {"weight": {"weight": 2 * conv.weight}, "relu": {"relu": True}, None: {}}[part]
+    other = replace(loaded, ops=(replace(conv, **changed),))
+    simplified = simplify(other, passes=IMAGE_PASSES)
+    assert with_free_size(simplified, made.file, other).input.is_free == (part is None)
