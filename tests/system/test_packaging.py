@@ -100,7 +100,16 @@ def test_metadata(wheel):
     assert metadata["Version"] == vgg16gpu.__version__
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata.get_all("Provides-Extra") == ["cuda", "cudnn", "decode", "decode-gpu", "parquet", "plot", "test"]
+    assert metadata.get_all("Provides-Extra") == [
+        "cuda",
+        "cudnn",
+        "decode",
+        "decode-gpu",
+        "parquet",
+        "plot",
+        "torch",
+        "test",
+    ]
     needed = {line.split(";")[0].strip() for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
     assert {name.split(">")[0] for name in needed} == {"numpy", "onnx", "click", "rich", "pillow"}
 

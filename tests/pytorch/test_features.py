@@ -1,0 +1,138 @@
+"""`vgg16gpu.pytorch.Features` beside the same layers made of torch's operators."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.torch_here import torch_module
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.zoo.generate import make_vgg
+
+LAYERS = ("relu1_2", "relu2_2", "relu3_3")
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return torch_module()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
+    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
+    return path
+
+
+@pytest.fixture
+def features(torch: Any, model: Path) -> Any:
+    from vgg16gpu.pytorch import Features
+
+    del torch
+    found = Features(model, LAYERS, batch=2)
+    yield found
+    found.close()
+
+
+def by_torch(torch: Any, model: Path, x: Any) -> list[Any]:
+    """The same layers in float64, by torch's operators."""
+    found, place = [], 0
+    convolutions = [op for op in Model(model).graph().ops if isinstance(op, Conv)]
+    for count in (2, 2, 3):
+        for op in convolutions[place : place + count]:
+            weight, bias = (torch.from_numpy(array.astype(np.float64)) for array in (op.weight, op.bias))
+            x = torch.relu(torch.nn.functional.conv2d(x, weight, bias, padding=1))
+        place += count
+        found.append(x)
+        x = torch.nn.functional.max_pool2d(x, 2)
+    return found
+
+
+def images(torch: Any, *shape: int, dtype: Any = None) -> Any:
+    return torch.from_numpy(np.random.default_rng(0).standard_normal(shape).astype(np.float32)).to(dtype)
+
+
+def distance(a: Any, b: Any) -> float:
+    return float((a.double() - b).norm() / b.norm())
+
+
+def loss(values: Any) -> Any:
+    return sum((value**2).mean() * weight for value, weight in zip(values, (1.0, 0.5, 0.25), strict=True))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 48, 48), (3, 3, 33, 40)], ids=str)
+def test_values_and_gradients_are_torchs(torch: Any, model: Path, features: Any, shape: tuple[int, ...]) -> None:
+    x = images(torch, *shape).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    values, expected = features(x), by_torch(torch, model, exact)
+    for value, right in zip(values, expected, strict=True):
+        assert value.dtype == torch.float32
+        assert distance(value.detach(), right.detach()) < 2e-6
+    loss(values).backward()
+    loss(expected).backward()
+    assert distance(x.grad, exact.grad) < 5e-6
+
+
+def test_only_some_layers_in_the_loss_and_runs_between(torch: Any, model: Path, features: Any) -> None:
+    x, other = images(torch, 1, 3, 48, 48).requires_grad_(), images(torch, 1, 3, 32, 32)
+    exact = x.detach().double().requires_grad_()
+    first, second = features(x), features(2 * x)
+    features(other)
+    (first[1].sum() + second[0].sum()).backward()
+    (by_torch(torch, model, exact)[1].sum() + by_torch(torch, model, 2 * exact)[0].sum()).backward()
+    assert distance(x.grad, exact.grad) < 5e-6
+
+
+def test_one_layer_is_a_tensor_and_half_types_come_back(torch: Any, model: Path) -> None:
+    from vgg16gpu.pytorch import Features
+
+    features = Features(model, "relu2_2")
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        x = images(torch, 1, 3, 48, 48, dtype=dtype).requires_grad_()
+        value = features(x)
+        value.sum().backward()
+        assert (value.dtype, x.grad.dtype) == (torch.float32, dtype)
+    features.close()
+    assert features(x).shape == (1, 16, 24, 24)  # built anew
+    features.close()
+
+
+def test_it_is_a_frozen_module(torch: Any, features: Any) -> None:
+    assert not list(features.parameters())
+    assert not features.state_dict()
+    assert "layers relu1_2, relu2_2, relu3_3, fp32" in repr(features)
+    with torch.no_grad():
+        assert not features(images(torch, 1, 3, 16, 16))[0].requires_grad
+
+
+def test_what_is_wrong_is_said(torch: Any, model: Path, features: Any) -> None:
+    from vgg16gpu.pytorch import Features
+
+    x = images(torch, 1, 3, 48, 48).requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(features(x)), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+    with pytest.raises(InputError, match=r"torch.uint8; give floats"):
+        features(torch.zeros((1, 3, 48, 48), dtype=torch.uint8))
+    half = Features(model, LAYERS, "bf16")
+    with pytest.raises(InputError, match="computed in fp32, and precision is bf16"):
+        half(x)
+    with torch.no_grad():
+        assert half(x)[0].shape == (1, 8, 48, 48)
+    half.close()
+    with pytest.raises(ModelError, match="has no value 'nothing'"):
+        Features(model, "nothing")
+
+
+def test_without_torch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "torch" or name.startswith("vgg16gpu.pytorch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"needs torch, which is not installed: pip install '.\[torch\]'"):
+        import vgg16gpu.pytorch  # noqa: F401

@@ -1,0 +1,14 @@
+"""Layers of a VGG as a torch module: our kernels forward and backward, on both devices."""
+
+from vgg16gpu.errors import InputError
+
+try:
+    import torch as _torch
+except ModuleNotFoundError as error:
+    raise InputError("vgg16gpu.pytorch needs torch, which is not installed: pip install '.[torch]'") from error
+
+del _torch
+
+from vgg16gpu.pytorch.features import Features  # noqa: E402 - torch is looked for first
+
+__all__ = ["Features"]
