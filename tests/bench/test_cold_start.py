@@ -30,7 +30,8 @@ def test_cold_start_runs_infer_in_processes_of_its_own(model: Path) -> None:
     assert all(result <= end for result, end in zip(found.results_s, found.exits_s, strict=True))
     named = {"Python and options", "imports", "model", "first input", "plan", "kernels", "weights", "graphs", "rest"}
     assert named <= set(found.parts_s)
-    assert all(found.parts_s[name] > 0 for name in named - {"rest"})
+    beside = {"rest", "first input"}  # an input may be there before anybody waits for it
+    assert all(found.parts_s[name] > 0 for name in named - beside)
     assert abs(sum(found.parts_s.values()) - found.to_result_s) < 0.5 * found.to_result_s  # medians of each
 
 
