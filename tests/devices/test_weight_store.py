@@ -83,6 +83,10 @@ def of_one(precision: str, sides: tuple[int, int], device: Traced) -> list[list[
         return reads(device, alone)
 
 
+def store_on(device: Traced) -> WeightStore:
+    return WeightStore(device)  # type: ignore[arg-type]  # it has what a store and a plan ask of a device, and no more
+
+
 def loaded(store: WeightStore, plan: Plan) -> Executor:
     return Executor(plan, store.device, store.lease(plan.weights))
 
@@ -96,7 +100,7 @@ def shape_of(step: Step) -> Any:
 @pytest.mark.parametrize("varies", [False, True], ids=["equal scales", "scales by size"])
 def test_every_launch_finds_the_weights_that_it_finds_in_an_engine_of_its_size(precision: str, varies: bool) -> None:
     device = Traced(*([shape_of] if varies else []))
-    store = WeightStore(device)  # type: ignore[arg-type]
+    store = store_on(device)
     with ExitStack() as stack:
         for sides in SIZES:
             executor = stack.enter_context(closing(loaded(store, planned(precision, sides))))
@@ -112,7 +116,7 @@ def test_every_launch_finds_the_weights_that_it_finds_in_an_engine_of_its_size(p
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_further_size_takes_no_weights_where_its_scales_are_those_of_another(precision: str) -> None:
     device = Traced()
-    store = WeightStore(device)  # type: ignore[arg-type]
+    store = store_on(device)
     with closing(loaded(store, planned(precision, SIZES[0]))):
         nbytes, copies = store.nbytes, device.counters.copies_in
         with closing(loaded(store, planned(precision, SIZES[1]))) as second:
@@ -126,7 +130,7 @@ def test_a_further_size_takes_no_weights_where_its_scales_are_those_of_another(p
 
 def test_other_scales_are_other_weights_and_only_these() -> None:
     device = Traced(shape_of)
-    store = WeightStore(device)  # type: ignore[arg-type]
+    store = store_on(device)
     with closing(loaded(store, planned("fp32", SIZES[0]))) as first:
         nbytes = store.nbytes
         with closing(loaded(store, planned("fp32", SIZES[1]))) as second:
@@ -140,7 +144,7 @@ def test_other_scales_are_other_weights_and_only_these() -> None:
 
 def test_weights_stay_with_the_last_plan_that_uses_them() -> None:
     device = Traced(shape_of)
-    store = WeightStore(device)  # type: ignore[arg-type]
+    store = store_on(device)
     first, second = (loaded(store, planned("fp32", sides)) for sides in SIZES[:2])
     expected = reads(device, second)
     first.close()
@@ -156,7 +160,7 @@ def test_weights_stay_with_the_last_plan_that_uses_them() -> None:
 def test_equal_numbers_at_another_place_are_the_same_weights() -> None:
     """A session loads its model anew for each shape, and folds constants anew."""
     device = Traced()
-    store = WeightStore(device)  # type: ignore[arg-type]
+    store = store_on(device)
     again = make_plan(net(), HOPPER, [(1, 3, 16, 16)], OPTIONS["fp16"])
     with closing(loaded(store, planned("fp16", (16, 16), (1,)))):
         nbytes = store.nbytes
@@ -166,7 +170,7 @@ def test_equal_numbers_at_another_place_are_the_same_weights() -> None:
 
 def test_other_numbers_are_not() -> None:
     device = Traced()
-    store = WeightStore(device)  # type: ignore[arg-type]
+    store = store_on(device)
     other = net()
     other.ops[3].weight[-1, -1, -1, -1] += 1  # type: ignore[union-attr]
     again = make_plan(other, HOPPER, [(1, 3, 16, 16)], OPTIONS["fp16"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, overload
@@ -20,8 +19,6 @@ from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.outputs import Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
 from vgg16gpu.runtime.plans.sized import SizedPlan
-
-_log = logging.getLogger(__name__)
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
 DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_array.SupportsCudaArray]

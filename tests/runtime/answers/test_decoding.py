@@ -26,7 +26,7 @@ from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 
 from .conftest import SIDE
-from .test_stream import check, rows, spec_for
+from .test_stream import check, numbers_among, rows, spec_for
 
 
 @pytest.fixture(scope="module")
@@ -187,12 +187,7 @@ def test_it_begins_where_it_is_told(narrow_model, pictures, faded):
 
 @pytest.mark.parametrize("shape", [(4, 3, SIDE, SIDE), (4, SIDE, SIDE, 3)], ids=["floats", "bytes"])
 def test_numbers_and_files_change_places(narrow_model, pictures, faded, tmp_path, shape):
-    chance = np.random.default_rng(3)
-    is_pixels = shape[-1] == 3
-    array = chance.integers(0, 256, shape, dtype=np.uint8) if is_pixels else chance.standard_normal(shape, np.float32)
-    np.save(tmp_path / "n.npy", array)
-    some = sorted(pictures.iterdir())[:5]
-    paths = [some[0], tmp_path / "n.npy", *some[1:], tmp_path / "n.npy"]
+    array, paths = numbers_among(pictures, tmp_path, shape)
     with Engine(narrow_model, device="cpu", batch=4) as engine:
         numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
         with answering(engine, paths, codec_of(FakeModule())) as stream:

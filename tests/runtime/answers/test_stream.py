@@ -104,19 +104,25 @@ def test_the_device_really_resizes(narrow_model, pictures, wanted, monkeypatch):
     pytest.importorskip("simplejpeg")
 
 
-@pytest.mark.parametrize("shape", [(4, 3, SIDE, SIDE), (4, SIDE, SIDE, 3)], ids=["floats", "bytes"])
-def test_numbers_and_pictures_change_places(narrow_model, pictures, wanted, tmp_path, shape):
+def numbers_among(pictures, folder, shape):
+    """Random floats, or bytes where channels are last; five pictures, the file of the array among and behind them."""
     chance = np.random.default_rng(3)
     is_pixels = shape[-1] == 3
     array = chance.integers(0, 256, shape, dtype=np.uint8) if is_pixels else chance.standard_normal(shape, np.float32)
-    np.save(tmp_path / "n.npy", array)
+    np.save(folder / "n.npy", array)
     some = sorted(pictures.iterdir())[:5]
-    paths = [some[0], tmp_path / "n.npy", *some[1:], tmp_path / "n.npy"]
+    paths = [some[0], folder / "n.npy", *some[1:], folder / "n.npy"]
+    return array, paths
+
+
+@pytest.mark.parametrize("shape", [(4, 3, SIDE, SIDE), (4, SIDE, SIDE, 3)], ids=["floats", "bytes"])
+def test_numbers_and_pictures_change_places(narrow_model, pictures, wanted, tmp_path, shape):
+    array, paths = numbers_among(pictures, tmp_path, shape)
     with Engine(narrow_model, device="cpu", batch=4) as engine:
         numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
         with answering(engine, paths) as stream:
             check(rows(stream), [wanted[0], *numbers, *wanted[1:5], *numbers])
-        assert stream.element_types == {"uint8"} if is_pixels else {"uint8", "float32"}
+        assert stream.element_types == {"uint8"} if shape[-1] == 3 else {"uint8", "float32"}
 
 
 def test_it_begins_where_it_is_told(narrow_model, pictures, wanted):

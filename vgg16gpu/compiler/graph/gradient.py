@@ -6,11 +6,12 @@ The graph of a gradient computes forward what it needs of the values between, th
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vgg16gpu.compiler.graph.backward import Backward, hand_back
 from vgg16gpu.compiler.graph.ops import Conv, Graph, GraphInput, Op, Pool, Reshape, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.errors import ModelError
 
@@ -19,11 +20,12 @@ from vgg16gpu.errors import ModelError
 class GradientGraph:
     """A graph whose only output is the gradient of `input` of another graph.
 
-    cotangents: the names of its further inputs, a gradient for each output of the other graph, in their order.
+    cotangents: the shape of a gradient for each output of the other graph, by its name here, in their order; those that
+    matter are further inputs.
     """
 
     graph: Graph
-    cotangents: tuple[str, ...]
+    cotangents: Mapping[str, Shape]
 
 
 def gradient_graph(graph: Graph, shape: Shape) -> GradientGraph:
@@ -31,15 +33,14 @@ def gradient_graph(graph: Graph, shape: Shape) -> GradientGraph:
 
     Raises ModelError for an op whose gradient is not known, and where no output depends on the input.
     """
-    forward = _unpooled(graph)
-    back = Backward(dict(infer_shapes(replace(graph, ops=forward), shape)), dict(graph.constants))
+    back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants))
+    forward = _unpooled(graph, back)
     gradients: defaultdict[str, list[str]] = defaultdict(list)
-    cotangents = []
+    cotangents: dict[str, Shape] = {}
     for output in graph.outputs:
         name = back.fresh(f"{output}/cotangent")
-        back.shapes[name] = back.shapes[output]
+        cotangents[name] = back.shapes[name] = back.shapes[output]
         gradients[output].append(name)
-        cotangents.append(GraphInput(name, back.shapes[output]))
     for op in reversed(forward):
         if op.y in gradients:
             for value, gradient in hand_back(back, op, gradients.pop(op.y)):
@@ -51,23 +52,19 @@ def gradient_graph(graph: Graph, shape: Shape) -> GradientGraph:
         found = back.add(Reshape, found, graph.input.name, back.shapes[found])
     ops, names = _needed((*forward, *back.ops), found)
     constants = {name: array for name, array in back.constants.items() if name in names}
-    others = tuple(item for item in cotangents if item.name in names)
-    result = Graph(graph.input, ops, (found,), others, constants)
-    return GradientGraph(result, tuple(item.name for item in cotangents))
+    others = tuple(GraphInput(name, dims) for name, dims in cotangents.items() if name in names)
+    return GradientGraph(Graph(graph.input, ops, (found,), others, constants), cotangents)
 
 
-def _unpooled(graph: Graph) -> tuple[Op, ...]:
-    """The ops, pools apart from convolutions: the gradient needs the map between."""
-    taken = {name for op in graph.ops for name in (op.y, *op.names)}
+def _unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
+    """The ops, pools apart from convolutions: the gradient needs the map between, which `back` comes to know."""
     ops: list[Op] = []
     for op in graph.ops:
         if isinstance(op, Conv) and op.pool:
-            between = f"{op.y}/before its pool"
-            while between in taken:
-                between += "'"
-            taken.add(between)
-            ops.append(replace(op, y=between, names=(between,), pool=False))
-            ops.append(Pool(between, op.y, op.names, "max", MAX_POOL_2X2))
+            between = back.fresh(f"{op.y}/before its pool")
+            conv = replace(op, y=between, names=(between,), pool=False)
+            back.shapes[between] = output_shape(conv, back.shapes[op.x])
+            ops += [conv, Pool(between, op.y, op.names, "max", MAX_POOL_2X2)]
         else:
             ops.append(op)
     return tuple(ops)

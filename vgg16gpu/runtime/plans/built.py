@@ -28,7 +28,7 @@ from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sid
 from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
 from vgg16gpu.runtime.plans.sizes import AnySize
 
-_log = logging.getLogger("vgg16gpu.runtime.engine")
+_log = logging.getLogger("vgg16gpu.runtime.engine")  # whose lines these are for who filters the log
 
 
 class BuiltEngine(Closing):

@@ -79,11 +79,10 @@ class Gradients:
         if kept := self._kept.find(shape):
             return kept
         found = gradient_graph(self._graph, shape)
-        outputs, sizes = dict(zip(found.cotangents, self._graph.outputs, strict=True)), infer_shapes(self._graph, shape)
-        inputs = {item.name: sizes[outputs[item.name]] for item in found.graph.others}
+        inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
         plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs})
         executor = self._kept.load(plan, f"the gradient of a batch of shape {shape}")
-        return self._kept.keep(shape, _Prepared(executor, (self._graph.input.name, *inputs), found.cotangents))
+        return self._kept.keep(shape, _Prepared(executor, (self._graph.input.name, *inputs), tuple(found.cotangents)))
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
         prepared = self._at((batch, *x.shape[1:]))
