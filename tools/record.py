@@ -111,6 +111,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     turns = parts.add_parser("compare", parents=[shared])
     turns.add_argument("other", type=Path, help="the folder of another checkout")
     turns.add_argument("--rounds", type=int, default=2, help="of four turns each")
+    turns.add_argument("--starts", action="store_true", help="of infer alone, no benchmark: 9 s a turn")
     turns.add_argument("--within", type=float, default=1.0, metavar="PERCENT", help="what counts as the same")
     return parser.parse_args(arguments)
 
@@ -143,7 +144,8 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
     if options.part == "compare":
         if not (options.other / "vgg16gpu" / "__init__.py").is_file():
             raise Error(f"'{options.other}' is no checkout: it has no vgg16gpu/__init__.py; name its folder")
-        return compare(settings, options.other.resolve(), options.rounds, options.within / 100)
+        other, bound = options.other.resolve(), options.within / 100
+        return compare(settings, other, options.rounds, bound, starts_alone=options.starts)
     return {"suite": recipes.suite, "bench": recipes.bench, "pipeline": recipes.pipeline}[options.part](settings)
 
 

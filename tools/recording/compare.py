@@ -16,11 +16,12 @@ from vgg16gpu.errors import Error
 
 OTHER, THIS = "other", "this"
 TURNS: Final = (OTHER, THIS, THIS, OTHER)  # what drifts evenly during a round drifts for both alike
-BENCH_SECONDS, START_SECONDS = 45.0, 8.0  # of one turn
+BENCH_SECONDS, START_SECONDS = 45.0, 9.0  # of one turn
 STARTS: Final = 8
 SAME, SLOWER, FASTER, UNKNOWN = "same", "slower", "faster", "cannot tell"
 METHOD: Final = (
-    "rounds of four turns, other, this, this, other: in each the benchmark without peers, then starts of infer; a "
+    "rounds of four turns, other, this, this, other: in each the benchmark without peers (not where starts "
+    "alone are asked for), then starts of infer; a "
     "turn's figure is its median, a round's ratio the sum of this checkout's two figures by that of the other's. "
     "ratio: the median of the rounds, low and high: the least and the greatest; noise: by how much two turns of the "
     "same checkout in one round differ at most. same: every round within the bound; slower, faster: every round beyond "
@@ -69,7 +70,7 @@ def _sum(turns: Sequence[float], whose: str) -> float:
     return sum(seconds for name, seconds in zip(TURNS, turns, strict=True) if name == whose)
 
 
-def compare(settings: Settings, other: Path, rounds: int, bound: float) -> Recipe:
+def compare(settings: Settings, other: Path, rounds: int, bound: float, *, starts_alone: bool = False) -> Recipe:
     """Both in `rounds` rounds; `bound`: what part of a figure counts as the same, 0.01 for 1 %."""
     steps, folder = made(settings, 224), settings.work / "compare"
     checkouts = {THIS: ROOT, OTHER: other}
@@ -81,7 +82,8 @@ def compare(settings: Settings, other: Path, rounds: int, bound: float) -> Recip
             name, place = f"{number}-{turn}-{whose}", checkouts[whose]
             bench, start = (folder / f"{kind}-{name}.json" for kind in ("bench", "start"))
             words = vgg16gpu("bench", model, *device, *measured, *effort, "--output", bench)
-            steps.append(Step(bench.stem, words, BENCH_SECONDS, (bench,), cwd=place))
+            if not starts_alone:
+                steps.append(Step(bench.stem, words, BENCH_SECONDS, (bench,), cwd=place))
             runs = ("--runs", str(2 if settings.quick else STARTS), "--output", str(start))
             script = (
                 PYTHON,
@@ -93,42 +95,54 @@ def compare(settings: Settings, other: Path, rounds: int, bound: float) -> Recip
                 *runs,
             )
             steps.append(Step(start.stem, script, START_SECONDS, (start,)))
-    return Recipe(steps, lambda ended: _finish(settings, folder, ended, rounds, bound))
+    return Recipe(steps, lambda ended: _finish(settings, folder, ended, rounds, bound, has_benches=not starts_alone))
 
 
-def _finish(settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds: int, bound: float) -> Sequence[Path]:
+def _finish(
+    settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds: int, bound: float, *, has_benches: bool
+) -> Sequence[Path]:
     """The record of the rounds that are whole; none where there is none."""
+    kinds = ("bench", "start") if has_benches else ("start",)
     names = [[f"{number}-{turn}-{whose}" for turn, whose in enumerate(TURNS, 1)] for number in range(1, rounds + 1)]
-    whole = [each for each in names if all(_is_there(ended, name) for name in each)]
+    whole = [each for each in names if all(_is_there(ended, f"{kind}-{name}") for name in each for kind in kinds)]
     if not whole:
         return ()
-    benches = [[_read(folder / f"bench-{name}.json") for name in each] for each in whole]
     starts = [[_read(folder / f"start-{name}.json") for name in each] for each in whole]
-    commits = {whose: _one_commit(benches, whose) for whose in (THIS, OTHER)}
+    benches = [[_read(folder / f"bench-{name}.json") if has_benches else {} for name in each] for each in whole]
     turns = [
         [_turn(bench, start) for bench, start in zip(*each, strict=True)] for each in zip(benches, starts, strict=True)
     ]
     found = [figure.record(bound) for figure in figures(turns)]
+    parts = {whose: _parts(starts, whose) for whose in (OTHER, THIS)}
     content = {
         "what": "the medians of this checkout by those of another one, measured in turns on one machine",
         "method": METHOD,
-        "checkouts": commits,
+        "checkouts": {whose: _one_commit(starts, whose) for whose in (THIS, OTHER)},
         "bound": bound,
         "rounds": len(whole),
-        "model": benches[0][0]["model"],
+        "model": benches[0][0].get("model"),
         "figures": found,
-        "environment": benches[0][1]["environment"],
+        "start_parts_s": parts,
+        "environment": starts[0][1]["environment"],
     }
-    record = settings.record("compare-CARD")
+    record = settings.record("compare-CARD" if has_benches else "starts-CARD")
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(content, indent=1) + "\n")
     print(shown(found))
+    print(shown_parts(parts))
     return (record,)
 
 
 def _is_there(ended: Mapping[str, Ended], name: str) -> bool:
-    found = (ended.get(f"{kind}-{name}") for kind in ("bench", "start"))
-    return all(each is not None and each.is_well for each in found)
+    found = ended.get(name)
+    return found is not None and found.is_well
+
+
+def _parts(starts: Sequence[Sequence[Mapping[str, Any]]], whose: str) -> dict[str, float]:
+    """Of each stage of a checkout's starts, the median of its turns, in seconds; 0 in a turn without it."""
+    turns = [start["parts_s"] for each in starts for start, name in zip(each, TURNS, strict=True) if name == whose]
+    names = dict.fromkeys(name for turn in turns for name in turn)
+    return {name: median(turn.get(name, 0.0) for turn in turns) for name in names}
 
 
 def figures(rounds: Sequence[Sequence[Turn]]) -> Iterator[Figure]:
@@ -150,22 +164,31 @@ def shown(found: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def shown_parts(parts: Mapping[str, Mapping[str, float]]) -> str:
+    """A table: what each stage of a start takes, in ms."""
+    lines = [f"{'stage of a start, ms':50} {THIS:>7} {OTHER:>7}"]
+    for name in dict.fromkeys((*parts[THIS], *parts[OTHER])):
+        both = " ".join(f"{1e3 * parts[whose].get(name, 0.0):7.1f}" for whose in (THIS, OTHER))
+        lines.append(f"{name:50} {both}")
+    return "\n".join(lines)
+
+
 def _turn(bench: Mapping[str, Any], start: Mapping[str, Any]) -> dict[What, float]:
     found = {
         (record["precision"], record["batch"], record["method"], record["regime"]): float(record["median_s"])
-        for record in bench["records"]
+        for record in bench.get("records", ())
         if record["name"] == NAME
     }
     names = {"to the answer": "to_result_s", "to the end": "to_exit_s"}
     return found | {("fp32", 1, f"infer, {name}", "start"): float(start[key]) for name, key in names.items()}
 
 
-def _one_commit(benches: Sequence[Sequence[Mapping[str, Any]]], whose: str) -> Any:
+def _one_commit(starts: Sequence[Sequence[Mapping[str, Any]]], whose: str) -> Any:
     """Of a checkout. Raises Error where its turns were not of one."""
     commits = [
-        bench["environment"]["commit"]
-        for each in benches
-        for bench, name in zip(each, TURNS, strict=True)
+        start["environment"]["commit"]
+        for each in starts
+        for start, name in zip(each, TURNS, strict=True)
         if name == whose
     ]
     if any(commit != commits[0] for commit in commits):

@@ -8,14 +8,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
-from vgg16gpu.bench.measure.cold_start import one_start, with_byte_code
+from vgg16gpu.bench.measure.cold_start import median_parts, one_start, with_byte_code
+from vgg16gpu.bench.measure.environment import commit, environment
+from vgg16gpu.devices import open_device
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Start it once untimed, then `--runs` times; write every sample and the medians, in seconds."""
+    """Start it once untimed, then `--runs` times; write every sample, the medians and their parts, in seconds."""
     parser = argparse.ArgumentParser(prog="tools/recording/starts.py", description="Time the start of infer.")
     parser.add_argument("checkout", type=Path)
     parser.add_argument("model")
@@ -34,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         starts = [one_start(command, environ) for _ in range(1 + options.runs)][1:]
     results, exits = [start.result_s for start in starts], [start.exit_s for start in starts]
     found = {"to_result_s": median(results), "to_exit_s": median(exits), "results_s": results, "exits_s": exits}
+    found["parts_s"] = median_parts(starts)
+    with closing(open_device(options.device).device) as device:  # now that nothing is timed any more
+        found["environment"] = {**environment(device), "commit": commit(options.checkout.resolve())}
     options.output.write_text(json.dumps(found, indent=1) + "\n")
 
 

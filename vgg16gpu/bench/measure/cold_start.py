@@ -89,10 +89,11 @@ def measure_cold_start(
         environ["PYTHONPATH"] = os.pathsep.join([_PACKAGES, environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         starts = [one_start(command, environ) for _ in range(1 + runs)][1:]
     results, exits = tuple(start.result_s for start in starts), tuple(start.exit_s for start in starts)
-    return ColdStart(statistics.median(results), statistics.median(exits), results, exits, _median_parts(starts))
+    return ColdStart(statistics.median(results), statistics.median(exits), results, exits, median_parts(starts))
 
 
-def _median_parts(starts: Sequence[Start]) -> dict[str, float]:
+def median_parts(starts: Sequence[Start]) -> dict[str, float]:
+    """Of each part, in seconds, over all starts; one that a start does not tell of took it no time."""
     parts = [start.parts_s for start in starts]
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: statistics.median(each.get(name, 0.0) for each in parts) for name in names}
