@@ -43,7 +43,8 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
 from vgg16gpu.bench.measure.environment import environment
-from vgg16gpu.cli.common.show import add_row, console, heading, progress, table
+from vgg16gpu.cli.common.bars import progress
+from vgg16gpu.cli.common.show import add_row, console, heading, table
 from vgg16gpu.devices import open_device
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.runtime import onnx_backend

@@ -47,7 +47,8 @@ from tests.fuzz.worker import (
     work,
 )
 from vgg16gpu.bench.measure.environment import commit
-from vgg16gpu.cli.common.show import add_row, console, heading, progress, table
+from vgg16gpu.cli.common.bars import progress
+from vgg16gpu.cli.common.show import add_row, console, heading, table
 from vgg16gpu.io.files import atomic_writer
 
 DEFAULT_CASES: Final = 10_000

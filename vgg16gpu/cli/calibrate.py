@@ -12,6 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
+from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.model_notes import model_notes
 from vgg16gpu.cli.common.options import (
     batch_option,
@@ -22,7 +23,7 @@ from vgg16gpu.cli.common.options import (
     size_option,
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
-from vgg16gpu.cli.common.show import add_row, console, print_json, progress, sentence, table
+from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, table
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model

@@ -15,6 +15,7 @@ from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.tune.search import Finding, search, tiles
 from vgg16gpu.bench.tune.tasks import Task, distinct, tasks, vgg_graph
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.options import (
     batches_option,
     find_model,
@@ -24,7 +25,7 @@ from vgg16gpu.cli.common.options import (
     sizes_option,
 )
 from vgg16gpu.cli.common.parsing import parse_batches
-from vgg16gpu.cli.common.show import add_row, console, progress, table
+from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -53,20 +52,6 @@ def table(columns: Sequence[str], *, right: Sequence[str] = ()) -> Table:
 def add_row(target: Table, *cells: object, end_section: bool = False, style: str | None = None) -> None:
     """A row of plain text: file names may hold brackets, which rich would take for markup, and escape sequences."""
     target.add_row(*(Text(printable_lines(str(cell))) for cell in cells), end_section=end_section, style=style)
-
-
-def progress(*, quiet: bool = False) -> Progress:
-    """A progress bar on stderr, shown on a terminal only."""
-    screen = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        transient=True,
-        disable=quiet or not screen.is_terminal,
-    )
 
 
 def sentence(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.options import (
     batch_option,
     device_option,
@@ -22,7 +23,7 @@ from vgg16gpu.cli.common.options import (
     sizes_option,
 )
 from vgg16gpu.cli.common.parsing import parse_counts, parse_squares
-from vgg16gpu.cli.common.show import console, print_json, progress
+from vgg16gpu.cli.common.show import console, print_json
 from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.cli.lab.claims import RESULTS, claims_command
 from vgg16gpu.cli.lab.learn import exercise_command, list_kernels

@@ -19,6 +19,7 @@ from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.testbench import StepVerdict, judge_steps, mean_times, worst_steps
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.options import (
     batch_option,
     device_option,
@@ -32,7 +33,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.parsing import parse_counts
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
-from vgg16gpu.cli.common.show import print_json, progress
+from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.testbench.case import Bench, Options, Outcome, first_output, judged, prepare
 from vgg16gpu.cli.testbench.report import content_of, print_report
 from vgg16gpu.cli.testbench.values import ValueOutcome, engine_values, exact_values, judged_values, quantised_values

@@ -18,7 +18,6 @@ Caffe models that they published; torchvision's `vgg.py`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -366,5 +365,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> list[str]:
+    import difflib  # noqa: PLC0415 - of errors alone
+
     short = (other for other in known if 0 < len(other) <= _LONGEST_NAME)
     return difflib.get_close_matches(name[:_LONGEST_NAME], list(islice(short, _MOST_NAMES)), n=3, cutoff=0.5)
