@@ -32,6 +32,14 @@ def test_early_slots_are_used_once_and_pinned_ones_again():
     assert again.used == 0
 
 
+def test_more_slots_may_be_filled_before_there_is_a_device():
+    ring = Ring(64, 2, early=5)
+    early = [ring.take() for _ in range(5)]
+    ring.pin(pinned, takes_pictures=True)
+    assert [ring.take().is_pinned for _ in range(2)] == [True, True]
+    assert not any(slot.is_pinned for slot in early)
+
+
 @pytest.mark.parametrize("pins", [False, True])
 def test_who_takes_too_many_waits(pins):
     ring = Ring(16, 1)

@@ -104,15 +104,18 @@ class Ring:
     are decoded before they come here.
 
     Before `pin` slots are ordinary memory, so that decoding starts before there is a device; those are used once.
+    early: how many of them there may be, `count` unless it is said.
     """
 
-    def __init__(self, nbytes: int, count: int, rows: int | None = None, room_nbytes: int = 0) -> None:
+    def __init__(
+        self, nbytes: int, count: int, rows: int | None = None, room_nbytes: int = 0, early: int | None = None
+    ) -> None:
         self.nbytes, self.count, self.rows, self.room_nbytes = nbytes, count, rows or ROWS, room_nbytes
         self.takes_pictures = False  # whether rows may be pictures that are still to be resized
         self._lock = threading.Condition()
         self._free: deque[Slot] = deque()
         self._buffer: Bytes | None = None
-        self._early = count  # slots of ordinary memory that may still be made
+        self._early = early or count  # slots of ordinary memory that may still be made
         self._closed = False
 
     def pin(self, pinned: Callable[[int], Bytes], *, takes_pictures: bool) -> None:

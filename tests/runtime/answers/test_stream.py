@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -15,6 +16,7 @@ from vgg16gpu.io.scores import softmax, top_classes
 from vgg16gpu.pictures import slots
 from vgg16gpu.pictures.inputs import InputSpec, spec_of
 from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers import stream as stream_module
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
 from vgg16gpu.runtime.answers.rows import Ranking
@@ -58,6 +60,27 @@ def check(found, wanted):
             assert scores.tobytes() == expected.tobytes()
             assert best.tolist() == top_classes(expected, 3).tolist()
             np.testing.assert_allclose(probabilities, softmax(expected)[best], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("mebibytes", "ready"), [(256, 59), (0, 0)])
+def test_pictures_are_decoded_before_there_is_an_engine(narrow_model, pictures, wanted, monkeypatch, mebibytes, ready):
+    """As many as there is memory for: slots of one row here, else three. A broken file shares one with the next."""
+    monkeypatch.setattr(folder_module, "EARLY_NBYTES", mebibytes << 20)
+    monkeypatch.setattr(folder_module, "SPARE_SLOTS", 1)
+    monkeypatch.setattr(folder_module, "ROWS", 1)
+    monkeypatch.setattr(slots, "ROWS", 1)
+    with (
+        Engine(narrow_model, device="cpu", batch=4) as engine,
+        Folder(list_files([pictures]), spec_for(engine), 2) as folder,
+    ):
+        until = time.monotonic() + 20
+        while folder.loader._queue.qsize() < max(ready, 2) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert folder.loader._queue.qsize() >= max(ready, 1)
+        if not ready:
+            assert folder.loader._queue.qsize() <= 3
+        with folder.answers(engine, Ranking(3)) as stream:
+            check(rows(stream), wanted)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 64])

@@ -75,17 +75,14 @@ class _Run:
         folder = self._folder(stack)
         with stage("first input"):
             folder.require_one()
-        opened = self._open(stack)
-        self._open_results(stack, opened)
-        return self._compute(stack, folder, opened)
+        return self._compute(stack, folder, self._open(stack))
 
     def resumed(self, stack: ExitStack) -> int:
         """The files that have no row yet."""
         asked = self._asked
         opened = self._open(stack)
-        results = self._open_results(stack, opened)
-        assert results is not None
         assert self._writing is not None
+        results = self._open_results(stack, opened, self._writing)
         first = self._writing.skip(results, asked.listing)
         if first[0] == len(asked.listing.files):
             results.finish()
@@ -112,14 +109,15 @@ class _Run:
                 self._codec = codec_for(opened.device, self._asked.options.decode)
         return opened
 
-    def _open_results(self, stack: ExitStack, opened: Opened) -> Results | None:
-        if self._writing:
-            decoder = self._codec.name if self._codec else CPU
-            self._results = stack.enter_context(self._writing.open(self._asked, opened.device, decoder))
+    def _open_results(self, stack: ExitStack, opened: Opened, writing: Writing) -> Results:
+        decoder = self._codec.name if self._codec else CPU
+        self._results = stack.enter_context(writing.open(self._asked, opened.device, decoder))
         return self._results
 
     def _compute(self, stack: ExitStack, folder: Folder, opened: Opened) -> int:
         engine = stack.enter_context(self._engine(opened))
+        if self._writing and not self._results:
+            self._open_results(stack, opened, self._writing)  # by now the model's digest is there
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
         stream = stack.enter_context(folder.answers(engine, ranking, codec=self._codec))
         start = time.perf_counter()

@@ -29,6 +29,8 @@ from vgg16gpu.runtime.engine import Engine
 # Seconds. A thread that has read or decoded waits until another gives the interpreter away, 5 ms by default: more than
 # decoding takes. On 16 cores 6,400 pictures took a third longer with that.
 SWITCHING = 2e-5
+# Bytes of samples that may be ready before there is an engine: on 16 cores, as many pictures as are decoded meanwhile.
+EARLY_NBYTES = 256 << 20
 SPARE_SLOTS = 4  # beside one for each thread: two on their way to the device, two that wait
 MANY_CORES = 8
 LARGEST_BATCH = {"cuda": 128, "cpu": 8}  # of images of the usual size, unless the user says otherwise
@@ -56,7 +58,8 @@ class Folder(Closing):
         if decodes_on_device:
             self.ring = _ring_of_files(spec, count, min(decoding.ROWS, len(listing.files)))
         else:
-            self.ring = Ring(slot_nbytes(spec, rows), count + SPARE_SLOTS)
+            slots = count + SPARE_SLOTS
+            self.ring = Ring(slot_nbytes(spec, rows), slots, early=max(slots, _early_slots(spec, listing)))
         self.loader = Loader(listing, spec, self.ring, max(1, count), first)
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
@@ -105,6 +108,12 @@ def _ring_of_files(spec: InputSpec, threads: int, rows: int) -> Ring:
     nbytes = 4 * math.prod(spec.shape)
     most = max(nbytes, min(decoding.FILES_NBYTES, rows * nbytes))
     return Ring(most, threads + decoding.DECODERS + SPARE_SLOTS, rows, max(decoding.ROOM_NBYTES, aligned(most)))
+
+
+def _early_slots(spec: InputSpec, listing: Listing) -> int:
+    """How many slots of samples, as the network takes them, are `EARLY_NBYTES`."""
+    nbytes = ROWS * math.prod(spec.shape) * (4 if listing.numbers else 1)  # pictures are bytes
+    return EARLY_NBYTES // min(nbytes, slot_nbytes(spec))
 
 
 def slot_nbytes(spec: InputSpec, rows: int = ROWS) -> int:
