@@ -4,11 +4,13 @@
 
 Needs a GPU and nvImageCodec (`pip install '.[decode-gpu]'`). Its parts; one that fails leaves the others:
 
-- alone: nvImageCodec on files in pinned memory, images/s by backend, files of a call, decoders, their threads;
+- alone: nvImageCodec on files in pinned memory, images/s by backend, options, files of a call and decoders; and what
+  making the decoders takes;
+- settings: `infer` inside of one process, without its start: slots, decoders, threads that read; and decoding by the
+  CPU, by how long a thread waits for the interpreter;
 - infer: `vgg16gpu infer FOLDER --decode gpu` and `cpu`, whole processes in fp16, twice each: equal rows?
-- settings: the same inside of one process, without its start: slots, decoders, threads that read;
-- pixels: after decoding, against libjpeg's, by subsampling of colours, with and without interpolation of colours;
-- scores: of both decoders in fp32 and fp16, beside what fp16 itself changes.
+- scores: of both decoders in fp32 and fp16, beside what fp16 itself changes;
+- pixels: after decoding, against libjpeg's, by subsampling of colours, with and without interpolation of colours.
 
 Without MODEL a VGG16 is made; without DIR the photographs are those that packages here bring.
 """
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -48,24 +50,26 @@ from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers import decoding
+from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.engine import Engine
 
 COUNT, COMPARED, BUDGET = 6400, 2000, 150.0  # pictures, and seconds of all parts together
-ROUND: Final = 2048  # files that are decoded for one rate
-BATCHES: Final = (32, 64, 128, 256)
-SIDE_BY_SIDE: Final = (1, 2, 3, 4)
-THREADS: Final = {"hardware": (1, 2, 4), "CUDA": (4, 8, 16)}
-REPEATED, NO_INTERPOLATION = 400, ":fancy_upsampling=0"  # pictures, and how they are decoded to see what that changes
+ROUND: Final = 1024  # files that are decoded for one rate
+CALLS: Final = ((64, 1), (64, 3), (128, 2), (256, 1), (512, 1))  # files of a call, decoders side by side
+NO_INTERPOLATION: Final = ":fancy_upsampling=0"
+ROOM: Final = ":preallocate_width_hint=512 :preallocate_height_hint=384 :preallocate_batch_size=128"
+THREADS: Final = {"hardware": (1, 4), "CUDA": (8, 16)}
+PIXELS: Final = 300  # pictures whose pixels are compared
 SETTINGS: Final = (  # rows of a slot, decoders, threads that read (None: as many as `infer` takes)
     *((rows, 3, None) for rows in (32, 64, 128)),
-    *((64, decoders, None) for decoders in (1, 2, 4)),
-    *((64, 3, workers) for workers in (2, 4, 8)),
-    (128, 2, 4),
+    *((64, decoders, None) for decoders in (1, 2)),
+    *((64, 3, workers) for workers in (4, 8)),
 )
+SWITCHING: Final = (2e-5, 1e-4, 3e-4, 1e-3, 5e-3)  # seconds
 
-Pixels = npt.NDArray[np.int16]
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -143,16 +147,19 @@ def _environment(where: Where) -> dict[str, Any]:
 def _alone(where: Where) -> list[dict[str, Any]]:
     """Rates of nvImageCodec, by itself."""
     found: list[dict[str, Any]] = []
+    usual = nvimgcodec.OPTIONS
     with _opened(where) as device:
         block = _Block(device, [path.read_bytes() for path in where.files[:ROUND]])
         for way in nvimgcodec.ways():
-            cases = [(batch, many, way.threads) for batch in BATCHES for many in SIDE_BY_SIDE]
-            cases += [(64, 2, threads) for threads in THREADS[way.name] if threads != way.threads]
-            for batch, many, threads in cases:
-                where.require_time()
-                case = {"way": way.name, "batch": batch, "decoders": many, "threads": threads}
+            cases = [(calls, way.threads, usual) for calls in CALLS]
+            cases += [((128, 2), way.threads, options) for options in (NO_INTERPOLATION, f"{usual} {ROOM}")]
+            cases += [((128, 2), threads, usual) for threads in THREADS[way.name] if threads != way.threads]
+            for (batch, many), threads, options in cases:
+                where.require_time(80)  # for the other parts
+                case = {"way": way.name, "batch": batch, "decoders": many, "threads": threads, "options": options}
                 try:
-                    found.append({**case, "images_per_s": block.rate(way._replace(threads=threads), batch, many)})
+                    with mock.patch.object(nvimgcodec, "OPTIONS", options):
+                        found.append({**case, **block.rate(way._replace(threads=threads), batch, many)})
                 except Exception as error:
                     found.append({**case, "error": str(error)})
         block.close()
@@ -194,27 +201,33 @@ def _process(where: Where, folder: Path, decode: str) -> dict[str, Any]:
     }
 
 
-def _settings(where: Where) -> list[dict[str, Any]]:
+def _settings(where: Where) -> dict[str, Any]:
     """Rates inside of one process, its engine built."""
-    found = []
+    on_gpu, on_cpu = [], []
     with _opened(where) as device, _engine(where, device) as engine:
-        _rate(engine, where, 64, 3, None)
+        _rate(engine, where)
+        for seconds in SWITCHING * 2:
+            where.require_time(60)  # for what comes behind
+            with mock.patch.object(folder_module, "SWITCHING", seconds):
+                on_cpu.append({"switching_s": seconds, "images_per_s": _rate(engine, where)})
         for rows, decoders, workers in SETTINGS:
-            where.require_time(25)  # for what comes behind
-            rates = [_rate(engine, where, rows, decoders, workers) for _ in range(2)]
-            found.append({"rows": rows, "decoders": decoders, "workers": workers, "images_per_s": rates})
-    return found
+            where.require_time(50)
+            rate = _rate(engine, where, (rows, decoders), workers)
+            on_gpu.append({"rows": rows, "decoders": decoders, "workers": workers, "images_per_s": rate})
+    return {"by the CPU": on_cpu, "on the GPU": on_gpu}
 
 
-def _rate(engine: Engine, where: Where, rows: int, decoders: int, workers: int | None) -> float:
+def _rate(engine: Engine, where: Where, on_gpu: tuple[int, int] | None = None, workers: int | None = None) -> float:
+    """on_gpu: rows of a slot and decoders, where the GPU decodes."""
     preprocess = engine.model.preprocess(engine.graph, engine.program.input.shape)
     spec = spec_of(engine.graph.input, engine.program.input.shape[1:], preprocess)
     width, height = decode_photos.SIZE
+    rows, decoders = on_gpu or (decoding.ROWS, decoding.DECODERS)
     room = max(decoding.ROOM_NBYTES, (rows + 1) * width * height * 3)
-    codec = open_codec(engine.device)
+    codec = open_codec(engine.device) if on_gpu else None
     with (
         mock.patch.multiple(decoding, ROWS=rows, DECODERS=decoders, ROOM_NBYTES=room),
-        Folder(list_files([where.folder]), spec, workers, decodes_on_device=True) as folder,
+        Folder(list_files([where.folder]), spec, workers, decodes_on_device=bool(on_gpu)) as folder,
         folder.answers(engine, Ranking(5), codec=codec) as stream,
     ):
         answers = iter(stream)
@@ -227,43 +240,47 @@ def _rate(engine: Engine, where: Where, rows: int, decoders: int, workers: int |
 def _pixels(where: Where) -> dict[str, Any]:
     """Differences after decoding, of 255."""
     found: dict[str, Any] = {}
-    numbers = range(min(where.compared, where.count))
-    data = [where.files[number].read_bytes() for number in numbers]
+    files = where.files[: min(PIXELS, where.compared, where.count)]
     wanted = []
-    for path in where.files[: len(numbers)]:
+    for path in files:
         with Image.open(path) as picture:
-            wanted.append(np.asarray(picture).astype(np.int16))
+            wanted.append(np.asarray(picture))
     with _opened(where) as device:
-        block = _Block(device, data)
+        block = _Block(device, [path.read_bytes() for path in files])
         for way in nvimgcodec.ways():
-            kinds = (("interpolated", nvimgcodec.OPTIONS, len(data)), ("repeated", NO_INTERPOLATION, REPEATED))
-            for name, options, most in kinds:
-                where.require_time(20)
+            for name, options in (("interpolated", nvimgcodec.OPTIONS), ("repeated", NO_INTERPOLATION)):
+                where.require_time(3)
                 key = f"{way.name}, colours {name}"
                 try:
                     with mock.patch.object(nvimgcodec, "OPTIONS", options):
-                        pixels = block.pixels(way, most)
-                    found[key] = _differences(pixels, wanted[:most])
+                        found[key] = _differences(block.pixels(way), wanted)
                 except Exception as error:
                     found[key] = {"error": str(error)}
         block.close()
     return found
 
 
-def _differences(found: Sequence[Pixels | None], wanted: Sequence[Pixels]) -> dict[str, Any]:
-    by: dict[str, list[Pixels]] = {}
+def _differences(found: Iterable[Pixels | None], wanted: Sequence[Pixels]) -> dict[str, Any]:
+    """By subsampling; of each picture three numbers are kept."""
+    by: dict[str, list[tuple[float, float, int]]] = {}
+    refused = 0
     for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
-        if ours is not None:
-            by.setdefault(decode_photos.subsampling(number), []).append(np.abs(ours - theirs))
+        if ours is None:
+            refused += 1
+            continue
+        counts = np.bincount(np.abs(ours.astype(np.int16) - theirs).reshape(-1))
+        mean = float(counts @ np.arange(len(counts)) / counts.sum())
+        kind = decode_photos.subsampling(number)
+        by.setdefault(kind, []).append((float(counts[0] / counts.sum()), mean, len(counts) - 1))
     return {
-        "refused": sum(pixels is None for pixels in found),
+        "refused": refused,
         **{
             kind: {
                 "pictures": len(each),
-                "equal_share": float(np.mean([(one == 0).mean() for one in each])),
-                "mean": float(np.mean([one.mean() for one in each])),
-                "largest_mean": float(max(one.mean() for one in each)),
-                "max": int(max(one.max() for one in each)),
+                "equal_share": float(np.mean([equal for equal, _, _ in each])),
+                "mean": float(np.mean([mean for _, mean, _ in each])),
+                "largest_mean": max(mean for _, mean, _ in each),
+                "max": max(most for _, _, most in each),
             }
             for kind, each in by.items()
         },
@@ -303,11 +320,11 @@ def _changes(found: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) ->
 
 PARTS: Final[dict[str, Callable[[Where], Any]]] = {
     "environment": _environment,
-    "infer": _infer,
-    "pixels": _pixels,
-    "scores": _scores,
-    "settings": _settings,
     "alone": _alone,
+    "settings": _settings,
+    "infer": _infer,
+    "scores": _scores,
+    "pixels": _pixels,
 }
 
 
@@ -340,38 +357,38 @@ class _Block:
         self._address = device.allocate(len(data) * self._nbytes)
         self._places = [Place(self._address + i * self._nbytes, height, width) for i in range(len(data))]
 
-    def rate(self, way: Way, batch: int, many: int) -> float:
-        """Images a second of so many decoders side by side, files in calls of `batch`."""
+    def rate(self, way: Way, batch: int, many: int) -> dict[str, float]:
+        """Images a second of so many decoders side by side, files in calls of `batch`; seconds to make the decoders."""
         with ExitStack() as stack:
+            start = time.perf_counter()
             decoders = [stack.enter_context(closing(self._decoder(way))) for _ in range(many)]
+            for decoder in decoders:
+                decoder.decode(self._files[:batch], self._places[:batch])  # it takes its memory
+            making = time.perf_counter() - start
             shares = [range(share * batch, len(self._files), many * batch) for share in range(many)]
 
             def work(decoder: PictureDecoder, starts: Sequence[int]) -> int:
                 calls = [slice(start, start + batch) for start in starts]
                 return sum(sum(decoder.decode(self._files[call], self._places[call])) for call in calls)
 
-            for decoder in decoders:
-                decoder.decode(self._files[:batch], self._places[:batch])  # it takes its memory
             with ThreadPoolExecutor(many) as pool:
                 start = time.perf_counter()
                 done = sum(pool.map(work, decoders, shares))
                 seconds = time.perf_counter() - start
         if done != len(self._files):
             raise RuntimeError(f"{len(self._files) - done} files were refused")
-        return done / seconds
+        return {"images_per_s": done / seconds, "making_s": making}
 
-    def pixels(self, way: Way, most: int) -> list[Pixels | None]:
-        """Those of the first files, at most so many; None where one was refused."""
-        found: list[Pixels | None] = []
+    def pixels(self, way: Way) -> Iterator[Pixels | None]:
+        """Those of each file; None where one was refused."""
         with closing(self._decoder(way)) as decoder:
-            for start in range(0, min(most, len(self._files)), 64):
-                call = slice(start, min(start + 64, most))
+            for start in range(0, len(self._files), 64):
+                call = slice(start, start + 64)
                 taken = decoder.decode(self._files[call], self._places[call])
                 read = np.empty((len(taken), *self._shape), np.uint8)
                 self._device.copy_out(read, self._places[start].address)
                 self._device.synchronize()
-                found += [one.astype(np.int16) if done else None for one, done in zip(read, taken, strict=True)]
-        return found
+                yield from (one if done else None for one, done in zip(read, taken, strict=True))
 
     def close(self) -> None:
         """Give memory back."""
@@ -424,17 +441,11 @@ def _show(content: dict[str, Any]) -> None:
     for name in ("pixels", "scores"):
         for key, found in content.get(name, {}).items():
             _say(f"{name}, {key}: {_rounded(found)}")
-    for name, most in (("settings", 20), ("alone", 12)):
-        found = sorted(content.get(name, ()), key=_fastest, reverse=True)
-        for case in found[:most]:
+    settings = content.get("settings", {})
+    for name, cases in (*settings.items(), ("alone", content.get("alone", ()))):
+        for case in sorted(cases, key=lambda case: -case.get("images_per_s", 0.0)):
             _say(f"{name}: {_rounded(case)}")
-        for case in (case for case in found if "error" in case):
-            _say(f"{name}: {case}")
     _say(f"seconds: {_rounded(content['seconds'])}; failed: {', '.join(content['failures']) or 'nothing'}")
-
-
-def _fastest(case: dict[str, Any]) -> float:
-    return float(np.max(case.get("images_per_s", 0.0)))
 
 
 def _rounded(found: Any) -> Any:
