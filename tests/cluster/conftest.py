@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.answers.conftest import narrow_model, pictures, wanted  # noqa: F401 - fixtures
 from tests.support.narrow_vgg import SCORES
 from vgg16gpu import Engine
 from vgg16gpu.errors import KernelError

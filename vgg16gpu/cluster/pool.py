@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from vgg16gpu.cluster.crew import AHEAD, Crew, Done, Form, Roll, Share, Task
 from vgg16gpu.cluster.planning import SharedPlanner, shared_planners
+from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.several import ALL, open_devices
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.inputs import spec_of
+from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.runtime.answers.classify import Answer, PathLike, class_names_of, named, wanted_preprocess
+from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.rows import Ranking
+from vgg16gpu.runtime.answers.stream import AnswerStream, Station
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.device_array import is_on_device
@@ -51,6 +62,7 @@ class EnginePool(Closing):
         if "device" in options or "planner" in options:
             raise InputError("a pool takes devices=..., and plans by itself: leave out device and planner")
         opened = _opened(devices)
+        self._options = options
         self.model = Model.of(model)
         self._crew: Crew | None = None
         self.engines: tuple[Engine, ...] = ()
@@ -118,6 +130,77 @@ class EnginePool(Closing):
                 "give a single input to run"
             ) from error
         return self._stream(Source(items, self._checked), batch or sizes[-1])
+
+    def classify(
+        self,
+        paths: PathLike | Iterable[PathLike],
+        *,
+        top: int = 5,
+        preprocess: Preprocess | str | None = None,
+        class_names: Sequence[str] | None = None,
+        recursive: bool = True,
+        workers: int | None = None,
+        decode: str = "auto",
+    ) -> Iterator[Answer]:
+        """What `vgg16gpu.classify` gives for files, while all devices compute: one set of threads decodes for all.
+
+        The options are those of that function; batch size and size are the pool's, which must be of one size. Mean and
+        deviation of `preprocess` must be those that the pool was built with. Raises as that function.
+        """
+        if top < 0:
+            raise InputError(f"top {top}: give a number of classes, 0 for none")
+        engine = self.engine
+        sample = engine.program.input.shape[1:]
+        wanted = self._preprocess(preprocess, sample)
+        listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
+        spec = spec_of(engine.graph.input, sample, wanted)
+        on_device = decodes_on_device(decode, engine.device.facts.kind, spec)
+        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=len(self.roll.working)) as folder:
+            folder.require_one()
+            ranking = Ranking(top, gives_probabilities(engine.graph))
+            with self.answers(folder, ranking, decode if on_device else None) as stream:
+                yield from named(stream, class_names_of(self.model, engine, class_names))
+
+    @contextmanager
+    def answers(self, folder: Folder, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:
+        """What the pool makes of a folder's files, in their order; the folder was told how many devices work.
+
+        decode: who decodes, of `pictures.choices.DECODE`, where devices do. What each device has done is added to its
+        share at the end.
+        """
+        self._open()
+        working = self.roll.working
+        members = {id(member.engine): member for member in working}
+        stations = [
+            Station(member.engine, codec_for(member.engine.device, decode) if decode else None) for member in working
+        ]
+        with folder.shared_answers(
+            stations, ranking, lambda engine, error: self.roll.take_out(members[id(engine)], error)
+        ) as stream:
+            try:
+                yield stream
+            finally:
+                for feeder, member in zip(stream.feeders, working, strict=True):
+                    member.share.images += feeder.images
+                    member.share.batches += feeder.batches
+                    member.share.seconds += feeder.seconds.computing
+
+    def _preprocess(self, asked: Preprocess | str | None, sample: tuple[int, ...]) -> Preprocess | None:
+        """What is done to pictures. Raises InputError where the engines do something else to bytes."""
+        if None in (self.engine.inputs[0].shape or ())[1:]:
+            raise InputError("a pool for images of any size takes no pictures; build it with size=224, say")
+        wanted = wanted_preprocess(self.model, asked, self.engine.precision, sample)
+        if wanted is None:
+            return None
+        built = wanted_preprocess(self.model, None, self.engine.precision, sample)
+        assert built is not None
+        mean, std = self._options.get("mean") or built.unit_mean, self._options.get("std") or built.unit_std
+        if (tuple(mean), tuple(std)) != (tuple(wanted.unit_mean), tuple(wanted.unit_std)):
+            raise InputError(
+                f"the pool normalises by mean {tuple(mean)} and std {tuple(std)}, these pictures want "
+                f"{wanted.unit_mean} and {wanted.unit_std}; build it with mean=... and std=..."
+            )
+        return wanted
 
     def close(self) -> None:
         """Free everything on all devices, once what is under way is done. Safe to call twice."""

@@ -41,14 +41,12 @@ def split_devices(text: str) -> tuple[str, ...]:
 
 
 def open_devices(devices: str | Sequence[str]) -> list[Opened]:
-    """The devices of a text as `split_devices` takes it, or of several names as `open_device` takes them.
+    """All of `resolve_devices`, open.
 
-    "all": every GPU that the driver names; without one the CPU. Devices of the CPU share its threads fairly. Raises
-    DeviceError for a name that is none, and where one of them does not work; then none stays open.
+    Devices of the CPU share its threads fairly. Raises DeviceError for a name that is none, and where one of them does
+    not work; then none stays open.
     """
-    names = split_devices(devices if isinstance(devices, str) else ",".join(devices))
-    if names == (ALL,):
-        names = _all()
+    names = resolve_devices(devices)
     shares = _thread_shares(names.count("cpu"))
     with ExitStack() as undo:
         opened: list[Opened] = []
@@ -57,6 +55,15 @@ def open_devices(devices: str | Sequence[str]) -> list[Opened]:
             undo.enter_context(closing(opened[-1].device))
         undo.pop_all()
     return opened
+
+
+def resolve_devices(devices: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of the devices of a text as `split_devices` takes it, or of several names as `open_device` takes them.
+
+    "all": every GPU that the driver names; without one what "auto" is. Raises DeviceError for a name that is none.
+    """
+    names = split_devices(devices if isinstance(devices, str) else ",".join(devices))
+    return _all() if names == (ALL,) else names
 
 
 def _all() -> tuple[str, ...]:

@@ -9,6 +9,8 @@ import click
 
 from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.devices import is_device_name
+from vgg16gpu.devices.several import split_devices
+from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shown import printable
 
 
@@ -72,6 +74,14 @@ def parse_device(_: click.Context, __: click.Parameter, value: str) -> str:
     if not is_device_name(value):
         raise click.BadParameter(f"'{printable(value)}' is not a device: give auto, cuda, cuda:N or cpu")
     return value
+
+
+def parse_devices(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """'cuda:0,cuda:1' -> ('cuda:0', 'cuda:1'); 'cpu:2' -> ('cpu', 'cpu'); None without a value."""
+    try:
+        return None if value is None else split_devices(value)
+    except DeviceError as error:
+        raise click.BadParameter(printable(str(error))) from error
 
 
 def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:

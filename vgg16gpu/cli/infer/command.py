@@ -11,6 +11,7 @@ import click
 from vgg16gpu.cli.common.options import (
     batches_option,
     device_option,
+    devices_option,
     json_option,
     kernels_option,
     labels_option,
@@ -47,6 +48,7 @@ _DECODE_HELP = (
 @click.option("--recursive/--no-recursive", default=True, help="Look into subfolders, too. Default: yes.")
 @click.option("--model", metavar="FILE", help=_MODEL_HELP)
 @device_option
+@devices_option
 @precision_option
 @kernels_option
 @batches_option(
@@ -84,7 +86,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     if options.quiet or options.verbose:
         set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
-    with opening_ahead(options.device):
+    first = options.devices[0].replace("all", "auto") if options.devices else options.device
+    with opening_ahead(first):
         with stage("imports"):
             from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415 - the GPU starts meanwhile
 

@@ -19,6 +19,7 @@ class Options:
     recursive: bool
     model: str | None
     device: str
+    devices: tuple[str, ...] | None
     precision: str
     kernels: str
     batches: tuple[int, ...]
