@@ -286,7 +286,8 @@ class _Worker:
         start = time.perf_counter()
         waited = self.seconds.waiting
         try:
-            data = self._decoder.read(file)
+            contents = self._loader.listing.contents
+            data = self._decoder.read(file) if contents is None else contents[index]
             read = time.perf_counter()
             self.seconds.reading += read - start
             self._place_picture(index, file, data)

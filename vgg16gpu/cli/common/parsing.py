@@ -84,6 +84,17 @@ def parse_devices(_: click.Context, __: click.Parameter, value: str | None) -> t
         raise click.BadParameter(printable(str(error))) from error
 
 
+def parse_shard(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """'3/16' -> (3, 16): the process of that number, counted from 0, among so many."""
+    if value is None:
+        return None
+    number, slash, count = value.partition("/")
+    numbers = [int(part) if part.isascii() and part.isdigit() else -1 for part in (number, count)]
+    if not slash or not 0 <= numbers[0] < numbers[1]:
+        raise click.BadParameter(f"'{printable(value)}' is not I/N, as in 0/16: I from 0 to N - 1")
+    return numbers[0], numbers[1]
+
+
 def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:
     """('relu3_3,features.22', 'y') -> ('relu3_3', 'features.22', 'y'); None without any."""
     names = [part.strip() for value in values for part in value.split(",")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from vgg16gpu.cli.common.options import (
     precision_option,
     size_option,
 )
+from vgg16gpu.cli.common.parsing import parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.infer.options import MANY, Options
@@ -35,6 +37,12 @@ _OUTPUT_HELP = (
     "Write a row for each input, as batches end: .csv, .jsonl, .parquet (input, error, the best classes), or all "
     "scores as .npy, .npz, .txt, .json; -: to stdout, as --format says."
 )
+_SHARD_HELP = (
+    "Of a job that N processes share, on any machines, the part of process I (from 0): --output is a folder that all "
+    "see, and gets a .parquet file for each shard of the inputs. What is whole there is not done again."
+)
+_SHARD_SIZE_HELP = "Inputs of a shard. Default: by their number, 32768 at most."
+_COLUMN_HELP = "Of --files-from FILE.parquet: the column of paths (text) or encoded pictures (binary)."
 _WORKERS_HELP = "Threads that read and decode. Default: one for each core."
 _DECODE_HELP = (
     "Who decodes JPEG files: cpu, to the same pixels on every machine; gpu, nvImageCodec, whose pixels differ a little "
@@ -61,6 +69,9 @@ _DECODE_HELP = (
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Of --output -. Default: csv.")
 @click.option("--scores", is_flag=True, help="All scores in .csv, .jsonl and .parquet, too.")
 @click.option("--resume", is_flag=True, help="Go on where a .csv, .jsonl or .parquet file of the same run ended.")
+@click.option("--shard", callback=parse_shard, metavar="I/N", help=_SHARD_HELP)
+@click.option("--shard-size", type=click.IntRange(1), metavar="COUNT", help=_SHARD_SIZE_HELP)
+@click.option("--column", metavar="NAME", help=_COLUMN_HELP)
 @preprocess_options
 @labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
@@ -89,6 +100,22 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     first = options.devices[0].replace("all", "auto") if options.devices else options.device
     with opening_ahead(first):
         with stage("imports"):
-            from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415 - the GPU starts meanwhile
-
+            infer = _what_computes(options)  # the GPU starts meanwhile
         ctx.exit(infer(options))
+
+
+def _what_computes(options: Options) -> Callable[[Options], int]:
+    """One run, or a part of a job. Raises UsageError for options of the other."""
+    if not options.shard:
+        if options.shard_size or options.column:
+            named = "--shard-size" if options.shard_size else "--column"
+            raise click.UsageError(f"{named} is of a job of many processes: give --shard I/N, too")
+        if options.files_from and options.files_from.endswith(".parquet"):
+            raise click.UsageError("--files-from FILE.parquet is of a job of many processes: give --shard 0/1, too")
+    if options.shard:
+        from vgg16gpu.cli.infer.jobs import compute_shards  # noqa: PLC0415 - most runs are none of a job
+
+        return compute_shards
+    from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415
+
+    return infer

@@ -30,6 +30,9 @@ class Options:
     form: str | None  # of standard output
     scores: bool
     resume: bool
+    shard: tuple[int, int] | None
+    shard_size: int | None
+    column: str | None  # of a list that is a parquet file
     pixels: PixelOptions
     labels: Path | None
     allow_nonfinite: bool
