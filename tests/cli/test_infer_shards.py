@@ -275,7 +275,7 @@ def test_numbers_have_a_row_for_each_sample(tmp_path):
         (("--shard", "0/1", "--output", "rows", "--table"), "goes without --table"),
         (("--shard", "0/1", "--output", "rows", "--column", "a"), "--column is of a list that is a .parquet file"),
         (("--shard-size", "9"), "--shard-size is of a job"),
-        (("--files-from", "x.parquet"), "give --shard 0/1, too"),
+        (("--files-from", "x.parquet"), "give --shard 0/1"),
         (("-", "--shard", "0/1", "--output", "rows"), "standard input (-) cannot be shared"),
     ],
 )

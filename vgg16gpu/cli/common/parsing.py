@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import click
 
@@ -12,6 +14,8 @@ from vgg16gpu.devices import is_device_name
 from vgg16gpu.devices.several import split_devices
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shown import printable
+
+_RAY: Final = re.compile(r"local(:[1-9]\d{0,3})?|(ray://)?(?!local:)[^\s/]+:\d{1,5}", re.ASCII)
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -93,6 +97,13 @@ def parse_shard(_: click.Context, __: click.Parameter, value: str | None) -> tup
     if not slash or not 0 <= numbers[0] < numbers[1]:
         raise click.BadParameter(f"'{printable(value)}' is not I/N, as in 0/16: I from 0 to N - 1")
     return numbers[0], numbers[1]
+
+
+def parse_ray(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Where a Ray cluster is: auto, local, local:N, HOST:PORT, ray://HOST:PORT."""
+    if value is None or value == "auto" or _RAY.fullmatch(value):
+        return value
+    raise click.BadParameter(f"'{printable(value)}' is no Ray cluster: give auto, HOST:PORT, local or local:N")
 
 
 def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:

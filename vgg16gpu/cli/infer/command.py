@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from vgg16gpu.cli.common.options import (
     precision_option,
     size_option,
 )
-from vgg16gpu.cli.common.parsing import parse_shard
+from vgg16gpu.cli.common.parsing import parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.infer.options import MANY, Options
@@ -40,6 +41,10 @@ _OUTPUT_HELP = (
 _SHARD_HELP = (
     "Of a job that N processes share, on any machines, the part of process I (from 0): --output is a folder that all "
     "see, and gets a .parquet file for each shard of the inputs. What is whole there is not done again."
+)
+_RAY_HELP = (
+    "The whole job on a Ray cluster, an actor for each GPU (or CPU): auto (the one that this machine belongs to), "
+    "HOST:PORT, or local[:N] (this machine alone, N actors). Needs pip install 'vgg16gpu[ray]'."
 )
 _SHARD_SIZE_HELP = "Inputs of a shard. Default: by their number, 32768 at most."
 _COLUMN_HELP = "Of --files-from FILE.parquet: the column of paths (text) or encoded pictures (binary)."
@@ -70,6 +75,7 @@ _DECODE_HELP = (
 @click.option("--scores", is_flag=True, help="All scores in .csv, .jsonl and .parquet, too.")
 @click.option("--resume", is_flag=True, help="Go on where a .csv, .jsonl or .parquet file of the same run ended.")
 @click.option("--shard", callback=parse_shard, metavar="I/N", help=_SHARD_HELP)
+@click.option("--ray", callback=parse_ray, metavar="ADDRESS", help=_RAY_HELP)
 @click.option("--shard-size", type=click.IntRange(1), metavar="COUNT", help=_SHARD_SIZE_HELP)
 @click.option("--column", metavar="NAME", help=_COLUMN_HELP)
 @preprocess_options
@@ -98,7 +104,7 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
         set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
     first = options.devices[0].replace("all", "auto") if options.devices else options.device
-    with opening_ahead(first):
+    with nullcontext() if options.ray else opening_ahead(first):
         with stage("imports"):
             infer = _what_computes(options)  # the GPU starts meanwhile
         ctx.exit(infer(options))
@@ -106,16 +112,17 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
 
 def _what_computes(options: Options) -> Callable[[Options], int]:
     """One run, or a part of a job. Raises UsageError for options of the other."""
-    if not options.shard:
-        if options.shard_size or options.column:
-            named = "--shard-size" if options.shard_size else "--column"
-            raise click.UsageError(f"{named} is of a job of many processes: give --shard I/N, too")
-        if options.files_from and options.files_from.endswith(".parquet"):
-            raise click.UsageError("--files-from FILE.parquet is of a job of many processes: give --shard 0/1, too")
-    if options.shard:
-        from vgg16gpu.cli.infer.jobs import compute_shards  # noqa: PLC0415 - most runs are none of a job
+    if options.shard and options.ray:
+        raise click.UsageError("--shard is for schedulers other than Ray: give --ray or --shard")
+    if options.shard or options.ray:
+        from vgg16gpu.cli.infer import jobs  # noqa: PLC0415 - most runs are none of a job
 
-        return compute_shards
+        return jobs.compute_on_ray if options.ray else jobs.compute_shards
+    if options.shard_size or options.column:
+        named = "--shard-size" if options.shard_size else "--column"
+        raise click.UsageError(f"{named} is of a job of many processes: give --shard I/N or --ray, too")
+    if options.files_from and options.files_from.endswith(".parquet"):
+        raise click.UsageError("--files-from FILE.parquet is of a job: give --shard 0/1, or --ray, too")
     from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415
 
     return infer

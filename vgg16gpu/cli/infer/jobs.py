@@ -19,6 +19,7 @@ from vgg16gpu.cli.infer.writing import run_options
 from vgg16gpu.cluster.finish import finish, read_summary, reopen
 from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
+from vgg16gpu.cluster.ray_run import compute, connected
 from vgg16gpu.cluster.shards import ShardWorker
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices.several import open_devices
@@ -51,6 +52,25 @@ def compute_shards(options: Options) -> int:
             with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
                 for shard in left:
                     worker.compute(shard, counter.add)
+    return ended(options, job)
+
+
+def compute_on_ray(options: Options) -> int:
+    """All shards that are not whole yet, on Ray; then the end of the job. The exit code."""
+    assert options.ray is not None
+    if options.devices or ":" in options.device:
+        raise click.UsageError("--ray gives each actor its device: say --device cuda, cpu or auto")
+    with connected(options.ray, options.device) as cluster:
+        job = prepared(options, cluster.kind, cluster.actors)
+        folder = JobFolder(job.folder)
+        whole = folder.whole(job.cut)
+        left = [shard for shard in range(job.cut.count) if shard not in whole]
+        say(options, f"{len(whole):,} of {job.cut.count:,} shards are whole; {cluster.actors} actors on {cluster.kind}")
+        if left:
+            reopen(folder)
+            inputs = sum(last - first for first, last in map(job.cut.bounds, left))
+            with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
+                compute(job, cluster, left, counter.add)
     return ended(options, job)
 
 

@@ -32,6 +32,7 @@ class Options:
     resume: bool
     shard: tuple[int, int] | None
     shard_size: int | None
+    ray: str | None
     column: str | None  # of a list that is a parquet file
     pixels: PixelOptions
     labels: Path | None
