@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError, ModelError
 
 if TYPE_CHECKING:
+    from vgg16gpu.cluster.pool import EnginePool
     from vgg16gpu.compiler.model import Model
     from vgg16gpu.io.preprocessing import Preprocess
     from vgg16gpu.runtime.answers.classify import Answer, classify, labels
@@ -33,6 +34,7 @@ __all__ = [
     "DeviceArray",
     "DeviceError",
     "Engine",
+    "EnginePool",
     "Error",
     "InputError",
     "KernelError",
@@ -50,6 +52,7 @@ _MODULES = {  # of what costs numpy, so that only who needs it pays
     "Answer": "runtime.answers.classify",
     "DeviceArray": "runtime.device_array",
     "Engine": "runtime.engine",
+    "EnginePool": "cluster.pool",
     "Model": "compiler.model",
     "Preprocess": "io.preprocessing",
     "Session": "runtime.session",

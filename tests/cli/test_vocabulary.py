@@ -11,6 +11,10 @@ from vgg16gpu.cli.common.options import HELP
 
 SPELLINGS = {  # what each takes, and what it refuses with which words
     "--device": (("auto", "cpu", "cuda", "cuda:3"), {"tpu": "'tpu' is not a device: give auto, cuda, cuda:N or cpu"}),
+    "--devices": (
+        ("all", "cpu:2", "cuda:0,cuda:1"),
+        {"tpu": "'tpu' is not a device, nor several: give all, names with commas"},
+    ),
     "--precision": (
         ("fp32", "fp16", "bf16", "int8"),
         {"int4": "'int4' is not one of 'fp32', 'fp16', 'bf16', 'int8'."},
@@ -32,6 +36,7 @@ SPELLINGS = {  # what each takes, and what it refuses with which words
 ON_MODELS = ("infer", "testbench", "bench", "ladder", "info", "calibrate", "tune")
 USERS = {  # which commands have it
     "--device": (*ON_MODELS, "doctor", "lab run", "lab profile", "lab exercise check"),
+    "--devices": ("infer",),
     "--precision": ("infer", "testbench", "bench", "info", "tune"),
     "--batch": ("infer", "testbench", "bench", "info", "calibrate", "tune", "lab run"),
     "--size": (*ON_MODELS, "lab run", "lab profile", "model make", "model sample"),

@@ -47,7 +47,7 @@ def opened(monkeypatch, tmp_path):
         made.append(FakeDevice(f"GPU {ordinal}"))
         return made[-1]
 
-    def open_cpu():
+    def open_cpu(threads=None):  # noqa: ARG001
         made.append(FakeDevice("processor"))
         return made[-1]
 

@@ -51,8 +51,10 @@ class Opened(NamedTuple):
     choice: str
 
 
-def open_device(name: str = "auto") -> Opened:
+def open_device(name: str = "auto", threads: int | None = None) -> Opened:
     """A device, and one line on which it is and why.
+
+    threads: of the CPU device that is asked for by name; None: one for each core, or as the environment says.
 
     "auto" takes the GPU if one works, else the processor. That is logged, as a warning on a machine that has a GPU.
     "cpu", "cuda" and "cuda:N" are taken at their word: there is no falling back. Raises DeviceError for another name,
@@ -64,7 +66,7 @@ def open_device(name: str = "auto") -> Opened:
     if name == "auto":
         return _open_any()
     if name == "cpu":
-        return _open_cpu("as asked")
+        return _open_cpu("as asked", threads)
     if found := _CUDA_NAME.fullmatch(name):
         return _open_asked_cuda(name, int(found[1] or 0))
     raise DeviceError(f"unknown device {shown(name)}; accepted: {_ACCEPTED}")
@@ -140,7 +142,7 @@ def _open_asked_cuda(name: str, ordinal: int) -> Opened:
     return Opened(device, f"{name}: {device.facts.name}, as asked")
 
 
-def _open_cpu(reason: str) -> Opened:
+def _open_cpu(reason: str, threads: int | None = None) -> Opened:
     from vgg16gpu.devices.cpu.device import CpuDevice  # noqa: PLC0415
 
-    return Opened(CpuDevice(), f"cpu: {reason}")
+    return Opened(CpuDevice(threads=threads), f"cpu: {reason}")

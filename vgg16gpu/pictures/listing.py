@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import printable
@@ -51,6 +51,13 @@ _EXAMPLES: Final = 3  # names for each reason
 _TIFF_SUFFIXES: Final = frozenset(("", *IMAGE_SUFFIXES, *NUMBER_SUFFIXES))
 
 
+class Contents(Protocol):
+    """Encoded pictures by their number among the files. From any thread."""
+
+    def __getitem__(self, index: int, /) -> bytes:
+        """One of them. Raises InputError where it cannot be read."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """Files to read, in order; "-" is standard input.
@@ -58,12 +65,14 @@ class Listing:
     files: paths as given, and those of the pictures in folders; bytes that are no UTF-8 as surrogateescape.
     numbers: those of the files that hold numbers (.txt, .npy, .npz, "-"); all others are read as pictures.
     left_out: how many things in folders are not among the files, by reason; examples: the first of them.
+    contents: the bytes of each picture, where the files are names alone; None where they are read from there.
     """
 
     files: tuple[str, ...]
     numbers: frozenset[str] = frozenset()
     left_out: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    contents: Contents | None = None
 
     def line(self) -> str:
         """How many files were left out and why, as one line; "" where there are none."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,6 +49,7 @@ class Loader:
     """Threads that fill slots with the samples of the files listed, as kernels read them.
 
     first: the (file, sample) to begin with. window: how many files are begun before the first of them is answered.
+    takes_back: whether rows may be asked for `again`; then the threads stay until all is answered.
 
     Files of numbers are read one at a time, in their turn: one may hold more samples than memory has room for.
     Iterate over it once, and `close` it. The iterator gives filled slots, which go back to `ring`; and None where
@@ -62,13 +65,16 @@ class Loader:
         threads: int,
         first: tuple[int, int] = (0, 0),
         window: int = WINDOW,
+        *,
+        takes_back: bool = False,
     ) -> None:
         self.listing, self.spec, self.ring = listing, spec, ring
         self.files = listing.files
         self.seconds = Seconds()
         self.decoded = 0  # pictures
         self.first = first
-        self._window = window
+        self._window, self._takes_back = window, takes_back
+        self._again: deque[_Again] = deque()
         self._queue: SimpleQueue[Slot | BaseException | object | None] = SimpleQueue()
         self._state = threading.Condition()
         self._position = self._answered = first[0]
@@ -114,6 +120,15 @@ class Loader:
             if self._waiting:
                 self._state.notify_all()
 
+    def again(self, rows: Iterable[Row]) -> None:
+        """Read and decode these once more: what was to compute them has failed. Of a loader that `takes_back`."""
+        samples: dict[int, set[int]] = {}
+        for row in rows:
+            samples.setdefault(row.file, set()).add(row.sample)
+        with self._state:
+            self._again += [_Again(file, frozenset(samples[file])) for file in sorted(samples)]
+            self._state.notify_all()
+
     def close(self) -> None:
         """End the threads, once each is done with its picture. Safe to call twice."""
         self.ring.close()
@@ -127,8 +142,8 @@ class Loader:
     def _work(self) -> None:
         worker = _Worker(self)
         try:
-            while (index := self._next(worker)) is not None:
-                worker.load(index)
+            while (piece := self._next(worker)) is not None:
+                worker.load(piece) if isinstance(piece, int) else worker.load_again(*piece)
             worker.flush()
         except Closed:
             pass
@@ -145,22 +160,41 @@ class Loader:
                 self._is_decided.set()
                 self._queue.put(_END)
 
-    def _next(self, worker: _Worker) -> int | None:
-        """The number of the file that is next; None at the end. Waits while too many are not answered."""
+    def _next(self, worker: _Worker) -> int | _Again | None:
+        """The number of the file that is next, or what is to be read again; None at the end.
+
+        Waits while too many files are not answered.
+        """
         while True:
             with self._state:
                 if self._closed:
                     raise Closed
-                if self._position == len(self.files):
-                    return None
-                if self._position - self._answered < self._window:
+                if self._again:
+                    return self._again.popleft()
+                if self._may_go_on():
+                    if self._position == len(self.files):
+                        return None
                     self._position += 1
                     return self._position - 1
-            self._wait(worker, lambda: self._position - self._answered < self._window)
+            self._wait(worker, self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        """Whether a thread has something to read, or may end."""
+        if self._again:
+            return True
+        if self._position == len(self.files):
+            return not self._takes_back or self._answered == len(self.files)
+        return self._position - self._answered < self._window
 
     def wait_for_turn(self, worker: _Worker, index: int) -> None:
-        """Until every file before this one has its answers."""
-        self._wait(worker, lambda: self._answered == index)
+        """Until every file before this one has its answers; what of them is to be read again is read meanwhile."""
+        while True:
+            self._wait(worker, lambda: self._answered == index or bool(self._again))
+            with self._state:
+                if not self._again:
+                    return
+                piece = self._again.popleft()
+            worker.load_again(*piece)
 
     def _wait(self, worker: _Worker, is_over: Callable[[], bool]) -> None:
         worker.flush()  # what lies there may be what everybody waits for
@@ -190,6 +224,13 @@ class Loader:
         self._queue.put(slot)
 
 
+class _Again(NamedTuple):
+    """Samples of a file that are read once more."""
+
+    file: int
+    samples: frozenset[int]
+
+
 def aligned(nbytes: int) -> int:
     """The bytes that lie before the next picture, if so many are taken."""
     return nbytes + -nbytes % ALIGNMENT
@@ -216,6 +257,25 @@ class _Worker:
         if index == self._loader.first[0]:
             self.flush()  # somebody waits to see whether the inputs are any good at all
 
+    def load_again(self, index: int, wanted: frozenset[int]) -> None:
+        """Some samples of a file into slots, once more; its end has been told."""
+        file = self._loader.files[index]
+        if file not in self._loader.listing.numbers:
+            self._load_picture(index, file)
+            return
+        left = set(wanted)
+        try:
+            for count, (name, sample) in enumerate(samples(file, self._unchecked)):
+                if count in left:
+                    self._place_checked(index, count, name, sample)
+                    left.remove(count)
+                if not left:
+                    return
+            raise InputError(f"'{file}' has fewer samples than before; leave it alone while it is read")
+        except InputError as error:
+            for count in sorted(left):
+                self._fail(index, count, file, str(error))
+
     def flush(self) -> None:
         """Hand over what is in the slot."""
         if self._slot is not None and not self._slot.is_empty:
@@ -226,7 +286,8 @@ class _Worker:
         start = time.perf_counter()
         waited = self.seconds.waiting
         try:
-            data = self._decoder.read(file)
+            contents = self._loader.listing.contents
+            data = self._decoder.read(file) if contents is None else contents[index]
             read = time.perf_counter()
             self.seconds.reading += read - start
             self._place_picture(index, file, data)

@@ -56,7 +56,7 @@ class Slot:
     """A buffer, and what lies in it: samples of one element type, failures, and the ends of files.
 
     ends: (number of a file, samples in it), once that is known. needed: bytes on the device, where that decodes.
-    room: where there the rows lie, at `addresses`, once it has decoded.
+    room: where there the rows lie, at `addresses`, once it has decoded. holder: who of several has it in hand.
     """
 
     buffer: Bytes
@@ -71,6 +71,7 @@ class Slot:
     needed: int = 0
     room: Room | None = None
     addresses: list[int] = field(default_factory=list)
+    holder: object | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -151,6 +152,7 @@ class Ring:
         if slot.room:
             slot.room.give_back()
             slot.room = None
+        slot.holder = None
         if slot.is_pinned:
             slot.clear()
             with self._lock:

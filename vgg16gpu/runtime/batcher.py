@@ -95,13 +95,16 @@ def cut(items: Iterable[Item], size: int) -> Iterator[list[Share]]:
 
 
 def flow(
-    batches: Iterable[list[Share]], send: Callable[[Sequence[Rows]], Ticket], receive: Callable[[Ticket], Results]
+    batches: Iterable[list[Share]],
+    send: Callable[[Sequence[Rows]], Ticket],
+    receive: Callable[[Ticket], Results],
+    depth: int = DEPTH,
 ) -> Iterator[Item]:
-    """The items, each once all of it has come back, while `DEPTH` batches at most are sent and not received."""
+    """The items, each once all of it has come back, while `depth` batches at most are sent and not received."""
     under_way: deque[tuple[list[Share], Ticket]] = deque()
     for batch in batches:
         under_way.append((batch, send([share.rows for share in batch])))
-        if len(under_way) == DEPTH:
+        if len(under_way) == depth:
             shares, sent = under_way.popleft()
             yield from _handed_out(shares, receive(sent))
     for shares, sent in under_way:

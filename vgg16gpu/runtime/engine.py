@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import Value
 from vgg16gpu.runtime import device_array
@@ -23,6 +24,21 @@ from vgg16gpu.runtime.plans.sized import SizedPlan
 Outputs: TypeAlias = Array | tuple[Array, ...]
 DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_array.SupportsCudaArray]
 DeviceOutputs: TypeAlias = device_array.DeviceArray | tuple[device_array.DeviceArray, ...]
+
+
+class Send(Protocol):
+    """What enqueues a batch: the rows of several arrays, at the smallest built size that holds them, or at `batch`."""
+
+    def __call__(self, rows: Sequence[Images], batch: int | None = None) -> Sent:
+        """The rows may change on return."""
+
+
+class Lane(NamedTuple):
+    """A way for batches of one form through an engine, `DEPTH` of them under way at most."""
+
+    send: Send
+    receive: Callable[[Sent], Results]  # in the order of sending
+    joined: Callable[..., Outputs]  # of all results of an input; raises InputError for those that are not valid
 
 
 class Engine(BuiltEngine):
@@ -51,6 +67,7 @@ class Engine(BuiltEngine):
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
     gradient: also build what `vjp` needs; fp32 alone.
+    planner: what makes the plans; one of these very options, for engines on equal devices to share.
 
     Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
     sizes and memory of its own; weights lie on the device once. What was used longest ago goes, where `memory` or the
@@ -168,7 +185,7 @@ class Engine(BuiltEngine):
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self._checked_item), batch or sizes[-1])
+        return self._stream(Source(items, self.checked), batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
         """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
@@ -206,8 +223,11 @@ class Engine(BuiltEngine):
         with self._lock:
             return self.executor.read(value)
 
-    def _checked_item(self, x: Any) -> Any:
-        """An item of a stream, as the kernels read it; an array on the GPU as it is, for who runs it to check."""
+    def checked(self, x: Any) -> Any:
+        """An input in the order that the kernels read; an array on the GPU as it is, for who runs it to check.
+
+        Raises InputError.
+        """
         images = self._form.checked_or_foreign(x)
         if self._any and isinstance(images, np.ndarray):
             self._any.check(self._form.sides(images.dtype.name, images.shape))
@@ -219,17 +239,34 @@ class Engine(BuiltEngine):
                 yield from map(self._run_foreign, items)
                 continue
             element_type, sample = form
-            with self._lock:
-                sized = self._at(np.dtype(element_type), (size, *sample))
-                pipeline = sized.pipeline(element_type, size)
-            send, receive = partial(self._send, sized, pipeline), partial(self._receive, sized, pipeline)
-            try:
-                for item in flow(cut(items, size), send, receive):
-                    yield self._joined(sized, item.results, f"{item_name(item.number)}: ")
-            finally:
-                sized.give_back(pipeline, element_type, size)
+            with self.lane(element_type, sample, size) as lane:
+                for item in flow(cut(items, size), lane.send, lane.receive):
+                    yield lane.joined(item.results, f"{item_name(item.number)}: ")
         if source.failure:
             raise source.failure
+
+    def batches(self, images: Images) -> list[tuple[int, int]]:
+        """(first image, batch size) of the batches that `run` makes of `checked` images. Raises InputError."""
+        with self._lock:
+            return list(self._at(images.dtype, images.shape).batches(len(images)))
+
+    @contextmanager
+    def lane(self, element_type: str, sample: Shape, size: int) -> Iterator[Lane]:
+        """A way through the engine for batches of up to `size` images of this type and shape, as the kernels read them.
+
+        size: one of the engine's batch sizes. Raises InputError, also once closed; DeviceError when memory runs out.
+        """
+        with self._lock:
+            sized = self._at(np.dtype(element_type), (size, *sample))
+            pipeline = sized.pipeline(element_type, size)
+        try:
+            yield Lane(
+                partial(self._send, sized, pipeline),
+                partial(self._receive, sized, pipeline),
+                partial(self._joined, sized),
+            )
+        finally:
+            sized.give_back(pipeline, element_type, size)
 
     def _run_foreign(self, item: Item) -> DeviceOutputs:
         try:
@@ -237,8 +274,8 @@ class Engine(BuiltEngine):
         except InputError as error:
             raise InputError(f"{item_name(item.number)}: {error}") from error
 
-    def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
-        batch = sized.smallest(sum(map(len, rows)))
+    def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images], batch: int | None = None) -> Sent:
+        batch = batch or sized.smallest(sum(map(len, rows)))
         with self._lock:
             self._require_open()
             self._last = self._sized = sized

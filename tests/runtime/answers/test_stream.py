@@ -16,8 +16,8 @@ from vgg16gpu.io.scores import softmax, top_classes
 from vgg16gpu.pictures import slots
 from vgg16gpu.pictures.inputs import InputSpec, spec_of
 from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.runtime.answers import feed as feed_module
 from vgg16gpu.runtime.answers import folder as folder_module
-from vgg16gpu.runtime.answers import stream as stream_module
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
 from vgg16gpu.runtime.answers.rows import Ranking
 
@@ -111,13 +111,13 @@ def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(
 
 def test_the_device_really_resizes(narrow_model, pictures, wanted, monkeypatch):
     counted = []
-    begin = stream_module.Feed._begin
+    begin = feed_module.Feed._begin
 
     def counting(self, slot):
         counted.append(sum(row.height > 0 for row in slot.rows))
         return begin(self, slot)
 
-    monkeypatch.setattr(stream_module.Feed, "_begin", counting)
+    monkeypatch.setattr(feed_module.Feed, "_begin", counting)
     with (
         Engine(narrow_model, device="cpu", batch=8) as engine,
         answering(engine, [pictures] * 8, threads=1, resize_on_device=True) as stream,

@@ -13,6 +13,7 @@ from vgg16gpu.cli.common.parsing import (
     parse_batch,
     parse_batches,
     parse_device,
+    parse_devices,
     parse_names,
     parse_outputs,
     parse_size,
@@ -33,6 +34,10 @@ _NAMES = (TRAINED_NAME, "vgg16.onnx")  # a trained model goes before one with ra
 # What the options say that mean the same in all commands; a command may add to it.
 HELP: Final = {
     "--device": "auto (a GPU if one works, else the CPU), cuda, cuda:N or cpu.",
+    "--devices": (
+        "Several devices that share the work, in place of --device: all (every GPU, without one the CPU), names with "
+        "commas (cuda:0,cuda:1), or cpu:N (N engines that share the cores)."
+    ),
     "--precision": (
         "fp32 is as exact as float32 arithmetic, and stands in for fp16 and bf16 where a device has no tensor cores "
         "for them; int8 takes the scales that `calibrate` wrote next to the model."
@@ -92,6 +97,19 @@ def _device(default: str) -> Callable[[Function], Function]:
 
 device_option: Final = _device("auto")
 gpu_option: Final = _device("cuda")  # for what a CPU cannot do: it is refused where it is named
+
+
+def devices_option(function: Function) -> Function:
+    """--devices beside --device: the names of several, or None. Only one of the two options may be given."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **values: Any) -> Any:
+        if values["devices"] and values["device"] != "auto":
+            raise click.UsageError("--devices stands in place of --device; give one of them")
+        return function(*args, **values)
+
+    option = click.option("--devices", callback=parse_devices, metavar="NAMES", help=HELP["--devices"])
+    return cast(Function, option(command))
 
 
 def precision_option(function: Function) -> Function:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import click
 
 from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.devices import is_device_name
+from vgg16gpu.devices.several import split_devices
+from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shown import printable
+
+_RAY: Final = re.compile(r"local(:[1-9]\d{0,3})?|(ray://)?(?!local:)[^\s/]+:\d{1,5}", re.ASCII)
 
 
 def parse_size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -72,6 +78,32 @@ def parse_device(_: click.Context, __: click.Parameter, value: str) -> str:
     if not is_device_name(value):
         raise click.BadParameter(f"'{printable(value)}' is not a device: give auto, cuda, cuda:N or cpu")
     return value
+
+
+def parse_devices(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """'cuda:0,cuda:1' -> ('cuda:0', 'cuda:1'); 'cpu:2' -> ('cpu', 'cpu'); None without a value."""
+    try:
+        return None if value is None else split_devices(value)
+    except DeviceError as error:
+        raise click.BadParameter(printable(str(error))) from error
+
+
+def parse_shard(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """'3/16' -> (3, 16): the process of that number, counted from 0, among so many."""
+    if value is None:
+        return None
+    number, slash, count = value.partition("/")
+    numbers = [int(part) if part.isascii() and part.isdigit() else -1 for part in (number, count)]
+    if not slash or not 0 <= numbers[0] < numbers[1]:
+        raise click.BadParameter(f"'{printable(value)}' is not I/N, as in 0/16: I from 0 to N - 1")
+    return numbers[0], numbers[1]
+
+
+def parse_ray(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Where a Ray cluster is: auto, local, local:N, HOST:PORT, ray://HOST:PORT."""
+    if value is None or value == "auto" or _RAY.fullmatch(value):
+        return value
+    raise click.BadParameter(f"'{printable(value)}' is no Ray cluster: give auto, HOST:PORT, local or local:N")
 
 
 def parse_outputs(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:

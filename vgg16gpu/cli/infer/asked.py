@@ -35,9 +35,9 @@ class Asked:
     listing: Listing
 
     @classmethod
-    def of(cls, options: Options) -> Asked:
-        """Find and open everything. Raises InputError and ModelError."""
-        listing = listed(options.images, options.files_from, recursive=options.recursive)
+    def of(cls, options: Options, listing: Listing | None = None) -> Asked:
+        """Find and open everything, but the files where they are listed. Raises InputError and ModelError."""
+        listing = listing or listed(options.images, options.files_from, recursive=options.recursive)
         path = find_model(options.model)
         with stage("model"):
             model = Model(path)

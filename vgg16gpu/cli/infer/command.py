@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import click
 from vgg16gpu.cli.common.options import (
     batches_option,
     device_option,
+    devices_option,
     json_option,
     kernels_option,
     labels_option,
@@ -18,6 +21,7 @@ from vgg16gpu.cli.common.options import (
     precision_option,
     size_option,
 )
+from vgg16gpu.cli.common.parsing import parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.infer.options import MANY, Options
@@ -34,6 +38,16 @@ _OUTPUT_HELP = (
     "Write a row for each input, as batches end: .csv, .jsonl, .parquet (input, error, the best classes), or all "
     "scores as .npy, .npz, .txt, .json; -: to stdout, as --format says."
 )
+_SHARD_HELP = (
+    "Of a job that N processes share, on any machines, the part of process I (from 0): --output is a folder that all "
+    "see, and gets a .parquet file for each shard of the inputs. What is whole there is not done again."
+)
+_RAY_HELP = (
+    "The whole job on a Ray cluster, an actor for each GPU (or CPU): auto (the one that this machine belongs to), "
+    "HOST:PORT, or local[:N] (this machine alone, N actors). Needs pip install 'vgg16gpu[ray]'."
+)
+_SHARD_SIZE_HELP = "Inputs of a shard. Default: by their number, 32768 at most."
+_COLUMN_HELP = "Of --files-from FILE.parquet: the column of paths (text) or encoded pictures (binary)."
 _WORKERS_HELP = "Threads that read and decode. Default: one for each core."
 _DECODE_HELP = (
     "Who decodes JPEG files: cpu, to the same pixels on every machine; gpu, nvImageCodec, whose pixels differ a little "
@@ -47,6 +61,7 @@ _DECODE_HELP = (
 @click.option("--recursive/--no-recursive", default=True, help="Look into subfolders, too. Default: yes.")
 @click.option("--model", metavar="FILE", help=_MODEL_HELP)
 @device_option
+@devices_option
 @precision_option
 @kernels_option
 @batches_option(
@@ -59,6 +74,10 @@ _DECODE_HELP = (
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Of --output -. Default: csv.")
 @click.option("--scores", is_flag=True, help="All scores in .csv, .jsonl and .parquet, too.")
 @click.option("--resume", is_flag=True, help="Go on where a .csv, .jsonl or .parquet file of the same run ended.")
+@click.option("--shard", callback=parse_shard, metavar="I/N", help=_SHARD_HELP)
+@click.option("--ray", callback=parse_ray, metavar="ADDRESS", help=_RAY_HELP)
+@click.option("--shard-size", type=click.IntRange(1), metavar="COUNT", help=_SHARD_SIZE_HELP)
+@click.option("--column", metavar="NAME", help=_COLUMN_HELP)
 @preprocess_options
 @labels_option
 @click.option("--allow-nonfinite", is_flag=True, help="Run on inputs with NaN or Inf instead of refusing them.")
@@ -84,8 +103,26 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     if options.quiet or options.verbose:
         set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
-    with opening_ahead(options.device):
+    first = options.devices[0].replace("all", "auto") if options.devices else options.device
+    with nullcontext() if options.ray else opening_ahead(first):
         with stage("imports"):
-            from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415 - the GPU starts meanwhile
-
+            infer = _what_computes(options)  # the GPU starts meanwhile
         ctx.exit(infer(options))
+
+
+def _what_computes(options: Options) -> Callable[[Options], int]:
+    """One run, or a part of a job. Raises UsageError for options of the other."""
+    if options.shard and options.ray:
+        raise click.UsageError("--shard is for schedulers other than Ray: give --ray or --shard")
+    if options.shard or options.ray:
+        from vgg16gpu.cli.infer import jobs  # noqa: PLC0415 - most runs are none of a job
+
+        return jobs.compute_on_ray if options.ray else jobs.compute_shards
+    if options.shard_size or options.column:
+        named = "--shard-size" if options.shard_size else "--column"
+        raise click.UsageError(f"{named} is of a job of many processes: give --shard I/N or --ray, too")
+    if options.files_from and options.files_from.endswith(".parquet"):
+        raise click.UsageError("--files-from FILE.parquet is of a job: give --shard 0/1, or --ray, too")
+    from vgg16gpu.cli.infer.run import infer  # noqa: PLC0415
+
+    return infer

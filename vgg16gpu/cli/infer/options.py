@@ -19,6 +19,7 @@ class Options:
     recursive: bool
     model: str | None
     device: str
+    devices: tuple[str, ...] | None
     precision: str
     kernels: str
     batches: tuple[int, ...]
@@ -29,6 +30,10 @@ class Options:
     form: str | None  # of standard output
     scores: bool
     resume: bool
+    shard: tuple[int, int] | None
+    shard_size: int | None
+    ray: str | None
+    column: str | None  # of a list that is a parquet file
     pixels: PixelOptions
     labels: Path | None
     allow_nonfinite: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -22,17 +23,24 @@ from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
 
+_ALONE: Final = {"problem": ""}  # the share of a single device
 _TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rates", "stages")
 
 
 def report_of(
-    asked: Asked, engine: Engine, folder: Folder, stream: AnswerStream, tally: Tally, stages: Stages
+    asked: Asked,
+    engine: Engine,
+    folder: Folder,
+    stream: AnswerStream,
+    tally: Tally,
+    stages: Stages,
+    shares: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """What `infer` found, as plain data: that of --json."""
+    """What `infer` found, as plain data: that of --json. shares: what each of several devices has done."""
     timings, first, batch = engine.timings, stream.seconds.first_run, engine.program.batch
     with stage("further runs"):
         steady = steady_seconds(engine, first)
-    found = {
+    found: dict[str, Any] = {
         "preprocess": _preprocess(asked, folder, stream),
         "inputs": tally.inputs,
         "unreadable": tally.unreadable,
@@ -48,10 +56,14 @@ def report_of(
             "inputs_per_s": tally.total / stages.answering,
             "decode_images_per_s": folder.loader.decode_rate,
             "decode_threads": folder.loader.threads,
-            "engine_images_per_s": batch / (steady or first),
+            "engine_images_per_s": batch
+            / (steady or first)
+            * sum(not share["problem"] for share in shares or [_ALONE]),
         },
         "stages": {**asdict(stages), "shares": stages.shares, "limit": stages.limit},
     }
+    if shares is not None:
+        found["devices"] = list(shares)
     return {**report_of_nothing(asked, engine.device, engine.device_choice), **found}
 
 
@@ -154,6 +166,8 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
         f"precision {report['precision']}, kernels {report['kernels']}",
         markup=False,
     )
+    for line in _share_lines(report.get("devices", ())):
+        screen.print(line, markup=False)
     screen.print(
         f"Times: load {seconds(times['load_s'])}, build {seconds(build)} "
         f"(kernels {seconds(times['compile_s'])}, weights {seconds(times['upload_s'])}), "
@@ -168,6 +182,14 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
         screen.print(_stages_line(report["stages"]))
     if "output" in report:
         screen.print(f"Rows of {tally.total:,} inputs: {printable(report['output'])}", markup=False)
+
+
+def _share_lines(shares: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What each of several devices has done."""
+    whole = sum(share["images"] for share in shares) or 1
+    for share in shares:
+        problem = f"; taken out: {printable(share['problem'])}" if share["problem"] else ""
+        yield f"  {share['device']}: {share['images']:,} images, {share['images'] / whole:.0%}{problem}"
 
 
 def _decode_line(decode: dict[str, Any]) -> str:

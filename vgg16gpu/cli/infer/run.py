@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE, Terminated
 from vgg16gpu.cli.common.interrupts import Interrupts
@@ -19,6 +21,7 @@ from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.picture_decoder import PictureCodec
+from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
@@ -55,6 +58,45 @@ def _writing(options: Options) -> Writing | None:
     return None
 
 
+def _devices(options: Options) -> tuple[str, ...]:
+    """The names of those that share the work; one without --devices."""
+    if options.devices is None:
+        return (options.device,)
+    return resolve_devices(options.devices)
+
+
+class Engines(Protocol):
+    """What computes: one engine, or several that share the files."""
+
+    @property
+    def engine(self) -> Engine:
+        """One that works."""
+
+    def answers(
+        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+    ) -> AbstractContextManager[AnswerStream]:
+        """What they make of the files. codec: what decodes on the first device."""
+
+    def shares(self, stream: AnswerStream) -> list[dict[str, Any]] | None:
+        """What each device of several has done, as plain data."""
+
+
+@dataclass(frozen=True)
+class OneEngine:
+    """A single one."""
+
+    engine: Engine
+
+    def answers(
+        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+    ) -> AbstractContextManager[AnswerStream]:
+        """See Engines."""
+        return folder.answers(self.engine, ranking, codec=codec)
+
+    def shares(self, stream: AnswerStream) -> None:
+        """There is nobody to share with."""
+
+
 class _Run:
     """One run, from the first file to the report."""
 
@@ -63,7 +105,8 @@ class _Run:
         options = asked.options
         self._tally = Tally(asked.names, None if options.as_json or options.table else MANY)
         self._results: Results | None = None
-        self._decodes_on_device = decodes_on_device(options.decode, options.device, asked.spec)
+        self._devices = _devices(options)
+        self._decodes_on_device = decodes_on_device(options.decode, self._devices[0], asked.spec)
         self._codec: PictureCodec | None = None
         self._writing_seconds = 0.0
         if writing:
@@ -88,7 +131,7 @@ class _Run:
             results.finish()
             self._say(f"all {len(results.done):,} inputs have their rows in {asked.options.output}")
             if asked.options.as_json:
-                print_json(report_of_nothing(asked, opened.device, opened.choice))
+                print_json(report_of_nothing(asked, opened[0].device, opened[0].choice))
             return EXIT_CHECK_FAILED if results.unanswered else 0
         self._say(f"{len(results.done):,} inputs have their rows in {asked.options.output} already")
         folder = self._folder(stack, first)
@@ -98,28 +141,37 @@ class _Run:
         asked = self._asked
         on_device = self._decodes_on_device
         return stack.enter_context(
-            Folder(asked.listing, asked.spec, asked.options.workers, first, decodes_on_device=on_device)
+            Folder(
+                asked.listing,
+                asked.spec,
+                asked.options.workers,
+                first,
+                decodes_on_device=on_device,
+                devices=len(self._devices),
+            )
         )
 
-    def _open(self, stack: ExitStack) -> Opened:
-        opened = open_device(self._asked.options.device)
-        stack.enter_context(closing(opened.device))
+    def _open(self, stack: ExitStack) -> Sequence[Opened]:
+        opened = [open_device(self._devices[0])] if len(self._devices) == 1 else open_devices(self._devices)
+        for each in opened:
+            stack.enter_context(closing(each.device))
         if self._decodes_on_device:
             with stage("decoder"):
-                self._codec = codec_for(opened.device, self._asked.options.decode)
+                self._codec = codec_for(opened[0].device, self._asked.options.decode)
         return opened
 
-    def _open_results(self, stack: ExitStack, opened: Opened, writing: Writing) -> Results:
+    def _open_results(self, stack: ExitStack, opened: Sequence[Opened], writing: Writing) -> Results:
         decoder = self._codec.name if self._codec else CPU
-        self._results = stack.enter_context(writing.open(self._asked, opened.device, decoder))
+        self._results = stack.enter_context(writing.open(self._asked, opened[0].device, decoder))
         return self._results
 
-    def _compute(self, stack: ExitStack, folder: Folder, opened: Opened) -> int:
-        engine = stack.enter_context(self._engine(opened))
+    def _compute(self, stack: ExitStack, folder: Folder, opened: Sequence[Opened]) -> int:
+        engines = self._engines(stack, opened)
+        engine = engines.engine
         if self._writing and not self._results:
             self._open_results(stack, opened, self._writing)  # by now the model's digest is there
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
-        stream = stack.enter_context(folder.answers(engine, ranking, codec=self._codec))
+        stream = stack.enter_context(engines.answers(folder, ranking, self._codec))
         start = time.perf_counter()
         try:
             with stage("first run"):
@@ -132,27 +184,31 @@ class _Run:
         if self._asked.warnings and "uint8" in stream.element_types:
             tell(f"warning: {'; '.join(self._asked.warnings)}")
         stages = Stages.of(folder, stream, time.perf_counter() - start, self._writing_seconds)
+        shares = engines.shares(stream)
         if self._asked.options.as_json or self._asked.options.shows_report:
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
-                report = report_of(self._asked, engine, folder, stream, self._tally, stages)
+                report = report_of(self._asked, engine, folder, stream, self._tally, stages, shares)
                 tell_run(told_of(report))
                 self._tell(report)
         return self._exit_code()
 
-    def _engine(self, opened: Opened) -> Engine:
+    def _engines(self, stack: ExitStack, opened: Sequence[Opened]) -> Engines:
         asked, options = self._asked, self._asked.options
-        return Engine(
-            asked.model,
-            device=opened,
-            precision=options.precision,
-            kernels=options.kernels,
-            batch=asked.batch(opened.device.facts.kind),
-            size=options.size,
-            outputs=options.outputs,
-            mean=asked.notes.mean,
-            std=asked.notes.std,
-            allow_nonfinite=options.allow_nonfinite,
-        )
+        built: dict[str, Any] = {
+            "precision": options.precision,
+            "kernels": options.kernels,
+            "batch": asked.batch(opened[0].device.facts.kind),
+            "size": options.size,
+            "outputs": options.outputs,
+            "mean": asked.notes.mean,
+            "std": asked.notes.std,
+            "allow_nonfinite": options.allow_nonfinite,
+        }
+        if len(opened) == 1:
+            return OneEngine(stack.enter_context(Engine(asked.model, device=opened[0], **built)))
+        from vgg16gpu.cli.infer.several import SeveralEngines  # noqa: PLC0415 - one device does without
+
+        return SeveralEngines.built(stack, asked.model, opened, options.decode, built)
 
     def _answer(self, stream: AnswerStream) -> None:
         options, done = self._asked.options, len(self._results.done) if self._results else 0

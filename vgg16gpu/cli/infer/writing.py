@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from concurrent.futures import Future
 from threading import Thread
 from typing import Any
@@ -14,7 +13,8 @@ from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.compiler.quantization.scale_file import scales_path
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.results import Columns, Results, RunRecord, check_output, list_digest, open_results
-from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.runtime.answers.resuming import first_open
 
 
 class Writing:
@@ -56,44 +56,25 @@ class Writing:
             self._digest.set_exception(error)
 
 
-def first_open(done: Sequence[str], listing: Listing) -> tuple[tuple[int, int], list[str]]:
-    """The (file, sample) behind the rows that are done, and whose rows these are by the listing.
-
-    done: names of rows; a file of numbers has a row for each sample.
-    """
-    file, sample, names = 0, 0, []
-    for name in done:
-        if file < len(listing.files) and sample and not _is_sample(name, listing.files[file]):
-            file, sample = file + 1, 0
-        if file == len(listing.files):
-            break
-        if listing.files[file] in listing.numbers and _is_sample(name, listing.files[file]):
-            names.append(name)
-            sample += 1
-        else:
-            names.append(listing.files[file])
-            file += 1
-    return (file, sample), names
-
-
-def _is_sample(name: str, file: str) -> bool:
-    return name.startswith("standard input" if file == STANDARD_INPUT else file)
-
-
-def _record(asked: Asked, device: Device, digest: str, decoder: str) -> RunRecord:
+def run_options(asked: Asked, device: str, batch: int) -> dict[str, Any]:
+    """What of the command line changes an answer, but for who decodes. device: its name or kind."""
     options, preprocess = asked.options, asked.notes.preprocess
     changes: dict[str, Any] = {
         "precision": options.precision,
         "kernels": options.kernels,
-        "device": device.facts.name,
-        "batch": asked.batch(device.facts.kind),
+        "device": device,
+        "batch": batch,
         "size": list(asked.shape[1:]),
         "outputs": list(asked.graph.outputs),
         "preprocess": preprocess.fields() if preprocess else None,
-        "decode": decoder,
         "allow_nonfinite": options.allow_nonfinite,
     }
     if options.precision == "int8" and not asked.graph.integers:
         changes["scales"] = hashlib.sha256(scales_path(asked.path).read_bytes()).hexdigest()
+    return changes
+
+
+def _record(asked: Asked, device: Device, digest: str, decoder: str) -> RunRecord:
+    changes = {**run_options(asked, device.facts.name, asked.batch(device.facts.kind)), "decode": decoder}
     files = asked.listing.files
     return RunRecord(digest, changes, list_digest(files), len(files), vgg16gpu.__version__)

@@ -45,7 +45,7 @@ class CpuDevice:
     """The Device (see devices/base.py) of this machine's processor.
 
     `sanitize` builds the kernels with checks (see cpu_compiler.Check); "address" and "thread" need the sanitizer's
-    run-time library in the process, see devices/cpu/sanitize.py.
+    run-time library in the process, see devices/cpu/sanitize.py. `threads`: OS threads, in place of the environment's.
     Raises DeviceError: not Linux on x86-64 or aarch64, no C++ compiler, a wrong environment variable.
     """
 
@@ -53,13 +53,13 @@ class CpuDevice:
     counters: Counters
     foreign: Foreign | None = None  # this is no card
 
-    def __init__(self, sanitize: Check | None = None) -> None:
+    def __init__(self, sanitize: Check | None = None, threads: int | None = None) -> None:
         supported_machine()
         cpu_compiler.find_compiler()
         self._check = sanitize or _check_from_environment()
         _require_runtime(self._check)
         self._cores = usable_cores()
-        self._os_threads = 1 if self._check else _threads_from_environment(self._cores)
+        self._os_threads = 1 if self._check else threads or threads_from_environment(self._cores)
         self._order, self._seed = _order_from_environment()
         total, free = machine_memory()
         self.facts = DeviceFacts("cpu", cpu_compiler.cpu_name(), self._cores, (0, 0), MAX_SHARED_NBYTES, total, free)
@@ -263,7 +263,8 @@ def _fresh_locks() -> None:
 os.register_at_fork(after_in_child=_fresh_locks)
 
 
-def _threads_from_environment(cores: int) -> int:
+def threads_from_environment(cores: int) -> int:
+    """VGG16GPU_THREADS, else one for each core. Raises DeviceError for what is no number of threads."""
     text = os.environ.get("VGG16GPU_THREADS", "").strip()
     if not text:
         return min(cores, _MAX_OS_THREADS)

@@ -125,12 +125,12 @@ class RecordFile:
         return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def refuse_other_run(path: Path, found: Any, wanted: Mapping[str, Any]) -> None:
+def refuse_other_run(path: Path, found: Any, wanted: Mapping[str, Any], remedy: str = _SAME) -> None:
     """Raise InputError, with the first difference, unless what is in `path` is of the wanted run."""
     if found == wanted:
         return
     difference = _difference(found, wanted) if isinstance(found, dict) else "it says nothing of the run"
-    raise InputError(f"'{path}' is of another run: {difference}; {_SAME}")
+    raise InputError(f"'{path}' is of another run: {difference}; {remedy}")
 
 
 def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any], of: str = "") -> str:

@@ -75,7 +75,7 @@ def classify(
     graph = opened_model.graph(precision)
     sides = (size, size) if isinstance(size, int) else size
     sample = resolve_input_shape(graph, graph.input.shape[0] or 1, sides)[1:]
-    wanted = _preprocess(opened_model, preprocess, precision, sample)
+    wanted = wanted_preprocess(opened_model, preprocess, precision, sample)
     listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
     spec = spec_of(graph.input, sample, wanted)
     on_device = decodes_on_device(decode, device, spec)
@@ -101,9 +101,7 @@ def classify(
                 codec=codec_for(engine.device, decode) if on_device else None,
             ) as stream,
         ):
-            names = _names(opened_model, engine, class_names)
-            for answers in stream:
-                yield from _each(answers, names)
+            yield from named(stream, class_names_of(opened_model, engine, class_names))
 
 
 def labels(model: ModelSource) -> tuple[str, ...]:
@@ -119,9 +117,10 @@ def labels(model: ModelSource) -> tuple[str, ...]:
     return opened.labels(shape[1])
 
 
-def _preprocess(
+def wanted_preprocess(
     model: Model, wanted: Preprocess | str | None, precision: str, sample: tuple[int, ...]
 ) -> Preprocess | None:
+    """What is done to pictures: as asked for, by name or value, else as the model says; None where none are taken."""
     if len(sample) != 3:
         return None
     if isinstance(wanted, str):
@@ -129,7 +128,8 @@ def _preprocess(
     return wanted or model.preprocess(model.graph(precision), (1, *sample))
 
 
-def _names(model: Model, engine: Engine, given: Sequence[str] | None) -> Sequence[str]:
+def class_names_of(model: Model, engine: Engine, given: Sequence[str] | None) -> Sequence[str]:
+    """A name for each class, those that are `given` or the model's. Raises InputError for another number of them."""
     shape = engine.program.outputs[0].shape
     if len(shape) != 2:
         return ()
@@ -138,6 +138,12 @@ def _names(model: Model, engine: Engine, given: Sequence[str] | None) -> Sequenc
     if len(given) != shape[1]:
         raise InputError(f"class_names has {len(given)}, the model has {shape[1]} scores; give one name a class")
     return given
+
+
+def named(stream: Iterable[Answers], names: Sequence[str]) -> Iterator[Answer]:
+    """Each answer of a stream by itself, with the names of its classes."""
+    for answers in stream:
+        yield from _each(answers, names)
 
 
 def _each(answers: Answers, names: Sequence[str]) -> Iterator[Answer]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -30,8 +30,8 @@ from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.pictures.choices import DECODE, GPU, chosen
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.loader import Loader, aligned
-from vgg16gpu.pictures.slots import Closed, Failure, Room, Row, Slot
+from vgg16gpu.pictures.loader import aligned
+from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot
 from vgg16gpu.runtime.answers.fitting import fit_of
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
@@ -46,6 +46,21 @@ _END: Final = object()
 _Item: TypeAlias = "Future[Slot] | Slot | BaseException | object | None"
 
 
+class Slots(Protocol):
+    """Where slots come from: a loader, or one's hand of it."""
+
+    @property
+    def spec(self) -> InputSpec:
+        """What a sample is."""
+
+    @property
+    def ring(self) -> Ring:
+        """Where slots go back to."""
+
+    def __iter__(self) -> Iterator[Slot | None]:
+        """Filled slots; None where all must be computed before there are more."""
+
+
 @dataclass
 class DecodedFiles:
     """What became of the files that the device was asked to decode. seconds: of all decoders together."""
@@ -56,6 +71,14 @@ class DecodedFiles:
     refused: int = 0  # of these, that the CPU was asked for
     failed: int = 0  # of these, that nobody decodes
     seconds: float = 0.0
+
+    def add(self, other: Self) -> None:
+        """What the decoders of another device did beside these."""
+        self.decoders += other.decoders
+        self.count += other.count
+        self.refused += other.refused
+        self.failed += other.failed
+        self.seconds += other.seconds
 
     @property
     def rate(self) -> float | None:
@@ -110,7 +133,7 @@ class DeviceDecoding(Closing):
     there were none, from the bytes that are there; so which pixels it gets depends on nothing but itself.
     """
 
-    def __init__(self, engine: Engine, loader: Loader, codec: PictureCodec | None) -> None:
+    def __init__(self, engine: Engine, loader: Slots, codec: PictureCodec | None) -> None:
         """codec: None where there turned out to be none; then all files are refused."""
         self._engine, self._device, self._loader = engine, engine.device, loader
         self._cpu = Decoder(loader.spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 
 from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
@@ -19,10 +20,9 @@ from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loader import THREADS, Loader, aligned
 from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring
 from vgg16gpu.runtime.answers import decoding
-from vgg16gpu.runtime.answers.decoding import DeviceDecoding
 from vgg16gpu.runtime.answers.fitting import fit_of
 from vgg16gpu.runtime.answers.rows import Ranking
-from vgg16gpu.runtime.answers.stream import AnswerStream
+from vgg16gpu.runtime.answers.stream import AnswerStream, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
@@ -40,8 +40,8 @@ class Folder(Closing):
     """Files on their way to an engine: threads read and decode them from now on.
 
     threads: how many; None for one a core. first: the (file, sample) to begin with. decodes_on_device: they read JPEG
-    files of the usual kind, and leave decoding to the device. `started`: when, by `time.perf_counter`. Close it after
-    the engine's stream, before the engine.
+    files of the usual kind, and leave decoding to the device. devices: how many will share the files. `started`: when,
+    by `time.perf_counter`. Close it after the engine's stream, before the engine.
     """
 
     def __init__(
@@ -52,15 +52,16 @@ class Folder(Closing):
         first: tuple[int, int] = (0, 0),
         *,
         decodes_on_device: bool = False,
+        devices: int = 1,
     ) -> None:
         count = threads or min(default_threads(), len(listing.files))
         rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
         if decodes_on_device:
-            self.ring = _ring_of_files(spec, count, min(decoding.ROWS, len(listing.files)))
+            self.ring = _ring_of_files(spec, count, min(decoding.ROWS, len(listing.files)), devices)
         else:
-            slots = count + SPARE_SLOTS
+            slots = count + SPARE_SLOTS * devices
             self.ring = Ring(slot_nbytes(spec, rows), slots, early=max(slots, _early_slots(spec, listing)))
-        self.loader = Loader(listing, spec, self.ring, max(1, count), first)
+        self.loader = Loader(listing, spec, self.ring, max(1, count), first, takes_back=devices > 1)
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCHING, self._switching))
@@ -88,14 +89,27 @@ class Folder(Closing):
         resize_on_device: whether the device resizes what it can, to the same bits; None: a GPU does, as a CPU is no
         faster by the kernel than by Pillow. codec: what decodes there, where `decodes_on_device`.
         """
+        return self.shared_answers([Station(engine, codec)], ranking, resize_on_device=resize_on_device)
+
+    def shared_answers(
+        self,
+        stations: Sequence[Station],
+        ranking: Ranking,
+        take_out: TakeOut = lambda *_: False,
+        *,
+        resize_on_device: bool | None = None,
+    ) -> AnswerStream:
+        """The same of several engines that share the files, as many as `devices` said; they give the same bits.
+
+        take_out: is told of an engine that fails, and says whether the others go on without it.
+        """
+        engine = stations[0].engine
         usual = resizes_on_device(engine.device.facts.kind, self.loader.listing)
         wanted = usual if resize_on_device is None else resize_on_device
-        has_files = self.ring.room_nbytes > 0
-        fit = fit_for(self.loader.spec) if wanted or has_files else None
-        with engine.turn():
+        fit = fit_for(self.loader.spec) if wanted or self.ring.room_nbytes else None
+        with engine.turn():  # memory that one card has pinned is pinned for all (unified addressing)
             self.ring.pin(engine.device.pinned, takes_pictures=fit is not None)
-        on_device = DeviceDecoding(engine, self.loader, codec) if has_files else None
-        return AnswerStream(engine, self.loader, ranking, fit, on_device)
+        return AnswerStream(stations, self.loader, ranking, fit, take_out)
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""
@@ -103,11 +117,13 @@ class Folder(Closing):
         sys.setswitchinterval(self._switching)
 
 
-def _ring_of_files(spec: InputSpec, threads: int, rows: int) -> Ring:
+def _ring_of_files(spec: InputSpec, threads: int, rows: int, devices: int) -> Ring:
     """Slots for files that the device decodes, and for samples."""
     nbytes = 4 * math.prod(spec.shape)
     most = max(nbytes, min(decoding.FILES_NBYTES, rows * nbytes))
-    return Ring(most, threads + decoding.DECODERS + SPARE_SLOTS, rows, max(decoding.ROOM_NBYTES, aligned(most)))
+    return Ring(
+        most, threads + (decoding.DECODERS + SPARE_SLOTS) * devices, rows, max(decoding.ROOM_NBYTES, aligned(most))
+    )
 
 
 def _early_slots(spec: InputSpec, listing: Listing) -> int:

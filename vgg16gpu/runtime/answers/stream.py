@@ -1,69 +1,83 @@
-"""Files through threads that decode, a thread that feeds the device, and back into the order of the files."""
+"""Files through threads that decode, a thread that feeds each device, and back into the order of the files."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from queue import Empty, Queue
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from vgg16gpu.compiler.lowering.layout.resize import Fit
+from vgg16gpu.devices.base import Bytes
+from vgg16gpu.devices.picture_decoder import PictureCodec
+from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.pictures.loader import Loader
-from vgg16gpu.pictures.slots import Slot
-from vgg16gpu.runtime.answers.decoding import DecodedFiles, DeviceDecoding
-from vgg16gpu.runtime.answers.feed import Computed, Feed
-from vgg16gpu.runtime.answers.rows import AnswerRows, Heard, Ranking
+from vgg16gpu.runtime.answers.dealing import Dealer
+from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
+from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeder, Told
+from vgg16gpu.runtime.answers.rows import AnswerRows, Ranking
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
-QUEUED = 8  # batches that wait to be written; then the device waits
+QUEUED = 8  # batches of each device that wait to be written; then it waits
+
+_log = logging.getLogger(__name__)
 
 
-@dataclass
-class DeviceSeconds:
-    """Where the time of the thread that feeds the device went."""
+class Station(NamedTuple):
+    """An engine, and what decodes files on its device, where that does."""
 
-    waiting: float = 0.0  # for samples
-    computing: float = 0.0  # uploading and waiting for the device
-    first_run: float = 0.0  # the first batch, from its launch to its results
+    engine: Engine
+    codec: PictureCodec | None = None
 
 
-_Told: TypeAlias = Computed | Heard | BaseException | None
+TakeOut: TypeAlias = Callable[[Engine, Error], bool]  # whether others do the work of an engine that fails with this
 
 
 class AnswerStream(Closing):
     """The answers to a loader's files, in their order, while files are decoded and batches computed beside.
 
-    Iterate over it once, and `close` it before the engine: that ends the threads. Raises what the threads raise.
+    Iterate over it once, and `close` it before the engines: that ends the threads. Raises what the threads raise.
+    `feeders`: one for each engine.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        stations: Sequence[Station],
         loader: Loader,
         ranking: Ranking,
         fit: Fit | None = None,
-        decoding: DeviceDecoding | None = None,
+        take_out: TakeOut = lambda *_: False,
     ) -> None:
-        """fit: what the device does to pictures that come as they were decoded; None where there are none.
+        """fit: what devices do to pictures that come as they were decoded; None where there are none.
 
-        decoding: what decodes the files in the loader's slots, and is closed with this; None where none are in them.
+        Several stations want a loader that `takes_back`.
         """
-        self._engine, self._loader, self._ranking, self._fit = engine, loader, ranking, fit
-        self._decoding = decoding
-        self.seconds = DeviceSeconds()
-        self.batches = 0
-        self.element_types: set[str] = set()  # of the inputs that were computed
+        self._engine, self._loader, self._ranking = stations[0].engine, loader, ranking
+        self._take_out = take_out
         self.ranking_seconds = 0.0
-        self._told: Queue[_Told] = Queue(QUEUED)
+        self._told: Queue[Told] = Queue(QUEUED * len(stations))
         self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._compute, name="vgg16gpu-feed")
+        self._lock = threading.Lock()
+        self._alive = len(stations)
+        self._dealer = Dealer(loader, len(stations)) if len(stations) > 1 else None
+        hands: Sequence[Slots] = self._dealer.hands if self._dealer else [loader]
+        self.feeders = [
+            Feeder(engine, hand, fit, codec, self._told.put)
+            for (engine, codec), hand in zip(stations, hands, strict=True)
+        ]
+        self._threads = [
+            threading.Thread(target=self._compute, args=(feeder,), name=f"vgg16gpu-feed-{number}")
+            for number, feeder in enumerate(self.feeders)
+        ]
 
     def __iter__(self) -> Iterator[Answers]:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         rows = AnswerRows(self._engine, self._ranking, self._loader.first)
         while (told := self._told.get()) is not None:
             if isinstance(told, BaseException):
@@ -76,84 +90,84 @@ class AnswerStream(Closing):
             self._loader.answered(rows.file)
 
     @property
+    def seconds(self) -> DeviceSeconds:
+        """Where the time of the threads that feed went: of each, on average."""
+        count = len(self.feeders)
+        return DeviceSeconds(
+            sum(feeder.seconds.waiting for feeder in self.feeders) / count,
+            sum(feeder.seconds.computing for feeder in self.feeders) / count,
+            next((feeder.seconds.first_run for feeder in self.feeders if feeder.batches), 0.0),
+        )
+
+    @property
+    def batches(self) -> int:
+        """How many were computed."""
+        return sum(feeder.batches for feeder in self.feeders)
+
+    @property
+    def element_types(self) -> set[str]:
+        """Of the inputs that were computed."""
+        return {name for feeder in self.feeders for name in feeder.element_types}
+
+    @property
     def decoded(self) -> DecodedFiles | None:
-        """What became of the files that the device decodes; None where it decodes none."""
-        return self._decoding.told if self._decoding else None
+        """What became of the files that devices decode; None where they decode none."""
+        told = [feeder.decoded for feeder in self.feeders if feeder.decoded]
+        if not told:
+            return None
+        whole = replace(told[0])
+        for other in told[1:]:
+            whole.add(other)
+        return whole
 
     def close(self) -> None:
         """End all threads. Safe to call twice."""
         self._is_closed.set()
         self._loader.close()
-        while self._thread.is_alive():
+        while any(thread.is_alive() for thread in self._threads):
             try:
-                self._told.get(timeout=0.01)  # it may wait for room
+                self._told.get(timeout=0.01)  # they may wait for room
             except Empty:
                 continue
-        if self._thread.ident is not None:
-            self._thread.join()
-        if self._decoding:
-            self._decoding.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        if self._dealer:
+            self._dealer.close()
+        for feeder in self.feeders:
+            feeder.close()
         buffer = self._loader.ring.unpinned()
         if buffer is not None:
+            self._unpin(buffer)
+
+    def _unpin(self, buffer: Bytes) -> None:
+        try:
             with self._engine.turn():
                 self._engine.device.unpin(buffer)
+        except Error as error:  # of a device that has failed, and whose memory goes when it is closed
+            if len(self.feeders) == 1:
+                raise
+            _log.debug("%s", error)
 
-    def _compute(self) -> None:
-        feeds: dict[str, Feed] = {}
+    def _compute(self, feeder: Feeder) -> None:
         try:
-            self._feed_all(feeds)
+            feeder.feed(self._is_closed.is_set)
+            feeder.close()
         except BaseException as error:
-            self._told.put(error)
-        finally:
-            for feed in feeds.values():
-                feed.close()
-            if self._decoding:
-                self._decoding.close()
+            self._failed(feeder, error)
+        with self._lock:
+            self._alive -= 1
+            is_last = not self._alive
+        if is_last:
             self._told.put(None)
 
-    def _feed_all(self, feeds: dict[str, Feed]) -> None:
-        filling: Feed | None = None
-        end = time.perf_counter()
-        for slot in self._decoding or self._loader:
-            start = time.perf_counter()
-            self.seconds.waiting += start - end
-            if self._is_closed.is_set():
-                return
-            if slot is None:
-                if filling:
-                    self._tell(filling.flush())
-            else:
-                filling = self._take(slot, feeds, filling)
-            end = time.perf_counter()
-            self.seconds.computing += end - start
-        if filling:
-            self._tell(filling.flush())
-            self.seconds.computing += time.perf_counter() - end
-
-    def _take(self, slot: Slot, feeds: dict[str, Feed], filling: Feed | None) -> Feed | None:
-        heard = Heard(slot.failures, slot.ends)
-        if slot.rows:
-            if slot.element_type not in feeds:
-                self.element_types.add(slot.element_type)
-                feeds[slot.element_type] = Feed(
-                    self._engine,
-                    slot.element_type,
-                    self._loader.ring,
-                    self._fit if slot.element_type == "uint8" else None,
-                )
-            feed = feeds[slot.element_type]
-            if filling and feed is not filling:
-                self._tell(filling.flush())
-            filling = feed
-            self._tell(feed.put(slot))
-        else:
-            self._loader.ring.give_back(slot)
-        if heard.failures or heard.ends:
-            self._told.put(heard)
-        return filling
-
-    def _tell(self, computed: Iterator[Computed]) -> None:
-        for batch in computed:
-            self.batches += 1
-            self.seconds.first_run = self.seconds.first_run or batch.seconds
-            self._told.put(batch)
+    def _failed(self, feeder: Feeder, error: BaseException) -> None:
+        """Others do the work of a device that has failed, where there are others; else the caller hears of it."""
+        if isinstance(error, DeviceError | KernelError) and self._take_out(feeder.engine, error):
+            feeder.give_up()
+            return
+        self._told.put(error)
+        try:
+            feeder.close()
+        except Error as second:
+            _log.debug("%s", second)

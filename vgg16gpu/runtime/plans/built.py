@@ -51,6 +51,7 @@ class BuiltEngine(Closing):
         scales: Scales | None = None,
         memory: int | None = None,
         gradient: bool = False,
+        planner: SizePlanner | None = None,
     ) -> None:
         started = time.perf_counter()
         sides = sides_of(size)
@@ -69,7 +70,7 @@ class BuiltEngine(Closing):
         self._last_batch: int | None = None
         try:
             with stage("plan"):
-                planner = SizePlanner(self.model, options, self.device.facts)
+                planner = planner or SizePlanner(self.model, options, self.device.facts)
                 self._any = any_size(self.model, planner, self.device, size, memory)
                 plan = planner.plan(sides)
             planned = time.perf_counter()

@@ -1,0 +1,294 @@
+"""`infer --shard I/N --output DIR`: shards that lie in one folder are the rows of one plain run."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from tests.support.small_photos import small_photos
+from vgg16gpu.cli import cli
+from vgg16gpu.cluster.job import EACH, LEAST, MOST, Cut, shard_size
+
+COUNT = 45
+BROKEN = 17
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = small_photos(tmp_path_factory.mktemp("photos"), COUNT)
+    (path / f"{BROKEN}.jpg").write_text("broken")
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(folder, tmp_path_factory):
+    """The rows of one plain run."""
+    path = tmp_path_factory.mktemp("plain") / "rows.parquet"
+    assert infer(folder, "--output", path).exit_code == 1
+    return pq.read_table(path)
+
+
+def command(*arguments):
+    return [*map(str, ("infer", "--model", "digits", "--device", "cpu", "--batch", 4, "--top", 2, *arguments))]
+
+
+def infer(*arguments):
+    return CliRunner().invoke(cli, command(*arguments))
+
+
+def shard(part, folder, output, *arguments):
+    return infer("--shard", part, folder, "--output", output, *arguments)
+
+
+def rows(output):
+    return pa.concat_tables(pq.read_table(path) for path in sorted(output.glob("part-*.parquet")))
+
+
+def computed(output):
+    """The numbers of the shards that were computed, in the order of the logs."""
+    return [json.loads(line)["shard"] for path in output.glob("_log/*") for line in path.read_text().splitlines()]
+
+
+def test_three_processes_give_the_rows_of_one_run(folder, plain, tmp_path):
+    output = tmp_path / "rows"
+    for number, code in ((2, 0), (0, 0), (1, 1)):  # the last one ends the job, and tells of the broken picture
+        result = shard(f"{number}/3", folder, output, "--shard-size", 10)
+        assert result.exit_code == code, result.output
+        assert (output / "_SUCCESS").exists() == (number == 1)
+    assert [path.name for path in sorted(output.glob("part-*"))] == [f"part-0000{k}.parquet" for k in range(5)]
+    assert rows(output).equals(plain.cast(rows(output).schema))
+    assert pq.read_table(output).num_rows == COUNT  # the folder as one data set
+    summary = json.loads((output / "_summary.json").read_text())
+    counts = [summary[name] for name in ("inputs", "rows", "answered", "errors", "shards", "computed")]
+    assert counts == [COUNT, COUNT, COUNT - 1, 1, 5, 5]
+    assert not (output / "_temporary").exists()
+    again = shard("0/1", folder, output)  # another number of processes, the same shards
+    assert (again.exit_code, len(computed(output))) == (1, 5)
+    assert f"{COUNT:,} inputs: {COUNT - 1:,} answered, 1 not; 5 shards in" in again.stdout
+
+
+def test_several_devices_compute_a_shard(folder, plain, tmp_path):
+    words = (
+        folder,
+        "--devices",
+        "cpu:2",
+        "--shard",
+        "0/1",
+        "--shard-size",
+        20,
+        "--output",
+        tmp_path / "rows",
+        "--json",
+    )
+    result = CliRunner().invoke(cli, [word for word in command(*words) if word not in ("--device", "cpu")])
+    assert result.exit_code == 1, result.output
+    assert json.loads(result.stdout)["rows"] == COUNT
+    assert rows(tmp_path / "rows").equals(plain.cast(rows(tmp_path / "rows").schema))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--model", "digits", "--top", 3), "columns: top was 2 and is 3"),
+        (("--precision", "int8"), "precision was"),
+        (("--shard-size", 11), "shard_size was 10 and is 11"),
+        (("--batch", 2), "batch was 4 and is 2"),
+    ],
+)
+def test_another_job_is_refused(folder, tmp_path, arguments, words):
+    output = tmp_path / "rows"
+    assert shard("0/9", folder, output, "--shard-size", 10).exit_code == 0
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    result = shard("1/9", folder, output, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "name a new folder" in result.stderr
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
+
+
+def test_another_list_and_another_folder_are_refused(folder, tmp_path):
+    output = tmp_path / "rows"
+    assert shard("0/9", folder, output, "--shard-size", 10).exit_code == 0
+    result = shard("0/9", folder / "00.jpg", output)
+    assert (result.exit_code, "list was" in result.stderr) == (2, True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    result = shard("0/1", folder, tmp_path / "other")
+    assert (result.exit_code, "holds 'mine.txt' and no job" in result.stderr) == (2, True)
+    (tmp_path / "file").write_text("")
+    assert "is a file; name a folder" in shard("0/1", folder, tmp_path / "file").stderr
+
+
+def test_a_part_that_is_wrong_is_no_success(folder, tmp_path):
+    output = tmp_path / "rows"
+    assert shard("0/2", folder, output, "--shard-size", 10).exit_code == 0
+    shutil.copy(output / "part-00000.parquet", output / "part-00001.parquet")
+    result = shard("1/2", folder, output, "--shard-size", 10)
+    assert result.exit_code == 2
+    assert "part-00001.parquet: row 0 is of" in result.stderr
+    assert "remove that file, and give the same command again" in result.stderr
+    assert not (output / "_SUCCESS").exists()
+    (output / "part-00001.parquet").unlink()
+    assert shard("1/2", folder, output).exit_code == 1  # the cut is the job's
+    assert (output / "_SUCCESS").exists()
+    (output / "part-00002.parquet").write_bytes(b"torn")
+    (output / "_SUCCESS").unlink()
+    assert "part-00002.parquet: cannot be read" in shard("0/2", folder, output).stderr
+
+
+def test_a_process_that_is_killed_loses_its_shard_alone(folder, plain, tmp_path):
+    output = tmp_path / "rows"
+    many = tmp_path / "list.txt"
+    many.write_text("".join(f"{path}\n" for path in sorted(folder.iterdir())) * 10)
+    words = command("--shard", "0/1", "--shard-size", 50, "--files-from", many, "--output", output, "--quiet")
+    process = subprocess.Popen([sys.executable, "-m", "vgg16gpu", *words])
+    deadline = time.monotonic() + 60
+    while not list(output.glob("part-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    first = set(output.glob("part-*"))
+    assert 0 < len(first) < 9
+    assert not (output / "_SUCCESS").exists()
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 1, result.output
+    assert sorted(computed(output)) == list(range(9))  # each once
+    assert rows(output).equals(pa.concat_tables([plain] * 10).cast(rows(output).schema))
+
+
+def test_a_list_in_a_parquet_file(folder, plain, tmp_path):
+    files = [str(path) for path in sorted(folder.iterdir())]
+    table = pa.table({"label": ["?"] * COUNT, "where": files, "bytes": [Path(file).read_bytes() for file in files]})
+    pq.write_table(table, tmp_path / "list.parquet", row_group_size=7)
+    by_path = infer(
+        "--shard",
+        "0/1",
+        "--shard-size",
+        20,
+        "--files-from",
+        tmp_path / "list.parquet",
+        "--column",
+        "where",
+        "--output",
+        tmp_path / "paths",
+    )
+    assert by_path.exit_code == 1, by_path.output
+    assert rows(tmp_path / "paths").equals(plain.cast(rows(tmp_path / "paths").schema))
+    assert not (tmp_path / "paths" / "_manifest.parquet").exists()
+    by_bytes = infer(
+        "--shard",
+        "0/1",
+        "--shard-size",
+        20,
+        "--files-from",
+        tmp_path / "list.parquet",
+        "--column",
+        "bytes",
+        "--output",
+        tmp_path / "bytes",
+    )
+    assert by_bytes.exit_code == 1, by_bytes.output
+    found = rows(tmp_path / "bytes")
+    assert found.column("input").to_pylist() == [f"row {number}" for number in range(COUNT)]
+    assert found.drop_columns(["input", "error"]).equals(
+        plain.drop_columns(["input", "error"]).cast(found.drop_columns(["input", "error"]).schema)
+    )
+    pq.write_table(table.rename_columns(["label", "path", "image"]), tmp_path / "named.parquet")
+    named = infer(
+        "--shard",
+        "0/1",
+        "--files-from",
+        tmp_path / "named.parquet",
+        "--column",
+        "image",
+        "--output",
+        tmp_path / "named",
+    )
+    assert named.exit_code == 1
+    assert rows(tmp_path / "named").column("input").to_pylist() == files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--column", "nothing"),
+            "no column 'nothing' of paths (text) or encoded pictures (binary); there are: 'a', 'b'",
+        ),
+        ((), "no column 'path'"),
+    ],
+)
+def test_lists_that_will_not_do(tmp_path, arguments, words):
+    pq.write_table(pa.table({"a": ["x"], "b": ["y"], "c": [1]}), tmp_path / "list.parquet")
+    result = infer(
+        "--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows", *arguments
+    )
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_list_that_is_no_parquet_file(tmp_path):
+    (tmp_path / "list.parquet").write_text("a.jpg\n")
+    result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows")
+    assert "cannot be read as a .parquet file" in result.stderr
+
+
+def test_rows_without_a_picture_say_so(folder, tmp_path):
+    picture = (folder / "00.jpg").read_bytes()
+    pq.write_table(pa.table({"image": [picture, None, picture]}), tmp_path / "list.parquet")
+    result = infer("--shard", "0/1", "--files-from", tmp_path / "list.parquet", "--output", tmp_path / "rows")
+    assert result.exit_code == 1, result.output
+    found = rows(tmp_path / "rows").column("error").to_pylist()
+    assert found == [None, "'row 1' has no picture: its row is null", None]
+
+
+def test_numbers_have_a_row_for_each_sample(tmp_path):
+    chance = np.random.default_rng(0)
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", chance.standard_normal((5, 1, 32, 32), np.float32))
+    inputs = (tmp_path / "a.npy", tmp_path / "b.npy")
+    result = infer("--shard", "0/1", *inputs, "--output", tmp_path / "rows")
+    assert result.exit_code == 0, result.output
+    names = rows(tmp_path / "rows").column("input").to_pylist()
+    assert names == [f"{path}[{i}]" for path in inputs for i in range(5)]
+    assert json.loads((tmp_path / "rows" / "_summary.json").read_text())["rows"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--shard", "3/3"), "'3/3' is not I/N"),
+        (("--shard", "1"), "'1' is not I/N"),
+        (("--shard", "0/1"), "name it by --output DIR"),
+        (("--shard", "0/1", "--output", "rows.csv"), "give a folder"),
+        (("--shard", "0/1", "--output", "rows", "--table"), "goes without --table"),
+        (("--shard", "0/1", "--output", "rows", "--column", "a"), "--column is of a list that is a .parquet file"),
+        (("--shard-size", "9"), "--shard-size is of a job"),
+        (("--files-from", "x.parquet"), "give --shard 0/1"),
+        (("-", "--shard", "0/1", "--output", "rows"), "standard input (-) cannot be shared"),
+    ],
+)
+def test_options_that_do_not_go_together(folder, tmp_path, arguments, words, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = infer(folder, *arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_how_a_list_is_cut():
+    assert [Cut(45, 10).bounds(shard) for shard in (0, 4)] == [(0, 10), (40, 45)]
+    assert Cut(45, 10).count == 5
+    assert shard_size(10, 4) == LEAST
+    assert shard_size(10**9, 64) == MOST
+    assert shard_size(100_000, 4) == -(-100_000 // (4 * EACH))

@@ -1,0 +1,175 @@
+"""EnginePool.classify: files shared by several engines, in their order and to the same bits, whoever fails."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runtime.answers.conftest import SIDE
+from tests.runtime.answers.test_stream import numbers_among
+from vgg16gpu import Engine, EnginePool
+from vgg16gpu.errors import InputError, KernelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures import loader as loader_module
+from vgg16gpu.pictures import slots
+from vgg16gpu.runtime.frames import Frames
+
+KINDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def check(found: list[Any], expected: list[Any]) -> None:
+    assert [answer.name for answer in found] == [name for name, _ in expected]
+    for answer, (name, scores) in zip(found, expected, strict=True):
+        if scores is None:
+            assert name in answer.error
+        else:
+            assert answer.error == ""
+            assert answer.scores.tobytes() == scores.tobytes()
+
+
+@pytest.fixture
+def break_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], None]:
+    """Plants a fault in one engine: from the batch of that number on (counted from 0) nothing comes back from it."""
+
+    def plant(engine: Engine, after: int) -> None:
+        receive = Frames.receive
+        received: list[Any] = []
+
+        def faulty(self: Frames, *arguments: Any) -> Any:
+            if self._device is engine.device:
+                received.append(arguments)
+                if len(received) > after:
+                    raise KernelError("an illegal address was met")
+            return receive(self, *arguments)
+
+        monkeypatch.setattr(Frames, "receive", faulty)
+
+    return plant
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_answers_are_those_of_one_engine(
+    narrow_model: Path, pictures: Path, wanted: Any, batch: int, workers: int
+) -> None:
+    before = threading.active_count()
+    with EnginePool(narrow_model, devices="cpu:3", batch=batch) as pool:
+        pinned = [len(engine.device._pinned) for engine in pool.engines]  # type: ignore[attr-defined]
+        check(list(pool.classify([pictures] * 3, workers=workers)), wanted * 3)
+        assert [len(engine.device._pinned) for engine in pool.engines] == pinned  # type: ignore[attr-defined]
+        assert sum(share.images for share in pool.shares) == 3 * 59
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("broken", [0, 1])  # 0: the one whose memory the slots lie in
+def test_a_device_that_fails_loses_no_row(
+    narrow_model: Path,
+    pictures: Path,
+    wanted: Any,
+    kind: str,
+    after: int,
+    broken: int,
+    break_frames: Callable[[Engine, int], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "ROWS", 5)  # so that many slots are under way
+    if kind == "cuda":
+        with Engine(narrow_model, device=kind, batch=4) as engine:
+            wanted = [(name, None if scores is None else _one(engine, name)) for name, scores in wanted]
+    with EnginePool(narrow_model, devices=[kind] * 3, batch=4) as pool, caplog.at_level(logging.WARNING):
+        break_frames(pool.engines[broken], after)
+        check(list(pool.classify([pictures] * 4, workers=2)), wanted * 4)
+        assert [bool(share.problem) for share in pool.shares] == [number == broken for number in range(3)]
+        assert pool.shares[broken].batches == after
+        assert "2 of 3 devices go on with its work" in caplog.text
+        check(list(pool.classify([pictures], workers=2)), wanted)  # by those that are left
+
+
+def _one(engine: Engine, path: str) -> Any:
+    from vgg16gpu.pictures.images import load_image
+
+    scores = engine.run(load_image(Path(path), 3, SIDE, SIDE)[np.newaxis])
+    assert isinstance(scores, np.ndarray)
+    return scores[0]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_numbers_of_a_device_that_fails_are_read_again(
+    narrow_model: Path,
+    pictures: Path,
+    wanted: Any,
+    tmp_path: Path,
+    workers: int,
+    break_frames: Callable[[Engine, int], None],
+) -> None:
+    array, paths = numbers_among(pictures, tmp_path, (40, 3, SIDE, SIDE))
+    with Engine(narrow_model, device="cpu", batch=4) as engine:
+        numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
+        break_frames(pool.engines[0], 2)
+        check(list(pool.classify(paths, workers=workers)), [wanted[0], *numbers, *wanted[1:5], *numbers])
+        assert pool.shares[0].problem
+
+
+def test_a_window_that_is_full_of_lost_rows(
+    narrow_model: Path,
+    pictures: Path,
+    wanted: Any,
+    break_frames: Callable[[Engine, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All threads wait for answers to old files, which the failed device had in hand."""
+    monkeypatch.setattr(loader_module.Loader.__init__, "__defaults__", ((0, 0), 8))
+    with EnginePool(narrow_model, devices="cpu:2", batch=16) as pool:
+        break_frames(pool.engines[1], 1)
+        check(list(pool.classify([pictures] * 2, workers=3)), wanted * 2)
+
+
+def test_the_last_device_that_fails_is_told(
+    narrow_model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KernelError("the launch failed")
+
+    before = threading.active_count()
+    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
+        monkeypatch.setattr(Frames, "launch", broken)
+        with pytest.raises(KernelError, match="the launch failed"):
+            list(pool.classify([pictures]))
+        assert sum(bool(share.problem) for share in pool.shares) == 1
+    assert threading.active_count() == before
+
+
+def test_leaving_early_ends_all_threads(narrow_model: Path, pictures: Path) -> None:
+    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
+        before = threading.active_count()
+        answers = pool.classify([pictures] * 10)
+        next(answers)
+        answers.close()  # type: ignore[attr-defined]
+        assert threading.active_count() == before
+
+
+def test_what_a_pool_cannot_do_to_pictures(narrow_model: Path, pictures: Path) -> None:
+    with EnginePool(narrow_model, devices="cpu:2") as pool:
+        with pytest.raises(InputError, match="the pool normalises by mean"):
+            next(pool.classify(pictures, preprocess="unit"))
+        with pytest.raises(InputError, match="top -1"):
+            next(pool.classify(pictures, top=-1))
+    unit = Preprocess.named("unit", 3)
+    options: dict[str, Any] = {"mean": unit.unit_mean, "std": unit.unit_std}
+    with EnginePool(narrow_model, devices="cpu:2", **options) as pool:
+        assert len(list(pool.classify(pictures, preprocess="unit"))) == 61
+    with (
+        EnginePool(narrow_model, devices="cpu:2", outputs=["relu1_1"]) as pool,
+        pytest.raises(InputError, match="any size takes no pictures"),
+    ):
+        next(pool.classify(pictures))

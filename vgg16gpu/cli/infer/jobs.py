@@ -1,0 +1,176 @@
+"""`infer --shard`, `infer --ray`: what the command line comes to as a job, and this process's part of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+import vgg16gpu
+from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
+from vgg16gpu.cli.common.progress import Counter
+from vgg16gpu.cli.common.show import console, print_json
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.cli.infer.asked import Asked
+from vgg16gpu.cli.infer.options import Options
+from vgg16gpu.cli.infer.writing import run_options
+from vgg16gpu.cluster.finish import finish, read_summary, reopen
+from vgg16gpu.cluster.job import Job, JobFolder, shard_size
+from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
+from vgg16gpu.cluster.ray_run import compute, connected
+from vgg16gpu.cluster.shards import ShardWorker
+from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.devices.several import open_devices
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.results import Columns, RunRecord, list_digest
+from vgg16gpu.io.results.arrow_form import need_pyarrow
+from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.inputs import listed
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.runtime.answers.folder import default_batch
+
+
+def compute_shards(options: Options) -> int:
+    """The shards of --shard I/N that are not whole yet; the end of the job, if these were the last. The exit code."""
+    assert options.shard is not None
+    number, count = options.shard
+    with ExitStack() as stack:
+        opened = open_devices(options.devices or (options.device,))
+        for each in opened:
+            stack.enter_context(closing(each.device))
+        job = prepared(options, opened[0].device.facts.kind, count)
+        folder = JobFolder(job.folder)
+        mine = range(number, job.cut.count, count)
+        left = [shard for shard in mine if shard not in folder.whole(job.cut)]
+        say(options, f"{len(mine) - len(left):,} of {len(mine):,} shards are whole")
+        if left:
+            reopen(folder)
+            worker = stack.enter_context(ShardWorker(job, opened))
+            inputs = sum(last - first for first, last in map(job.cut.bounds, left))
+            with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
+                for shard in left:
+                    worker.compute(shard, counter.add)
+    return ended(options, job)
+
+
+def compute_on_ray(options: Options) -> int:
+    """All shards that are not whole yet, on Ray; then the end of the job. The exit code."""
+    assert options.ray is not None
+    if options.devices or ":" in options.device:
+        raise click.UsageError("--ray gives each actor its device: say --device cuda, cpu or auto")
+    with connected(options.ray, options.device) as cluster:
+        job = prepared(options, cluster.kind, cluster.actors)
+        folder = JobFolder(job.folder)
+        whole = folder.whole(job.cut)
+        left = [shard for shard in range(job.cut.count) if shard not in whole]
+        say(options, f"{len(whole):,} of {job.cut.count:,} shards are whole; {cluster.actors} actors on {cluster.kind}")
+        if left:
+            reopen(folder)
+            inputs = sum(last - first for first, last in map(job.cut.bounds, left))
+            with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
+                compute(job, cluster, left, counter.add)
+    return ended(options, job)
+
+
+def prepared(options: Options, kind: str, workers: int) -> Job:
+    """The job, its folder made or found to be its own.
+
+    kind: of the devices that will compute it. workers: how many processes or actors. Raises InputError for options
+    that do not go with a job, and where the folder is of another one.
+    """
+    _check(options)
+    assert options.output is not None
+    need_pyarrow(options.output)
+    folder = JobFolder(options.output.absolute())
+    manifest, listing = _manifest(options)
+    asked = Asked.of(options, listing)
+    folder.prepare()
+    count = manifest.count if manifest else len(listing.files)
+    size = options.shard_size or folder.shard_size() or shard_size(count, workers)
+    batch = max(options.batches, default=0) or default_batch(size, asked.graph, asked.shape, kind)
+    digest = manifest.digest() if manifest else list_digest(listing.files)
+    changes: dict[str, Any] = {**run_options(asked, kind, batch), "decode": options.decode}
+    job = Job(
+        folder=folder.path,
+        cwd=Path.cwd(),
+        model=asked.path.absolute(),
+        manifest=manifest.path.absolute() if manifest else folder.path / f"_manifest{SUFFIX}",
+        column=manifest.column if manifest else None,
+        engine={
+            "precision": options.precision,
+            "kernels": options.kernels,
+            "batch": batch,
+            "size": options.size,
+            "outputs": options.outputs,
+            "mean": asked.notes.mean,
+            "std": asked.notes.std,
+            "allow_nonfinite": options.allow_nonfinite,
+        },
+        shape=asked.shape,
+        preprocess=asked.notes.preprocess,
+        columns=Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs),
+        are_probabilities=gives_probabilities(asked.graph),
+        decode=options.decode,
+        workers=options.workers,
+        run=RunRecord(asked.model.file.digest(), changes, digest, count, vgg16gpu.__version__),
+        size=size,
+    )
+    folder.claim(job)
+    if manifest is None and not job.manifest.exists():
+        write_manifest(job.manifest, listing)
+    return job
+
+
+def ended(options: Options, job: Job) -> int:
+    """Say how the job stands; check and end it where all shards are whole. The exit code."""
+    folder = JobFolder(job.folder)
+    missing = job.cut.count - len(folder.whole(job.cut))
+    where = printable(str(options.output))
+    if missing:
+        say(options, f"{missing:,} of {job.cut.count:,} shards are left to others; {where} has the rest")
+        if options.as_json:
+            print_json({"output": str(options.output), "shards": job.cut.count, "missing": missing})
+        return 0
+    summary = read_summary(folder) or finish(job, folder)
+    if options.as_json:
+        print_json({"output": str(options.output), **summary})
+    elif not options.quiet:
+        console().print(
+            f"{summary['inputs']:,} inputs: {summary['answered']:,} answered, {summary['errors']:,} not; "
+            f"{summary['shards']:,} shards in {where}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if not summary["errors"]:
+        return 0
+    return EXIT_USAGE if not summary["answered"] else EXIT_CHECK_FAILED
+
+
+def say(options: Options, text: str) -> None:
+    """A remark, unless none are wanted."""
+    if not (options.quiet or options.as_json):
+        tell(text)
+
+
+def _check(options: Options) -> None:
+    """Refuse what does not go with shards. Raises InputError and UsageError."""
+    named = "--shard" if options.shard else "--ray"
+    if options.output is None or str(options.output) == "-":
+        raise InputError(f"{named} writes a folder of parquet files; name it by --output DIR")
+    if options.output.suffix and not options.output.is_dir():
+        raise InputError(f"{named}: --output '{options.output}' is named as a file; give a folder")
+    if options.form or options.table:
+        raise click.UsageError(f"{named} goes without {'--format' if options.form else '--table'}")
+
+
+def _manifest(options: Options) -> tuple[Manifest | None, Listing]:
+    """The list as a file of the user's, or as files that were found."""
+    if options.files_from and options.files_from.endswith(SUFFIX):
+        if options.images:
+            raise InputError(f"--files-from '{options.files_from}' is the whole list; name no other inputs beside it")
+        return Manifest(Path(options.files_from), options.column), Listing(())
+    if options.column:
+        raise InputError("--column is of a list that is a .parquet file; name one by --files-from")
+    return None, listed(options.images, options.files_from, recursive=options.recursive)

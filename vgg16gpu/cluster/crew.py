@@ -1,0 +1,242 @@
+"""Engines that share work: a thread for each takes the next batch when it is free; who fails is taken out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from vgg16gpu.errors import Error, InputError
+from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.double_buffer import DEPTH, Sent
+from vgg16gpu.runtime.engine import Engine, Lane, Outputs
+from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.outputs import Results
+
+_log = logging.getLogger(__name__)
+
+AHEAD: Final = DEPTH + 1  # batches for each engine: those under way, and one that waits
+
+
+@dataclass
+class Share:
+    """What one device has done of a pool's work. `problem`: why it was taken out; "" while it works."""
+
+    device: str
+    images: int = 0
+    batches: int = 0
+    seconds: float = 0.0  # with a batch under way
+    problem: str = ""
+
+
+@dataclass(eq=False)
+class Member:
+    """An engine of a pool, and its share of the work."""
+
+    engine: Engine
+    share: Share
+
+    @property
+    def works(self) -> bool:
+        """Whether it has not been taken out."""
+        return not self.share.problem
+
+
+class Roll:
+    """Which engines of a pool work. From any thread."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self.members = [Member(engine, Share(engine.device_choice)) for engine in engines]
+        self._lock = threading.Lock()
+
+    @property
+    def working(self) -> list[Member]:
+        """Those that have not been taken out; never empty."""
+        return [member for member in self.members if member.works]
+
+    def take_out(self, member: Member, error: BaseException) -> bool:
+        """Give it no more work, and say so; False for the last one, which stays: its errors are the caller's."""
+        with self._lock:
+            if len(self.working) < 2 and member.works:
+                return False
+            member.share.problem = member.share.problem or str(error) or type(error).__name__
+            left = len(self.working)
+        _log.warning(
+            "%s is taken out, and %d of %d devices go on with its work: %s",
+            member.share.device,
+            left,
+            len(self.members),
+            error,
+        )
+        return True
+
+
+@dataclass(frozen=True)
+class Form:
+    """What batches have in common that go through one lane: element type, shape of an image, largest batch."""
+
+    element_type: str
+    sample: tuple[int, ...]
+    size: int
+
+
+@dataclass(eq=False)
+class Task:
+    """A batch to be computed: at the built size `batch`, or the smallest that holds it."""
+
+    form: Form
+    rows: Sequence[Images]
+    batch: int | None = None
+    done: Future[Done] = field(default_factory=Future)
+
+    @property
+    def count(self) -> int:
+        """Its images."""
+        return sum(map(len, self.rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """What came of a batch. joined: makes what a caller gets of all the results of an input."""
+
+    results: Results
+    joined: Callable[..., Outputs]
+
+
+class Crew(Closing):
+    """A thread for each engine of a roll. Tasks begin in the order in which they come, each with who is free."""
+
+    def __init__(self, roll: Roll) -> None:
+        self._roll = roll
+        self._state = threading.Condition()
+        self._tasks: deque[Task] = deque()
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(member,), name=f"vgg16gpu-pool-{number}", daemon=True)
+            for number, member in enumerate(roll.members)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, task: Task) -> Task:
+        """Put it behind the others; its rows must stay as they are until it is done. Raises InputError once closed."""
+        with self._state:
+            if self._is_closed:
+                raise InputError("the pool is closed; build a new one")
+            self._tasks.append(task)
+            self._state.notify()
+        return task
+
+    def close(self) -> None:
+        """End the threads, once what is under way is done; what has not begun is cancelled. Safe to call twice."""
+        with self._state:
+            self._is_closed = True
+            for task in self._tasks:
+                task.done.cancel()
+            self._tasks.clear()
+            self._state.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, member: Member) -> None:
+        while member.works:
+            worker = _Worker(member)
+            try:
+                while (task := self._take(worker)) is not None or worker.under_way:
+                    worker.advance(task)
+                return
+            except Exception as error:
+                self._fail(member, worker, error)
+            finally:
+                worker.close()
+
+    def _take(self, worker: _Worker) -> Task | None:
+        """The next task; None where there is none and something is under way, or at the end."""
+        with self._state:
+            while True:
+                while self._tasks:
+                    task = self._tasks.popleft()
+                    if task.done.running() or task.done.set_running_or_notify_cancel():  # else nobody wants it
+                        return task
+                if worker.under_way or self._is_closed:
+                    return None
+                self._state.wait()
+
+    def _fail(self, member: Member, worker: _Worker, error: Exception) -> None:
+        """Others do what it had in hand; where there are none, or the input is to blame, its callers hear of it."""
+        tasks = worker.in_hand()
+        is_to_blame = isinstance(error, InputError)
+        if is_to_blame or not self._roll.take_out(member, error):
+            for task in tasks[-1:] if is_to_blame else tasks:
+                task.done.set_exception(error)
+            tasks = tasks[:-1] if is_to_blame else []
+        with self._state:
+            self._tasks.extendleft(reversed(tasks))
+            self._state.notify_all()
+
+
+class _Worker:
+    """What one engine has in hand, in its thread."""
+
+    def __init__(self, member: Member) -> None:
+        self.under_way: deque[tuple[Task, Sent]] = deque()
+        self._member = member
+        self._beginning: Task | None = None
+        self._form: Form | None = None
+        self._lane: Lane | None = None
+        self._stack = ExitStack()
+        self._since = 0.0
+
+    def in_hand(self) -> list[Task]:
+        """All that is not done, the oldest first; the one that was being begun comes last."""
+        return [task for task, _ in self.under_way] + ([self._beginning] if self._beginning else [])
+
+    def advance(self, task: Task | None) -> None:
+        """Begin a task, and end the oldest where there is no room for more, or nothing else to do."""
+        if task is None:
+            self._receive()
+            return
+        self._beginning = task
+        if self._form != task.form:
+            while self.under_way:
+                self._receive()
+            self.close()
+            form = task.form
+            engine = self._member.engine
+            self._lane = self._stack.enter_context(engine.lane(form.element_type, form.sample, form.size))
+            self._form = form
+        assert self._lane is not None
+        if not self.under_way:
+            self._since = time.perf_counter()
+        self.under_way.append((task, self._lane.send(task.rows, task.batch)))
+        self._beginning = None
+        if len(self.under_way) == DEPTH:
+            self._receive()
+
+    def close(self) -> None:
+        """Give the lane back."""
+        self._form = None
+        try:
+            self._stack.close()
+        except Error as error:  # of a device that has been taken out already
+            _log.debug("%s", error)
+
+    def _receive(self) -> None:
+        assert self._lane is not None
+        task, sent = self.under_way[0]
+        results = self._lane.receive(sent)
+        self.under_way.popleft()
+        now, share = time.perf_counter(), self._member.share
+        share.images, share.batches, share.seconds = (
+            share.images + task.count,
+            share.batches + 1,
+            share.seconds + now - self._since,
+        )
+        self._since = now
+        task.done.set_result(Done(results, self._lane.joined))

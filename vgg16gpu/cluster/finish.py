@@ -1,0 +1,114 @@
+"""The end of a job: every input has exactly one row, or none is called a success."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.cluster.job import Job, JobFolder
+from vgg16gpu.errors import ModelError
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.results.arrow_form import storable
+from vgg16gpu.io.shown import printable
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.runtime.answers.resuming import first_open
+
+SUCCESS: Final = "_SUCCESS"
+SUMMARY: Final = "_summary.json"
+
+
+def finish(job: Job, folder: JobFolder) -> dict[str, Any]:
+    """Check all parts, which must be there, against the list; write the summary and _SUCCESS. The summary.
+
+    Raises ModelError, naming the part, where a row is missing, of something else, or there twice.
+    """
+    rows = errors = 0
+    for shard in range(job.cut.count):
+        found = _check_part(folder.part(shard), job.inputs.listing(*job.cut.bounds(shard)))
+        rows, errors = rows + found[0], errors + found[1]
+    summary = _summary(job, folder, rows, errors)
+    _write(folder.path / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    _write(folder.path / SUCCESS, "")
+    shutil.rmtree(folder.path / "_temporary", ignore_errors=True)
+    return summary
+
+
+def reopen(folder: JobFolder) -> None:
+    """A job that has ended is one no more: some of its shards are missing."""
+    (folder.path / SUCCESS).unlink(missing_ok=True)
+
+
+def read_summary(folder: JobFolder) -> dict[str, Any] | None:
+    """That of a job that has ended; None of one that has not."""
+    if not (folder.path / SUCCESS).is_file():
+        return None
+    try:
+        summary: dict[str, Any] = json.loads((folder.path / SUMMARY).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return summary
+
+
+def _check_part(path: Path, listing: Listing) -> tuple[int, int]:
+    """How many rows a part has, and how many of them have an error."""
+    import pyarrow as pa  # noqa: PLC0415 - optional
+    import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+    try:
+        table = pq.read_table(path, columns=["input", "error"])
+    except (pa.ArrowException, OSError) as error:
+        raise _wrong(path, f"cannot be read ({error})") from error
+    names = table.column("input").combine_chunks()
+    wanted = pa.array(map(storable, listing.files), pa.string())
+    if not listing.numbers and not names.equals(wanted):
+        raise _wrong(path, _difference(names.to_pylist(), wanted.to_pylist()))
+    if listing.numbers:
+        done = names.to_pylist()
+        (file, _), expected = first_open(done, listing)
+        is_last_open = file == len(listing.files) - 1 and listing.files[file] in listing.numbers
+        if [storable(name) for name in expected] != done or not (is_last_open or file == len(listing.files)):
+            raise _wrong(path, _difference(done, [storable(name) for name in listing.files]))
+    return len(table), len(table) - table.column("error").null_count
+
+
+def _difference(found: list[Any], wanted: list[str]) -> str:
+    for row, (was, name) in enumerate(zip(found, wanted, strict=False)):
+        if was != name:
+            return f"row {row:,} is of '{printable(str(was))}', and '{printable(name)}' is the input"
+    return f"has {len(found):,} rows of {len(wanted):,} inputs"
+
+
+def _wrong(path: Path, what: str) -> ModelError:
+    return ModelError(f"{printable(str(path))}: {what}; remove that file, and give the same command again")
+
+
+def _summary(job: Job, folder: JobFolder, rows: int, errors: int) -> dict[str, Any]:
+    lines = folder.logged()
+    last = {line["shard"]: line for line in lines}
+    seconds: Counter[str] = Counter()
+    inputs: Counter[str] = Counter()
+    for line in last.values():
+        who = f"{line['host']}: {', '.join(line['devices'])}"
+        seconds[who] += line["seconds"]
+        inputs[who] += line["inputs"]
+    return {
+        "inputs": job.run.inputs,
+        "rows": rows,
+        "answered": rows - errors,
+        "errors": errors,
+        "shards": job.cut.count,
+        "shard_size": job.size,
+        "computed": len(lines),  # shards; more than there are where some were computed again
+        "shares": {who: {"inputs": inputs[who], "seconds": round(seconds[who], 3)} for who in sorted(inputs)},
+        "run": job.run.identity(job.columns),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_writer(path) as stream:
+        stream.write(text.encode())

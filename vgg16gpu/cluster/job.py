@@ -1,0 +1,194 @@
+"""A job: one model on a long list of inputs, cut into shards whose rows lie in one folder.
+
+    DIR/_job.json            what makes the rows of two jobs the same, and how the list is cut
+    DIR/_manifest.parquet    the list, where it was not given as a parquet file
+    DIR/part-00000.parquet   the rows of shard 0; there only when whole
+    DIR/_log/*.jsonl         a line for each shard that was computed: which, where, how long
+    DIR/_temporary/          rows of shards that are not whole
+    DIR/_summary.json, DIR/_SUCCESS   once every input has its row
+
+Readers of folders of parquet files leave out names that begin with a line below or a dot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.cluster.manifest import Manifest
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.results import Columns, RunRecord
+from vgg16gpu.io.results.record import refuse_other_run
+from vgg16gpu.io.shown import printable
+
+MOST: Final = 1 << 15  # inputs of a shard, unless the user says otherwise: some seconds of a GPU
+LEAST: Final = 256
+EACH: Final = 8  # shards for each worker, where there are inputs enough: the last ones end at about the same time
+
+_JOB: Final = "_job.json"
+_KEYS: Final = ("run", "shard_size")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a list is cut: shard k has the inputs from k * size on."""
+
+    inputs: int
+    size: int
+
+    @property
+    def count(self) -> int:
+        """Of shards."""
+        return -(-self.inputs // self.size)
+
+    def bounds(self, shard: int) -> tuple[int, int]:
+        """The first input of a shard, and the one behind its last."""
+        return shard * self.size, min(self.inputs, (shard + 1) * self.size)
+
+
+def shard_size(inputs: int, workers: int) -> int:
+    """How many inputs a shard has by default: some shards for each worker, neither tiny nor huge."""
+    return max(LEAST, min(MOST, -(-inputs // (EACH * max(1, workers)))))
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a process needs to compute shards; it can be sent to one.
+
+    cwd: what relative paths are relative to. engine: options of `Engine`, with one batch size. shape: of one input.
+    decode: who decodes. workers: threads that read and decode, None: one for each core. run: identity of the rows.
+    """
+
+    folder: Path
+    cwd: Path
+    model: Path
+    manifest: Path
+    column: str | None
+    engine: Mapping[str, Any]
+    shape: tuple[int, ...]
+    preprocess: Preprocess | None
+    columns: Columns
+    are_probabilities: bool
+    decode: str
+    workers: int | None
+    run: RunRecord
+    size: int  # of a shard
+
+    @property
+    def cut(self) -> Cut:
+        """Its shards."""
+        assert self.run.inputs is not None
+        return Cut(self.run.inputs, self.size)
+
+    @cached_property
+    def inputs(self) -> Manifest:
+        """The list. Raises InputError where it cannot be read."""
+        return Manifest(self.manifest, self.column)
+
+
+class JobFolder:
+    """The folder of a job. Several processes, on several machines, may use it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self) -> None:
+        """Make it, if it is not there. Raises InputError for what is no folder, or holds something else."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            entries = os.listdir(self.path)  # noqa: PTH208
+        except OSError as error:
+            reason = "is a file; name a folder" if self.path.is_file() else f"cannot be used: {error.strerror or error}"
+            raise InputError(f"--output '{printable(str(self.path))}' {reason}") from error
+        others = [name for name in entries if not name.startswith(".")]
+        if others and _JOB not in entries and any(not name.startswith("_") for name in others):
+            raise InputError(
+                f"--output '{printable(str(self.path))}' holds '{printable(others[0])}' and no job; name a new folder"
+            )
+
+    def shard_size(self) -> int | None:
+        """How the job that is there is cut; None without one. Raises InputError for a broken file."""
+        found = self._read()
+        return None if found is None else int(found["shard_size"])
+
+    def claim(self, job: Job) -> None:
+        """Make the folder this job's, or go on with it. Raises InputError where it is another's."""
+        wanted = {"run": job.run.identity(job.columns), "shard_size": job.size}
+        found = self._read()
+        if found is None:
+            self._write(wanted)
+            found = self._read()  # another process may have been first
+        assert found is not None
+        refuse_other_run(self.path, {key: found[key] for key in _KEYS}, wanted, _OTHER)
+        for name in ("_log", "_temporary"):
+            (self.path / name).mkdir(exist_ok=True)
+
+    def part(self, shard: int) -> Path:
+        """Where the rows of a shard are, once they are whole."""
+        return self.path / f"part-{shard:05}.parquet"
+
+    def temporary(self, shard: int) -> Path:
+        """A name that nobody else has, for rows that are not whole."""
+        return self.path / "_temporary" / f"part-{shard:05}.{socket.gethostname()}.{secrets.token_hex(4)}.parquet"
+
+    def log(self, name: str, line: Mapping[str, Any]) -> None:
+        """Append a line to this process's log."""
+        with (self.path / "_log" / f"{name}.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def logged(self) -> list[dict[str, Any]]:
+        """All lines of all logs; what a crash has torn is left out."""
+        lines = []
+        for path in sorted((self.path / "_log").glob("*.jsonl")):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):
+                    lines.append(json.loads(line))
+        return lines
+
+    def whole(self, cut: Cut) -> set[int]:
+        """The shards whose rows are there."""
+        there = set(os.listdir(self.path))  # noqa: PTH208 - one look for a hundred thousand shards
+        return {shard for shard in range(cut.count) if self.part(shard).name in there}
+
+    def _read(self) -> dict[str, Any] | None:
+        path = self.path / _JOB
+        try:
+            found = json.loads(path.read_bytes())
+            return {key: found[key] for key in _KEYS}
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"'{printable(str(path))}' is not the record of a job; name a new folder") from error
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        """Under its name at once, unless somebody was faster."""
+        path = self.path / _JOB
+        temporary = self.path / f".{_JOB}.{secrets.token_hex(4)}.tmp"
+        try:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)
+            except OSError:  # a file system without links: the last of those who come at the same time stays
+                temporary.replace(path)
+        except OSError as error:
+            raise ModelError(f"{printable(str(path))}: cannot be written ({error.strerror or error})") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+_OTHER: Final = "give the same again, or name a new folder"
+
+
+def process_name() -> str:
+    """Of this process among all that compute a job."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

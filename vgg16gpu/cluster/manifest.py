@@ -1,0 +1,185 @@
+"""The inputs of a job, in order, in a parquet file of which each shard reads its own rows alone.
+
+Either one that a user has: a column of paths (text) or of encoded pictures (binary), then with a column `path` or
+`name` beside it, or numbers, as names. Or one that is written here of files and folders: `file` (the bytes of each
+path), `numbers` (whether the file holds numbers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.results.arrow_form import need_pyarrow
+from vgg16gpu.io.shown import printable, shown
+from vgg16gpu.pictures.content import NUMBER_SUFFIXES, suffix_of
+from vgg16gpu.pictures.limits import MAX_NBYTES
+from vgg16gpu.pictures.listing import STANDARD_INPUT, Listing
+
+SUFFIX: Final = ".parquet"
+GROUP_ROWS: Final = 1 << 15  # of a manifest that is written here
+
+_FILE, _NUMBERS = "file", "numbers"
+_NAMES: Final = ("path", "name")
+_MARK: Final = {b"vgg16gpu.manifest": b"1"}
+_FOOTER_NBYTES: Final = 8  # behind the footer: its length, and PAR1
+
+
+class Manifest:
+    """A manifest on a file system. Nothing but its footer is read before rows are asked for.
+
+    column: of paths or encoded pictures; None: the only one that there is, or `path`. Raises InputError for what is no
+    such file.
+    """
+
+    def __init__(self, path: Path, column: str | None = None) -> None:
+        need_pyarrow(path)
+        import pyarrow as pa  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+        self.path = path
+        try:
+            self._file = pq.ParquetFile(path, memory_map=True)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"the list '{printable(str(path))}' cannot be read as a .parquet file: {error}") from error
+        self._is_own = _MARK.items() <= (self._file.schema_arrow.metadata or {}).items()
+        self.column = _FILE if self._is_own else self._chosen(column)
+        kind = self._file.schema_arrow.field(self.column).type
+        self.holds_pictures = not self._is_own and _is_binary(kind)
+        groups = self._file.metadata
+        self._ends = list(accumulate(groups.row_group(i).num_rows for i in range(groups.num_row_groups)))
+        self.count: int = groups.num_rows
+        if not self.count:
+            raise InputError(f"the list '{printable(str(path))}' has no rows; write one for each input")
+
+    def digest(self) -> str:
+        """SHA-256 of its size and footer, which has sizes, places and extremes of all columns, and of the column."""
+        size = self.path.stat().st_size
+        with self.path.open("rb") as stream:
+            stream.seek(size - _FOOTER_NBYTES)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(max(0, size - _FOOTER_NBYTES - length))
+            footer = stream.read(length)
+        return hashlib.sha256(f"{size} {self.column}\n".encode() + footer).hexdigest()
+
+    def listing(self, first: int, last: int) -> Listing:
+        """The inputs of rows `first` to `last`. Raises InputError for rows without a path or a picture."""
+        if self.holds_pictures:
+            return self._pictures(first, last)
+        columns = [_FILE, _NUMBERS] if self._is_own else [self.column]
+        table = self._rows(first, last, columns)
+        if missing := table.column(0).null_count:
+            raise InputError(f"{self._words(first, last)}: {missing} have no path; write one for each input")
+        found = table.column(0).to_pylist()
+        if self._is_own:
+            files = [os.fsdecode(name) for name in found]
+            numbers = [file for file, is_one in zip(files, table.column(1).to_pylist(), strict=True) if is_one]
+        else:
+            files = [f"./{name}" if name == STANDARD_INPUT else name for name in found]
+            numbers = [file for file in files if suffix_of(file) in NUMBER_SUFFIXES]
+        return Listing(tuple(files), frozenset(numbers))
+
+    def _pictures(self, first: int, last: int) -> Listing:
+        names = next((name for name in _NAMES if name in self._file.schema_arrow.names), None)
+        if names is None:
+            files = [f"row {number}" for number in range(first, last)]
+        else:
+            found = self._rows(first, last, [names]).column(0).to_pylist()
+            files = [str(name) for name in found]
+        return Listing(tuple(files), contents=_Contents(self, first, files))
+
+    def _rows(self, first: int, last: int, columns: Sequence[str]) -> Any:
+        """Some rows of some columns, as a table."""
+        begin, end = self.group_of(first), self.group_of(last - 1)
+        table = self._file.read_row_groups(range(begin, end + 1), columns=list(columns))
+        return table.slice(first - self.start_of(begin), last - first)
+
+    def group_of(self, row: int) -> int:
+        """The row group that a row is in."""
+        return bisect_right(self._ends, row)
+
+    def start_of(self, group: int) -> int:
+        """The first row of a row group."""
+        return self._ends[group - 1] if group else 0
+
+    def read_group(self, group: int) -> Any:
+        """All pictures of a row group."""
+        return self._file.read_row_group(group, columns=[self.column]).column(0)
+
+    def _words(self, first: int, last: int) -> str:
+        return f"rows {first:,} to {last - 1:,} of the list '{printable(str(self.path))}'"
+
+    def _chosen(self, column: str | None) -> str:
+        schema = self._file.schema_arrow
+        usable = [field.name for field in schema if _is_text(field.type) or _is_binary(field.type)]
+        if column is None:
+            column = usable[0] if len(usable) == 1 else "path"
+        if column not in usable:
+            there = ", ".join(map(shown, usable)) or "none"
+            raise InputError(
+                f"the list '{printable(str(self.path))}' has no column {shown(column)} of paths (text) or encoded "
+                f"pictures (binary); there are: {there}; --column names one"
+            )
+        return column
+
+
+class _Contents:
+    """The pictures of some rows; row groups are read when they are asked for, and the last few are kept."""
+
+    _KEPT: Final = 3
+
+    def __init__(self, manifest: Manifest, first: int, names: Sequence[str]) -> None:
+        self._manifest, self._first, self._names = manifest, first, names
+        self._lock = threading.Lock()
+        self._groups: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> bytes:
+        row = self._first + index
+        group = self._manifest.group_of(row)
+        with self._lock:
+            if group not in self._groups:
+                while len(self._groups) >= self._KEPT:
+                    self._groups.pop(next(iter(self._groups)))
+                self._groups[group] = self._manifest.read_group(group)
+            value = self._groups[group][row - self._manifest.start_of(group)]
+        if not value.is_valid:
+            raise InputError(f"'{self._names[index]}' has no picture: its row is null")
+        data: bytes = value.as_py()
+        if len(data) > MAX_NBYTES:
+            raise InputError(f"'{self._names[index]}' has {len(data):,} bytes, at most {MAX_NBYTES:,} are read")
+        return data
+
+
+def write_manifest(path: Path, listing: Listing) -> None:
+    """Make a manifest of files. Raises InputError for standard input, ModelError where it cannot be written."""
+    import pyarrow as pa  # noqa: PLC0415 - optional
+    import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+    if STANDARD_INPUT in listing.numbers:
+        raise InputError("standard input (-) cannot be shared by several processes; write it to a file, and name that")
+    schema = pa.schema([(_FILE, pa.binary()), (_NUMBERS, pa.bool_())], metadata=_MARK)
+    with atomic_writer(path) as stream, pq.ParquetWriter(stream, schema) as writer:
+        for files in _parts(listing.files):
+            columns = [pa.array(map(os.fsencode, files), pa.binary())]
+            columns.append(pa.array([file in listing.numbers for file in files], pa.bool_()))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def _parts(files: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (files[first : first + GROUP_ROWS] for first in range(0, len(files), GROUP_ROWS))
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _is_binary(kind: Any) -> bool:
+    return str(kind) in ("binary", "large_binary", "binary_view")

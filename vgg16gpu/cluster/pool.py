@@ -1,0 +1,311 @@
+"""`EnginePool`: one model on several devices of this machine, used as one engine is."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from vgg16gpu.cluster.crew import AHEAD, Crew, Done, Form, Roll, Share, Task
+from vgg16gpu.cluster.planning import SharedPlanner, shared_planners
+from vgg16gpu.compiler.graph.ops import gives_probabilities
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.devices import Opened
+from vgg16gpu.devices.several import ALL, open_devices
+from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.inputs import spec_of
+from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.runtime.answers.classify import Answer, PathLike, class_names_of, named, wanted_preprocess
+from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.rows import Ranking
+from vgg16gpu.runtime.answers.stream import AnswerStream, Station
+from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
+from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.device_array import is_on_device
+from vgg16gpu.runtime.engine import Engine, Outputs
+from vgg16gpu.runtime.forms import Images, Input
+from vgg16gpu.runtime.outputs import Results
+
+_log = logging.getLogger(__name__)
+
+
+class EnginePool(Closing):
+    """Engines for one model on several devices: a batch goes to who is free, answers come in order.
+
+    The file is read once; equal devices share one plan, whose kernels are compiled once, and all get their weights at
+    the same time. A device that fails is taken out with a warning, and the others do its batches over; the last one
+    stays, and what fails there is raised. Use as a context manager, or call `close`. Several threads may share a pool.
+
+    model: as for `Engine`.
+    devices: "all" (every GPU, without one the CPU), names with commas ("cuda:0,cuda:1"), "cpu:N" (N engines of the CPU
+        that share its threads), a list of names, or what `devices.open_device` gave.
+    options: those of `Engine` but `device`.
+
+    Answers are those of a single engine on such a device, bit for bit at the same built batch size. Where the devices
+    are not all of one kind, last bits may depend on which of them computed.
+
+    Attributes: `engines`, of all devices that it was built on; `shares`, what each of them has done.
+
+    Raises ModelError and InputError as `Engine` does; DeviceError and KernelError where no device is left.
+    """
+
+    def __init__(
+        self, model: ModelSource, *, devices: str | Sequence[str] | Sequence[Opened] = ALL, **options: Any
+    ) -> None:
+        if "device" in options or "planner" in options:
+            raise InputError("a pool takes devices=..., and plans by itself: leave out device and planner")
+        opened = _opened(devices)
+        self._options = options
+        self.model = Model.of(model)
+        self._crew: Crew | None = None
+        self.engines: tuple[Engine, ...] = ()
+        try:
+            planners = shared_planners(self.model, opened, options)
+            self.engines = _built(self.model, opened, planners, options)
+        except BaseException:
+            for each in opened:
+                each.device.close()
+            raise
+        names = sorted({engine.device.facts.name for engine in self.engines})
+        if len(names) > 1:
+            _log.warning("the devices differ (%s): last bits may depend on which of them computed", ", ".join(names))
+        self.roll = Roll(self.engines)
+        self._crew = Crew(self.roll)
+
+    @property
+    def engine(self) -> Engine:
+        """One that works, for what all have in common: its graph, its program, what it takes."""
+        return self.roll.working[0].engine
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What each device has done, in the order of `engines`."""
+        return tuple(member.share for member in self.roll.members)
+
+    def run(self, x: Input) -> Outputs:
+        """What `Engine.run` returns for an input on the host, its batches shared by the devices.
+
+        Raises InputError as there; KernelError and DeviceError where the last device fails.
+        """
+        engine, crew = self.engine, self._open()
+        images = self._checked(x)
+        batches = engine.batches(images)
+        if not batches:
+            return engine.run(x)
+        size = max(batch for _, batch in batches)
+        form = Form(images.dtype.name, images.shape[1:], size)
+        tasks = [crew.submit(Task(form, (images[first : first + batch],), batch)) for first, batch in batches]
+        try:
+            done = [task.done.result() for task in tasks]
+        finally:
+            for task in tasks:
+                task.done.cancel()  # where one before it has failed
+        return done[0].joined([each.results for each in done])
+
+    def __call__(self, x: Input) -> Outputs:
+        """The same as `run`."""
+        return self.run(x)
+
+    def stream(self, iterable: Iterable[Input], batch: int | None = None) -> Iterator[Outputs]:
+        """What `Engine.stream` gives for items on the host, in order, while all devices compute.
+
+        Up to three batches for each device are read ahead; an item must stay as it is until its results are out. The
+        rest is as there. Raises InputError as there; KernelError and DeviceError where the last device fails.
+        """
+        sizes = tuple(program.batch for program in self.engine.plan.programs)
+        if batch is not None and batch not in sizes:
+            raise InputError(f"batch {batch}: the pool is built for {', '.join(map(str, sizes))}; give one of these")
+        try:
+            items = iter(iterable)
+        except TypeError as error:
+            raise InputError(
+                f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
+                "give a single input to run"
+            ) from error
+        return self._stream(Source(items, self._checked), batch or sizes[-1])
+
+    def classify(
+        self,
+        paths: PathLike | Iterable[PathLike],
+        *,
+        top: int = 5,
+        preprocess: Preprocess | str | None = None,
+        class_names: Sequence[str] | None = None,
+        recursive: bool = True,
+        workers: int | None = None,
+        decode: str = "auto",
+    ) -> Iterator[Answer]:
+        """What `vgg16gpu.classify` gives for files, while all devices compute: one set of threads decodes for all.
+
+        The options are those of that function; batch size and size are the pool's, which must be of one size. Mean and
+        deviation of `preprocess` must be those that the pool was built with. Raises as that function.
+        """
+        if top < 0:
+            raise InputError(f"top {top}: give a number of classes, 0 for none")
+        engine = self.engine
+        sample = engine.program.input.shape[1:]
+        wanted = self._preprocess(preprocess, sample)
+        listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
+        spec = spec_of(engine.graph.input, sample, wanted)
+        on_device = decodes_on_device(decode, engine.device.facts.kind, spec)
+        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=len(self.roll.working)) as folder:
+            folder.require_one()
+            ranking = Ranking(top, gives_probabilities(engine.graph))
+            with self.answers(folder, ranking, decode if on_device else None) as stream:
+                yield from named(stream, class_names_of(self.model, engine, class_names))
+
+    @contextmanager
+    def answers(self, folder: Folder, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:
+        """What the pool makes of a folder's files, in their order; the folder was told how many devices work.
+
+        decode: who decodes, of `pictures.choices.DECODE`, where devices do. What each device has done is added to its
+        share at the end.
+        """
+        self._open()
+        working = self.roll.working
+        members = {id(member.engine): member for member in working}
+        stations = [
+            Station(member.engine, codec_for(member.engine.device, decode) if decode else None) for member in working
+        ]
+        with folder.shared_answers(
+            stations, ranking, lambda engine, error: self.roll.take_out(members[id(engine)], error)
+        ) as stream:
+            try:
+                yield stream
+            finally:
+                for feeder, member in zip(stream.feeders, working, strict=True):
+                    member.share.images += feeder.images
+                    member.share.batches += feeder.batches
+                    member.share.seconds += feeder.seconds.computing
+
+    def _preprocess(self, asked: Preprocess | str | None, sample: tuple[int, ...]) -> Preprocess | None:
+        """What is done to pictures. Raises InputError where the engines do something else to bytes."""
+        if None in (self.engine.inputs[0].shape or ())[1:]:
+            raise InputError("a pool for images of any size takes no pictures; build it with size=224, say")
+        wanted = wanted_preprocess(self.model, asked, self.engine.precision, sample)
+        if wanted is None:
+            return None
+        built = wanted_preprocess(self.model, None, self.engine.precision, sample)
+        assert built is not None
+        mean, std = self._options.get("mean") or built.unit_mean, self._options.get("std") or built.unit_std
+        if (tuple(mean), tuple(std)) != (tuple(wanted.unit_mean), tuple(wanted.unit_std)):
+            raise InputError(
+                f"the pool normalises by mean {tuple(mean)} and std {tuple(std)}, these pictures want "
+                f"{wanted.unit_mean} and {wanted.unit_std}; build it with mean=... and std=..."
+            )
+        return wanted
+
+    def close(self) -> None:
+        """Free everything on all devices, once what is under way is done. Safe to call twice."""
+        crew, self._crew = self._crew, None
+        if crew:
+            crew.close()
+        _close(self.engines)
+
+    def _open(self) -> Crew:
+        if self._crew is None:
+            raise InputError("the pool is closed; build a new one")
+        return self._crew
+
+    def _checked(self, x: Any) -> Images:
+        if is_on_device(x):
+            raise InputError(
+                "a pool takes arrays on the host, for it is the pool that chooses the device; run an "
+                "array on a GPU with an Engine of that GPU"
+            )
+        images: Images = self.engine.checked(x)
+        return images
+
+    def _stream(self, source: Source, size: int) -> Iterator[Outputs]:
+        crew = self._open()
+        for form, items in itertools.groupby(source, key=lambda item: item.form):
+            assert form is not None  # nothing that lies on a GPU has passed the check
+            element_type, sample = form
+            batches = _Batches(crew, Form(element_type, sample, size))
+            depth = AHEAD * len(self.roll.working)
+            try:
+                for item in flow(cut(items, size), batches.send, batches.receive, depth):
+                    yield batches.joined(item)
+            finally:
+                batches.cancel()
+        if source.failure:
+            raise source.failure
+
+
+class _Batches:
+    """The batches of one form on their way through a crew."""
+
+    def __init__(self, crew: Crew, form: Form) -> None:
+        self._crew, self._form = crew, form
+        self._under_way: deque[Task] = deque()
+        self._last: Done | None = None
+
+    def send(self, rows: Sequence[Images]) -> Task:
+        """Hand a batch over."""
+        self._under_way.append(self._crew.submit(Task(self._form, rows)))
+        return self._under_way[-1]
+
+    def receive(self, task: Task) -> Results:
+        """What came of the oldest one; waits for it."""
+        self._last = task.done.result()
+        self._under_way.popleft()
+        return self._last.results
+
+    def joined(self, item: Item) -> Outputs:
+        """What the caller gets for an item, all of which has come back. Raises InputError."""
+        assert self._last is not None
+        return self._last.joined(item.results, f"{item_name(item.number)}: ")
+
+    def cancel(self) -> None:
+        """Nobody wants what has not begun."""
+        for task in self._under_way:
+            task.done.cancel()
+
+
+def _opened(devices: str | Sequence[str] | Sequence[Opened]) -> list[Opened]:
+    given = [devices] if isinstance(devices, str) else list(devices)
+    opened = [each for each in given if isinstance(each, Opened)]
+    if not given or (opened and len(opened) < len(given)):
+        raise DeviceError("devices: give names of devices, or some that are open, at least one")
+    return opened or open_devices(devices if isinstance(devices, str) else [str(name) for name in given])
+
+
+def _built(
+    model: Model, opened: Sequence[Opened], planners: Sequence[SharedPlanner], options: Mapping[str, Any]
+) -> tuple[Engine, ...]:
+    """An engine on each device, all at the same time; a device that fails is left out while another is there."""
+
+    def build(device: Opened, planner: SharedPlanner) -> Engine | Error:
+        try:
+            return Engine(model, device=device, planner=planner, **options)
+        except (DeviceError, KernelError) as error:
+            return error
+
+    with ThreadPoolExecutor(len(opened), "vgg16gpu-build") as threads:
+        tried = list(threads.map(build, opened, planners))
+    engines = tuple(each for each in tried if isinstance(each, Engine))
+    for device, failure in zip(opened, tried, strict=True):
+        if isinstance(failure, Error):
+            if not engines:
+                raise failure
+            _log.warning("%s is left out: %s", device.choice, failure)
+    return engines
+
+
+def _close(engines: Sequence[Engine]) -> None:
+    """Close all. Raises what the first that fails raises, once all have been tried."""
+    failure: Error | None = None
+    for engine in engines:
+        try:
+            engine.close()
+        except Error as error:
+            failure = failure or error
+    if failure:
+        raise failure
