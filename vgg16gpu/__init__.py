@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vgg16gpu.runtime.calibration import calibrate
     from vgg16gpu.runtime.device_array import DeviceArray
     from vgg16gpu.runtime.engine import Engine
+    from vgg16gpu.runtime.plans.loss_engine import LossEngine
     from vgg16gpu.runtime.session import Session
 
     __version__: str
@@ -36,6 +37,7 @@ __all__ = [
     "Error",
     "InputError",
     "KernelError",
+    "LossEngine",
     "Model",
     "ModelError",
     "Preprocess",
@@ -50,6 +52,7 @@ _MODULES = {  # of what costs numpy, so that only who needs it pays
     "Answer": "runtime.answers.classify",
     "DeviceArray": "runtime.device_array",
     "Engine": "runtime.engine",
+    "LossEngine": "runtime.plans.loss_engine",
     "Model": "compiler.model",
     "Preprocess": "io.preprocessing",
     "Session": "runtime.session",
