@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vgg16gpu.runtime.calibration import calibrate
     from vgg16gpu.runtime.device_array import DeviceArray
     from vgg16gpu.runtime.engine import Engine
+    from vgg16gpu.runtime.plans.loss_engine import LossEngine
     from vgg16gpu.runtime.session import Session
 
     __version__: str
@@ -38,6 +39,7 @@ __all__ = [
     "Error",
     "InputError",
     "KernelError",
+    "LossEngine",
     "Model",
     "ModelError",
     "Preprocess",
@@ -53,6 +55,7 @@ _MODULES = {  # of what costs numpy, so that only who needs it pays
     "DeviceArray": "runtime.device_array",
     "Engine": "runtime.engine",
     "EnginePool": "cluster.pool",
+    "LossEngine": "runtime.plans.loss_engine",
     "Model": "compiler.model",
     "Preprocess": "io.preprocessing",
     "Session": "runtime.session",

@@ -14,27 +14,12 @@
 // Edges:    any length; what is stored and not real is written as zero. A NaN in a row makes the whole row NaN.
 // Why:      some exporters end the network in a softmax; it is never worth more than one simple kernel. The logarithm,
 //           one for a row, is taken in double, so that libraries that differ in its last bits give the same float.
+#include "block_reduce.cuh"
 #include "walk.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int GROUP = 288;  // terms of a thread that are added up in one go
-
-// Combines one value of every thread of the block; everybody gets the result.
-template <bool MAXIMUM>
-__device__ __forceinline__ float block_reduce(float value, float* scratch) {
-  UNROLL
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, value, distance);
-    value = MAXIMUM ? max_nan(value, other) : value + other;
-  }
-  __syncthreads();  // the previous reduction has been read
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
-  __syncthreads();  // all warps have written
-  value = scratch[0];
-  for (int i = 1; i < WARPS; i++) value = MAXIMUM ? max_nan(value, scratch[i]) : value + scratch[i];
-  return value;
-}
 
 // Where an element of a row lies, and whether it is one: what is not real is not read, and becomes zero.
 struct Place {
@@ -73,7 +58,7 @@ __device__ __forceinline__ void softmax(float* out, const float* inp, const Row&
     const Place place = row[i];
     if (place.real) highest = max_nan(highest, inp[place.inp]);
   }
-  highest = block_reduce<true>(highest, scratch);
+  highest = block_reduce<true, WARPS>(highest, scratch);
   float sum = 0.f;
   for (int first = threadIdx.x; first < stored; first += THREADS * GROUP) {
     float part = 0.f;
@@ -83,7 +68,7 @@ __device__ __forceinline__ void softmax(float* out, const float* inp, const Row&
     }
     sum += part;
   }
-  sum = block_reduce<false>(sum, scratch);
+  sum = block_reduce<false, WARPS>(sum, scratch);
   const float log_sum = log_wanted ? static_cast<float>(log(static_cast<double>(sum))) : 0.f;
   for (int i = threadIdx.x; i < stored; i += THREADS) {
     const Place place = row[i];

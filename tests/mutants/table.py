@@ -229,19 +229,19 @@ POOL_AND_SOFTMAX = (
     Mutant(
         "largest not subtracted",
         "softmax.cu",
-        Edit("highest = block_reduce<true>(highest, scratch);", "highest = 0.f;"),
+        Edit("highest = block_reduce<true, WARPS>(highest, scratch);", "highest = 0.f;"),
         partial(test_softmax.test_sizes_of_numbers, scale=100, offset=0),
     ),
     Mutant(
         "warps read before they have written",
-        "softmax.cu",
+        "block_reduce.cuh",
         Edit("__syncthreads();  // all warps have written", "// all warps have written"),
         partial(test_softmax.test_small_shapes, columns=257),
         order="reverse",
     ),
     Mutant(
         "scratch overwritten while it is read",
-        "softmax.cu",
+        "block_reduce.cuh",
         Edit("__syncthreads();  // the previous", "// the previous"),
         partial(test_softmax.test_small_shapes, columns=257),
         order="7",

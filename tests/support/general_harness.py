@@ -7,6 +7,7 @@ found afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -50,6 +51,27 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     assert steps
     bench.run(*steps)
     return real_part(bench.get(y.pointer, y.stored_shape), y)
+
+
+def compute_all(device: Device, op: Op, operands: Sequence[Array]) -> list[Array]:
+    """Every result of an op, all values NHWC where they are maps or matrices, else plain."""
+    bench = Bench(device, Arena.ACTIVATIONS)
+    shapes = [operand.shape for operand in operands]
+    maps = [Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN for shape in shapes]
+    values = [_put(bench, array, layout) for array, layout in zip(operands, maps, strict=True)]
+    found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]
+    results = [Value("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found]
+    results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]
+    (lowering,) = ops.lowerings(op)
+    layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
+    workspace = bench.room(max(lowering.workspace_nbytes(layer), 4))
+    places = replace(NO_PLACES, workspace=workspace, further=tuple(results[1:]))
+    x = tuple(values) if isinstance(op, MultiOp) else values[0]
+    steps = lowering.steps(layer, x, results[0], (), places)
+    for step in steps:
+        arguments(step)
+    bench.run(*steps)
+    return [real_part(bench.get(value.pointer, value.stored_shape), value) for value in results]
 
 
 def check_all_layouts(device: Device, op: Op, operands: Sequence[Array], expected: Array) -> None:

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tests.support import loss_reference as losses
 from tests.support import reference
+from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
@@ -45,7 +47,13 @@ def compute(graph: Graph, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, A
     values = {name: np.asarray(array, np.float64) for name, array in {**graph.constants, **inputs}.items()}
     for op in graph.ops:
         operands = [values[name] for name in op.operands]
-        values[op.y] = _apply(op, *operands)
+        if isinstance(op, FeatureLoss):
+            both = losses.feature_loss(op, *operands)
+            values.update(zip(op.results, both[: len(op.results)], strict=True))
+        elif isinstance(op, Gram | GramGradient | RowSum):
+            values[op.y] = losses.apply(op, *operands)
+        else:
+            values[op.y] = _apply(op, *operands)
         assert values[op.y].shape == output_shape(op, *(operand.shape for operand in operands)), op
     return values
 

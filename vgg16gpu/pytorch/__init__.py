@@ -1,4 +1,4 @@
-"""Layers of a VGG as a torch module: our kernels forward and backward, on both devices."""
+"""Layers of a VGG, and losses by them, as torch modules: our kernels forward and backward, on both devices."""
 
 from vgg16gpu.errors import InputError
 
@@ -10,5 +10,6 @@ except ModuleNotFoundError as error:
 del _torch
 
 from vgg16gpu.pytorch.features import Features  # noqa: E402 - torch is looked for first
+from vgg16gpu.pytorch.perceptual_loss import PerceptualLoss  # noqa: E402
 
-__all__ = ["Features"]
+__all__ = ["Features", "PerceptualLoss"]

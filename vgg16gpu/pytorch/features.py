@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
+from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.runtime.engine import Engine
 
 DIFFERENTIABLE = "fp32"
@@ -99,9 +99,8 @@ class _Run(torch.autograd.Function):
         return tuple(map(torch.from_dlpack, arrays if isinstance(arrays, tuple) else (arrays,)))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (x,) = ctx.saved_tensors
         cotangents = [gradient.detach().float().cpu().numpy() for gradient in gradients]
         found = ctx.engine.vjp(x.detach().float().cpu().contiguous().numpy(), cotangents)
-        return torch.from_numpy(found).to(x.device, x.dtype), None
+        return once(torch.from_numpy(found).to(x.device, x.dtype), x), None

@@ -6,7 +6,7 @@ The graph of a gradient computes forward what it needs of the values between, th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from vgg16gpu.compiler.graph.backward import Backward, hand_back
@@ -34,29 +34,41 @@ def gradient_graph(graph: Graph, shape: Shape) -> GradientGraph:
     Raises ModelError for an op whose gradient is not known, and where no output depends on the input.
     """
     back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants))
-    forward = _unpooled(graph, back)
-    gradients: defaultdict[str, list[str]] = defaultdict(list)
+    forward = unpooled(graph, back)
+    given: list[tuple[str, str]] = []
     cotangents: dict[str, Shape] = {}
     for output in graph.outputs:
         name = back.fresh(f"{output}/cotangent")
         cotangents[name] = back.shapes[name] = back.shapes[output]
-        gradients[output].append(name)
-    for op in reversed(forward):
-        if op.y in gradients:
-            for value, gradient in hand_back(back, op, gradients.pop(op.y)):
-                gradients[value].append(gradient)
-    if not gradients[graph.input.name]:
-        raise ModelError(f"no output of the model depends on its input '{graph.input.name}': there is no gradient")
-    found = back.summed(gradients[graph.input.name], graph.input.name)
-    if not back.ops or back.ops[-1].y != found:  # the input itself is an output
-        found = back.add(Reshape, found, graph.input.name, back.shapes[found])
-    ops, names = _needed((*forward, *back.ops), found)
+        given.append((output, name))
+    found = back_to_input(graph.input, forward, back, given)
+    ops, names = needed((*forward, *back.ops), (found,))
     constants = {name: array for name, array in back.constants.items() if name in names}
     others = tuple(GraphInput(name, dims) for name, dims in cotangents.items() if name in names)
     return GradientGraph(Graph(graph.input, ops, (found,), others, constants), cotangents)
 
 
-def _unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
+def back_to_input(source: GraphInput, forward: tuple[Op, ...], back: Backward, given: Iterable[tuple[str, str]]) -> str:
+    """Adds the ops from gradients of some values to that of the input, whose name it gives. given: (value, gradient).
+
+    Raises ModelError as `gradient_graph` does.
+    """
+    gradients: defaultdict[str, list[str]] = defaultdict(list)
+    for value, gradient in given:
+        gradients[value].append(gradient)
+    for op in reversed(forward):
+        if op.y in gradients:
+            for value, gradient in hand_back(back, op, gradients.pop(op.y)):
+                gradients[value].append(gradient)
+    if not gradients[source.name]:
+        raise ModelError(f"no output of the model depends on its input '{source.name}': there is no gradient")
+    found = back.summed(gradients[source.name], source.name)
+    if not back.ops or back.ops[-1].y != found:  # the input itself is an output
+        found = back.add(Reshape, found, source.name, back.shapes[found])
+    return found
+
+
+def unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
     """The ops, pools apart from convolutions: the gradient needs the map between, which `back` comes to know."""
     ops: list[Op] = []
     for op in graph.ops:
@@ -70,11 +82,11 @@ def _unpooled(graph: Graph, back: Backward) -> tuple[Op, ...]:
     return tuple(ops)
 
 
-def _needed(ops: tuple[Op, ...], output: str) -> tuple[tuple[Op, ...], set[str]]:
-    """The ops that a value is computed from, in their order, and the names of all that they read."""
-    names, kept = {output}, []
+def needed(ops: tuple[Op, ...], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], set[str]]:
+    """The ops that some values are computed from, in their order, and the names of all that they read."""
+    names, kept = {*outputs}, []
     for op in reversed(ops):
-        if op.y in names:
+        if not names.isdisjoint(op.results):
             names.update(op.operands)
             kept.append(op)
     return tuple(reversed(kept)), names

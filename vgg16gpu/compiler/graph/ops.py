@@ -8,7 +8,8 @@ There are two kinds of ops. Those of a VGG hold their weights and have fast kern
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
 alone, of any rank, run-time or constant: Elementwise (Arithmetic, LeakyRelu, Clip, FakeQuantize), Transpose, Reshape,
 Slice, Pad, Concat, Gather, MatMul, and GeneralConv, GeneralBatchNorm and AxisSoftmax for what Conv, BatchNorm and
-Softmax do not cover. PoolGradient and ReluGradient stand in graphs of gradients alone (`gradient.py`).
+Softmax do not cover. PoolGradient and ReluGradient stand in graphs of gradients alone (`gradient.py`); those of losses
+are in `loss_ops.py`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class Op:
     def operands(self) -> tuple[str, ...]:
         """Every value that it reads, in order."""
         return (self.x,)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Every value that it computes: y first; a further one has the shape of x."""
+        return (self.y,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,16 @@ from typing import Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.loss_ops import (
+    FeatureLoss,
+    Gram,
+    GramGradient,
+    RowSum,
+    feature_loss_shape,
+    gram_gradient_shape,
+    gram_shape,
+    row_sum_shape,
+)
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
@@ -52,6 +62,7 @@ def infer_shapes(graph: Graph, input_shape: Shape | Mapping[str, Shape]) -> Mapp
     shapes = {**given, **{name: array.shape for name, array in graph.constants.items()}}
     for op in graph.ops:
         shapes[op.y] = output_shape(op, *(shapes[name] for name in op.operands))
+        shapes.update(dict.fromkeys(op.results[1:], shapes[op.x]))
     return shapes
 
 
@@ -259,18 +270,22 @@ _RULES: Final[Mapping[type[Op], Callable[..., Shape]]] = {
     Clip: _broadcast,
     ReluGradient: _broadcast,
     FakeQuantize: _broadcast,
+    FeatureLoss: feature_loss_shape,
     GeneralBatchNorm: _general_batch_norm_shape,
     Flatten: _flat_shape,
     Gather: _gathered,
     Gemm: _gemm_shape,
     GeneralConv: _general_conv_shape,
     GlobalPool: _global_pool_shape,
+    Gram: gram_shape,
+    GramGradient: gram_gradient_shape,
     LocalResponseNorm: _map_shape,
     MatMul: _matmul_shape,
     Pad: _padded,
     Pool: _pool_shape,
     PoolGradient: _pool_gradient_shape,
     Reshape: _reshaped,
+    RowSum: row_sum_shape,
     Slice: _sliced,
     Softmax: _softmax_shape,
     Transpose: _transposed,

@@ -142,6 +142,7 @@ class Places:
     control: Control
     counters: Pointer
     maxima: Pointer  # where the largest magnitudes of a float16 y go, a word per image
+    further: tuple[Value, ...] = ()  # the op's results after y
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
 from vgg16gpu.compiler.lowering.layout import preprocess, scales
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.compiler.planner.schedule import ROWS, Scheduler
 from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.device_properties import DeviceFacts
@@ -49,7 +49,7 @@ def _with_stored_inputs(graph: Graph) -> Graph:
     for op in graph.ops:
         if not any(lowering.any_layout for lowering in lowerings(op)):
             for item in graph.others:
-                if item.name in op.operands:
+                if item.name in op.operands and len(item.shape) in ROWS:
                     order = tuple(range(len(item.shape)))
                     y = f"{item.name}/stored"
                     copies.setdefault(item.name, Transpose(item.name, y, (y,), order))

@@ -24,7 +24,7 @@ LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. 
 
 _Buffer: TypeAlias = tuple[str, str]  # (what it is for, name): an ONNX name may be anything
 _BLOCK: _Buffer = ("block", "")  # the raw inputs, the control words, the outputs
-_ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row for each image
+ROWS: Final = (2, 4)  # ranks of matrices and feature maps, which have a row for each image
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class _Schedule:
             for name in dict.fromkeys(layer.op.operands):
                 self.readers.setdefault(name, []).append(layer)
         self.input_shape = shapes[self.graph.input.name]
-        self.producers = {op.y: op for op in self.graph.ops}
-        self.batch = self.input_shape[0] if len(self.input_shape) in _ROWS else 1
+        self.producers = {name: op for op in self.graph.ops for name in op.results}
+        self.batch = self.input_shape[0] if len(self.input_shape) in ROWS else 1
         self.elements = self._elements()
         converted = {
             name for layer in self.layers for name, other in self._converted(layer).items() if other in WATCHED
@@ -107,7 +107,8 @@ class _Schedule:
             steps += self._observe(layer.op.y)
         for y in self.placement.outputs:
             steps += self._to_output(y)
-        names = (self.graph.input.name, *(op.y for op in self.graph.ops))
+        further = (name for op in self.graph.ops for name in op.results[1:])  # behind those that ops are counted by
+        names = (self.graph.input.name, *(op.y for op in self.graph.ops), *further)
         stored = [name for name in names if name in self.placement.values]
         return Program(
             batch=self.batch,
@@ -131,7 +132,7 @@ class _Schedule:
     @property
     def _stays_raw(self) -> bool:
         """Whether the kernels read the input where the host left it: it is no matrix and no feature map."""
-        return len(self.input_shape) not in _ROWS
+        return len(self.input_shape) not in ROWS
 
     def _elements(self) -> dict[str, Element]:
         """The element of every stored value."""
@@ -140,6 +141,7 @@ class _Schedule:
             readers = self.readers.get(layer.op.y, [])
             wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
             found[layer.op.y] = self.selection.lowerings[layer.op.y].gives(layer, wanted)
+            found.update(dict.fromkeys(layer.op.results[1:], Element.F32))
         return found
 
     def _converted(self, layer: Layer[Op]) -> dict[str, Element]:
@@ -150,12 +152,12 @@ class _Schedule:
 
     def _layout(self, name: str) -> Layout:
         """NHWC where some kernel knows nothing else; what general kernels have among themselves is plain."""
-        if len(self.shapes[name]) not in _ROWS:
+        if len(self.shapes[name]) not in ROWS:
             return Layout.PLAIN
         if name == self.graph.input.name or self.elements[name] is not Element.F32:
             return Layout.NHWC
         lowerings = [
-            self.selection.lowerings[name],
+            self.selection.lowerings[self.producers[name].y],
             *(self.selection.lowerings[reader.op.y] for reader in self.readers.get(name, ())),
         ]
         return Layout.PLAIN if all(lowering.any_layout for lowering in lowerings) else Layout.NHWC
@@ -227,7 +229,8 @@ class _Schedule:
     def _assign(self, block_nbytes: int) -> tuple[dict[_Buffer, Pointer], int]:
         end = len(self.graph.ops) + 1
         last_use = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.operands}
-        born = {op.y: step for step, op in enumerate(self.graph.ops, 1)} | {self.graph.input.name: 0}
+        born = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.results}
+        born[self.graph.input.name] = 0
         keep = set(born) if self.keep_values else set(self.graph.outputs)
         lives = {_BLOCK: Lifetime(block_nbytes, 0, end)}
         for name, element in self.elements.items():
@@ -280,7 +283,8 @@ class _Schedule:
 
     def _op_places(self, op: Op) -> Places:
         workspace = self.placement.buffers.get(("workspace", op.y), self.placement.buffers[_BLOCK])
-        return Places(workspace, self.placement.control, self.placement.counters[op.y], self._maxima(op.y))
+        further = tuple(self.placement.values[name] for name in op.results[1:])
+        return Places(workspace, self.placement.control, self.placement.counters[op.y], self._maxima(op.y), further)
 
     def _maxima(self, name: str) -> Pointer:
         """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""
@@ -332,7 +336,7 @@ class _Schedule:
 def _check_sizes(shapes: Mapping[str, Shape]) -> None:
     """The kernels count the elements of an image and the 16-byte vectors of a value in 32 bits."""
     for name, shape in shapes.items():
-        rows = len(shape) in _ROWS
+        rows = len(shape) in ROWS
         stored = math.prod(Value(name, shape, Layout.NHWC, _at(0), Element.F16).stored_shape if rows else shape)
         if stored // (max(shape[0], 1) if rows else 1) >= 1 << 31 or stored >= 1 << 33:
             raise ModelError(

@@ -48,27 +48,33 @@ def steps(layer: Layer[MatMul], x: tuple[Value, ...], y: Value, held: NoWeights,
     del held, places
     op = layer.op
     made = product(op, x, y)
+    (m, k), n = made.a.shape[-2:], made.b.shape[-1]
+    nbytes = sum(value.nbytes for value in x) + y.nbytes
+    label = f"matmul {m}x{k}x{n}"
+    return (product_step(made, alpha=op.alpha, beta=op.beta, names=op.names, nbytes=nbytes, label=label),)
+
+
+def product_step(
+    made: Product, *, alpha: float, names: tuple[str, ...], nbytes: int, label: str, beta: float = 0.0
+) -> Step:
+    """One launch: out = alpha * (a @ b) + beta * c."""
     a, b, c, out = made.a, made.b, made.c, made.out
     (m, k), n = a.shape[-2:], b.shape[-1]
     *batch, rows, columns = made.extents
-    return (
-        Step(
-            kernel=Kernel(SOURCE, "matmul_f32"),
-            grid=Dim3(math.prod(batch) * ceil_div(rows, TILE) * ceil_div(columns, TILE)),
-            block=Dim3(BLOCK),
-            arguments=(
-                *(out.pointer, a.pointer, b.pointer, a.pointer if c is None else c.pointer, made.batch),
-                *scalars(m, n, k, rows, columns),
-                *scalars(
-                    *out.strides[-2:], *a.strides[-2:], *b.strides[-2:], *((0, 0) if c is None else c.strides[-2:])
-                ),
-                *(Scalar(op.alpha, "f"), Scalar(op.beta, "f"), Scalar(int(c is not None))),
-            ),
-            flop=2 * math.prod(out.shape) * k,
-            nbytes=sum(value.nbytes for value in x) + y.nbytes,
-            names=op.names,
-            label=f"matmul {m}x{k}x{n}",
+    return Step(
+        kernel=Kernel(SOURCE, "matmul_f32"),
+        grid=Dim3(math.prod(batch) * ceil_div(rows, TILE) * ceil_div(columns, TILE)),
+        block=Dim3(BLOCK),
+        arguments=(
+            *(out.pointer, a.pointer, b.pointer, a.pointer if c is None else c.pointer, made.batch),
+            *scalars(m, n, k, rows, columns),
+            *scalars(*out.strides[-2:], *a.strides[-2:], *b.strides[-2:], *((0, 0) if c is None else c.strides[-2:])),
+            *(Scalar(alpha, "f"), Scalar(beta, "f"), Scalar(int(c is not None))),
         ),
+        flop=2 * math.prod(out.shape) * k,
+        nbytes=nbytes,
+        names=names,
+        label=label,
     )
 
 

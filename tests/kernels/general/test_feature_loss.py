@@ -1,0 +1,140 @@
+"""kernels/general/feature_loss.cu against float64 numpy: partial sums, their gradients, sums of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.general_harness import compute_all
+from tests.support.graph_reference import compute as reference
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, RowSum, target_shape
+from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
+from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import ModelError
+
+# A part of a block, blocks that end in the middle, channels that are no multiple of 4 or of 32, one pixel, many images.
+SHAPES = [(1, 4, 3, 3), (2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47), (2, 36, 1, 1), (1, 1, 96, 90), (2, 8, 16, 64)]
+DISTANCES = ("squared", "absolute", "unit")
+BOUND = 2e-6
+
+
+def loss_op(distance: Any = "squared", weight: float = 0.25, cotangent: str | None = "c") -> FeatureLoss:
+    others = ("t", "w") if distance == "unit" else ("t",)
+    return FeatureLoss("x", "y", ("y",), others, distance, weight, cotangent)
+
+
+def operands(op: FeatureLoss, shape: Shape, case: str = "loss") -> list[Array]:
+    random = seeded(f"{case} {shape}")
+    found = [normal(random, *shape), normal(random, *target_shape(shape))]
+    return [*found, abs(normal(random, shape[1]))] if op.distance == "unit" else found
+
+
+def exact(op: Any, given: list[Array]) -> list[Any]:
+    inputs = [GraphInput(name, array.shape) for name, array in zip(op.operands, given, strict=True)]
+    values = reference(
+        Graph(inputs[0], (op,), op.results, tuple(inputs[1:])), dict(zip(op.operands, given, strict=True))
+    )
+    return [values[name] for name in op.results]
+
+
+def check(device: Device, op: FeatureLoss, given: list[Array]) -> list[Array]:
+    found = compute_all(device, op, given)
+    for ours, right in zip(found, exact(op, given), strict=True):
+        assert ours.shape == right.shape
+        assert np.linalg.norm(ours - right) <= BOUND * np.linalg.norm(right)
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_partial_sums_and_gradients(device: Device, distance: str, shape: Shape) -> None:
+    op = loss_op(distance)
+    given = operands(op, shape)
+    parts, _ = check(device, op, given)
+    assert_same_bits(compute_all(device, replace(op, cotangent=None), given)[0], parts)
+
+
+@pytest.mark.parametrize("distance", ["squared", "absolute"])
+@pytest.mark.parametrize("channels", [3, 8, 130])
+def test_gram_matrices(device: Device, distance: str, channels: int) -> None:
+    check(device, loss_op(distance), operands(loss_op(distance), (2, channels, channels)))
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("channels", [8, 6])
+def test_each_image_by_itself_and_the_same_bits_twice(device: Device, distance: str, channels: int) -> None:
+    op = loss_op(distance)
+    x, t, *weights = operands(op, (3, channels, 41, 40))
+    whole = compute_all(device, op, [x, t, *weights])
+    for n in range(3):
+        alone = compute_all(device, op, [x[n : n + 1], t[n : n + 1], *weights])
+        for one, all_of_them in zip(alone, whole, strict=True):
+            assert_same_bits(one, all_of_them[n : n + 1])
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_no_difference_has_no_loss_and_no_slope(device: Device, distance: str) -> None:
+    x = normal(seeded("equal"), 1, 4, 5, 5)
+    t = np.ascontiguousarray(np.moveaxis(x, 1, -1)).reshape(1, 25, 4)
+    for array in compute_all(device, loss_op(distance), [x, t, *[np.ones(4, np.float32)] * (distance == "unit")]):
+        assert not array.any()
+
+
+@pytest.mark.parametrize("channels", [4, 3])
+def test_pixels_of_zeros_have_a_unit_vector_of_zeros(device: Device, channels: int) -> None:
+    """And a gradient that is large, but finite: 1e-8 stands under the root."""
+    op = loss_op("unit")
+    x, t, w = operands(op, (1, channels, 6, 7))
+    x[:, :, 2, 3] = 0
+    t[:, 9] = 0
+    parts, cotangent = check(device, op, [x, t, w])
+    assert np.isfinite(parts).all()
+    assert abs(cotangent[0, :, 2, 3]).max() > 100
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_nan_stays_where_it_is(device: Device, distance: str) -> None:
+    op = loss_op(distance)
+    given = operands(op, (2, 8, 4, 4))
+    given[0][1, 2, 1, 1] = np.nan
+    parts, cotangent = compute_all(device, op, given)
+    assert np.isnan(parts[1]).any()
+    assert np.isfinite(parts[0]).all()
+    assert np.isnan(cotangent[1, 2, 1, 1])
+    assert np.isfinite(cotangent[1, :, 0]).all()
+
+
+def test_the_end_of_a_block(device: Device) -> None:
+    """The difference of the last element of a block, and of the first of the next one, alone."""
+    x = np.zeros((1, 4, 1, CHUNK // 2), np.float32)  # two blocks
+    t = np.zeros((1, CHUNK // 2, 4), np.float32)
+    for element, block in ((CHUNK - 1, 0), (CHUNK, 1)):
+        goal = t.copy()
+        goal.reshape(-1)[element] = 2
+        parts, cotangent = compute_all(device, loss_op(weight=1.0), [x, goal])
+        assert parts[0, :, 0].tolist() == [4.0 * (block == 0), 4.0 * (block == 1)]
+        assert np.moveaxis(cotangent, 1, -1).reshape(-1)[element] == -4
+        assert np.count_nonzero(cotangent) == 1
+
+
+@pytest.mark.parametrize("shapes", [[(3, 7, 1)], [(2, 700, 1), (2,), (2, 3, 3)], [(1, 300, 1)] * 8], ids=str)
+def test_sums_of_rows(device: Device, shapes: list[Shape]) -> None:
+    names = [f"o{k}" for k in range(len(shapes))]
+    op = RowSum(names[0], "y", ("y",), tuple(names[1:]))
+    given = [normal(seeded(f"rows {k}"), *shape) for k, shape in enumerate(shapes)]
+    (found,) = compute_all(device, op, given)
+    np.testing.assert_allclose(found, exact(op, given)[0], rtol=0, atol=2e-5)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"FeatureLoss 'y': a target of shape \(1, 9, 5\)"):
+        output_shape(loss_op(), (1, 4, 3, 3), (1, 9, 5))
+    with pytest.raises(ModelError, match="FeatureLoss 'y'"):
+        output_shape(loss_op("unit"), (1, 4, 3, 3), (1, 9, 4), (5,))
+    with pytest.raises(ModelError, match="RowSum 'y'"):
+        output_shape(RowSum("a", "y", ("y",), ("b",)), (2, 3), (3, 3))

@@ -1,0 +1,66 @@
+"""Wrong kernels of losses between features."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.kernels.general import test_feature_loss, test_gram
+from tests.mutants.mutant import Edit, Mutant
+
+SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="squared", shape=(3, 5, 13, 11))
+ABSOLUTE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="absolute", shape=(2, 64, 17, 9))
+UNIT = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(2, 64, 17, 9))
+UNIT_NARROW = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(3, 5, 13, 11))
+EQUAL = partial(test_feature_loss.test_no_difference_has_no_loss_and_no_slope, distance="absolute")
+ZEROS = partial(test_feature_loss.test_pixels_of_zeros_have_a_unit_vector_of_zeros, channels=4)
+ROWS = partial(test_feature_loss.test_sums_of_rows, shapes=[(2, 700, 1), (2,), (2, 3, 3)])
+GRAM = partial(test_gram.test_products_of_channels, shape=(2, 70, 33, 40))
+GRAM_NARROW = partial(test_gram.test_products_of_channels, shape=(3, 3, 64, 65))
+
+FEATURE_LOSS = "feature_loss.cu"
+
+LOSS_MUTANTS = (
+    Mutant("one half of a slope", FEATURE_LOSS, Edit("d[v] = slope * differ", "d[v] = 0.5f * slope * differ"), SQUARED),
+    Mutant(
+        "padding of a cotangent left as it was",
+        FEATURE_LOSS,
+        Edit("k = WIDTH; c + k < pitch", "k = WIDTH; c + k < 0"),
+        SQUARED,
+    ),
+    Mutant("the target of the first image", FEATURE_LOSS, Edit("target += n * pixels * C;", "target += 0;"), SQUARED),
+    Mutant("magnitudes squared", FEATURE_LOSS, Edit("sum += fabsf(d);", "sum += d * d;"), ABSOLUTE),
+    Mutant("a slope where there is none", FEATURE_LOSS, Edit("v < 0.f ? -1.f : v", "v <= 0.f ? -1.f : v"), EQUAL),
+    Mutant(
+        "the end of a block lost",
+        FEATURE_LOSS,
+        Edit("i < CHUNK / WIDTH && first", "i < CHUNK / WIDTH - 1 && first"),
+        test_feature_loss.test_the_end_of_a_block,
+    ),
+    Mutant(
+        "half of the lanes of a pixel",
+        FEATURE_LOSS,
+        Edit("PIXEL_LANES / 2; distance", "PIXEL_LANES / 4; distance"),
+        UNIT,
+    ),
+    Mutant("the length kept fixed", FEATURE_LOSS, Edit("(w[v] * d - along * u)", "(w[v] * d)"), UNIT),
+    Mutant("a weight for all channels", FEATURE_LOSS, Edit("weighted = w[v] * d;", "weighted = w[0] * d;"), UNIT),
+    Mutant(
+        "pixels behind the last",
+        FEATURE_LOSS,
+        Edit("const int end = valid ? C : 0;", "const int end = C;"),
+        UNIT_NARROW,
+    ),
+    Mutant(
+        "padding of pixels left as it was",
+        FEATURE_LOSS,
+        Edit("valid && c < pitch; c", "valid && c < 0; c"),
+        UNIT_NARROW,
+    ),
+    Mutant("nothing under the root", FEATURE_LOSS, Edit("EPSILON = 1e-8f", "EPSILON = 0.f"), ZEROS),
+    Mutant("the row of another operand", FEATURE_LOSS, Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
+    Mutant("the last slice lost", "gram.cu", Edit("s < slices; s++", "s < max(slices - 1, 1); s++"), GRAM),
+    Mutant("no mirror", "gram.cu", Edit("if (row_tile != column_tile) partials", "if (false) partials"), GRAM),
+    Mutant("pixels of the next image", "gram.cu", Edit("pixel < pixels && c", "c"), GRAM),
+    Mutant("groups thrown away", "gram.cu", Edit("total[i][j] += sum[i][j];", "total[i][j] = sum[i][j];"), GRAM),
+    Mutant("not divided", "gram.cu", Edit("= scale * sum;", "= sum;"), GRAM_NARROW),
+)

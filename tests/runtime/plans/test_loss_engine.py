@@ -1,0 +1,192 @@
+"""`LossEngine`: values and gradients on a device against float64, and what is asked of who wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.counting_device import Counting
+from tests.support.graph_reference import compute
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.narrow_vgg import images
+from tests.support.onnx_models import Model as Made
+from vgg16gpu import LossEngine
+from vgg16gpu.compiler.graph.loss import loss_graph
+from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.runtime.plans.loss_engine import Comparison
+from vgg16gpu.runtime.plans.losses import Losses
+
+LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5, "relu3_3": 0.25, "relu4_3": 2.0}
+STYLE = {"relu1_2": 100.0, "relu3_3": 10.0}
+BOUND = 2e-6  # of the distance to float64, by the length of the gradient
+
+CASES: dict[str, dict[str, Any]] = {
+    "squared": {"layers": LAYERS},
+    "absolute": {"layers": LAYERS, "distance": "absolute"},
+    "unit": {"layers": LAYERS, "distance": "unit"},
+    "style": {"style": STYLE},
+    "both": {"layers": {"relu2_2": 1.0}, "style": STYLE},
+}
+
+
+def exact(engine: LossEngine, options: dict[str, Any], x: Array, targets: tuple[Array, ...]) -> list[Any]:
+    """Loss and gradient in float64; ReLUs and pools of small nets decide there as in float32."""
+    given = {"layers": None, "style": None, "distance": "squared", **options}
+    terms = Comparison.of(engine.model, **given).terms
+    found = loss_graph(engine.graph, terms, x.shape, gradient=True)
+    values = compute(found.graph, {engine.graph.input.name: x, **dict(zip(found.targets, targets, strict=True))})
+    return [values[name] for name in found.graph.outputs]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(device: Device, model: Path, case: str) -> None:
+    with LossEngine(model, **CASES[case], device=device.facts.kind) as engine:
+        for size in (48, 33):
+            x, y = images(3, size), -images(3, size)
+            targets = engine.targets(y)
+            loss, gradient = engine.value_and_gradient(x, targets)
+            expected, slope = exact(engine, CASES[case], x, targets)
+            np.testing.assert_allclose(loss, expected, rtol=1e-5)
+            assert (loss.dtype, loss.shape, gradient.dtype, gradient.shape) == (np.float32, (3,), np.float32, x.shape)
+            assert np.linalg.norm(gradient - slope) <= BOUND * np.linalg.norm(slope)
+            assert_same_bits(engine.value(x, targets), loss)
+            same = engine.value(y, targets)
+            assert (same < 1e-6 * loss).all()
+
+
+def test_the_same_bits_whatever_the_batch_is(device: Device, model: Path) -> None:
+    x, y = images(5), -images(5)
+    options: dict[str, Any] = {**CASES["both"], "device": device.facts.kind}
+    with LossEngine(model, **options, batch=2) as engine:
+        targets = engine.targets(y)
+        whole = engine.value_and_gradient(x, targets)
+        for again, first in zip(engine.value_and_gradient(x, targets), whole, strict=True):
+            assert_same_bits(again, first)
+    with LossEngine(model, **options) as engine:
+        for ours, others in zip(engine.targets(y), targets, strict=True):
+            assert_same_bits(ours, others)
+        for ours, others in zip(engine.value_and_gradient(x, targets), whole, strict=True):
+            assert_same_bits(ours, others)
+        alone = engine.value_and_gradient(x[3:4], [target[3:4] for target in targets])
+        for one, others in zip(alone, whole, strict=True):
+            assert_same_bits(one, others[3:4])
+
+
+def test_one_target_for_all_and_a_style_of_another_size(device: Device, model: Path) -> None:
+    x, style = images(2), images(1, 40)
+    with LossEngine(model, **CASES["both"], device=device.facts.kind) as engine:
+        one = engine.targets(-images(1), style)
+        many = [np.repeat(target, 2, 0) for target in one]
+        for ours, others in zip(engine.value_and_gradient(x, one), engine.value_and_gradient(x, many), strict=True):
+            assert_same_bits(ours, others)
+        (_, *grams), (_, *same) = engine.targets(images(1)), engine.targets(images(1), images(1))
+        for ours, others in zip(grams, same, strict=True):
+            assert_same_bits(ours, others)
+
+
+def test_weights_of_channels(device: Device, model: Path) -> None:
+    """A number is one for each channel."""
+    x, y = images(2), -images(2)
+    channels = abs(normal(seeded("channels"), 16))
+    found = []
+    for weight in (3.0, np.full(16, 3.0), channels):
+        with LossEngine(model, {"relu2_2": weight}, distance="unit", device=device.facts.kind) as engine:
+            found.append(engine.value_and_gradient(x, engine.targets(y)))
+            expected, slope = exact(engine, {"layers": {"relu2_2": weight}, "distance": "unit"}, x, engine.targets(y))
+            np.testing.assert_allclose(found[-1][0], expected, rtol=1e-5)
+            assert np.linalg.norm(found[-1][1] - slope) <= BOUND * np.linalg.norm(slope)
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
+    assert abs(found[2][0] - found[1][0]).min() > 0
+
+
+def test_a_model_with_its_channels_last(device: Device) -> None:
+    model = Made((None, 8, 6, 3))
+    x = model.node("Transpose", ["input"], "nchw", perm=[0, 3, 1, 2])
+    model.node("Relu", [model.conv(x, "conv", 3, 4)], "y")
+    plain = Made((None, 3, 8, 6))
+    plain.node("Relu", [plain.conv("input", "conv", 3, 4)], "y")
+    given = normal(seeded("last"), 2, 8, 6, 3)
+    turned = np.ascontiguousarray(np.moveaxis(given, -1, 1))
+    with LossEngine(model.proto(), {"y": 1.0}, device=device.facts.kind) as engine:
+        loss, gradient = engine.value_and_gradient(given, engine.targets(-given))
+    with LossEngine(plain.proto(), {"y": 1.0}, device=device.facts.kind) as engine:
+        expected, slope = engine.value_and_gradient(turned, engine.targets(-turned))
+    assert_same_bits(loss, expected)
+    assert_same_bits(np.ascontiguousarray(np.moveaxis(gradient, -1, 1)), slope)
+
+
+def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
+    kind: Any = device.facts.kind
+    for options, error, words in (
+        ({}, InputError, "there is nothing to compare"),
+        ({"layers": {"nothing": 1.0}}, ModelError, "has no value 'nothing'"),
+        ({"layers": {"relu1_2": "much"}}, InputError, "the weight of 'relu1_2' is 'much'; give a finite number$"),
+        ({"layers": {"relu1_2": [1.0, 2.0]}}, InputError, "the weight of 'relu1_2'"),
+        ({"style": {"relu1_2": np.nan}}, InputError, "the weight of 'relu1_2' is nan"),
+        ({"layers": {"relu1_2": [1.0, 2.0]}, "distance": "unit"}, ModelError, r"\(2,\) weights are given"),
+        (
+            {"layers": LAYERS, "distance": "cosine"},
+            InputError,
+            "'cosine' is not known; accepted: squared",
+        ),
+        ({"layers": LAYERS, "batch": 0}, InputError, "batch 0: give a number from 1"),
+        ({"layers": {"output": 1.0}}, ModelError, "a loss compares feature maps, and 'output' has shape"),
+    ):
+        with pytest.raises(error, match=words):
+            LossEngine(model, **options, device=kind)
+    x = images(2)
+    with LossEngine(model, {"relu1_2": 1.0}, {"relu2_2": 1.0}, device=kind) as engine:
+        targets = engine.targets(x)
+        for given, words in (
+            (targets[:1], "1 targets are given, and 2 are compared"),
+            ((targets[0][:, 1:], targets[1]), r"the target of 'relu1_2' is float32 \(2, 2303, 8\)"),
+            ((targets[0], targets[1] + np.arange(16, dtype=np.float32)), "'relu2_2' is no Gram matrix"),
+        ):
+            with pytest.raises(InputError, match=words):
+                engine.value(x, given)
+        for images_given, words in (
+            (x[:, :2], r"the images are float32 \(2, 2, 48, 48\); give float32 \(N, 3, "),
+            (x.astype(np.int32), "the images are int32"),
+            (x[:0], r"the images are float32 \(0, 3, 48, 48\)"),
+        ):
+            with pytest.raises(InputError, match=words):
+                engine.value(images_given, targets)
+        with pytest.raises(InputError, match="images to compare with are missing"):
+            engine.targets(style=x)
+        with pytest.raises(ModelError, match="does not fit"):
+            engine.targets(np.zeros((1, 3, 1, 1), np.float32))
+        assert_same_bits(engine.value(x.astype(np.float64), targets), engine.value(x, targets))
+    engine.close()
+    with pytest.raises(InputError, match="the loss is closed"):
+        engine.value(x, targets)
+
+
+def test_a_file_with_a_batch_of_its_own_takes_that(device: Device) -> None:
+    model = Made((2, 3, 8, 8))
+    model.node("Relu", [model.conv("input", "conv", 3, 4)], "y")
+    x = normal(seeded("batch"), 4, 3, 8, 8)
+    with LossEngine(model.proto(), {"y": 1.0}, device=device.facts.kind) as engine:
+        targets = engine.targets(-x)
+        assert_same_bits(engine.value(x[2:], [target[2:] for target in targets]), engine.value(x, targets)[2:])
+        with pytest.raises(InputError, match="the model takes 2 images at a time, and 3 are given"):
+            engine.value(x[:3], targets)
+
+
+def test_everything_is_given_back(device: Device, model: Path) -> None:
+    with LossEngine(model, LAYERS, device="cpu") as engine:
+        graph = engine.graph
+        terms = Comparison.of(engine.model, LAYERS, None, "squared").terms
+    counting: Any = Counting(device)
+    losses = Losses(graph, terms, counting)
+    x = images(1)
+    losses.loss(x, losses.targets(x, (0, 1, 2, 3)), gradient=True)
+    assert counting.used
+    losses.close()
+    losses.close()
+    assert not counting.used
+    assert not counting.bound

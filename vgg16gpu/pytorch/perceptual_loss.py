@@ -1,0 +1,116 @@
+"""`PerceptualLoss`: images compared by the features of a network, as a module whose result can be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.errors import InputError
+from vgg16gpu.pytorch.second_derivative import once
+from vgg16gpu.runtime.plans.loss_engine import Comparison, Distance, LossEngine, Weight
+
+Targets: TypeAlias = tuple[torch.Tensor, ...]
+
+REDUCTIONS: Final = ("mean", "sum", "none")
+
+
+class PerceptualLoss(nn.Module):
+    """How far images are from others by the features of a model, differentiable in the images; its weights are frozen.
+
+    model, layers, style, distance, batch: as for `LossEngine`, which says what is computed. reduction: "mean" of the
+    images, their "sum", or "none", (N,).
+
+    `forward(x, target, style=None)` takes (N, C, H, W) tensors of any float type, normalised as the model wants them;
+    target: images to compare with, of the same size, or what `targets` gave; N of them, or one for all. style: other
+    images for the style layers, of any size. A float32 tensor comes back. The gradient to x is computed in the same run
+    of the kernels as the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for
+    theirs. It has the element type of x; a second derivative is refused, and so is a gradient to the target. Tensors on
+    the CPU are computed by our kernels on the CPU; those on a GPU there, copied over the host.
+
+    Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `LossEngine`.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        layers: Mapping[str, Weight] | None = None,
+        style: Mapping[str, float] | None = None,
+        *,
+        distance: Distance = "squared",
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        batch: int = 16,
+    ) -> None:
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise InputError(f"reduction '{reduction}' is not known; accepted: {', '.join(REDUCTIONS)}")
+        self.reduction = reduction
+        self._model = Model.of(model)
+        self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": distance, "batch": batch}
+        self._engines: dict[str, LossEngine] = {}
+        Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
+
+    def extra_repr(self) -> str:
+        """What torch shows of it."""
+        named = {"layers": self._options["layers"], "style": self._options["style"]}
+        given = [f"{name} {', '.join(layers)}" for name, layers in named.items() if layers]
+        return ", ".join((self._model.name, *given, self._options["distance"], self.reduction))
+
+    def targets(self, images: torch.Tensor | None = None, style: torch.Tensor | None = None) -> Targets:
+        """What `forward` compares with, for images that are compared with more than once; on their device."""
+        given = images if images is not None else style
+        if given is None:
+            raise InputError("there are no images to compare with; give images, style or both")
+        with torch.no_grad():
+            found = self._engine(given.device).targets(*(x if x is None else _on_host(x) for x in (images, style)))
+        return tuple(torch.from_numpy(array).to(given.device) for array in found)
+
+    def forward(
+        self, x: torch.Tensor, target: torch.Tensor | Targets | None = None, style: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of images (N, C, H, W) against a target."""
+        for given in (target, style):
+            if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
+                raise InputError("the target requires a gradient, which goes to x alone; give target.detach()")
+        found = target if isinstance(target, tuple) else self.targets(target, style)
+        losses: torch.Tensor = _Run.apply(x, self._engine(x.device), found)
+        return losses if self.reduction == "none" else losses.mean() if self.reduction == "mean" else losses.sum()
+
+    def close(self) -> None:
+        """Free what lies on devices; the next call builds it anew. Safe to call twice."""
+        while self._engines:
+            self._engines.popitem()[1].close()
+
+    def _engine(self, device: torch.device) -> LossEngine:
+        name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+        if name not in self._engines:
+            self._engines[name] = LossEngine(self._model, device=name, **self._options)
+        return self._engines[name]
+
+
+class _Run(torch.autograd.Function):
+    """The loss of each image; its gradient is there already when the loss is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, engine: LossEngine, targets: Targets) -> torch.Tensor:
+        arrays = [_on_host(target) for target in targets]
+        if not ctx.needs_input_grad[0]:
+            return torch.from_numpy(engine.value(_on_host(x), arrays)).to(x.device)
+        loss, gradient = engine.value_and_gradient(_on_host(x), arrays)
+        ctx.save_for_backward(x, torch.from_numpy(gradient).to(x.device))
+        return torch.from_numpy(loss).to(x.device)
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        x, gradient = ctx.saved_tensors
+        return once((gradient * slope[:, None, None, None]).to(x.dtype), x), None, None
+
+
+def _on_host(x: torch.Tensor) -> Any:
+    """The tensor as a float32 array. Raises InputError for one of whole numbers."""
+    if not x.is_floating_point():
+        raise InputError(f"the images are {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
+    return x.detach().float().cpu().contiguous().numpy()

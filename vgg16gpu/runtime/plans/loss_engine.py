@@ -1,0 +1,236 @@
+"""`LossEngine`: how far images are from others by the features of a network, and the gradient of that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.choices import MAX_BATCH
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, target_graph
+from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.model import Model, ModelSource
+from vgg16gpu.devices import Opened, open_device
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
+from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.plans.losses import Losses
+
+Weight: TypeAlias = float | npt.ArrayLike
+Distance: TypeAlias = Literal["squared", "absolute", "unit"]
+DISTANCES: Final = ("squared", "absolute", "unit")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What is compared: the layers' names, the graph whose outputs they are, and the terms, style last."""
+
+    names: tuple[str, ...]
+    graph: Graph
+    content: tuple[Term, ...]
+    style: tuple[Term, ...]
+
+    @classmethod
+    def of(
+        cls, model: Model, layers: Mapping[str, Weight] | None, style: Mapping[str, float] | None, distance: Distance
+    ) -> Self:
+        """The arguments mean what they mean for `LossEngine`. Raises InputError and ModelError."""
+        if distance not in DISTANCES:
+            raise InputError(f"distance {shown(distance)} is not known; accepted: {', '.join(DISTANCES)}")
+        compared, styled = dict(layers or {}), dict(style or {})
+        names = tuple(dict.fromkeys((*compared, *styled)))
+        if not names:
+            raise InputError("there is nothing to compare; give layers or style, a weight by the name of each layer")
+        made = cls(
+            names,
+            model.graph("fp32", names),
+            tuple(_term(names.index(name), distance, weight, name) for name, weight in compared.items()),
+            tuple(_term(names.index(name), "gram", weight, name) for name, weight in styled.items()),
+        )
+        batch = made.graph.input.shape[0] or 1
+        loss_graph(made.graph, made.terms, resolve_input_shape(made.graph, batch), gradient=True)
+        return made
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All of them, in the order of their targets."""
+        return (*self.content, *self.style)
+
+
+class LossEngine(Closing):
+    """A perceptual loss: images are compared by what a network makes of them, in float32, on either device.
+
+    Image, features, loss and gradient are one program: nothing comes back from the device in between, and the
+    gradient of each term is computed in the same pass as its value. Several threads may share it; they take turns.
+
+    model: as for `Engine`. layers: the weight of each layer that is compared, by its name as for
+        `Engine(outputs=...)`. distance: how, for all layers. Of a layer with weight w an image gets w times the mean of
+        its squared differences ("squared"), of their magnitudes ("absolute"), or, over pixels, of the sum of squared
+        differences of unit vectors ("unit"; there w may be an array with a weight for each channel): LPIPS, see Zhang
+        et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric"; a unit vector is a pixel's
+        channels over sqrt(1e-8 + the sum of their squares).
+    style: the weight of each layer whose Gram matrices are compared, w times the mean of their squared differences. A
+        Gram matrix has the products of all pairs of channels, summed over pixels, divided by C * H * W (Gatys et al.,
+        "Image Style Transfer Using Convolutional Neural Networks").
+    device: as for `Engine`. batch: the most images that are computed at once; more are cut up.
+
+    Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
+    when it comes for the first time. NaN and Inf are not looked for. The same bits in every run, whatever the batch is.
+
+    Raises ModelError, InputError, DeviceError, KernelError.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        layers: Mapping[str, Weight] | None = None,
+        style: Mapping[str, float] | None = None,
+        *,
+        distance: Distance = "squared",
+        device: str | Opened = "auto",
+        batch: int = 16,
+    ) -> None:
+        self.model = Model.of(model)
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
+            raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
+        self._batch = batch
+        self._compared = Comparison.of(self.model, layers, style, distance)
+        self.names, self.graph = self._compared.names, self._compared.graph
+        self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
+        self._losses = Losses(self.graph, self._compared.terms, self.device)
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def targets(self, images: npt.ArrayLike | None = None, style: npt.ArrayLike | None = None) -> tuple[Array, ...]:
+        """What `value` compares with: of each layer features (N, H*W, C), then of each style layer a Gram matrix.
+
+        images: what `layers` are compared with, and, without `style`, the others, too. style: of any size. Raises
+        InputError where images that are needed are missing.
+        """
+        content, styled = len(self._compared.content), len(self._compared.style)
+        pictures = images if style is None else style
+        if (content and images is None) or (styled and pictures is None):
+            raise InputError("images to compare with are missing; give images, and style where layers have one")
+        found: tuple[Array, ...] = ()
+        if content:
+            found += self._targets(images, tuple(range(content)))
+        if styled:
+            found += self._targets(pictures, tuple(range(content, content + styled)))
+        return found
+
+    def value(self, x: npt.ArrayLike, targets: Sequence[Array]) -> Array:
+        """The loss of each image, (N,) float32. targets: as `targets` gives them, each of N images or of one for all.
+
+        Raises InputError for targets that do not fit x.
+        """
+        return self._loss(x, targets, gradient=False)[0]
+
+    def value_and_gradient(self, x: npt.ArrayLike, targets: Sequence[Array]) -> tuple[Array, Array]:
+        """The loss of each image, (N,) float32, and its gradient to that image, in the shape of x. Raises as `value`.
+
+        A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope.
+        """
+        loss, gradient = self._loss(x, targets, gradient=True)
+        return loss, gradient
+
+    def close(self) -> None:
+        """Free everything on the device. Safe to call twice."""
+        with self._lock:
+            self._is_closed = True
+            try:
+                self._losses.close()
+            finally:
+                self.device.close()
+
+    def __repr__(self) -> str:
+        return f"LossEngine({self.model.name} on {self.device.facts.name}, {', '.join(self.names)})"
+
+    def _rows(self, count: int) -> int:
+        """How many images are computed at once, of so many: as many as the file says, if it says so."""
+        fixed = self.graph.input.shape[0]
+        return min(count, self._batch) if fixed is None else fixed
+
+    def _targets(self, images: Any, terms: tuple[int, ...]) -> tuple[Array, ...]:
+        x = self._checked(images)
+        with self._lock:
+            self._require_open()
+            parts = [self._losses.targets(part, terms) for part, _ in self._cut(x)]
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+
+    def _loss(self, images: Any, targets: Sequence[Array], *, gradient: bool) -> tuple[Array, ...]:
+        x = self._checked(images)
+        given = self._checked_targets(targets, x.shape)
+        with self._lock:
+            self._require_open()
+            parts = [
+                self._losses.loss(part, [target[rows] for target in given], gradient=gradient)
+                for part, rows in self._cut(x)
+            ]
+        loss, *others = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return loss, *(self.graph.input.to_file(array) for array in others)
+
+    def _cut(self, x: Array) -> Iterator[tuple[Array, slice]]:
+        step = self._rows(len(x))
+        for first in range(0, len(x), step):
+            yield x[first : first + step], slice(first, first + step)
+
+    def _checked(self, images: Any) -> Array:
+        """Images as the kernels read them. Raises InputError, and ModelError for a size that the model does not fit."""
+        given, item = np.asarray(images), self.graph.input
+        x = item.from_file(given) if given.ndim == 4 else given
+        channels = item.shape[1]
+        if given.dtype.kind != "f" or x.ndim != 4 or channels not in (None, x.shape[1]) or not len(x):
+            wanted = item.in_file(("N", channels or "C", "H", "W"))  # type: ignore[type-var]
+            raise InputError(
+                f"the images are {given.dtype} {given.shape}; give float32 ({', '.join(map(str, wanted))}), normalised "
+                "as the model wants it"
+            )
+        if item.shape[0] is not None and len(x) % item.shape[0]:
+            raise InputError(f"the model takes {item.shape[0]} images at a time, and {len(x)} are given")
+        resolve_input_shape(self.graph, self._rows(len(x)), (x.shape[2], x.shape[3]))
+        return np.ascontiguousarray(x, np.float32)
+
+    def _checked_targets(self, targets: Sequence[Array], shape: Shape) -> list[Array]:
+        """Those of one image for all of them. Raises InputError."""
+        terms = self._compared.terms
+        if len(targets) != len(terms):
+            raise InputError(f"{len(targets)} targets are given, and {len(terms)} are compared; use targets(...)")
+        graph = target_graph(self.graph, terms, shape)
+        shapes = infer_shapes(graph, shape)
+        checked = []
+        for target, name, term in zip(targets, graph.outputs, terms, strict=True):
+            found, wanted = np.asarray(target), shapes[name]
+            layer = self.names[term.output]
+            if found.dtype.kind != "f" or found.shape not in (wanted, (1, *wanted[1:])):
+                raise InputError(
+                    f"the target of '{layer}' is {found.dtype} {found.shape}; for images of shape {shape} it is "
+                    f"float32 {wanted}, or one for all; use targets(...)"
+                )
+            if term.kind == "gram" and not np.array_equal(found, found.swapaxes(1, 2), equal_nan=True):
+                raise InputError(f"the target of '{layer}' is no Gram matrix: it is not symmetric; use targets(...)")
+            checked.append(np.broadcast_to(found.astype(np.float32, copy=False), wanted))
+        return checked
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise InputError("the loss is closed; build a new one")
+
+
+def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:
+    """Raises InputError for a weight that is none."""
+    try:
+        found = np.asarray(weight, np.float32)
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan, np.float32)
+    if np.isfinite(found).all() and found.ndim == 0:
+        return Term(output, kind, float(found))
+    if np.isfinite(found).all() and found.ndim == 1 and kind == "unit":
+        return Term(output, kind, 1.0, found)
+    wanted = "a finite number, or one for each channel" if kind == "unit" else "a finite number"
+    raise InputError(f"the weight of '{name}' is {shown(weight)}; give {wanted}")
