@@ -18,7 +18,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
-from vgg16gpu.runtime.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.device_array import DeviceArray
 
 SIZE = 16
 STREAM = 0x7700
