@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.plans.gradients import Gradients
 from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sides_of
 from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
 from vgg16gpu.runtime.plans.sizes import AnySize
+
+if TYPE_CHECKING:
+    from vgg16gpu.runtime.plans.gradients import Gradients
 
 _log = logging.getLogger("vgg16gpu.runtime.engine")  # whose lines these are for who filters the log
 
@@ -77,6 +79,8 @@ class BuiltEngine(Closing):
             self._last = self._sized = self._loaded(plan)
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
             if gradient:
+                from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
+
                 self._gradients = Gradients(self.graph, self.device, precision)
                 self._gradients.prepare([program.input.shape for program in plan.programs])
         except BaseException:
