@@ -6,6 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
+from tests.support.torch_here import torch_module
+from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.zoo.digits import digit_sample
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -29,7 +34,8 @@ def share(text):
 
 
 def test_every_example_is_short_and_run_by_a_test():
-    assert [path.stem for path in EXAMPLES] == ["classify", "features", "int8", "own_kernel", "stream"]
+    names = ["classify", "features", "int8", "own_kernel", "perceptual_loss", "stream", "style_transfer"]
+    assert [path.stem for path in EXAMPLES] == names
     for path in EXAMPLES:
         text = path.read_text()
         assert len(text.splitlines()) < 40, path
@@ -77,3 +83,30 @@ def test_own_kernel(tmp_path):
     assert "WRONG" not in row
     assert (tmp_path / "own" / "results" / "comparison.csv").is_file()
     assert {path.name for path in (tmp_path / "own").glob("*mine*")} == {"mine.cu", "mine.py", "test_mine.py"}
+
+
+def losses_of(text):
+    return [float(number) for number in re.findall(r"^step \d+: loss (\S+)$", text, re.MULTILINE)]
+
+
+def narrow_vgg_and_pictures(folder):
+    make_vgg(folder / "vgg.onnx", variant="vgg16", size=32, width=8, hidden=32, classes=10)
+    for name, pixels in zip(("one.png", "other.png"), structured_images(2, 40, seed=3), strict=True):
+        Image.fromarray(pixels).save(folder / name)
+
+
+def test_style_transfer(tmp_path):
+    narrow_vgg_and_pictures(tmp_path)
+    first, last = losses_of(run("style_transfer.py", tmp_path, "vgg.onnx", "one.png", "other.png", "out.png", 20))
+    assert last < 0.7 * first
+    content, painted = (np.asarray(Image.open(tmp_path / name)).astype(float) for name in ("one.png", "out.png"))
+    assert painted.shape == content.shape
+    assert abs(painted - content).mean() > 1
+
+
+def test_perceptual_loss(tmp_path):
+    torch_module()
+    narrow_vgg_and_pictures(tmp_path)
+    first, last = losses_of(run("perceptual_loss.py", tmp_path, "vgg.onnx", "one.png", "out.png", 20))
+    assert last < 0.7 * first
+    assert Image.open(tmp_path / "out.png").size == (40, 40)
