@@ -14,6 +14,14 @@ def once(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return _Once.apply(gradient, x) if torch.is_grad_enabled() else gradient
 
 
+def refuse(*_: object) -> Any:
+    """Raise InputError: somebody asks for the gradient of a gradient."""
+    raise InputError(
+        "a second derivative is asked for, and gradients are computed once; leave create_graph out, or detach the "
+        "gradient"
+    )
+
+
 class _Once(torch.autograd.Function):
     """The gradient itself; x stands beside it so that torch comes here for a second derivative."""
 
@@ -24,8 +32,4 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
-        del ctx, slopes
-        raise InputError(
-            "a second derivative is asked for, and gradients are computed once; leave create_graph out, or detach the "
-            "gradient"
-        )
+        return refuse(ctx, *slopes)

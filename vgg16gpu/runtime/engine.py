@@ -18,8 +18,16 @@ from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.results import given_outputs, output_forms
-from vgg16gpu.runtime.on_device.views import DeviceView, Stream, SupportsCudaArray, is_on_device, view_of
+from vgg16gpu.runtime.on_device.direct import Verdict
+from vgg16gpu.runtime.on_device.results import Asked
+from vgg16gpu.runtime.on_device.views import (
+    DeviceView,
+    Stream,
+    SupportsCudaArray,
+    is_on_device,
+    stream_handle,
+    view_of,
+)
 from vgg16gpu.runtime.outputs import Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
 from vgg16gpu.runtime.plans.sized import SizedPlan
@@ -85,16 +93,16 @@ class Engine(BuiltEngine):
 
     @overload
     def run(
-        self, x: DeviceInput, *, stream: Stream = None, form: str | None = None, out: None = None
+        self, x: DeviceInput, *, stream: Stream = None, form: str | None = None, out: None = None, wait: bool = True
     ) -> DeviceOutputs: ...
 
     @overload
-    def run(self, x: DeviceInput, *, stream: Stream = None, out: Any) -> Any: ...
+    def run(self, x: DeviceInput, *, stream: Stream = None, out: Any, wait: bool = True) -> Any: ...
 
     @overload
     def run(self, x: Input) -> Outputs: ...
 
-    def run(self, x: Any, *, stream: Stream = None, form: str | None = None, out: Any = None) -> Any:
+    def run(self, x: Any, *, stream: Stream = None, form: str | None = None, out: Any = None, wait: bool = True) -> Any:
         """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
         float16 on the host becomes float32. `x` may be a dict from the input's name; N may be 0. Returns one array, or
@@ -112,18 +120,23 @@ class Engine(BuiltEngine):
         channels last. Or an element type, "float32", "float16" or "bfloat16", alone (row-major) or with
         " channels_last" behind it. out: the caller's own arrays in place of new ones, one or a tuple; element type and
         strides of each say in which form it is wanted, and they are returned.
+        wait: False returns at once; then `stream` is needed, and what is enqueued there later finds the results. Nobody
+        has looked at them: rows of an image for which `run` would raise are NaN (in fp32 on tensor cores also of one
+        that needs a second pass), and `check`, or the next `run` that waits, raises. Results lie in memory that earlier
+        ones on that stream have let go. While the stream captures a CUDA graph (torch.cuda.graph), `out` is needed, and
+        an earlier run of that size with wait=False; such a graph and other runs of the engine must not overlap.
 
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
         """
+        asked = Asked(stream, form, out, wait)
         if is_on_device(array := self._form.only(x)):
-            return self._run_on_device(array, stream, form, out)
-        for name, given in (("stream", stream), ("form", form), ("out", out)):
-            if given is not None:
-                raise InputError(f"{name} is for arrays on the GPU, and this input is on the host; leave it out")
+            return self._run_on_device(array, asked)
+        asked.refuse_on_host()
         images = self._form.checked(x)
         parts = []
         with self._lock:
+            self._pending.check()
             sized = self._at(images.dtype, images.shape)
             for first, batch in sized.batches(len(images)):
                 self._last_batch = batch
@@ -149,31 +162,38 @@ class Engine(BuiltEngine):
                 raise InputError("the engine was built without gradients; build it with gradient=True")
             return self.graph.input.to_file(self._gradients.vjp(images, cotangents, sized.batches(len(images))))
 
-    def _run_on_device(self, x: object, stream: Stream, form: str | None = None, out: Any = None) -> Any:
-        if form is not None and out is not None:
-            raise InputError(
-                "form and out are both given, and the arrays of out say which form they want; leave one out"
-            )
-        parts = []
+    def check(self) -> None:
+        """Wait for all runs with wait=False, and raise what was wrong with them since the last check.
+
+        Replays of a captured graph count, too, but are not waited for: synchronise their stream first. InputError for
+        NaN and Inf in inputs, and values out of range; KernelError for a kernel that gave up.
+        """
+        with self._lock:
+            self._require_open()
+            self._pending.check()
+
+    def _run_on_device(self, x: object, asked: Asked) -> Any:
         with self._lock:
             self._require_open()
             foreign = self.device.foreign
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
-            view = self._checked_view(view_of(x, foreign, stream))
+            is_captured = asked.checked(foreign, self._pending)
+            view = self._checked_view(view_of(x, foreign, asked.stream))
             count, sized = view.shape[0], self._at(view.input_type, view.shape)
-            shapes = sized.output_shapes(count)
-            if out is None:
-                forms = output_forms(form, sized.program)
-                made = [DeviceArray(foreign, shape, wanted) for shape, wanted in zip(shapes, forms, strict=True)]
-                targets, results = tuple(array.view for array in made), tuple(made)
-            else:
-                targets = given_outputs(out, shapes, foreign, stream)
-                results = tuple(out) if isinstance(out, list | tuple) else (out,)
+            targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, self._pending)
+            parts = []
             for first, batch in sized.batches(count):
                 self._last_batch = batch
+                images = view.rows(first, first + batch)
                 rows = [y if i in sized.whole else y.rows(first, first + batch) for i, y in enumerate(targets)]
-                parts.append(sized.direct.run(batch, view.rows(first, first + batch), rows))
+                if asked.wait:
+                    parts.append(sized.direct.run(batch, images, rows))
+                else:
+                    verdict = Verdict(self._pending.found, first, self.allows_nonfinite)
+                    sized.direct.enqueue(batch, images, rows, verdict, singly=is_captured)
+            if not asked.wait:
+                foreign.lead(stream_handle(asked.stream))
         check_flags(parts, self.allows_nonfinite)
         return results[0] if len(results) == 1 else results
 
@@ -296,7 +316,7 @@ class Engine(BuiltEngine):
 
     def _run_foreign(self, item: Item) -> DeviceOutputs:
         try:
-            outputs: DeviceOutputs = self._run_on_device(item.images, None)
+            outputs: DeviceOutputs = self._run_on_device(item.images, Asked())
         except InputError as error:
             raise InputError(f"{item_name(item.number)}: {error}") from error
         return outputs

@@ -226,3 +226,68 @@ def test_int8(torch: Any) -> None:
     digits = heldout()[1][:5]
     with Engine(digits_model(), device="cuda", batch=(1, 4), precision="int8") as engine:
         check_same(engine, digits, torch.from_numpy(digits).cuda())
+
+
+@pytest.mark.gpu
+def test_runs_that_nobody_waits_for(torch: Any, wide: Path) -> None:
+    """On a stream with milliseconds of other work: it returns before that, and what comes behind finds the results."""
+    stream = torch.cuda.Stream()
+    x = torch.randn(4, 3, 32, 32, device="cuda")
+    with Engine(wide, device="cuda", batch=4, precision="bf16", outputs=["relu0", "relu3"]) as engine:
+        expected = [torch.from_dlpack(y).clone() for y in engine.run(x, form="stored")]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                out = tuple(torch.full_like(y, 7) for y in expected)
+                engine.run(x, out=out, stream=stream, wait=False)
+            before = engine.counters
+            torch.cuda._sleep(200_000_000)
+            done = torch.cuda.Event()
+            late = torch.where(torch.ones_like(x, dtype=torch.bool), x, torch.nan)
+            done.record()
+            out = tuple(torch.full_like(y, 7) for y in expected)
+            engine.run(late, out=out, stream=stream, wait=False)
+            doubled = [2 * y for y in out]
+            assert not done.query()
+            counted = engine.counters.since(before)
+        assert (counted.copies_in, counted.copies_out, counted.synchronisations, counted.allocations) == (0, 0, 0, 0)
+        stream.synchronize()
+        assert all(torch.equal(y, 2 * right) for y, right in zip(doubled, expected, strict=True))
+        engine.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
+def test_a_graph_that_torch_captures(torch: Any, wide: Path, precision: str) -> None:
+    from vgg16gpu.io.shipped import digits_model
+
+    model = digits_model() if precision == "int8" else wide
+    with Engine(model, device="cuda", batch=4, precision=precision) as engine:
+        x = torch.randn(4, *engine.program.input.shape[1:], device="cuda")
+        expected = torch.from_dlpack(engine.run(x)).clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            engine.run(x, out=torch.empty_like(expected), stream=stream, wait=False)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            out = torch.empty_like(expected)
+            engine.run(x, out=out, stream=torch.cuda.current_stream(), wait=False)
+            doubled = 2 * out
+        for _ in range(3):
+            out.fill_(7)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(doubled, 2 * expected)
+        x.copy_(x.flip(0))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(doubled.flip(0), 2 * expected)
+        x[1] = torch.nan
+        graph.replay()
+        torch.cuda.synchronize()
+        with pytest.raises(InputError, match=r"image 1 .* holds NaN or Inf"):
+            engine.check()
+        assert bool(out[1].isnan().all())
+        assert bool(out[0].isfinite().all())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,19 @@ class DeviceArray:
     """
 
     def __init__(
-        self, foreign: Foreign, shape: Shape, form: OutputForm | None = None, memory: Memory | None = None
+        self,
+        foreign: Foreign,
+        shape: Shape,
+        form: OutputForm | None = None,
+        allocate: Callable[[int], Memory] | None = None,
     ) -> None:
-        """Allocate, unless there is memory. Raises DeviceError when memory runs out."""
+        """Allocate so many bytes, in the way that is given. Raises DeviceError when memory runs out."""
         self._form = form or OutputForm()
         self.shape = shape
         self.strides = self._form.strides(shape)
         self.element_type = OUTPUT_ELEMENTS[self._form.element]
         self.device = foreign.ordinal
-        self._memory = memory or foreign.memory(max(self.nbytes, 1))  # of no rows, too
+        self._memory = (allocate or foreign.memory)(max(self.nbytes, 1))  # of no rows, too
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.lowering.layout.give import give
+from vgg16gpu.compiler.lowering.layout.settle import Written, settle
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
@@ -37,6 +38,18 @@ class _Call:
         if self.images.shape[0] == 1:  # some outputs have no row for each image
             return replace(self, is_exact=True, batch=1)
         return _Call(True, 1, self.images.rows(i, i + 1), tuple(target.rows(i, i + 1) for target in self.targets))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of faults in a run that nobody waits for.
+
+    found: address of the words of `settle`. first: number of the first image.
+    """
+
+    found: int
+    first: int
+    allows_nonfinite: bool
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,39 @@ class DirectRuns:
         program = self._program(call)
         words = self._words(program)
         return ResultBlock(replace(program, outputs=()), words).read(call.images.shape[0])
+
+    def enqueue(
+        self,
+        batch: int,
+        images: DeviceView,
+        targets: Sequence[DeviceView],
+        verdict: Verdict,
+        *,
+        singly: bool = False,
+    ) -> None:
+        """As `run`, but nobody waits: what is wrong is noted for later, and NaN fills the rows of such images.
+
+        singly: launch by launch, for a stream that captures. There is no second pass.
+        """
+        call = _Call(False, batch, _place(images), tuple(map(_place, targets)))
+        self._launches.launch(
+            (call, verdict), lambda: [*self._steps(call), *self._settled(call, verdict)], singly=singly
+        )
+
+    def _settled(self, call: _Call, verdict: Verdict) -> list[Step]:
+        program = self._program(call)
+        written = [
+            Written(absolute(target.address), target.shape, _form(target), program.is_whole(y))
+            for target, y in zip(call.targets, program.outputs, strict=True)
+        ]
+        return settle(
+            program.control,
+            absolute(verdict.found),
+            written,
+            call.images.shape[0],
+            verdict.first,
+            allows_nonfinite=verdict.allows_nonfinite,
+        )
 
     def _program(self, call: _Call) -> Program:
         if call.is_exact:

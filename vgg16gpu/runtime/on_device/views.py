@@ -104,11 +104,14 @@ def is_on_device(x: object) -> bool:
     return _has_interface(x)
 
 
-def view_of(x: Any, foreign: Foreign, stream: Stream = None, *, what: str = "the input") -> DeviceView:
+def view_of(
+    x: Any, foreign: Foreign, stream: Stream = None, *, what: str = "the input", waits: bool = True
+) -> DeviceView:
     """An array for which `is_on_device` holds, once the compute stream is to wait for what makes it.
 
     It waits for `stream`; without that, for the stream on which a library with DLPack works now, else for the one that
-    the array interface names, else for the legacy default stream. what: how messages call it.
+    the array interface names, else for the legacy default stream. what: how messages call it. waits: False where it
+    waits for `stream` already.
     Raises InputError for an array that is on another card, or that nobody can describe.
     """
     handle = None if stream is None else stream_handle(stream)
@@ -128,7 +131,7 @@ def view_of(x: Any, foreign: Foreign, stream: Stream = None, *, what: str = "the
         raise InputError(f"{what}, {kind} on a GPU, cannot be taken: {error}") from error
     if 0 not in view.shape:
         _require_card(foreign.card_of(view.address), foreign, what)
-    if handle is not None:
+    if handle is not None and waits:
         foreign.follow(handle)
     return view
 
