@@ -3,6 +3,7 @@
     python tools/record.py suite          every GPU test, and the small ones under both sanitizers       (190 s)
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
+    python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
     python tools/record.py lab a          S1 to S4, the ladder at 224 and 244 pixels                     (450 s)
     python tools/record.py lab b          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
     python tools/record.py lab claims     the verdicts on the claims, where both parts lie; no GPU       (10 s)
@@ -100,7 +101,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
     shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name in ("suite", "bench", "pipeline"):
+    for name in ("suite", "bench", "pipeline", "devices"):
         parts.add_parser(name, parents=[shared])
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
     for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
@@ -146,7 +147,13 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
             raise Error(f"'{options.other}' is no checkout: it has no vgg16gpu/__init__.py; name its folder")
         other, bound = options.other.resolve(), options.within / 100
         return compare(settings, other, options.rounds, bound, starts_alone=options.starts)
-    return {"suite": recipes.suite, "bench": recipes.bench, "pipeline": recipes.pipeline}[options.part](settings)
+    whole = {
+        "suite": recipes.suite,
+        "bench": recipes.bench,
+        "pipeline": recipes.pipeline,
+        "devices": recipes.devices,
+    }
+    return whole[options.part](settings)
 
 
 def _chosen(recipe: Recipe, only: Sequence[str] | None) -> Recipe:

@@ -57,6 +57,18 @@ def refused(*args):
     return result.stderr
 
 
+def test_several_devices_find_the_scales_of_one(model, images):
+    alone = run_json(model, "--images", images)
+    result = CliRunner().invoke(cli, ["calibrate", str(model), "--images", str(images), "--devices", "cpu:2", "--json"])
+    assert result.exit_code == 0, result.output
+    shared = json.loads(result.stdout)
+    assert [share["images"] for share in shared["devices"]] != [0, 0]
+    assert sum(share["images"] for share in shared.pop("devices")) == 9
+    assert shared == alone
+    shown = CliRunner().invoke(cli, ["calibrate", str(model), "--images", str(images), "--devices", "cpu:2"])
+    assert shown.stdout.count("  cpu: as asked: ") == 2
+
+
 def test_images_become_scales_beside_the_model(model, images):
     report = run_json(model, "--images", images)
     graph = OnnxModel(model).graph()

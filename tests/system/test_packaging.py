@@ -107,6 +107,7 @@ def test_metadata(wheel):
         "decode-gpu",
         "parquet",
         "plot",
+        "ray",
         "torch",
         "test",
     ]

@@ -28,6 +28,7 @@ PARTS = {
     "suite": ["suite"],
     "bench": ["bench"],
     "pipeline": ["pipeline"],
+    "devices": ["devices"],
     "lab a": ["lab", "a"],
     "lab b": ["lab", "b"],
     "lab claims": ["lab", "claims"],

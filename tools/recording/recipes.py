@@ -122,6 +122,26 @@ def pipeline(settings: Settings) -> Recipe:
     return Recipe([*steps, Step("pipeline", vgg16gpu("bench", model, *words), 330, (record,))])
 
 
+def devices(settings: Settings) -> Recipe:
+    """Several devices beside one: arrays in memory and a folder of photographs; shards by a pool and by Ray."""
+    is_small = settings.quick or settings.device == "cpu"
+    count, size = (40, "96x72") if is_small else (6400, "500x375")
+    folder = settings.work / f"photos-{size}-{count}"
+    script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
+    photos = (*script, "--kilobytes", *(("2", "4", "--grey") if is_small else ("42", "60")))
+    steps = [Step("photos", photos, 20, once=folder / name_of(count - 1))]
+    steps += [] if is_small else made(settings, SIZES[0])
+    model = QUICK if is_small else settings.model(SIZES[0])
+    names = "cpu:2" if settings.device == "cpu" else "all"
+    record, rates = settings.record("devices-CARD"), settings.record("jobs-CARD")
+    effort = ("--repeats", 1, "--seconds", 0.2) if is_small else ("--repeats", 3, "--seconds", 2)
+    words = ("--devices", names, "--precision", "fp32" if is_small else "fp16,int8", *effort, "--pipeline", folder)
+    steps.append(Step("devices", vgg16gpu("bench", model, *words, "--output", record), 220, (record,)))
+    shard = ("--precision", "fp32", "--shard-size", 40) if is_small else ()
+    where = ("--pictures", folder, "--devices", names, *shard)
+    return Recipe([*steps, _tool("measure.job_rate", 180, rates, model, *where, needs=("ray", "pyarrow"))])
+
+
 def lab_a(settings: Settings) -> Recipe:
     """The experiments but for the last, and the ladder at both sizes."""
     steps = [_experiment(settings, name, seconds) for name, seconds in EXPERIMENTS.items()]

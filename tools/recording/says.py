@@ -47,6 +47,14 @@ def _bench(content: Content) -> str:
     return ", ".join(parts + [f"{len(content['failures'])} failures"] * bool(content["failures"]))
 
 
+def _devices(content: Content) -> str:
+    """What all devices give, by what one gives."""
+    most = len(content["devices"])
+    runs = [run for run in content["streams"] if run["devices"] == most]
+    parts = [f"{run['precision']} x{most} {run['images_per_s']:,.0f}/s, {run['times_one']:.3f} of one" for run in runs]
+    return "; ".join(parts + [f"{len(failures)} failures" for failures in [content["failures"]] if failures])
+
+
 def _pipeline(content: Content) -> str:
     """Our rate and what it is of the smallest ceiling, then the others' rates."""
     shares = {verdict["precision"]: verdict["share"] for verdict in content["verdicts"]}
@@ -115,6 +123,8 @@ def _decode(content: Content) -> str:
 # By a key that only this kind has among those below it.
 KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
+    "streams": _devices,
+    "ray_by_pool": lambda content: f"{content['devices']} devices: Ray {content['ray_by_pool']:.1%} of the pool's rate",
     "pipeline": _pipeline,
     "tests": _tests,
     "figures": _ratios,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from vgg16gpu.cli.common.model_notes import model_notes
 from vgg16gpu.cli.common.options import (
     batch_option,
     device_option,
+    devices_option,
     find_model,
     json_option,
     model_argument,
     size_option,
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
-from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, table
+from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, share_lines, table
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
@@ -31,7 +32,7 @@ from vgg16gpu.compiler.quantization.histogram import METHOD
 from vgg16gpu.compiler.quantization.scale_file import scales_path, write_scales
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import check_writable
-from vgg16gpu.pictures.inputs import listed, spec_of
+from vgg16gpu.pictures.inputs import NamedInput, listed, spec_of
 from vgg16gpu.pictures.reading import read_inputs
 from vgg16gpu.runtime.calibration import Calibration, calibrate, calibration_engine
 
@@ -46,6 +47,7 @@ class Options:
     images: Path
     limit: int
     device: str
+    devices: tuple[str, ...] | None
     batch: int | None
     size: tuple[int, int] | None
     pixels: PixelOptions
@@ -57,6 +59,7 @@ class Options:
 @click.option("--images", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of images.")
 @click.option("--limit", type=click.IntRange(1), default=500, show_default=True, help=_LIMIT_HELP)
 @device_option
+@devices_option
 @batch_option()
 @size_option
 @preprocess_options
@@ -85,20 +88,10 @@ def calibrate_command(**values: Any) -> None:
     first = next(read)  # before the engine is built, so that a wrong folder costs no compilation
     preprocess = notes.preprocess if first.array.dtype == np.uint8 else None  # the folder, or the file, is of one kind
     inputs = itertools.islice(itertools.chain([first], read), options.limit)
-    with (
-        closing(read),
-        calibration_engine(
-            model,
-            device=options.device,
-            batch=shape[0],
-            size=options.size,
-            mean=notes.mean,
-            std=notes.std,
-        ) as engine,
-        progress(quiet=options.as_json) as bar,
-    ):
-        calibration = calibrate(engine, bar.track(inputs, total=len(files), description="images"))
-        device = engine.device_choice
+    with closing(read), progress(quiet=options.as_json) as bar:
+        images = bar.track(inputs, total=len(files), description="images")
+        given = {"batch": shape[0], "size": options.size, "mean": notes.mean, "std": notes.std}
+        calibration, device, shares = _calibrated(model, options, images, given)
     written = write_scales(
         path,
         graph,
@@ -111,7 +104,23 @@ def calibrate_command(**values: Any) -> None:
     pictures = files[0] not in listing.numbers
     done = preprocess and preprocess.report(*shape[2:], pictures=pictures)
     report = {**_report(calibration, written, device), "preprocess": done}
+    if shares is not None:
+        report["devices"] = shares
     print_json(report) if options.as_json else _print(report)
+
+
+def _calibrated(
+    model: Model, options: Options, images: Iterable[NamedInput], given: dict[str, Any]
+) -> tuple[Calibration, str, list[dict[str, Any]] | None]:
+    """The scales, on which device, and what each of several has done. given: options of the engines."""
+    if options.devices is None:
+        with calibration_engine(model, device=options.device, **given) as engine:
+            return calibrate(engine, images), engine.device_choice, None
+    from vgg16gpu.cluster.calibration import calibrate_on, calibration_pool  # noqa: PLC0415 - one device does without
+
+    with calibration_pool(model, options.devices, **given) as pool:
+        calibration = calibrate_on(pool, images)
+        return calibration, pool.engine.device_choice, [asdict(share) for share in pool.shares]
 
 
 def _spread(files: Sequence[str], limit: int) -> list[str]:
@@ -162,4 +171,6 @@ def _print(report: dict[str, Any]) -> None:
     if report["preprocess"]:
         screen.print(sentence(report["preprocess"]["line"]), markup=False, soft_wrap=True)
     screen.print(f"Device: {device_words(report['device_choice'])}", markup=False)
+    for line in share_lines(report.get("devices", ())):
+        screen.print(line, markup=False)
     screen.print(f"Scales from {report['images']} images: {report['path']}", markup=False, soft_wrap=True)

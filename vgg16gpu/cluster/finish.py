@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.cluster.job import Job, JobFolder
+from vgg16gpu.cluster.manifest import Manifest
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.results.arrow_form import storable
@@ -28,7 +29,7 @@ def finish(job: Job, folder: JobFolder) -> dict[str, Any]:
     """
     rows = errors = 0
     for shard in range(job.cut.count):
-        found = _check_part(folder.part(shard), job.inputs.listing(*job.cut.bounds(shard)))
+        found = _check_part(folder.part(shard), job.inputs, *job.cut.bounds(shard))
         rows, errors = rows + found[0], errors + found[1]
     summary = _summary(job, folder, rows, errors)
     _write(folder.path / SUMMARY, json.dumps(summary, indent=1) + "\n")
@@ -53,7 +54,7 @@ def read_summary(folder: JobFolder) -> dict[str, Any] | None:
     return summary
 
 
-def _check_part(path: Path, listing: Listing) -> tuple[int, int]:
+def _check_part(path: Path, inputs: Manifest, first: int, last: int) -> tuple[int, int]:
     """How many rows a part has, and how many of them have an error."""
     import pyarrow as pa  # noqa: PLC0415 - optional
     import pyarrow.parquet as pq  # noqa: PLC0415 - optional
@@ -62,17 +63,23 @@ def _check_part(path: Path, listing: Listing) -> tuple[int, int]:
         table = pq.read_table(path, columns=["input", "error"])
     except (pa.ArrowException, OSError) as error:
         raise _wrong(path, f"cannot be read ({error})") from error
-    names = table.column("input").combine_chunks()
-    wanted = pa.array(map(storable, listing.files), pa.string())
-    if not listing.numbers and not names.equals(wanted):
-        raise _wrong(path, _difference(names.to_pylist(), wanted.to_pylist()))
-    if listing.numbers:
-        done = names.to_pylist()
-        (file, _), expected = first_open(done, listing)
-        is_last_open = file == len(listing.files) - 1 and listing.files[file] in listing.numbers
-        if [storable(name) for name in expected] != done or not (is_last_open or file == len(listing.files)):
-            raise _wrong(path, _difference(done, [storable(name) for name in listing.files]))
+    names, wanted = table.column("input").combine_chunks(), inputs.names(first, last)
+    if wanted is None or not names.equals(wanted):
+        _check_names(path, names.to_pylist(), inputs.listing(first, last))
     return len(table), len(table) - table.column("error").null_count
+
+
+def _check_names(path: Path, done: list[str], listing: Listing) -> None:
+    """Raise ModelError unless these are the rows of the listing: one a picture, and one a sample of a file."""
+    wanted = [storable(name) for name in listing.files]
+    if not listing.numbers:
+        if done != wanted:
+            raise _wrong(path, _difference(done, wanted))
+        return
+    (file, _), expected = first_open(done, listing)
+    is_last_open = file == len(listing.files) - 1 and listing.files[file] in listing.numbers
+    if [storable(name) for name in expected] != done or not (is_last_open or file == len(listing.files)):
+        raise _wrong(path, _difference(done, wanted))
 
 
 def _difference(found: list[Any], wanted: list[str]) -> str:

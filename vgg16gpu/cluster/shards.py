@@ -28,13 +28,14 @@ from vgg16gpu.runtime.closing import Closing
 
 @dataclass(frozen=True)
 class ShardDone:
-    """A shard whose rows are there. seconds: from its first file to its last row."""
+    """A shard whose rows are there. seconds: from its first file to its last row, which came at `ended` (Unix time)."""
 
     shard: int
     inputs: int
     rows: int
     errors: int  # rows without an answer
     seconds: float
+    ended: float
     host: str
     process: str
     devices: tuple[str, ...]
@@ -75,6 +76,7 @@ class ShardWorker(Closing):
                 rows,
                 errors,
                 time.perf_counter() - started,
+                time.time(),
                 socket.gethostname(),
                 self._name,
                 tuple(share.device for share in self.pool.shares if not share.problem),

@@ -46,16 +46,23 @@ class Calibration:
 
 
 def calibration_engine(model: ModelSource, **options: Any) -> Engine:
-    """An engine for `calibrate`, with further options of `Engine`.
+    """An engine for `calibrate`, with further options of `Engine`."""
+    opened, wanted = calibration_options(model, options)
+    return Engine(opened, **wanted)
 
-    On FFMA kernels: others may read the input where the host left it, so that nobody stores it. Of one size: the
-    model's own, or the usual one, if none is asked for.
+
+def calibration_options(model: ModelSource, options: Mapping[str, Any]) -> tuple[Model, dict[str, Any]]:
+    """The model, and the options of an engine for calibration: `options`, and what it needs beside them.
+
+    FFMA kernels: others may read the input where the host left it, so that nobody stores it. One size: the model's own,
+    or the usual one, if none is asked for.
     """
     opened = Model.of(model)
     graph = opened.graph(options.get("precision", "fp32"), options.get("outputs"))
-    if options.get("size") is None and graph.input.is_open_in_size:
-        options["size"] = resolve_input_shape(graph, graph.input.shape[0] or 1)[2:]
-    return Engine(opened, keep_values=True, kernels="ffma", **options)
+    size = options.get("size")
+    if size is None and graph.input.is_open_in_size:
+        size = resolve_input_shape(graph, graph.input.shape[0] or 1)[2:]
+    return opened, {**options, "size": size, "keep_values": True, "kernels": "ffma"}
 
 
 def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
@@ -75,12 +82,19 @@ def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
             engine.run(x)
             counting.add(len(batch))
         histograms = counting.histograms()
-    if not count:
+    return chosen(histograms, signed, count, digest.hexdigest())
+
+
+def chosen(
+    histograms: Mapping[str, Histogram], signed: Mapping[str, bool], images: int, images_digest: str
+) -> Calibration:
+    """The scales that go with what was counted. Raises InputError where there were no images, or values unseen."""
+    if not images:
         raise InputError("there are no images to calibrate on; give at least one")
     if unseen := [name for name, histogram in histograms.items() if histogram.is_empty]:
         raise InputError(f"the engine does not store {', '.join(unseen)}; build it with kernels='ffma' to calibrate")
     return Calibration(
-        {name: _choose(histogram, signed[name]) for name, histogram in histograms.items()}, count, digest.hexdigest()
+        {name: _choose(histogram, signed[name]) for name, histogram in histograms.items()}, images, images_digest
     )
 
 

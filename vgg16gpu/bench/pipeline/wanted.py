@@ -23,7 +23,10 @@ PEERS: Final = ("torch",)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure. batch, size: None as `infer` chooses; memory: how many pictures, each a process of its own."""
+    """What to measure. batch, size: None as `infer` chooses; memory: how many pictures, each a process of its own.
+
+    devices: several that share a whole run, in place of `device`; () for that alone.
+    """
 
     folder: Path
     model: Model
@@ -36,6 +39,7 @@ class Wanted:
     seconds: float = COMPUTING_SECONDS
     against: tuple[str, ...] = ()
     memory: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def run_whole(work: Work, precision: str, folder: Path, say: Callable[[str], Non
 
 def options(wanted: Wanted, precision: str) -> list[object]:
     """Those of `infer` that say the same as ours."""
-    words: list[object] = ["--model", wanted.model.path, "--device", wanted.device, "--precision", precision]
+    device = ("--devices", ",".join(wanted.devices)) if len(wanted.devices) > 1 else ("--device", wanted.device)
+    words: list[object] = ["--model", wanted.model.path, *device, "--precision", precision]
     words += ["--kernels", wanted.kernels, "--top", TOP]
     if wanted.size:
         words += ["--size", f"{wanted.size[0]}x{wanted.size[1]}"]

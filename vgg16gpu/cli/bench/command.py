@@ -23,9 +23,11 @@ from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.bench.pipeline import measure_pipeline
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
+from vgg16gpu.cli.bench.several import measure_devices
 from vgg16gpu.cli.common.options import (
     batches_option,
     device_option,
+    devices_option,
     find_model,
     json_option,
     kernels_option,
@@ -64,6 +66,7 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.command("bench")
 @model_argument()
 @device_option
+@devices_option
 @precisions_option("fp32")
 @kernels_option
 @size_option
@@ -91,12 +94,15 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
 
     The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
     timed. With --outputs that much of the model is measured, and the first value is checked. With --pipeline the road
-    from pictures to rows is measured in place of that: all of it, and each stage alone. MODEL is an ONNX file, or
-    'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or
-    --compare finds a median slower, 2 when none are right: then nothing is measured.
+    from pictures to rows is measured in place of that: all of it, and each stage alone; with --devices how several
+    devices share arrays in memory and, with --pipeline, a folder. MODEL is an ONNX file, or 'digits'; without it the
+    VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or --compare finds a median
+    slower, 2 when none are right: then nothing is measured.
     """
     options = Options(**values)
     options.check()
+    if options.devices:
+        ctx.exit(measure_devices(options, _progress(options)))
     if options.pipeline:
         ctx.exit(measure_pipeline(options, _progress(options)))
     old = read(options.compare) if options.compare else None

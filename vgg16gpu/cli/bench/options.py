@@ -18,6 +18,7 @@ class Options:
 
     model: str | None
     device: str
+    devices: tuple[str, ...] | None
     precisions: tuple[str, ...]
     kernels: str
     size: tuple[int, int] | None
@@ -40,6 +41,8 @@ class Options:
 
     def check(self) -> None:
         """Complain about options and files now rather than after minutes of measuring."""
+        if self.devices:
+            self._check_devices()
         if self.pipeline:
             self._check_pipeline()
         elif self.memory:
@@ -50,6 +53,23 @@ class Options:
         check_outputs({"--output": self.output, "--plot": self.plot})
         if self.plot:
             check_plot(self.plot)
+
+    def _check_devices(self) -> None:
+        others: dict[str, object] = {"--against": self.against or None, "--memory": self.memory or None}
+        if not self.pipeline:
+            others |= {
+                "--outputs": self.outputs,
+                "--iterations": self.iterations or None,
+                "--sustained": self.sustained,
+                "--compile": self.compiled or None,
+                "--cold-start": self.cold_start or None,
+                "--plot": self.plot,
+                "--compare": self.compare,
+            }
+        if given := [name for name, value in others.items() if value is not None]:
+            raise click.UsageError(f"--devices measures how several share the work: it goes without {', '.join(given)}")
+        if len(self.batches) > 1:
+            raise click.UsageError(f"--devices runs one batch size, and --batch has {len(self.batches)}; give one")
 
     def _check_pipeline(self) -> None:
         others = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +72,11 @@ def seconds(value: float | None) -> str:
 def megabytes(nbytes: int) -> str:
     """Bytes as decimal megabytes."""
     return f"{nbytes / 1e6:,.2f} MB"
+
+
+def share_lines(shares: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What each of several devices has done."""
+    whole = sum(share["images"] for share in shares) or 1
+    for share in shares:
+        problem = f"; taken out: {printable(share['problem'])}" if share["problem"] else ""
+        yield f"  {share['device']}: {share['images']:,} images, {share['images'] / whole:.0%}{problem}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, table
+from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, share_lines, table
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import MANY
@@ -166,7 +166,7 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
         f"precision {report['precision']}, kernels {report['kernels']}",
         markup=False,
     )
-    for line in _share_lines(report.get("devices", ())):
+    for line in share_lines(report.get("devices", ())):
         screen.print(line, markup=False)
     screen.print(
         f"Times: load {seconds(times['load_s'])}, build {seconds(build)} "
@@ -182,14 +182,6 @@ def print_report(report: dict[str, Any], tally: Tally, *, every_input: bool = Fa
         screen.print(_stages_line(report["stages"]))
     if "output" in report:
         screen.print(f"Rows of {tally.total:,} inputs: {printable(report['output'])}", markup=False)
-
-
-def _share_lines(shares: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What each of several devices has done."""
-    whole = sum(share["images"] for share in shares) or 1
-    for share in shares:
-        problem = f"; taken out: {printable(share['problem'])}" if share["problem"] else ""
-        yield f"  {share['device']}: {share['images']:,} images, {share['images'] / whole:.0%}{problem}"
 
 
 def _decode_line(decode: dict[str, Any]) -> str:

@@ -49,6 +49,10 @@ class Histogram:
         self._counts += counts
         self.largest = max(self.largest, largest)
 
+    def add_all(self, other: Histogram) -> None:
+        """Add what another one has counted."""
+        self.add_counts(other._counts, other.largest)
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing was ever added."""

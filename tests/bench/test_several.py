@@ -1,0 +1,74 @@
+"""`bench --devices`: how several devices share the work, beside one of them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.small_photos import small_photos
+from vgg16gpu import EnginePool
+from vgg16gpu.bench.several import _counts
+from vgg16gpu.cli import cli
+
+
+def bench(*arguments):
+    words = ("bench", "digits", "--devices", "cpu:2", "--seconds", 0.05, "--repeats", 2, *arguments)
+    return CliRunner().invoke(cli, [*map(str, words)])
+
+
+def test_arrays_in_memory(tmp_path):
+    path = tmp_path / "devices.json"
+    result = bench("--output", path)
+    assert result.exit_code == 0, result.output
+    assert "times one" in result.stdout
+    content = json.loads(path.read_text())
+    assert (content["devices"], content["batch"], content["failures"]) == (["cpu", "cpu"], 8, [])
+    one, two = content["streams"]
+    assert (one["devices"], two["devices"], one["times_one"]) == (1, 2, 1.0)
+    assert two["times_one"] == pytest.approx(two["images_per_s"] / one["images_per_s"])
+    assert len(two["samples_per_s"]) == 2
+    assert min(two["shares"]) > 0
+    assert content["pictures"] is None
+    assert content["environment"]["device"]["kind"] == "cpu"
+
+
+def test_a_folder_to_rows(tmp_path):
+    folder = small_photos(tmp_path / "photos", 20)
+    result = bench("--repeats", 1, "--pipeline", folder, "--json")
+    assert result.exit_code == 0, result.output
+    runs = json.loads(result.stdout)["pictures"]
+    assert [run["devices"] for run in runs] == [1, 2]
+    assert all(run["rows"]["first"] for run in runs)
+    assert not any(run["failures"] for run in runs)
+
+
+def test_other_bits_are_told(monkeypatch):
+    stream = EnginePool.stream
+
+    def other(self, arrays):
+        for scores in stream(self, arrays):
+            yield scores + len(self.engines)
+
+    monkeypatch.setattr(EnginePool, "stream", other)
+    result = bench()
+    assert result.exit_code == 1
+    assert "fp32: 2 devices give other bits than one" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--devices", "cpu:1"), "there is one device"),
+        (("--against", "torch"), "it goes without --against"),
+        (("--cold-start",), "it goes without --cold-start"),
+        (("--batch", "1,2"), "runs one batch size"),
+    ],
+)
+def test_what_does_not_go_together(arguments, words):
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_how_many_devices_are_measured():
+    assert [_counts(most) for most in (2, 3, 4, 8)] == [[1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 8]]
