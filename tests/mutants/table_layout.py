@@ -9,21 +9,74 @@ import numpy as np
 from tests.kernels.general import test_elementwise
 from tests.kernels.layout import (
     test_convert,
+    test_give,
     test_layout,
     test_pack,
     test_pack_blocks,
     test_preprocess,
     test_resize,
     test_scales,
+    test_settle,
+    test_take,
     test_transfer,
 )
 from tests.mutants.mutant import Edit, Mutant
 from vgg16gpu.compiler.lowering.layout.resize import PassOrder
-from vgg16gpu.program.values import Element
+from vgg16gpu.program.values import Element, Layout
 
 taken_in = partial(partial, test_layout.test_input_lies_channels_last_with_zeros_behind)
 
 EDGES_OF_THE_GRAPH = (
+    Mutant(
+        "a byte of the words behind the images left as it was",
+        "take.cu",
+        Edit("i < zeros; i += threads", "i < zeros - 1; i += threads"),
+        partial(test_take.test_images_come_in, element=Element.F16, order="as it is", shape=(2, 3, 33, 20)),
+    ),
+    Mutant(
+        "images of somebody else's array taken as if they were dense",
+        "take.cu",
+        Edit("static_cast<long long>(n) * image_stride", "static_cast<long long>(n) * values"),
+        partial(test_take.test_images_come_in, element=Element.F32, order="every second", shape=(2, 3, 33, 20)),
+    ),
+    Mutant(
+        "an output of pairs with its scales",
+        "give.cu",
+        Edit("v /= scale[column]", "v /= scale[0]"),
+        partial(
+            test_give.test_every_form,
+            element=Element.F16_PAIR,
+            layout=Layout.NHWC,
+            given=Element.F32,
+            shape=(2, 64, 3, 3),
+        ),
+    ),
+    Mutant(
+        "a tile turned beyond the last row",
+        "give.cu",
+        Edit(
+            "if (r < rows && c < columns)\n      StoredElement<OUTPUT>",
+            "if (c < columns)\n      StoredElement<OUTPUT>",
+        ),
+        partial(
+            test_give.test_every_form,
+            element=Element.BF16,
+            layout=Layout.NHWC,
+            given=Element.BF16,
+            shape=(2, 33, 40, 7),
+        ),
+    ),
+    Mutant(
+        "values below the lowest let through",
+        "settle.cu",
+        Edit("largest >= lowest && ", ""),
+        partial(
+            test_settle.test_the_verdict,
+            given={"maxima": {(0, 4): 7.0}, "lowest": 8.0},
+            words=[0, 0, 0xFFFFFFFF - 4],
+            images=(4,),
+        ),
+    ),
     Mutant(
         "words behind the last group left out",
         "transfer.cu",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.torch_here import torch_module
+from tests.support.torch_here import torch_module, torch_with_cuda
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError, ModelError
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said(torch: Any, model: Path, features: Any) -> None:
 
     x = images(torch, 1, 3, 48, 48).requires_grad_()
     (gradient,) = torch.autograd.grad(loss(features(x)), x, create_graph=True)
-    with pytest.raises(InputError, match="a second derivative is asked for"):
+    with pytest.raises(InputError, match="a second derivative is not computed"):
         gradient.sum().backward()
     with pytest.raises(InputError, match=r"torch.uint8; give floats"):
         features(torch.zeros((1, 3, 48, 48), dtype=torch.uint8))
@@ -136,3 +136,82 @@ def test_without_torch_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r"needs torch, which is not installed: pip install '.\[torch\]'"):
         import vgg16gpu.pytorch  # noqa: F401
+
+
+def test_the_compiler_keeps_one_graph(torch: Any, features: Any) -> None:
+    x = images(torch, 2, 3, 48, 48)
+    graphs: list[Any] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def compute(x: Any) -> Any:
+        return loss(features(2 * x))
+
+    compiled = torch.compile(compute, backend=keep, fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), compute(x))
+    targets = {str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"}
+    assert any("vgg16gpu" in target for target in targets)
+    assert not any("conv" in target or "pool" in target for target in targets)
+
+
+def test_the_operators_are_what_torch_wants(torch: Any, features: Any) -> None:
+    x = images(torch, 1, 3, 16, 16)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.vgg16gpu.features.default, (x, features._handle), test_utils=checks)
+    cotangents = [torch.ones_like(y) for y in features(x)]
+    operator = torch.ops.vgg16gpu.features_gradient.default
+    torch.library.opcheck(operator, (x, features._handle, cotangents), test_utils=checks)
+
+
+def test_strides_of_the_input_do_not_matter(torch: Any, features: Any) -> None:
+    x = images(torch, 2, 3, 32, 32)
+    turned = x.to(memory_format=torch.channels_last)
+    assert all(map(torch.equal, features(turned), features(x)))
+    assert [y.shape[0] for y in features(x[:0])] == [0, 0, 0]
+
+
+def test_a_module_that_is_gone(torch: Any) -> None:
+    with pytest.raises(InputError, match="number 0 is gone"):
+        torch.ops.vgg16gpu.features(images(torch, 1, 3, 16, 16), 0)
+
+
+# ---- On a GPU
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Channels of whole tiles, so that what is stored has no padding."""
+    path = tmp_path_factory.mktemp("pytorch") / "wide.onnx"
+    make_vgg(path, variant="vgg16", size=48, width=64, hidden=64, classes=10)
+    return path
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_on_a_gpu_the_values_are_those_of_the_engine(torch: Any, wide: Path, precision: str) -> None:
+    from vgg16gpu import Engine
+    from vgg16gpu.pytorch import Features
+
+    torch_with_cuda()
+    features = Features(wide, LAYERS, precision, batch=2)
+    x = images(torch, 2, 3, 48, 48).cuda()
+    with Engine(wide, device="cuda", outputs=LAYERS, precision=precision, batch=2) as engine, torch.no_grad():
+        expected = [torch.from_dlpack(y) for y in engine.run(x)]
+        kept = [features(x) for _ in range(3)]
+        for found in kept:
+            for y, right in zip(found, expected, strict=True):
+                assert y.is_contiguous(memory_format=torch.channels_last)
+                assert torch.equal(y, right.to(y.dtype))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = features(x)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, captured, kept[0]))
+        compiled = torch.compile(features, fullgraph=True, backend="eager")
+        assert all(map(torch.equal, compiled(x), kept[0]))
+    features.check()
+    features.close()

@@ -18,7 +18,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.synthetic import structured_images
-from vgg16gpu.runtime.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.device_array import DeviceArray
 
 SIZE = 16
 STREAM = 0x7700
@@ -44,6 +44,8 @@ class FakeForeign:
     def __init__(self, card: int | None = 1) -> None:
         self.card = card
         self.followed: list[int] = []
+        self.led: list[int] = []
+        self.capturing = False
 
     def card_of(self, address: int) -> int | None:
         assert address > 0
@@ -51,6 +53,13 @@ class FakeForeign:
 
     def follow(self, stream: int) -> None:
         self.followed.append(stream)
+
+    def lead(self, stream: int) -> None:
+        self.led.append(stream)
+
+    def captures(self, stream: int) -> bool:
+        del stream
+        return self.capturing
 
     def memory(self, nbytes: int) -> HostMemory:
         return HostMemory(nbytes)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler import lowering as ops
 from vgg16gpu.compiler.graph.ops import Graph, Op, Shape
 from vgg16gpu.compiler.lowering.base import AnyLowering, InputLowering, Layer, Places, Scaling, Source
-from vgg16gpu.compiler.lowering.layout import convert, layout, scales
+from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner import selection
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -26,7 +26,7 @@ from vgg16gpu.compiler.planner.schedule import Scheduler
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.program.values import Arena, Pointer, Value
+from vgg16gpu.program.values import Arena, Layout, OutputForm, Pointer, Value
 
 CONTROL = "control words"
 
@@ -80,10 +80,10 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(source, y, words=((status, y.shape[0]),)))
         return _take_in(source, y, status)
 
-    def from_nhwc(x: Value, y: Value, names: tuple[str, ...], label: str) -> Step:
-        if label == "output to ONNX layout":
-            note(Event(x, y))
-        return _from_nhwc(x, y, names, label)
+    def give_(x: Value, form: OutputForm, target: Pointer) -> Step:
+        assert form == OutputForm()
+        note(Event(x, Value(x.name, x.shape, Layout.PLAIN, target)))
+        return _give(x, form, target)
 
     def observe(value: Value, scaling: Scaling) -> Step:
         note(Event(value))
@@ -92,13 +92,13 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
     def lowerings(op: Op) -> tuple[AnyLowering, ...]:
         return tuple(replace(lowering, steps=_noting(lowering, note)) for lowering in ops.lowerings(op))
 
-    _convert, _take_in, _from_nhwc, _observe = convert.convert, layout.take_in, layout.from_nhwc, scales.observe
+    _convert, _take_in, _give, _observe = convert.convert, layout.take_in, give.give, scales.observe
     with ExitStack() as stack:
         for place, name, fake in (
             (Scheduler, "program", one_program),
             (convert, "convert", convert_),
             (layout, "take_in", take_in),
-            (layout, "from_nhwc", from_nhwc),
+            (give, "give", give_),
             (scales, "observe", observe),
             (selection, "lowerings", lowerings),
         ):

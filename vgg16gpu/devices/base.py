@@ -84,6 +84,12 @@ class Foreign(Protocol):
     def follow(self, stream: int) -> None:
         """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
 
+    def lead(self, stream: int) -> None:
+        """Hold back what will be enqueued on this foreign stream until all on the compute stream now is done."""
+
+    def captures(self, stream: int) -> bool:
+        """Whether what is enqueued on this foreign stream now goes into a CUDA graph."""
+
     def open_stream(self) -> int:
         """The handle of a further stream, which waits for no other one; there as long as the device is open."""
 

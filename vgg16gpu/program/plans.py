@@ -105,16 +105,21 @@ class Program:
     """Everything one run of one batch size does.
 
     The host copies the inputs and zeroes, as one block that ends with the control words; launches the steps of the
-    entry for its element type and then `steps`; and copies one block back: the control words from `control.error` on,
-    then the outputs, each at its pointer, up to `output_end`. `others` are further inputs, float32 as in ONNX, which
-    lie before every entry of the first one.
+    entry for its element type, then `steps`, then `output_steps`; and copies one block back: the control words from
+    `control.error` on, then the outputs, each at its pointer, up to `output_end`. `others` are further inputs, float32
+    as in ONNX, which lie before every entry of the first one.
+
+    `stored_outputs`: each output as `steps` leave it, which is the output itself where an op writes that, in a place
+    that nothing else ever has; `output_steps` bring the others to the outputs.
     """
 
     batch: int
     input: InputSlot
     control: Control
     steps: tuple[Step, ...]
+    output_steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
+    stored_outputs: tuple[Value, ...]
     output_end: int
     activations_nbytes: int
     values: tuple[Value, ...]  # the input, where it is stored, and the value of every op, in order
@@ -136,7 +141,7 @@ class Program:
 
     def all_steps(self, element_type: str = "float32") -> tuple[Step, ...]:
         """Everything that is launched for an input of that element type."""
-        return (*self.input.entries[element_type].steps, *self.steps)
+        return (*self.input.entries[element_type].steps, *self.steps, *self.output_steps)
 
     def is_whole(self, y: Value) -> bool:
         """Whether an output does not have a row for each image, so that it is only of use as a whole."""
@@ -181,7 +186,7 @@ class Plan:
     """The programs of all batch sizes of an engine, smallest first, and the weights that they share.
 
     With `second_pass`, of batch 1, an image whose watched magnitudes are too small or too large is run again on it.
-    `families`: the kernels that compute each value in `programs`.
+    `families`: the kernels that compute each value in `programs`. `keeps_values`: every value stays in its place there.
     """
 
     weights: WeightPlan
@@ -189,6 +194,7 @@ class Plan:
     calibration: PairScaling | None = None  # of float16 pairs; int8 has a calibration of its own, by a user
     second_pass: Program | None = None
     families: Mapping[str, str] = field(default_factory=dict)
+    keeps_values: bool = False
 
     @property
     def all_programs(self) -> tuple[Program, ...]:
@@ -212,6 +218,6 @@ class Plan:
         steps = [upload.pack for upload in self.weights.uploads if upload.pack]
         steps += self.calibration.finish if self.calibration else ()
         for program in self.all_programs:
-            steps += program.steps
+            steps += program.steps + program.output_steps
             steps += [step for entry in program.input.entries.values() for step in entry.steps]
         return frozenset(step.kernel for step in steps)

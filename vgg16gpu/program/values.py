@@ -97,3 +97,51 @@ class Value:
     def nbytes(self) -> int:
         """Bytes it takes on the device."""
         return self.element.planes * self.plane_nbytes
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """How somebody wants an output: of which element (F32, F16 or BF16), and in what order.
+
+    pitch: None for the ONNX order, row-major; else channels lie last, and from one pixel (of a matrix: one row) to the
+    next there are so many elements.
+    """
+
+    element: Element = Element.F32
+    pitch: int | None = None
+
+    @classmethod
+    def of(cls, value: Value) -> OutputForm:
+        """That of a value as it is stored; of elements that nobody else knows it is float32, without padding."""
+        if value.element not in OUTPUT_ELEMENTS:
+            return cls(pitch=value.shape[1])
+        return cls(value.element, None if value.layout is Layout.PLAIN else value.pitch)
+
+    def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """From one element to the next in each dimension of the ONNX shape, in elements."""
+        if self.pitch is None:
+            return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        spatial = shape[2:]
+        inner = [self.pitch * math.prod(spatial[dim + 1 :]) for dim in range(len(spatial))]
+        return (self.pitch * math.prod(spatial), 1, *inner)
+
+    def extent(self, shape: tuple[int, ...]) -> int:
+        """Elements that an array of this shape takes, padding included."""
+        if self.pitch is None:
+            return math.prod(shape)
+        return shape[0] * math.prod(shape[2:]) * self.pitch
+
+    def has_padding(self, shape: tuple[int, ...]) -> bool:
+        """Whether there is anything between the elements of an array of this shape."""
+        return self.extent(shape) != math.prod(shape)
+
+    def is_that_of(self, value: Value) -> bool:
+        """Whether the value takes the same memory in this very form, padding included."""
+        stored = OutputForm.of(value)
+        if value.element is not self.element or stored.extent(value.shape) != self.extent(value.shape):
+            return False
+        pairs = zip(value.shape, stored.strides(value.shape), self.strides(value.shape), strict=True)
+        return all(dim <= 1 or kept == wanted for dim, kept, wanted in pairs)
+
+
+OUTPUT_ELEMENTS = {Element.F32: "float32", Element.F16: "float16", Element.BF16: "bfloat16"}  # as libraries call them

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 
+from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
-from vgg16gpu.pytorch.second_derivative import once
+from vgg16gpu.pytorch import operators
 from vgg16gpu.runtime.engine import Engine
 
-DIFFERENTIABLE = "fp32"
+DIFFERENTIABLE: Final = "fp32"
+_TAKEN: Final = (torch.float32, torch.float16, torch.bfloat16)  # by kernels, as they are
+_STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Features(nn.Module):
@@ -23,11 +26,16 @@ class Features(nn.Module):
     precision: as for `Engine`; gradients are there in "fp32". batch: sizes that engines are built for; any number of
     images is cut into these.
 
-    `forward` takes (N, C, H, W) tensors of any float type, normalised as the model wants it, of any size that the model
-    fits, and gives a float32 tensor for each layer, in their order, as a tuple; of one name the tensor itself. Tensors
-    on the CPU are computed by our kernels on the CPU, those on a GPU there: an engine for each device is built when the
-    first tensor of it comes. `backward` gives the gradient in the element type of the input; a second derivative is
-    refused. It runs on the host's side of the engine: tensors on a GPU are copied there and back for it.
+    `forward` takes (N, C, H, W) tensors of any float type and any strides, normalised as the model wants it, of any
+    size that the model fits, and gives a tensor for each layer, in their order, as a tuple; of one name the tensor
+    itself. Tensors on the CPU are computed by our kernels on the CPU, to float32; those on a GPU there, to float32,
+    float16 or bfloat16 as the precision says, channels_last: what the kernels store. An engine for each device is built
+    when the first tensor of it comes. `backward` gives the gradient in the element type of the input; a second
+    derivative is refused. It runs on the host's side of the engine: tensors on a GPU are copied there and back for it.
+
+    On a GPU the work goes on the current stream, and in fp16, bf16 and int8 nobody waits for it: what `Engine.run`
+    would raise is NaN in the rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has
+    run for the same size before, and `torch.compile` keeps it in one graph.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `Engine` does.
     """
@@ -45,9 +53,11 @@ class Features(nn.Module):
         self.precision = precision
         self._is_single = isinstance(layers, str)
         self._model = Model.of(model)
-        self._model.graph(precision, self.layers)  # what is wrong with names is said now
+        self._graph = self._model.graph(precision, self.layers)  # what is wrong with names is said now
         self._batch = batch
         self._engines: dict[str, Engine] = {}
+        self._shapes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        self._handle = operators.register(self)
 
     def extra_repr(self) -> str:
         """What torch shows of it."""
@@ -57,18 +67,64 @@ class Features(nn.Module):
         """The layers' values for images (N, C, H, W)."""
         if not x.is_floating_point():
             raise InputError(f"the input is {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
-        if x.requires_grad and torch.is_grad_enabled() and self.precision != DIFFERENTIABLE:
+        wants_gradient = x.requires_grad and torch.is_grad_enabled()
+        if wants_gradient and self.precision != DIFFERENTIABLE:
             raise InputError(
                 f"the input requires a gradient, which is computed in fp32, and precision is {self.precision}; use "
                 "precision='fp32', or torch.no_grad()"
             )
-        found = _Run.apply(x, self._engine(x.device))
-        return found[0] if self._is_single else found
+        # As an operator of torch's it costs tens of microseconds, which only compilers and gradients need.
+        needs_operator = wants_gradient or torch.compiler.is_compiling()
+        found = operators.features(x, self._handle) if needs_operator else self.values(x)
+        return found[0] if self._is_single else tuple(found)
+
+    def check(self) -> None:
+        """Wait for what runs on GPUs, and raise what was wrong with it since the last check: `Engine.check`."""
+        for engine in self._engines.values():
+            engine.check()
 
     def close(self) -> None:
         """Free what lies on devices; the next call builds it anew. Safe to call twice."""
         while self._engines:
             self._engines.popitem()[1].close()
+
+    def empty(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Tensors for the values of these images: their shapes, element type and order."""
+        shape = tuple(int(dim) for dim in x.shape)
+        if shape not in self._shapes:
+            found = infer_shapes(self._graph, shape)
+            self._shapes[shape] = [found[name] for name in self._graph.outputs]
+        if x.device.type == "cpu":
+            return [x.new_empty(dims, dtype=torch.float32) for dims in self._shapes[shape]]
+        dtype = _STORED.get(self.precision, torch.float32)
+        return [
+            torch.empty(
+                dims,
+                dtype=dtype,
+                device=x.device,
+                memory_format=torch.channels_last if len(dims) == 4 else torch.contiguous_format,
+            )
+            for dims in self._shapes[shape]
+        ]
+
+    def values(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The layers' values, without a way back."""
+        engine, given = self._engine(x.device), x.detach()
+        if x.device.type == "cpu":
+            found: Any = engine.run(given.float().contiguous().numpy())
+            return list(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
+        given = given if given.dtype in _TAKEN else given.float()
+        out = tuple(self.empty(x))
+        # An image out of range is run again, which somebody has to wait for.
+        waits = self.precision == DIFFERENTIABLE and not torch.cuda.is_current_stream_capturing()
+        engine.run(given, out=out, stream=torch.cuda.current_stream(x.device), wait=waits)
+        return list(out)
+
+    def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The gradient to x of the values, each weighted by its cotangent."""
+        weights = [cotangent.detach().float().cpu().contiguous().numpy() for cotangent in cotangents]
+        found = self._engine(x.device).vjp(x.detach().float().cpu().contiguous().numpy(), weights)
+        return torch.from_numpy(found).to(x.device, x.dtype)
 
     def _engine(self, device: torch.device) -> Engine:
         name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
@@ -82,25 +138,3 @@ class Features(nn.Module):
                 gradient=self.precision == DIFFERENTIABLE,
             )
         return self._engines[name]
-
-
-class _Run(torch.autograd.Function):
-    """A run of an engine, and its vector-Jacobian product."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, engine: Engine) -> tuple[torch.Tensor, ...]:
-        ctx.engine = engine
-        ctx.save_for_backward(x)
-        given = x.detach().float().contiguous()
-        if x.device.type == "cpu":
-            found = engine.run(given.numpy())
-            return tuple(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
-        arrays: Any = engine.run(given)
-        return tuple(map(torch.from_dlpack, arrays if isinstance(arrays, tuple) else (arrays,)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (x,) = ctx.saved_tensors
-        cotangents = [gradient.detach().float().cpu().numpy() for gradient in gradients]
-        found = ctx.engine.vjp(x.detach().float().cpu().contiguous().numpy(), cotangents)
-        return once(torch.from_numpy(found).to(x.device, x.dtype), x), None

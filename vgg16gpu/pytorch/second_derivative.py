@@ -25,7 +25,4 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> Any:
         del ctx, slopes
-        raise InputError(
-            "a second derivative is asked for, and gradients are computed once; leave create_graph out, or detach the "
-            "gradient"
-        )
+        raise InputError("a second derivative is not computed; take the first one without create_graph=True")

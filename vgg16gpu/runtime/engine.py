@@ -10,19 +10,30 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import Value
-from vgg16gpu.runtime import device_array
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.double_buffer import Pipeline, Sent
 from vgg16gpu.runtime.forms import Images, Input
+from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.direct import Verdict
+from vgg16gpu.runtime.on_device.results import Asked
+from vgg16gpu.runtime.on_device.views import (
+    DeviceView,
+    Stream,
+    SupportsCudaArray,
+    is_on_device,
+    stream_handle,
+    view_of,
+)
 from vgg16gpu.runtime.outputs import Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
 from vgg16gpu.runtime.plans.sized import SizedPlan
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
-DeviceInput: TypeAlias = device_array.SupportsCudaArray | Mapping[str, device_array.SupportsCudaArray]
-DeviceOutputs: TypeAlias = device_array.DeviceArray | tuple[device_array.DeviceArray, ...]
+DeviceInput: TypeAlias = SupportsCudaArray | Mapping[str, SupportsCudaArray]
+DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
 
 
 class Engine(BuiltEngine):
@@ -64,12 +75,17 @@ class Engine(BuiltEngine):
     """
 
     @overload
-    def run(self, x: DeviceInput, *, stream: device_array.Stream = None) -> DeviceOutputs: ...
+    def run(
+        self, x: DeviceInput, *, stream: Stream = None, form: str | None = None, out: None = None, wait: bool = True
+    ) -> DeviceOutputs: ...
+
+    @overload
+    def run(self, x: DeviceInput, *, stream: Stream = None, out: Any, wait: bool = True) -> Any: ...
 
     @overload
     def run(self, x: Input) -> Outputs: ...
 
-    def run(self, x: Any, *, stream: device_array.Stream = None) -> Outputs | DeviceOutputs:
+    def run(self, x: Any, *, stream: Stream = None, form: str | None = None, out: Any = None, wait: bool = True) -> Any:
         """Outputs for N inputs: float32 in the file's own shape, or uint8 (N, H, W, C) to be normalised on the device.
 
         float16 on the host becomes float32. `x` may be a dict from the input's name; N may be 0. Returns one array, or
@@ -77,29 +93,42 @@ class Engine(BuiltEngine):
         the shape that the file gives it, and then N must be 1.
         The same image gets the same bits at the same built batch size, in every run, at any position in the batch and
         beside any neighbours; on FFMA kernels (`kernels="ffma"`, and the CPU) also across batch sizes.
-        An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface, contiguous) gives arrays
-        there, `DeviceArray`, ready for any stream, and nothing is copied from or to the host. What is enqueued
-        on `stream` now (a handle, or a stream of torch, CuPy or cuda.core) is waited for; without it, what the library
-        of `x` is at: see `interop.view_of`.
+
+        An array on the engine's GPU (torch, CuPy, ...: DLPack or the CUDA array interface), of float32, float16,
+        bfloat16 or uint8 and with any strides, gives arrays there, `DeviceArray`, ready for any stream, and nothing is
+        copied from or to the host. What is enqueued on `stream` now (a handle, or a stream of torch, CuPy or cuda.core)
+        is waited for; without it, what the library of `x` is at: see `on_device.views.view_of`.
+        form: of outputs on the GPU. None: float32, row-major. "stored": as the kernels store them, so that nothing is
+        converted or copied: float16 or bfloat16 in these precisions on tensor cores, else float32, feature maps with
+        channels last. Or an element type, "float32", "float16" or "bfloat16", alone (row-major) or with
+        " channels_last" behind it. out: the caller's own arrays in place of new ones, one or a tuple; element type and
+        strides of each say in which form it is wanted, and they are returned.
+        wait: False returns at once; then `stream` is needed, and what is enqueued there later finds the results. Nobody
+        has looked at them: rows of an image for which `run` would raise are NaN (in fp32 on tensor cores also of one
+        that needs a second pass), and `check`, or the next `run` that waits, raises. Results lie in memory that earlier
+        ones on that stream have let go. While the stream captures a CUDA graph (torch.cuda.graph), `out` is needed, and
+        an earlier run of that size with wait=False; such a graph and other runs of the engine must not overlap.
+
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
         """
-        if device_array.is_on_device(array := self._form.only(x)):
-            return self._run_on_device(array, stream)
-        if stream is not None:
-            raise InputError("stream is for arrays on the GPU, and this input is on the host; leave it out")
+        asked = Asked(stream, form, out, wait)
+        if is_on_device(array := self._form.only(x)):
+            return self._run_on_device(array, asked)
+        asked.refuse_on_host()
         images = self._form.checked(x)
         parts = []
         with self._lock:
+            self._pending.check()
             sized = self._at(images.dtype, images.shape)
             for first, batch in sized.batches(len(images)):
                 self._last_batch = batch
                 parts.append(sized.executor.run(batch, images[first : first + batch]))
         return self._joined(sized, parts)
 
-    def __call__(self, x: Any, *, stream: device_array.Stream = None) -> Any:
+    def __call__(self, x: Any, **options: Any) -> Any:
         """The same as `run`."""
-        return self.run(x) if stream is None else self.run(x, stream=stream)
+        return self.run(x, **options)
 
     def vjp(self, x: Input, cotangents: Any) -> Array:
         """The gradient to x of the sum of all outputs, each weighted by its cotangent (a vector-Jacobian product).
@@ -116,29 +145,46 @@ class Engine(BuiltEngine):
                 raise InputError("the engine was built without gradients; build it with gradient=True")
             return self.graph.input.to_file(self._gradients.vjp(images, cotangents, sized.batches(len(images))))
 
-    def _run_on_device(self, x: object, stream: device_array.Stream) -> DeviceOutputs:
-        parts = []
+    def check(self) -> None:
+        """Wait for all runs with wait=False, and raise what was wrong with them since the last check.
+
+        Replays of a captured graph count, too, but are not waited for: synchronise their stream first. InputError for
+        NaN and Inf in inputs, and values out of range; KernelError for a kernel that gave up.
+        """
+        with self._lock:
+            self._require_open()
+            self._pending.check()
+
+    def _run_on_device(self, x: object, asked: Asked) -> Any:
         with self._lock:
             self._require_open()
             foreign = self.device.foreign
             if foreign is None:
                 raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
-            view = device_array.view_of(x, foreign, stream)
-            self._form.check(view.dtype, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
-            if self.graph.input.channels_last and view.dtype == np.float32:
-                raise InputError(
-                    f"input '{self.program.input.name}' has its channels last in the model's file, and the host turns "
-                    "them: give the float32 array on the host, or uint8 pixels on the GPU"
-                )
-            count, sized = view.shape[0], self._at(view.dtype, view.shape)
-            outputs = tuple(device_array.DeviceArray(foreign, shape) for shape in sized.output_shapes(count))
+            is_captured = asked.checked(foreign, self._pending)
+            view = self._checked_view(view_of(x, foreign, asked.stream))
+            count, sized = view.shape[0], self._at(view.input_type, view.shape)
+            targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, self._pending)
+            parts = []
             for first, batch in sized.batches(count):
                 self._last_batch = batch
-                targets = [output.row_address(first) for output in outputs]
                 images = view.rows(first, first + batch)
-                parts.append(sized.executor.run_on_device(batch, view.dtype.name, images, targets))
+                rows = [y if i in sized.whole else y.rows(first, first + batch) for i, y in enumerate(targets)]
+                if asked.wait:
+                    parts.append(sized.direct.run(batch, images, rows))
+                else:
+                    verdict = Verdict(self._pending.found, first, self.allows_nonfinite)
+                    sized.direct.enqueue(batch, images, rows, verdict, singly=is_captured)
+            if not asked.wait:
+                foreign.lead(stream_handle(asked.stream))
         check_flags(parts, self.allows_nonfinite)
-        return outputs[0] if len(outputs) == 1 else outputs
+        return results[0] if len(results) == 1 else results
+
+    def _checked_view(self, view: DeviceView) -> DeviceView:
+        """An array on the device as the kernels read it. Raises InputError for a wrong shape or type."""
+        self._form.check(view.input_type, view.shape, "x.float() in torch, x.astype('float32') in CuPy")
+        is_file_order = self.graph.input.channels_last and view.input_type == np.float32
+        return view.permuted(CHANNELS_FIRST) if is_file_order else view
 
     def stream(
         self, iterable: Iterable[Input | DeviceInput], batch: int | None = None
@@ -233,9 +279,10 @@ class Engine(BuiltEngine):
 
     def _run_foreign(self, item: Item) -> DeviceOutputs:
         try:
-            return self._run_on_device(item.images, None)
+            outputs: DeviceOutputs = self._run_on_device(item.images, Asked())
         except InputError as error:
             raise InputError(f"{item_name(item.number)}: {error}") from error
+        return outputs
 
     def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images]) -> Sent:
         batch = sized.smallest(sum(map(len, rows)))

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.devices.base import Bytes, Device, Transfer
-from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Rows, Stager
 from vgg16gpu.devices.weight_store import Lease, WeightStore
@@ -40,17 +39,6 @@ class _Bound:
     rest: Bytes  # behind the images, sent as zeros
     round_trip: Callable[[], None]
     block: ResultBlock
-
-
-@dataclass(frozen=True, eq=False)
-class _Direct:
-    """A program for images that lie on the device already. Its launches bring the control words to the host."""
-
-    input: Span
-    image_nbytes: int
-    rows: tuple[Span, ...]  # the first row of each output
-    launch: Callable[[], None]
-    block: ResultBlock  # of control words alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +85,6 @@ class Executor:
         self._pinned: list[Bytes] = []
         self._launches: list[Callable[[], None]] = []  # all that is bound
         self._single: _Single | None = None
-        self._direct: dict[tuple[bool, int, str], _Direct] = {}  # of the second pass or not, by batch and element type
         try:
             with stage("memory"):
                 self._pinned_in = self._pin(max(program.sent_nbytes for program in plan.all_programs))
@@ -127,63 +114,10 @@ class Executor:
         results = self._pass(bound, images)
         return self.finished(results, bound.images.__getitem__)
 
-    def run_on_device(self, batch: int, element_type: str, images: Span, targets: Sequence[int]) -> Results:
-        """As `run`, for images that lie on the device and stay there; each output's rows go to an address in `targets`.
-
-        The results have flags alone. Nothing is copied from or to the host: a kernel writes the control words there,
-        and one synchronisation, of this and of every second pass, waits for that and for the outputs.
-        """
-        program = next(program for program in self.plan.programs if program.batch == batch)
-        direct = self._directly(program, element_type)
-        results = self._pass_on_device(direct, images, targets)
-        if not self.plan.second_pass:
-            return results
-        exact, nbytes = self._directly(self.plan.second_pass, element_type), direct.image_nbytes
-        for i in map(int, np.flatnonzero(results.out_of_range)):
-            image = Span(images.address + i * nbytes, nbytes)
-            places = [target + i * row.nbytes for target, row in zip(targets, exact.rows, strict=True)]
-            results.out_of_range[i] = self._pass_on_device(exact, image, places).out_of_range[0]
-            self._count_second_pass()
-        return results
-
-    def _count_second_pass(self) -> None:
+    def count_second_pass(self) -> None:
+        """An image is run again."""
         self.second_passes += 1
         _log.info("an image is computed again in float32 arithmetic: its values left the range of the fast kernels")
-
-    def _pass_on_device(self, direct: _Direct, images: Span, targets: Sequence[int]) -> Results:
-        device, (address, nbytes) = self.device, direct.input
-        count = images.nbytes // direct.image_nbytes
-        device.copy_on_device(address, images.address, images.nbytes)
-        device.zero(address + images.nbytes, nbytes - images.nbytes)
-        direct.launch()
-        for target, row in zip(targets, direct.rows, strict=True):
-            device.copy_on_device(target, row.address, count * row.nbytes)
-        device.synchronize()
-        return direct.block.read(count)
-
-    def _directly(self, program: Program, element_type: str) -> _Direct:
-        key = program is self.plan.second_pass, program.batch, element_type
-        if key not in self._direct:
-            self._direct[key] = self._bind_direct(program, element_type)
-        return self._direct[key]
-
-    def _bind_direct(self, program: Program, element_type: str) -> _Direct:
-        error = program.control.error
-        start = error.offset // 16 * 16  # where the kernel that copies can begin
-        words = self._pinned_out[: program.control.end - start]
-        report = transfer_step(Pointer(Arena.STAGING, 0), Pointer(error.arena, start), words.nbytes, BUS_GROUPS)
-        self.device.build((report.kernel,))
-        launch = self.bind((*program.all_steps(element_type), report), words.ctypes.data)  # pinned: known there, too
-        return _Direct(
-            input=self._input_span(program, element_type),
-            image_nbytes=program.input.entries[element_type].nbytes // program.input.shape[0],
-            rows=tuple(
-                Span(self._address(y.pointer.arena, y.pointer.offset), y.nbytes // program.batch)
-                for y in program.outputs
-            ),
-            launch=launch,
-            block=ResultBlock(replace(program, outputs=()), words[error.offset - start :]),
-        )
 
     def run_once(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
         """The outputs for arrays of exactly the planned shapes, by name of the input; NaN and Inf are let through.
@@ -230,7 +164,7 @@ class Executor:
             for output, row in zip(results.outputs, exact.outputs, strict=True):
                 output[i] = row[0]
             results.out_of_range[i] = exact.out_of_range[0]
-            self._count_second_pass()
+            self.count_second_pass()
         return results
 
     def _pass(self, bound: _Bound, images: Rows) -> Results:
@@ -278,6 +212,16 @@ class Executor:
         if beside is not None:
             bases[Arena.STAGING] = beside
         return self._kept(self.device.bind(self._weights.located(steps), bases))
+
+    def unbind(self, launch: Callable[[], None]) -> None:
+        """Give back what `bind` returned before the plan is closed; it must not be under way."""
+        self._launches.remove(launch)
+        self.device.unbind(launch)
+
+    @property
+    def returned(self) -> Bytes:
+        """The pinned memory that runs copy control words and outputs to; each takes it from its start on."""
+        return self._pinned_out
 
     def read(self, value: Value) -> Array:
         """A value in its ONNX shape and layout, as float32, as it lies on the device now."""

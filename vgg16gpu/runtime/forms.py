@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import GraphInput, Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.program.plans import Program
-from vgg16gpu.runtime import device_array
+from vgg16gpu.runtime.on_device.views import is_on_device
 from vgg16gpu.runtime.stored import image_shape
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
@@ -69,7 +69,7 @@ class InputForm:
     def checked_or_foreign(self, x: Any) -> Any:
         """The same, of an item of a stream; an array on the GPU as it is, for who runs it to check."""
         given = self.only(x)
-        return given if device_array.is_on_device(given) else self.checked(given)
+        return given if is_on_device(given) else self.checked(given)
 
     def check(self, dtype: np.dtype[Any], shape: Shape, conversion: str) -> None:
         """Raise InputError for an element type or shape that is not taken; `conversion`: how to mend the type."""

@@ -15,8 +15,8 @@ from vgg16gpu.program.plans import Control, Program
 
 LARGEST_FLOAT16 = 65504.0
 
-_NONFINITE = "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
-_LOST = "values leave the range of float16 inside the network; use precision bf16 or fp32"
+NONFINITE = "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
+LOST = "values leave the range of float16 inside the network; use precision bf16 or fp32"
 
 
 class Results(NamedTuple):
@@ -122,16 +122,16 @@ def check_flags(parts: Sequence[Results], allows_nonfinite: bool, where: str = "
     nonfinite = np.concatenate([part.nonfinite for part in parts])
     lost = np.concatenate([part.out_of_range for part in parts]) & ~nonfinite
     if nonfinite.any() and not allows_nonfinite:
-        raise InputError(f"{where}{_named(nonfinite)} {_NONFINITE}")
+        raise InputError(f"{where}{_named(nonfinite)} {NONFINITE}")
     if lost.any():
-        raise InputError(f"{where}{_named(lost)}: {_LOST}")
+        raise InputError(f"{where}{_named(lost)}: {LOST}")
 
 
 def problems(results: Results, allows_nonfinite: bool) -> list[str]:
     """What is wrong with each image by its flags, as `check_flags` says it; "" for nothing."""
     lost = results.out_of_range & ~results.nonfinite
     nonfinite = results.nonfinite & (not allows_nonfinite)
-    return [_NONFINITE if bad else _LOST if out else "" for bad, out in zip(nonfinite, lost, strict=True)]
+    return [NONFINITE if bad else LOST if out else "" for bad, out in zip(nonfinite, lost, strict=True)]
 
 
 def _named(chosen: npt.NDArray[np.bool_]) -> str:

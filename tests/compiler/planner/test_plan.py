@@ -117,7 +117,11 @@ def check_pointers(plan: Plan) -> None:
 
 
 def launched(program: Program) -> list[Step]:
-    return [*program.steps, *(step for entry in program.input.entries.values() for step in entry.steps)]
+    return [
+        *program.steps,
+        *program.output_steps,
+        *(step for entry in program.input.entries.values() for step in entry.steps),
+    ]
 
 
 def pointers(step: Step) -> list[Pointer]:
@@ -152,7 +156,9 @@ def test_other_outputs_are_converted_at_the_end() -> None:
     program = make_plan(small_vgg(("b", "scores", "d")), CPU, [(2, 3, 8, 8)]).programs[0]
     assert [output.name for output in program.outputs] == ["b", "scores", "d"]
     assert [output.shape for output in program.outputs] == [(2, 64, 4, 4), (2, 5), (2, 10)]
-    assert [step.label for step in program.steps[-2:]] == ["output to ONNX layout"] * 2
+    assert [step.label for step in program.output_steps] == ["output b", "output d"]
+    assert [value.name for value in program.stored_outputs] == ["b", "scores", "d"]
+    assert program.stored_outputs[1] is program.outputs[1]
     ends = [output.pointer.offset + output.nbytes for output in program.outputs]
     starts = [output.pointer.offset for output in program.outputs[1:]] + [program.output_end]
     assert program.control.end <= program.outputs[0].pointer.offset

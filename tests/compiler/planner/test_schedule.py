@@ -87,23 +87,24 @@ def test_an_op_on_float32_in_between(precision: str, op: Op) -> None:
     program = program_of(between(op), precision)
     name = ELEMENTS[precision].name
     assert elements(program) == {"a": ELEMENTS[precision], "b": Element.F32, "c": ELEMENTS[precision]}
-    assert conversions(program) == [f"a: {name} to F32", f"b: F32 to {name}", f"c: {name} to F32"]
+    assert conversions(program) == [f"a: {name} to F32", f"b: F32 to {name}"]
+    assert [step.kernel.label for step in program.output_steps] == [f"give_turned<{ELEMENTS[precision].number},0>"]
 
 
 def test_a_convolution_of_another_size_in_between() -> None:
     """On float32 where pairs are needed, else on the tensor cores that every card has."""
     exact, half = (program_of(between(POINTWISE), precision) for precision in ("fp32", "fp16"))
     assert elements(exact)["b"] is Element.F32
-    assert conversions(exact)[:2] == ["a: F16_PAIR to F32", "b: F32 to F16_PAIR"]
+    assert conversions(exact) == ["a: F16_PAIR to F32", "b: F32 to F16_PAIR"]
     assert elements(half)["b"] is Element.F16
-    assert conversions(half) == ["c: F16 to F32"]
+    assert conversions(half) == []
     assert "conv_mma.cu" in {step.kernel.source for step in half.steps}
 
 
 def test_every_reader_gets_what_it_can_read() -> None:
     pool = Pool("a", "c", ("c",), "max", HALF)
     program = program_of(graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 70), pool, outputs=("b", "c")))
-    assert conversions(program) == ["a: F16 to F32", "b: F16 to F32"]
+    assert conversions(program) == ["a: F16 to F32"]
     assert program.steps[0].names == ("b",)  # reads a as it is
 
 
@@ -112,10 +113,10 @@ def test_values_that_are_asked_for_come_back_as_float32(precision: str) -> None:
     program = program_of(vgg(("a", "e", "b")), precision)
     assert [output.name for output in program.outputs] == ["a", "e", "b"]
     assert {output.element for output in program.outputs} == {Element.F32}
-    *_, a, a_out, b, b_out = program.steps
-    assert [step.kernel.name for step in (a, a_out, b, b_out)] == ["convert", "nhwc_to_nchw_f32"] * 2
-    assert arguments(a_out)["inp"] == arguments(a)["out"]
-    assert [arguments(step)["out"] for step in (a_out, b_out)] == [
+    assert [step.kernel.name for step in program.output_steps] == ["give_turned"] * 2
+    stored = {value.name: value.pointer for value in program.values}
+    assert [arguments(step)["inp"] for step in program.output_steps] == [stored["a"], stored["b"]]
+    assert [arguments(step)["out"] for step in program.output_steps] == [
         output.pointer for output in program.outputs if output.name != "e"
     ]
 
@@ -131,8 +132,9 @@ def test_pairs_are_converted_with_the_scales_of_the_value() -> None:
     plan = plan_of(between(POOL), "fp32")
     for program in plan.programs:
         values = {value.name: value for value in program.values}
-        into_float, into_pairs, _ = (step for step in program.steps if step.kernel.name == "convert")
+        into_float, into_pairs = (step for step in program.steps if step.kernel.name == "convert")
         assert arguments(into_float)["inp_scale"] == values["a"].scale
+        assert arguments(program.output_steps[0])["inp_scale"] == values["c"].scale
         scale = arguments(into_pairs)["out_scale"]
         assert isinstance(scale, Pointer)
         assert scale not in (values["a"].scale, values["c"].scale)

@@ -73,7 +73,7 @@ def _plain_plan(
         selection, _constants(selection, arena), _held(selection.graph, arena), normalise, options.keep_values
     )
     programs = tuple(scheduler.program(shape) for shape in shapes)
-    return Plan(_weight_plan(arena), programs, families=selection.families)
+    return Plan(_weight_plan(arena), programs, families=selection.families, keeps_values=options.keep_values)
 
 
 def _runs_alone(graph: Graph, shape: Shape) -> bool:
@@ -104,7 +104,8 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
             "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
         )
     scaling = PairScaling(observing, options.samples(), tuple(arena.finish))
-    return Plan(_weight_plan(arena), programs, scaling, exact_scheduler.program(single), selection.families)
+    second_pass = exact_scheduler.program(single)
+    return Plan(_weight_plan(arena), programs, scaling, second_pass, selection.families, options.keep_values)
 
 
 def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:

@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 from vgg16gpu.compiler.graph.ops import Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, MultiLowering, Places, Scaling, Source
-from vgg16gpu.compiler.lowering.layout import convert, layout, scales
+from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner.selection import KernelSelection
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Control, InputEntry, InputSlot, Program
-from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
+from vgg16gpu.program.values import Arena, Element, Layout, OutputForm, Pointer, Value
 
 WATCHED: Final = (Element.F16, Element.F16_PAIR)  # what may overflow
 LOWEST_OF_PAIRS = 8.0  # of an image's largest magnitude; samples come to 2^10. Below, 2^-25 of rounding is felt
@@ -105,8 +105,10 @@ class _Schedule:
             if not isinstance(self.selection.lowerings[layer.op.y], InputLowering):  # else it is a step of the entries
                 steps += self._op_steps(layer)
             steps += self._observe(layer.op.y)
-        for y in self.placement.outputs:
-            steps += self._to_output(y)
+        outputs = self.placement.outputs
+        stored_outputs = tuple(self.placement.values[y.name] for y in outputs)
+        pairs = zip(stored_outputs, outputs, strict=True)
+        output_steps = tuple(give.give(stored, OutputForm(), y.pointer) for stored, y in pairs if stored is not y)
         further = (name for op in self.graph.ops for name in op.results[1:])  # behind those that ops are counted by
         names = (self.graph.input.name, *(op.y for op in self.graph.ops), *further)
         stored = [name for name in names if name in self.placement.values]
@@ -115,7 +117,9 @@ class _Schedule:
             input=self._input_slot(),
             control=self.placement.control,
             steps=tuple(steps),
-            outputs=self.placement.outputs,
+            output_steps=output_steps,
+            outputs=outputs,
+            stored_outputs=stored_outputs,
             output_end=self.placement.output_end,
             activations_nbytes=self.placement.nbytes,
             values=tuple(self.placement.values[name] for name in stored),
@@ -231,21 +235,18 @@ class _Schedule:
         last_use = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.operands}
         born = {name: step for step, op in enumerate(self.graph.ops, 1) for name in op.results}
         born[self.graph.input.name] = 0
-        keep = set(born) if self.keep_values else set(self.graph.outputs)
+        outputs = set(self.graph.outputs)  # each has its place to itself, so that a run can put it somewhere else
         lives = {_BLOCK: Lifetime(block_nbytes, 0, end)}
         for name, element in self.elements.items():
             if not self._writes_output(name) and not (self._stays_raw and name == self.graph.input.name):
-                last = end if name in keep else last_use.get(name, born[name])
-                lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, born[name], last)
+                life = (0, end) if name in outputs else (born[name], last_use.get(name, born[name]))
+                lives["value", name] = Lifetime(self._value(name, element, _at(0)).nbytes, *life)
         for step, layer in enumerate(self.layers, 1):
             for name, other in self._converted(layer).items():
                 place = "converted", f"{layer.op.y}\0{name}"
                 lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
             if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
-        for name in self.graph.outputs:
-            if self._needs_float(name):
-                lives["float", name] = Lifetime(self._value(name, Element.F32, _at(0)).nbytes, end, end)
         if self.keep_values:
             lives = {buffer: replace(life, first=0, last=end) for buffer, life in lives.items()}
         offsets, size = assign_offsets(tuple(lives.values()))
@@ -262,10 +263,6 @@ class _Schedule:
             return False
         aligned_rows = self.shapes[name][-1] % self.selection.lowerings[name].output_alignment == 0
         return name in self.graph.outputs and aligned_rows and not read
-
-    def _needs_float(self, name: str) -> bool:
-        """Whether an output is stored as something else than float32 first."""
-        return self.elements.get(name, Element.F32) is not Element.F32
 
     # What is launched
 
@@ -298,18 +295,6 @@ class _Schedule:
         if name not in self.observed:
             return []
         return [scales.observe(self.placement.values[name], self.observed[name])]
-
-    def _to_output(self, y: Value) -> list[Step]:
-        """What brings a stored value into the plain form of an output."""
-        value = self.placement.values[y.name]
-        if value is y:
-            return []
-        steps = []
-        if self._needs_float(y.name):
-            plain = self._value(y.name, Element.F32, self.placement.buffers["float", y.name])
-            steps.append(convert.convert(value, plain, self._maxima(y.name)))
-            value = plain
-        return [*steps, layout.from_nhwc(value, y, (y.name,), "output to ONNX layout")]
 
     def _input_slot(self) -> InputSlot:
         name = self.graph.input.name

@@ -24,6 +24,7 @@ from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.errors import DeviceError, KernelError
 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_NOT_CAPTURING = 0  # CU_STREAM_CAPTURE_STATUS_NONE
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
@@ -50,14 +51,20 @@ class CudaForeign:
 
     def follow(self, stream: int) -> None:
         """Hold back what will be enqueued on the compute stream until all on this foreign one now is done."""
-        event = ctypes.c_void_p()
         with Activation(self._held, DeviceError):
-            _call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
-            try:
-                _call("cuEventRecord", event, ctypes.c_void_p(stream))
-                _call("cuStreamWaitEvent", ctypes.c_void_p(self._held.stream.handle), event, 0)
-            finally:
-                _library().cuEventDestroy_v2(event)  # the driver keeps it as long as somebody waits for it
+            _wait_for(stream, self._held.stream.handle)
+
+    def lead(self, stream: int) -> None:
+        """Hold back what will be enqueued on this foreign stream until all on the compute stream now is done."""
+        with Activation(self._held, DeviceError):
+            _wait_for(self._held.stream.handle, stream)
+
+    def captures(self, stream: int) -> bool:
+        """Whether what is enqueued on this foreign stream now goes into a CUDA graph."""
+        status = ctypes.c_int()
+        with Activation(self._held, DeviceError):
+            _call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+        return status.value != _NOT_CAPTURING
 
     def open_stream(self) -> int:
         """The handle of a further stream, which waits for no other one; there as long as the device is open."""
@@ -141,6 +148,17 @@ class CudaMemory:
         with _current(self._context):
             place, nbytes = ctypes.c_void_p(target.ctypes.data), ctypes.c_size_t(target.nbytes)
             _call("cuMemcpyDtoH_v2", place, ctypes.c_uint64(self.address), nbytes)
+
+
+def _wait_for(first: int, then: int) -> None:
+    """Hold back one stream until all that is on another now is done. If that one captures, the capture takes both."""
+    event = ctypes.c_void_p()
+    _call("cuEventCreate", ctypes.byref(event), _DISABLE_TIMING)
+    try:
+        _call("cuEventRecord", event, ctypes.c_void_p(first))
+        _call("cuStreamWaitEvent", ctypes.c_void_p(then), event, 0)
+    finally:
+        _library().cuEventDestroy_v2(event)  # the driver keeps it as long as somebody waits for it
 
 
 def _free(card: ctypes.c_int, context: ctypes.c_void_p, address: ctypes.c_uint64) -> None:

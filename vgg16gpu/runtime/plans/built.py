@@ -23,6 +23,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.on_device.pending import Pending
 from vgg16gpu.runtime.plans.gradients import Gradients
 from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sides_of
 from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
@@ -60,6 +61,7 @@ class BuiltEngine(Closing):
             self.graph = options.graph(self.model)
         self.precision = precision
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
+        self._pending = Pending(self.device)
         self._gradients: Gradients | None = None
         self._lock = threading.Lock()
         self._sized: SizedPlan | None = None  # the one used last; None once closed
@@ -148,6 +150,7 @@ class BuiltEngine(Closing):
         """Free everything on the device. Safe to call twice."""
         with self._lock:
             sized, self._sized = self._sized, None
+            self._pending.close()
             try:
                 if self._gradients:
                     self._gradients.close()

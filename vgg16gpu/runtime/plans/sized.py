@@ -14,6 +14,7 @@ from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.runtime.double_buffer import Pipeline
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import InputForm
+from vgg16gpu.runtime.on_device.direct import DirectRuns
 from vgg16gpu.runtime.outputs import Results
 from vgg16gpu.runtime.plans.batch_sizes import costs, cover
 
@@ -34,14 +35,15 @@ class SizeUse:
 class SizedPlan:
     """A plan for one size of images, on the device. One thread at a time.
 
-    Attributes: `plan`; `executor`; `form`: what inputs of this size must be; `sizes`: of batches, smallest first;
-    `whole`: shapes of outputs that have no row for each image, by their number; `costs`, `covers`: of batch sizes, and
-    which of them a number of images is run in.
+    Attributes: `plan`; `executor`, and `direct` for arrays on the device; `form`: what inputs of this size must be;
+    `sizes`: of batches, smallest first; `whole`: shapes of outputs that have no row for each image, by their number;
+    `costs`, `covers`: of batch sizes, and which of them a number of images is run in.
     """
 
     def __init__(self, given: GraphInput, plan: Plan, precision: str, executor: Executor) -> None:
         self.plan = plan
         self.executor = executor
+        self.direct = DirectRuns(executor)
         self.form = InputForm.of(given, self.program)
         self.sizes = tuple(program.batch for program in plan.programs)
         # Only at batch 1, as larger batches of such a model are refused.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
-from vgg16gpu.runtime import device_array
-from vgg16gpu.runtime.device_array import DeviceArray, is_on_device, stream_handle, view_of
+from vgg16gpu.program.values import Element, OutputForm
+from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, is_on_device, stream_handle, view_of
 
 # ---- What is taken
 
@@ -27,14 +29,23 @@ def test_a_view_is_where_the_array_is(make: Any, x: Any) -> None:
     given = make(x)
     assert is_on_device(given)
     view = view_of(given, FakeForeign())
-    assert (view.address, view.shape, view.dtype) == (x.ctypes.data, x.shape, x.dtype)
+    strides = tuple(step // x.itemsize for step in x.strides)
+    assert view == DeviceView(x.ctypes.data, x.shape, strides, x.dtype.name)
+    assert view.input_type == x.dtype
 
 
-def test_rows_of_a_view() -> None:
-    x = numbers(5, 2, 3)
+@pytest.mark.parametrize("make", [ByInterface, ByDlpack, ByBoth])
+def test_strides_are_told(make: Any) -> None:
+    x = numbers(4, 6, 5, 2)[:, 1::2].transpose(0, 3, 1, 2)
+    view = view_of(make(x), FakeForeign())
+    assert view == DeviceView(x.ctypes.data, (4, 2, 3, 5), (60, 1, 20, 2), "float32")
+
+
+@pytest.mark.parametrize("x", [numbers(5, 2, 3), numbers(6, 3, 2).transpose(0, 2, 1)[:5]])
+def test_rows_of_a_view(x: Any) -> None:
     view = view_of(ByInterface(x), FakeForeign())
-    assert view.rows(1, 3) == (x[1:].ctypes.data, x[1:3].nbytes)
-    assert view.rows(4, 8) == (x[4:].ctypes.data, x[4:].nbytes)
+    assert (view.rows(1, 3).address, view.rows(1, 3).shape) == (x[1:].ctypes.data, (2, 2, 3))
+    assert (view.rows(4, 8).address, view.rows(4, 8).shape) == (x[4:].ctypes.data, (1, 2, 3))
 
 
 def test_what_lies_on_the_host_is_left_to_numpy() -> None:
@@ -61,10 +72,8 @@ def test_what_is_refused_says_why() -> None:
         with pytest.raises(InputError, match=message):
             view_of(given, foreign)
 
-    refused(
-        ByInterface(x[:, ::2]), r"shape \(4, 3\), strides \(24, 8\), is not contiguous; use x\.contiguous\(\) in torch"
-    )
-    refused(ByDlpack(x.T), r"shape \(6, 4\), strides \(4, 24\), is not contiguous")
+    refused(ByInterface(x, strides=(24, 6)), r"its strides \(24, 6\) are not whole elements")
+    refused(ByInterface(x.astype(">f4")), "its elements are >f4, in another byte order")
     refused(ByInterface(x, mask=ByInterface(x)), "it is masked")
     refused(ByInterface(x, typestr="bfloat"), "ByInterface of an unknown element type on a GPU, cannot be taken: ")
     refused(ByInterface(x, stream="s"), "cannot be taken: 'str' object")
@@ -77,13 +86,31 @@ def test_what_is_refused_says_why() -> None:
     refused(ByInterface(x), "its address is none there")
 
 
-def test_elements_that_numpy_does_not_know() -> None:
+def test_bfloat16_comes_by_dlpack() -> None:
     torch = torch_module()
     tensor = torch.zeros(2, 3, dtype=torch.bfloat16)
     given = ByDlpack(tensor)
     given.__dlpack__ = lambda **_: tensor.__dlpack__()  # type: ignore[method-assign]
-    with pytest.raises(InputError, match=r"of torch\.bfloat16 on a GPU, cannot be taken"):
-        view_of(given, FakeForeign())
+    view = view_of(given, FakeForeign())
+    assert view == DeviceView(tensor.data_ptr(), (2, 3), (3, 1), "bfloat16")
+    assert view.input_type == np.float32
+
+
+class WithGradient(ByDlpack):
+    """As a tensor of torch that wants gradients."""
+
+    requires_grad = True
+
+    def detach(self) -> ByDlpack:
+        return ByDlpack(self.array)
+
+    def __dlpack__(self, *, stream: Any = None) -> object:
+        raise BufferError("use detach")
+
+
+def test_what_wants_gradients_is_taken_without_them() -> None:
+    x = numbers(2, 3)
+    assert view_of(WithGradient(x), FakeForeign()).address == x.ctypes.data
 
 
 # ---- What is waited for
@@ -95,8 +122,8 @@ def test_elements_that_numpy_does_not_know() -> None:
         ({"stream": None}, []),
         ({"stream": 1}, [1]),
         ({"stream": 0x55}, [0x55]),
-        ({"version": 2}, [device_array.LEGACY_STREAM]),
-        ({"version": 2, "stream": 0x55}, [device_array.LEGACY_STREAM]),
+        ({"version": 2}, [LEGACY_STREAM]),
+        ({"version": 2, "stream": 0x55}, [LEGACY_STREAM]),
     ],
 )
 def test_the_interface_names_the_stream(changes: Any, followed: list[int]) -> None:
@@ -113,7 +140,7 @@ def test_dlpack_makes_our_lane_wait_itself(make: Any) -> None:
     assert foreign.followed == []
 
 
-@pytest.mark.parametrize(("make", "asked"), [(ByInterface, None), (ByDlpack, [-1]), (ByBoth, [])])
+@pytest.mark.parametrize(("make", "asked"), [(ByInterface, None), (ByDlpack, [-1]), (ByBoth, [-1])])
 def test_a_stream_that_is_given_is_the_only_one(make: Any, asked: Any) -> None:
     foreign, given = FakeForeign(), make(numbers(2, 3))
     view_of(given, foreign, 0x66)
@@ -138,11 +165,9 @@ def test_handles_of_streams() -> None:
 
 
 def test_capsules_of_torch() -> None:
-    tensor = torch_module().arange(24.0).reshape(2, 3, 4)[1:]
-    array, device = dlpack.unwrap(tensor.__dlpack__())
-    assert device == dlpack.CPU
-    assert array.ctypes.data == tensor.data_ptr()
-    np.testing.assert_array_equal(array, tensor.numpy())
+    tensor = torch_module().arange(24.0).reshape(2, 3, 4)[1:].permute(0, 2, 1)
+    found = dlpack.describe(tensor.__dlpack__())
+    assert found == (tensor.data_ptr(), (1, 4, 3), tensor.stride(), "float32", dlpack.CPU)
 
 
 def test_capsules_for_torch() -> None:
@@ -161,22 +186,18 @@ def test_a_capsule_keeps_what_it_shows_until_nobody_has_it() -> None:
     gone = weakref.ref(x)
     capsule = dlpack.wrap(x, (dlpack.CUDA, 3))
     del x
-    array, device = dlpack.unwrap(capsule)
-    assert device == (dlpack.CUDA, 3)
-    del capsule
+    assert dlpack.describe(capsule).device == (dlpack.CUDA, 3)
     assert gone() is not None
-    np.testing.assert_array_equal(array, numbers(2, 3))
-    del array
+    del capsule
     assert gone() is None
-    dlpack.wrap(numbers(2).view(Watched), (dlpack.CUDA, 3))  # and one that nobody takes
 
 
 def test_used_capsules_and_no_capsules() -> None:
-    capsule = dlpack.wrap(numbers(2), (dlpack.CUDA, 0))
-    dlpack.unwrap(capsule)
+    capsule = dlpack.wrap(numbers(2), dlpack.CPU)
+    torch_module().from_dlpack(capsule)
     for wrong in (capsule, object()):
         with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
-            dlpack.unwrap(wrong)
+            dlpack.describe(wrong)
 
 
 # ---- Results
@@ -209,7 +230,8 @@ def test_a_result_is_an_input_again() -> None:
     foreign = FakeForeign()
     y = DeviceArray(foreign, (3, 4))
     view = view_of(y, foreign)
-    assert (view.address, view.shape, view.dtype) == (y.row_address(0), (3, 4), np.float32)
+    assert view == DeviceView(y.row_address(0), (3, 4), (4, 1), "float32")
+    assert y.view == dataclasses.replace(view, takes_padding=True)
     assert foreign.followed == []
 
 
@@ -221,11 +243,59 @@ def test_the_memory_of_a_result_goes_with_the_last_who_has_it() -> None:
     address = memory.address
     del memory
     capsule = y.__dlpack__(stream=5, max_version=(1, 0), dl_device=(dlpack.CUDA, 1), copy=False)
-    array, device = dlpack.unwrap(capsule)
-    assert (array.ctypes.data, array.shape, device) == (address, (2, 3), (dlpack.CUDA, 1))
-    del y, capsule
+    assert dlpack.describe(capsule) == (address, (2, 3), (3, 1), "float32", (dlpack.CUDA, 1))
+    del y
     gc.collect()
     assert gone() is not None
-    del array
+    del capsule
     assert gone() is None
     assert_same_bits(copy, numbers(2, 3))
+
+
+STORED = OutputForm(Element.BF16, 8)
+
+
+def test_a_result_as_it_is_stored() -> None:
+    y = DeviceArray(FakeForeign(), (2, 3, 4, 5), STORED)
+    assert (y.strides, y.element_type, y.nbytes) == ((160, 1, 40, 8), "bfloat16", 2 * 320)
+    assert repr(y) == "DeviceArray(bfloat16 (2, 3, 4, 5), channels last on cuda:1)"
+    assert not hasattr(y, "__cuda_array_interface__")
+    assert dlpack.describe(y.__dlpack__()) == (y.row_address(0), y.shape, y.strides, "bfloat16", (dlpack.CUDA, 1))
+    memory: Any = y._memory
+    stored = np.arange(320, dtype=np.float32)
+    memory.array.view(np.uint16)[:] = stored.view(np.uint32) >> 16
+    stored = (stored.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert_same_bits(y.numpy(), stored.reshape(2, 4, 5, 8)[..., :3].transpose(0, 3, 1, 2).copy())
+
+
+def test_a_result_of_float16_with_channels_last() -> None:
+    y = DeviceArray(FakeForeign(), (2, 3, 4, 5), OutputForm(Element.F16, 3))
+    interface = y.__cuda_array_interface__
+    assert (interface["typestr"], interface["strides"], y.nbytes) == ("<f2", (120, 2, 30, 6), 240)
+    assert y.dtype == y.numpy().dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "pitch"),
+    [
+        ((2, 3, 4, 5), (60, 20, 5, 1), None),
+        ((2, 3, 4, 5), (60, 1, 15, 3), 3),
+        ((2, 3, 4, 5), (160, 1, 40, 8), 8),
+        ((1, 3, 4, 1), (7, 1, 8, 9), 8),
+        ((2, 3, 1, 1), (64, 1, 64, 64), 64),
+        ((2, 3), (3, 1), None),
+        ((2, 3), (4, 1), 4),
+        ((2, 3, 4), (12, 4, 1), None),
+    ],
+)
+def test_strides_say_which_form_is_wanted(shape: Any, strides: Any, pitch: Any) -> None:
+    assert DeviceView(0, shape, strides, "float16").form == OutputForm(Element.F16, pitch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((2, 3, 4, 5), (120, 40, 10, 2)), ((2, 3, 4, 5), (40, 1, 10, 2)), ((2, 3), (2, 1)), ((2, 3), (1, 2))],
+)
+def test_strides_of_no_form(shape: Any, strides: Any) -> None:
+    assert DeviceView(0, shape, strides, "float32").form is None
+    assert DeviceView(0, (2, 3), (3, 1), "uint8").form is None

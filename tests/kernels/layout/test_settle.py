@@ -1,0 +1,117 @@
+"""settle.cu against its description: what is noted of each image, which rows become NaN, and that nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.kernel_harness import Bench
+from vgg16gpu.compiler.lowering.layout.settle import Written, settle
+from vgg16gpu.devices.base import Device
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Arena, Element, OutputForm, Pointer
+
+BATCH = 5
+SHAPES = ((BATCH, 3, 4, 5), (BATCH, 7), (BATCH, 2, 3))
+FORMS = (
+    OutputForm(),
+    OutputForm(Element.F16),
+    OutputForm(Element.BF16, 7),
+    OutputForm(Element.F32, 8),
+    OutputForm(Element.F16, 9),
+)
+GOOD = 100.0
+
+
+def settled(
+    device: Device,
+    *,
+    error: int = 0,
+    status: Any = (),
+    maxima: Any = (),
+    lowest: float = 0.0,
+    count: int = BATCH,
+    first: int = 0,
+    allows: bool = False,
+) -> tuple[list[int], list[list[bool]]]:
+    """The words that were noted, and for each output which images became NaN; all of an image, or nothing."""
+    bench = Bench(device)
+    watched = np.full((2, BATCH), GOOD, np.float32)
+    for (value, image), largest in dict(maxima).items():
+        watched[value, image] = largest
+    words = np.zeros(1 + BATCH, np.int32)
+    words[0] = error
+    words[[1 + image for image in status]] = 1
+    place = bench.put(np.concatenate([words.view(np.uint32), watched.reshape(-1).view(np.uint32)]))
+    control = Control(place, place, BATCH, ("a", "b"), lowest)
+    found = bench.put(np.zeros(3, np.uint32))
+    outputs = []
+    for form, shape in ((form, shape) for form in FORMS for shape in SHAPES):
+        if form.pitch is None or len(shape) != 3:
+            room = bench.put(np.zeros(form.element.nbytes * form.extent(shape), np.uint8))
+            outputs.append(Written(room, shape, form, is_whole=False))
+    bench.run(*settle(control, found, outputs, count, first, allows_nonfinite=allows))
+    rows = []
+    for room, shape, form, _ in outputs:
+        number: Any = f"u{form.element.nbytes}"
+        raw = bench.get(room, (form.extent(shape),), number)
+        steps = [raw.itemsize * stride for stride in form.strides(shape)]
+        inside = np.lib.stride_tricks.as_strided(raw, shape, steps)
+        per_image = inside.reshape(BATCH, -1)
+        nan = 0x7FFFFFFF if form.element is Element.F32 else 0x7FFF
+        assert all((image == image[0]).all() and image[0] in (0, nan) for image in per_image)
+        rows.append([bool(image[0]) for image in per_image])
+        inside[...] = 0
+        assert not raw.any()  # nothing between
+    return [int(word) for word in bench.get(found, (3,), np.uint32)], rows
+
+
+def only(*chosen: int) -> list[bool]:
+    return [image in chosen for image in range(BATCH)]
+
+
+def word(image: int) -> int:
+    return 0xFFFFFFFF - image
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "images"),
+    [
+        ({}, [0, 0, 0], ()),
+        ({"status": (3, 1)}, [0, word(1), 0], (1, 3)),
+        ({"status": (3, 1), "first": 40}, [0, word(41), 0], (1, 3)),
+        ({"status": (3, 1), "count": 3}, [0, word(1), 0], (1,)),
+        ({"status": (3,), "allows": True}, [0, 0, 0], ()),
+        ({"maxima": {(1, 2): 65505.0, (0, 4): np.nan}}, [0, 0, word(2)], (2, 4)),
+        ({"maxima": {(1, 2): 65504.0, (0, 4): 7.0}, "lowest": 8.0}, [0, 0, word(4)], (4,)),
+        ({"maxima": {(1, 2): np.inf}, "status": (2, 0)}, [0, word(0), 0], (0, 2)),
+        ({"maxima": {(1, 2): np.inf}, "status": (2,), "allows": True}, [0, 0, 0], ()),
+        ({"error": 6}, [6, 0, 0], (0, 1, 2, 3, 4)),
+    ],
+    ids=str,
+)
+def test_the_verdict(device: Device, given: Any, words: list[int], images: tuple[int, ...]) -> None:
+    noted, rows = settled(device, **given)
+    assert noted == words
+    assert rows == [only(*images)] * len(rows)
+
+
+@pytest.mark.parametrize("form", [OutputForm(), OutputForm(Element.F16, 6)])
+def test_an_output_without_rows_becomes_nan_as_a_whole(device: Device, form: OutputForm) -> None:
+    bench = Bench(device)
+    words = bench.put(np.array([0, 1], np.int32))
+    found, shape = bench.put(np.zeros(3, np.uint32)), (3, 4, 2, 2)
+    room = bench.put(np.zeros(form.element.nbytes * form.extent(shape), np.uint8))
+    control = Control(words, words, 1)
+    bench.run(*settle(control, found, [Written(room, shape, form, is_whole=True)], 1, 0, allows_nonfinite=False))
+    raw = bench.get(room, (form.extent(shape),), f"u{form.element.nbytes}")  # type: ignore[arg-type]
+    inside = np.lib.stride_tricks.as_strided(raw, shape, [raw.itemsize * stride for stride in form.strides(shape)])
+    assert (inside != 0).all()
+    assert np.count_nonzero(raw) == inside.size
+
+
+def test_nothing_is_launched_for_no_outputs() -> None:
+    nowhere = Pointer(Arena.ACTIVATIONS, 0)
+    assert settle(Control(nowhere, nowhere, 1), nowhere, [], 1, 0, allows_nonfinite=False) == []

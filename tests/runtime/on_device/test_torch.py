@@ -1,0 +1,293 @@
+"""Tensors of torch in and out of an engine, on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.foreign_arrays import SIZE, ByInterface, check_same, images, inputs
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.onnx_models import torch_vgg
+from tests.support.torch_here import torch_with_cuda
+from vgg16gpu import Engine
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+from vgg16gpu.devices.cuda.foreign import CudaMemory
+from vgg16gpu.errors import DeviceError, InputError
+
+
+@pytest.fixture
+def torch() -> Any:
+    return torch_with_cuda()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return torch_vgg(size=SIZE).save(tmp_path_factory.mktemp("models") / "vgg.onnx")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("element_type", ["float32", "uint8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_tensors_of_torch(torch: Any, model: Path, precision: str, element_type: str) -> None:
+    with Engine(model, device="cuda", batch=(1, 4), precision=precision) as engine:
+        for count in range(1, 6):
+            x = inputs(element_type, count)
+            check_same(engine, x, torch.from_numpy(x).cuda())
+        tensor = torch.from_numpy(x).cuda()
+        y = engine.run(tensor)
+        for taken in (torch.as_tensor(y, device="cuda"), torch.from_dlpack(y)):
+            assert taken.data_ptr() == y.row_address(0)
+            assert_same_bits(taken.cpu().numpy(), engine.run(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("how", ["current", "given", "handle"])
+def test_streams_of_torch(torch: Any, model: Path, how: str) -> None:
+    """The input is late: its stream has milliseconds of other work before it."""
+    x = images(4)
+    with Engine(model, device="cuda", batch=4) as engine:
+        expected = engine.run(x)
+        source, stream = torch.from_numpy(x).cuda(), torch.cuda.Stream()
+        for _ in range(3):
+            with torch.cuda.stream(stream):
+                late = torch.full_like(source, torch.nan)
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(20_000_000)
+                late.copy_(source)
+                if how == "current":
+                    y = engine.run(late)
+            if how != "current":
+                y = engine.run(late, stream=stream if how == "given" else stream.cuda_stream)
+            with torch.cuda.stream(stream):
+                doubled = 2 * torch.as_tensor(y, device="cuda")
+            stream.synchronize()
+            assert_same_bits(doubled.cpu().numpy(), 2 * expected)
+
+
+@pytest.mark.alone
+@pytest.mark.gpu
+def test_other_streams_are_not_waited_for(torch: Any, model: Path) -> None:
+    with Engine(model, device="cuda", batch=4) as engine:
+        tensor, stream = torch.from_numpy(images(4)).cuda(), torch.cuda.Stream()
+        engine.run(tensor)
+        torch.cuda.synchronize()
+        done = torch.cuda.Event()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(2_000_000_000)
+            done.record()
+        y = engine.run(tensor)
+        assert not done.query()
+        assert len(y) == 4  # kept until here: to free it waits for all streams
+        done.synchronize()
+
+
+@pytest.mark.gpu
+def test_tensors_that_are_refused(torch: Any, model: Path) -> None:
+    tensor = torch.from_numpy(images(2)).cuda()
+    with Engine(model, device="cuda") as engine:
+        with pytest.raises(InputError, match=r"is float64 .*; convert it with x\.float\(\)"):
+            engine.run(tensor.double())
+        with pytest.raises(InputError, match="its address is none there"):
+            engine.run(ByInterface(images(1)))
+    with Engine(model, device="cpu") as engine, pytest.raises(InputError, match="this engine runs on the CPU"):
+        engine.run(tensor)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_tensors_of_every_form_come_in(torch: Any, model: Path, dtype: str) -> None:
+    tensor = torch.from_numpy(images(3)).cuda().to(getattr(torch, dtype))
+    with Engine(model, device="cuda", batch=(1, 2)) as engine:
+        expected = engine.run(tensor.float().cpu().numpy())
+        for given in (
+            tensor,
+            tensor.to(memory_format=torch.channels_last),
+            tensor.clone().requires_grad_(),
+            torch.cat([tensor, tensor], 2)[:, :, :SIZE],
+        ):
+            for _ in range(3):  # launched singly, then as one graph
+                assert_same_bits(engine.run(given).numpy(), expected)
+        assert torch.from_dlpack(engine.run(tensor[:0])).shape == (0, *expected.shape[1:])
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stored without padding, and wide enough for the tensor cores of every layer but the first."""
+    layers = (64, 64, "M", 128, "M")
+    return torch_vgg(layers, 32, hidden=64, classes=20).save(tmp_path_factory.mktemp("models") / "wide.onnx")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_outputs_as_they_are_stored(torch: Any, wide: Path, precision: str, count: int) -> None:
+    x = torch.randn(count, 3, 32, 32, device="cuda")
+    kind = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    layers = ["relu0", "relu1", "relu3"]
+    with Engine(wide, device="cuda", batch=(1, 4), precision=precision, outputs=layers) as engine:
+        if not has_wgmma(engine.device.facts):
+            pytest.skip("other kernels store some outputs as float32")
+        expected = [torch.from_dlpack(y) for y in engine.run(x)]
+        for _ in range(3):
+            before = engine.counters
+            found = [torch.from_dlpack(y) for y in engine.run(x, form="stored")]
+            done = engine.counters.since(before)
+            assert (done.copies_in, done.copies_out) == (0, 0)
+            for y, right in zip(found, expected, strict=True):
+                assert y.dtype == kind
+                assert y.is_contiguous(memory_format=torch.channels_last)
+                assert torch.equal(y, right.to(kind))
+        for memory in (torch.contiguous_format, torch.channels_last):
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                out = tuple(torch.full_like(y, 7, dtype=dtype, memory_format=memory) for y in expected)
+                for _ in range(3):
+                    assert engine.run(x, out=out) == out
+                torch.cuda.synchronize()
+                assert all(torch.equal(y, right.to(dtype)) for y, right in zip(out, expected, strict=True))
+
+
+@pytest.mark.gpu
+def test_what_lies_beside_the_callers_arrays_stays(torch: Any, wide: Path) -> None:
+    x = torch.randn(4, 3, 32, 32, device="cuda")
+    with Engine(wide, device="cuda", batch=4, precision="bf16", outputs=["relu1"]) as engine:
+        expected = torch.from_dlpack(engine.run(x)).bfloat16()
+        room = torch.full((4, 32, 32, 128), 7, device="cuda", dtype=torch.bfloat16)
+        engine.run(x, out=room[..., :64].permute(0, 3, 1, 2))
+        assert torch.equal(room[..., :64].permute(0, 3, 1, 2), expected)
+        assert bool((room[..., 64:] == 7).all())
+
+
+@pytest.mark.gpu
+def test_results_outlive_the_engine_and_then_go(torch: Any, model: Path) -> None:
+    x = images(3)
+    with Engine(model, device="cuda", batch=4) as engine:
+        expected = engine.run(x)
+        y = engine.run(torch.from_numpy(x).cuda())
+    tensor = torch.from_dlpack(y)
+    assert_same_bits(y.numpy(), expected)
+    gone = weakref.ref(y._memory)
+    del y
+    gc.collect()
+    assert gone() is not None
+    assert_same_bits(tensor.cpu().numpy(), expected)
+    del tensor
+    assert gone() is None
+
+
+@pytest.mark.alone
+@pytest.mark.gpu
+def test_large_results_are_freed(torch: Any) -> None:
+    def free() -> int:
+        return int(torch.cuda.mem_get_info()[0])
+
+    def is_freed() -> bool:
+        before = free()
+        held = CudaMemory(0, 1 << 30)
+        taken = before - free()
+        del held
+        return taken >= 1 << 29 and before - free() < 1 << 29
+
+    torch.cuda.synchronize()
+    assert any(is_freed() for _ in range(5))  # others use the card too
+    with pytest.raises(
+        DeviceError, match=r"no [0-9,]+ bytes for results on cuda:0 \(cuMemAlloc_v2 failed: .*free memory"
+    ):
+        CudaMemory(0, 1 << 50)
+
+
+@pytest.mark.gpu
+def test_a_second_pass_of_pairs(torch: Any, tmp_path: Path) -> None:
+    model = torch_vgg((64, 64, "M", 128, "M"), SIZE, hidden=128, classes=20).save(tmp_path / "wide.onnx")
+    with Engine(model, device="cuda", batch=(1, 4)) as engine:
+        if not has_wgmma(engine.device.facts):
+            pytest.skip("fp32 runs on float32 kernels here")
+        x = images(5)
+        x[1] *= np.float32(1e6)
+        x[4] *= np.float32(1e-7)
+        expected = engine.run(x)
+        again = engine.second_passes
+        assert again >= 1
+        y = engine.run(torch.from_numpy(x).cuda())
+        assert engine.second_passes == 2 * again
+        assert_same_bits(y.numpy(), expected)
+
+
+@pytest.mark.gpu
+def test_int8(torch: Any) -> None:
+    from vgg16gpu.io.shipped import digits_model
+    from vgg16gpu.zoo.digits import heldout
+
+    digits = heldout()[1][:5]
+    with Engine(digits_model(), device="cuda", batch=(1, 4), precision="int8") as engine:
+        check_same(engine, digits, torch.from_numpy(digits).cuda())
+
+
+@pytest.mark.gpu
+def test_runs_that_nobody_waits_for(torch: Any, wide: Path) -> None:
+    """On a stream with milliseconds of other work: it returns before that, and what comes behind finds the results."""
+    stream = torch.cuda.Stream()
+    x = torch.randn(4, 3, 32, 32, device="cuda")
+    with Engine(wide, device="cuda", batch=4, precision="bf16", outputs=["relu0", "relu3"]) as engine:
+        expected = [torch.from_dlpack(y).clone() for y in engine.run(x, form="stored")]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                out = tuple(torch.full_like(y, 7) for y in expected)
+                engine.run(x, out=out, stream=stream, wait=False)
+            before = engine.counters
+            torch.cuda._sleep(200_000_000)
+            done = torch.cuda.Event()
+            late = torch.where(torch.ones_like(x, dtype=torch.bool), x, torch.nan)
+            done.record()
+            out = tuple(torch.full_like(y, 7) for y in expected)
+            engine.run(late, out=out, stream=stream, wait=False)
+            doubled = [2 * y for y in out]
+            assert not done.query()
+            counted = engine.counters.since(before)
+        assert (counted.copies_in, counted.copies_out, counted.synchronisations, counted.allocations) == (0, 0, 0, 0)
+        stream.synchronize()
+        assert all(torch.equal(y, 2 * right) for y, right in zip(doubled, expected, strict=True))
+        engine.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
+def test_a_graph_that_torch_captures(torch: Any, wide: Path, precision: str) -> None:
+    from vgg16gpu.io.shipped import digits_model
+
+    model = digits_model() if precision == "int8" else wide
+    with Engine(model, device="cuda", batch=4, precision=precision) as engine:
+        x = torch.randn(4, *engine.program.input.shape[1:], device="cuda")
+        expected = torch.from_dlpack(engine.run(x)).clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            engine.run(x, out=torch.empty_like(expected), stream=stream, wait=False)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            out = torch.empty_like(expected)
+            engine.run(x, out=out, stream=torch.cuda.current_stream(), wait=False)
+            doubled = 2 * out
+        for _ in range(3):
+            out.fill_(7)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(doubled, 2 * expected)
+        x.copy_(x.flip(0))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(doubled.flip(0), 2 * expected)
+        x[1] = torch.nan
+        graph.replay()
+        torch.cuda.synchronize()
+        with pytest.raises(InputError, match=r"image 1 .* holds NaN or Inf"):
+            engine.check()
+        assert bool(out[1].isnan().all())
+        assert bool(out[0].isfinite().all())

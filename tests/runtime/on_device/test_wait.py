@@ -1,0 +1,183 @@
+"""Runs with wait=False: nothing is waited for, copied or allocated, and what was wrong is said later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.foreign_arrays import SIZE, Placed, images, opened
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.onnx_models import torch_vgg
+from vgg16gpu.devices.base import Counters, Device
+from vgg16gpu.errors import InputError, KernelError
+
+LAYERS = ["relu0", "relu1", "pool2", "relu3", "output"]  # one more than one launch of the verdict takes
+STREAM = 0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return torch_vgg((64, 6, "M", 64, "M"), SIZE, hidden=9).save(tmp_path_factory.mktemp("models") / "vgg.onnx")
+
+
+def numbers(found: Any) -> list[Any]:
+    return [y.numpy() for y in found]
+
+
+def later(engine: Any, x: Any, **options: Any) -> Any:
+    return engine.run(x, stream=STREAM, wait=False, **options)
+
+
+@pytest.mark.parametrize("form", [None, "stored", "float16 channels_last"])
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_the_same_bits_as_of_a_run_that_waits(device: Device, model: Path, count: int, form: str | None) -> None:
+    with opened(model, device, batch=(1, 4), precision="bf16", kernels="mma", outputs=LAYERS) as engine:
+        given = Placed(engine.device, images(4)[:count])
+        expected = numbers(engine.run(given, form=form))
+        for _ in range(3):
+            found = later(engine, given, form=form)
+            engine.check()
+            for y, right in zip(numbers(found), expected, strict=True):
+                assert_same_bits(y.astype(np.float32), right.astype(np.float32))
+
+
+def test_nothing_is_waited_for_copied_or_allocated(device: Device, model: Path) -> None:
+    with opened(model, device, batch=2, outputs=LAYERS) as engine:
+        given = [Placed(engine.device, images(2)), Placed(engine.device, 2 * images(2))]
+        for _ in range(3):
+            kept = [later(engine, x, form="stored") for x in given]
+        engine.check()
+        places = {y.row_address(0) for found in kept for y in found}
+        assert len(places) == 2 * len(LAYERS)  # all alive at once
+        del kept
+        before = engine.counters
+        for _ in range(5):
+            kept = [later(engine, x, form="stored") for x in given]
+            assert {y.row_address(0) for found in kept for y in found} == places
+            del kept
+        done = engine.counters.since(before)
+        assert (done.copies_in, done.copies_out, done.synchronisations, done.allocations) == (0, 0, 0, 0)
+        assert done.launches > 0
+        engine.check()
+        assert engine.counters.since(before).synchronisations == 1
+        engine.check()  # nothing has been enqueued since
+        assert engine.counters.since(before).synchronisations == 1
+
+
+def test_the_callers_stream_waits_for_the_results(model: Path, device: Device) -> None:
+    if device.facts.kind == "cuda":
+        pytest.skip("the card's own streams are tested with torch")
+    with opened(model, device) as engine:
+        foreign: Any = engine.device.foreign
+        given = Placed(engine.device, images(1))
+        engine.run(given, stream=0x55)
+        assert (foreign.followed, foreign.led) == ([0x55], [])
+        engine.run(given, stream=0x66, wait=False)
+        assert (foreign.followed, foreign.led) == ([0x55, 0x66], [0x66])
+
+
+def test_rows_of_images_with_nan_are_nan_and_the_check_says_so(device: Device, model: Path) -> None:
+    x = images(5)
+    x[2, 0, 0, 0], x[4, 2, 5, 5] = np.nan, np.inf
+    with opened(model, device, batch=2, outputs=LAYERS) as engine:
+        right = numbers(engine.run(Placed(engine.device, images(5)), form="stored"))
+        found = later(engine, Placed(engine.device, x), form="stored")
+        with pytest.raises(InputError, match=r"image 2 \(counted from 0; the first such\) holds NaN or Inf"):
+            engine.check()
+        for y, wanted in zip(numbers(found), right, strict=True):
+            assert np.isnan(y[[2, 4]]).all()
+            assert_same_bits(y[[0, 1, 3]].copy(), wanted[[0, 1, 3]].copy())
+        engine.check()  # it is forgotten
+        later(engine, Placed(engine.device, x))
+        with pytest.raises(InputError, match="image 2 "):
+            engine.run(images(1))  # the next run that waits says it, too
+        engine.run(images(1))
+    with opened(model, device, batch=2, outputs=LAYERS, allow_nonfinite=True) as engine:
+        given = Placed(engine.device, x)
+        for y, wanted in zip(numbers(later(engine, given)), numbers(engine.run(given)), strict=True):
+            assert_same_bits(y, wanted)
+        engine.check()
+
+
+def test_rows_that_left_the_range_of_float16_are_nan(device: Device, model: Path) -> None:
+    x = images(3)
+    x[1] *= np.float32(3e4)
+    with opened(model, device, batch=2, precision="fp16", kernels="mma", outputs=LAYERS) as engine:
+        found = numbers(later(engine, Placed(engine.device, x), form="stored"))
+        with pytest.raises(InputError, match=r"image 1 .* values leave the range of float16"):
+            engine.check()
+        assert all(np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all() for y in found)
+
+
+def test_nan_goes_into_the_callers_arrays_and_not_beside_them(device: Device, model: Path) -> None:
+    x = images(2)
+    x[0, 0, 0, 0] = np.nan
+    with opened(model, device, batch=2, outputs=["relu0"]) as engine:
+        room = Placed(engine.device, np.full((2, SIZE, SIZE, 80), 7, np.float32))
+        address = room.__cuda_array_interface__["data"][0]
+        width = SIZE * 80 * 4
+        strides = (SIZE * width, 4, width, 80 * 4)
+        room.__cuda_array_interface__ |= {"shape": (2, 64, SIZE, SIZE), "strides": strides}
+        assert later(engine, Placed(engine.device, x), out=room) is room
+        with pytest.raises(InputError, match="image 0 "):
+            engine.check()
+        left = np.empty((2, SIZE, SIZE, 80), np.float32)
+        engine.device.copy_out(left, address)
+        engine.device.synchronize()
+        assert np.isnan(left[0, ..., :64]).all()
+        assert np.isfinite(left[1]).all()
+        assert (left[..., 64:] == 7).all()
+
+
+def test_a_kernel_that_gave_up(device: Device, model: Path) -> None:
+    with opened(model, device, batch=2) as engine:
+        found = later(engine, Placed(engine.device, images(2)))
+        engine.device.copy_in(engine._pending.found, np.array([3], np.uint32))
+        with pytest.raises(KernelError, match=r"operator 3 of a run with wait=False: .*gave up"):
+            engine.check()
+        assert len(found) == 2
+
+
+def test_while_the_stream_captures(model: Path, device: Device) -> None:
+    """Launch by launch, into memory of the caller, and only once all is there."""
+    if device.facts.kind == "cuda":
+        pytest.skip("the card's own captures are tested with torch")
+    with opened(model, device, batch=2, outputs=LAYERS) as engine:
+        foreign: Any = engine.device.foreign
+        given = Placed(engine.device, images(2))
+        expected = numbers(engine.run(given))
+        out = tuple(Placed(engine.device, np.zeros_like(y)) for y in expected)
+        foreign.capturing = True
+        for options in ({}, {"out": out}):
+            with pytest.raises(
+                InputError, match=r"captures a CUDA graph, .* give out=.*, and run once with wait=False"
+            ):
+                later(engine, given, **options)
+        foreign.capturing = False
+        later(engine, given, out=out)
+        foreign.capturing = True
+        before = engine.counters
+        later(engine, given, out=out)
+        steps = len(engine.program.all_steps())
+        assert engine.counters.since(before) == Counters(0, 0, engine.counters.since(before).launches, 0, 0)
+        assert engine.counters.since(before).launches >= steps
+        with pytest.raises(InputError, match="captures"):
+            later(engine, given, form="stored")
+        engine.device.copy_in(engine._pending.found, np.array([0, 0xFFFFFFFF - 1], np.uint32))  # as a replay would
+        for _ in range(2):
+            with pytest.raises(InputError, match="image 1 "):
+                engine.check()
+            engine.check()
+            engine.device.copy_in(engine._pending.found, np.array([0, 0xFFFFFFFF - 1], np.uint32))
+
+
+def test_what_does_not_go_together(device: Device, model: Path) -> None:
+    with opened(model, device) as engine:
+        with pytest.raises(InputError, match=r"wait=False returns before the work is done; say on which stream"):
+            engine.run(Placed(engine.device, images(1)), wait=False)
+        with pytest.raises(InputError, match="wait=False is for arrays on the GPU"):
+            engine.run(images(1), wait=False)  # type: ignore[call-overload]
+        engine.check()

@@ -1,0 +1,69 @@
+"""The verdict on a run that nobody waits for: the Python side of kernels/layout/settle.cu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.compiler.lowering.base import BLOCK, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import OutputForm, Pointer
+
+SOURCE: Final = "settle.cu"
+WORDS: Final = 3  # of `found`
+_OUTPUTS: Final = 4  # of one launch
+_BLOCKS: Final = 32  # per image
+
+
+class Written(NamedTuple):
+    """An output where a run left it. is_whole: it has no row for each image."""
+
+    pointer: Pointer
+    shape: Shape
+    form: OutputForm
+    is_whole: bool
+
+
+def settle(
+    control: Control, found: Pointer, outputs: Sequence[Written], images: int, first: int, *, allows_nonfinite: bool
+) -> list[Step]:
+    """Launches that note in `found` what the control words say of the first images, which are `first` and following.
+
+    The rows of images without a valid result become NaN.
+    """
+    return [
+        _step(control, found, outputs[start : start + _OUTPUTS], images, first, allows_nonfinite=allows_nonfinite)
+        for start in range(0, len(outputs), _OUTPUTS)
+    ]
+
+
+def _step(
+    control: Control, found: Pointer, outputs: Sequence[Written], images: int, first: int, *, allows_nonfinite: bool
+) -> Step:
+    missing = _OUTPUTS - len(outputs)
+    places = [output.pointer for output in outputs] + [found] * missing
+    return Step(
+        kernel=Kernel(SOURCE, "settle"),
+        grid=Dim3(_BLOCKS, images),
+        block=Dim3(BLOCK),
+        arguments=(
+            *(found, control.error, control.status, control.maxima(0), *places),
+            Walk(tuple(map(_rows, outputs))),
+            *scalars(control.batch, len(control.watched), first, int(allows_nonfinite)),
+            Scalar(control.lowest, "f"),
+        ),
+        label="verdict",
+    )
+
+
+def _rows(output: Written) -> tuple[int, int, int, int]:
+    """Rows, columns, pitch and bytes of an element."""
+    (images, *inner), form = output.shape or (1,), output.form
+    images = images if output.is_whole else 1
+    if form.pitch is None:
+        values = images * math.prod(inner)
+        return 1, values, values, form.element.nbytes
+    return images * math.prod(inner[1:]), inner[0], form.pitch, form.element.nbytes

@@ -1,0 +1,1 @@
+"""Runs on arrays that lie on the device, of other libraries and for them."""

@@ -1,0 +1,221 @@
+"""Runs of a plan on arrays that lie on the device: nothing is copied from or to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.compiler.lowering.layout.give import give
+from vgg16gpu.compiler.lowering.layout.settle import Written, settle
+from vgg16gpu.compiler.lowering.layout.take import take
+from vgg16gpu.devices.base import Bytes
+from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
+from vgg16gpu.program.launches import Argument, Step, TensorMap
+from vgg16gpu.program.plans import Program
+from vgg16gpu.program.values import Arena, OutputForm, Pointer, Value
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.on_device.launches import KeptLaunches
+from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.outputs import ResultBlock, Results
+
+_VECTOR_NBYTES: Final = 16  # kernels store vectors of this size, and the copy engine wants such addresses
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A run of one program: of the second pass or not, and which arrays. An output's form comes with its view."""
+
+    is_exact: bool
+    batch: int
+    images: DeviceView
+    targets: tuple[DeviceView, ...]
+
+    def alone(self, i: int) -> _Call:
+        """The second pass of one of its images."""
+        if self.images.shape[0] == 1:  # some outputs have no row for each image
+            return replace(self, is_exact=True, batch=1)
+        return _Call(True, 1, self.images.rows(i, i + 1), tuple(target.rows(i, i + 1) for target in self.targets))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of faults in a run that nobody waits for.
+
+    found: address of the words of `settle`. first: number of the first image.
+    """
+
+    found: int
+    first: int
+    allows_nonfinite: bool
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A value that lies somewhere else for one call."""
+
+    value: Value
+    address: int
+
+    def place(self, pointer: Pointer) -> Pointer | None:
+        """Where a place of the value lies now, as an address; None for a place of something else."""
+        offset = pointer.offset - self.value.pointer.offset
+        inside = pointer.arena is self.value.pointer.arena and 0 <= offset < self.value.nbytes
+        return absolute(self.address + offset) if inside else None
+
+
+class DirectRuns:
+    """Runs of a plan on the device on images that lie there, into arrays that lie there. One thread at a time.
+
+    An output that is wanted as it is stored is written to its array by the kernel that computes it; others are brought
+    there by one kernel each.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._plan = executor.plan
+        self._programs = {program.batch: program for program in self._plan.programs}
+        self._launches = KeptLaunches(executor)
+
+    def run(self, batch: int, images: DeviceView, targets: Sequence[DeviceView]) -> Results:
+        """The program of size `batch` on up to that many images; the rows of each output go to its target.
+
+        The results have flags alone. One synchronisation waits for all; then the same for each image whose values left
+        the range of the fast kernels. Raises KernelError for a kernel that gave up waiting.
+        """
+        call = _Call(False, batch, _place(images), tuple(map(_place, targets)))
+        results = self._waited(call)
+        if not self._plan.second_pass:
+            return results
+        for i in map(int, np.flatnonzero(results.out_of_range)):
+            results.out_of_range[i] = self._waited(call.alone(i)).out_of_range[0]
+            self._executor.count_second_pass()
+        return results
+
+    def _waited(self, call: _Call) -> Results:
+        self._launches.launch((call, "waited"), lambda: [*self._steps(call), self._report(call)])
+        self._executor.device.synchronize()
+        program = self._program(call)
+        words = self._words(program)
+        return ResultBlock(replace(program, outputs=()), words).read(call.images.shape[0])
+
+    def enqueue(
+        self,
+        batch: int,
+        images: DeviceView,
+        targets: Sequence[DeviceView],
+        verdict: Verdict,
+        *,
+        singly: bool = False,
+    ) -> None:
+        """As `run`, but nobody waits: what is wrong is noted for later, and NaN fills the rows of such images.
+
+        singly: launch by launch, for a stream that captures. There is no second pass.
+        """
+        call = _Call(False, batch, _place(images), tuple(map(_place, targets)))
+        self._launches.launch(
+            (call, verdict), lambda: [*self._steps(call), *self._settled(call, verdict)], singly=singly
+        )
+
+    def _settled(self, call: _Call, verdict: Verdict) -> list[Step]:
+        program = self._program(call)
+        written = [
+            Written(absolute(target.address), target.shape, _form(target), program.is_whole(y))
+            for target, y in zip(call.targets, program.outputs, strict=True)
+        ]
+        return settle(
+            program.control,
+            absolute(verdict.found),
+            written,
+            call.images.shape[0],
+            verdict.first,
+            allows_nonfinite=verdict.allows_nonfinite,
+        )
+
+    def _program(self, call: _Call) -> Program:
+        if call.is_exact:
+            assert self._plan.second_pass is not None
+            return self._plan.second_pass
+        return self._programs[call.batch]
+
+    def _steps(self, call: _Call) -> list[Step]:
+        """Images in, the program, and its outputs where they are wanted."""
+        program, images = self._program(call), call.images
+        entry = program.input.entries[images.input_type.name]
+        end = Pointer(program.control.error.arena, program.control.end)
+        steps = [take(absolute(images.address), images.element, images.shape, images.strides, entry.pointer, end)]
+        steps += [*entry.steps, *program.steps]
+        moves = [] if self._plan.keeps_values else list(_moves(program, call))
+        there = {move.value.name for move in moves}
+        for stored, y, target in zip(program.stored_outputs, program.outputs, call.targets, strict=True):
+            if stored.name not in there:
+                images_given = None if program.is_whole(y) else images.shape[0]
+                steps.append(give(stored, _form(target), absolute(target.address), images_given))
+            there.discard(stored.name)  # the same value as a further output
+        return [_moved(step, moves) for step in steps]
+
+    def _report(self, call: _Call) -> Step:
+        """The control words to the host, which knows pinned memory by the address that the device has for it, too."""
+        program = self._program(call)
+        start, words = _reported(program), self._buffer(program)
+        place = Pointer(program.control.error.arena, start)
+        return transfer_step(absolute(words.ctypes.data), place, words.nbytes, BUS_GROUPS)
+
+    def _buffer(self, program: Program) -> Bytes:
+        return self._executor.returned[: program.control.end - _reported(program)]
+
+    def _words(self, program: Program) -> Bytes:
+        return self._buffer(program)[program.control.error.offset - _reported(program) :]
+
+
+def _place(view: DeviceView) -> DeviceView:
+    """A view that keeps nobody's memory alive."""
+    return replace(view, owner=None)
+
+
+def absolute(address: int) -> Pointer:
+    """A place on the device by its address, in launches that are bound with an arena that begins at 0."""
+    return Pointer(Arena.STAGING, address)
+
+
+def _reported(program: Program) -> int:
+    """Where the kernel that copies control words can begin."""
+    return program.control.error.offset // 16 * 16
+
+
+def _form(target: DeviceView) -> OutputForm:
+    form = target.form
+    assert form is not None  # whoever calls has seen to it
+    return form
+
+
+def _moves(program: Program, call: _Call) -> Iterator[_Move]:
+    """Outputs that their ops can write to the caller's memory: of that form, and with a row there for every row."""
+    taken = {program.input.name, *(other.name for other in program.others)}
+    for stored, y, target in zip(program.stored_outputs, program.outputs, call.targets, strict=True):
+        has_all_rows = program.is_whole(y) or call.images.shape[0] == program.batch
+        if stored.name not in taken and has_all_rows and _holds(target, stored):
+            taken.add(stored.name)
+            yield _Move(stored, target.address)
+
+
+def _holds(target: DeviceView, stored: Value) -> bool:
+    """Whether an op can write its value there, with all that it writes between the elements."""
+    form = _form(target)
+    may_pad = target.takes_padding or not form.has_padding(stored.shape)
+    return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0
+
+
+def _moved(step: Step, moves: Sequence[_Move]) -> Step:
+    """A launch with the values that lie somewhere else where they lie."""
+    return replace(step, arguments=tuple(_placed(argument, moves) for argument in step.arguments)) if moves else step
+
+
+def _placed(argument: Argument, moves: Sequence[_Move]) -> Argument:
+    pointer = argument.pointer if isinstance(argument, TensorMap) else argument
+    if not isinstance(pointer, Pointer):
+        return argument
+    found = next((place for move in moves if (place := move.place(pointer))), pointer)
+    return replace(argument, pointer=found) if isinstance(argument, TensorMap) else found

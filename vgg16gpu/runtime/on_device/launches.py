@@ -1,0 +1,52 @@
+"""Launches for arrays at given places, kept for the next call with the same ones."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, TypeAlias
+
+from vgg16gpu.program.launches import Step
+from vgg16gpu.runtime.executor import Executor
+
+KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same places again and again
+
+Launch: TypeAlias = Callable[[], None]
+
+
+class KeptLaunches:
+    """What calls launch, by their places. The first time it is launched step by step, from the second on as one.
+
+    A place that comes once costs no CUDA graph, and one that comes back no binding. What was used longest ago goes.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._kept: OrderedDict[Hashable, tuple[Launch, ...]] = OrderedDict()
+
+    def launch(self, key: Hashable, steps: Callable[[], Sequence[Step]], *, singly: bool = False) -> None:
+        """Enqueue the steps of a key, which are asked for where they are not bound yet.
+
+        singly: one by one whatever was before, for a stream that captures.
+        """
+        found = self._kept.get((key, singly))
+        if found is None:
+            made = steps()
+            self._executor.device.build({step.kernel for step in made})
+            found = self._keep((key, singly), tuple(self._executor.bind((step,), beside=0) for step in made))
+        elif len(found) > 1 and not singly:
+            self._drop((key, singly))
+            found = self._keep((key, singly), (self._executor.bind(steps(), beside=0),))
+        self._kept.move_to_end((key, singly))
+        for launch in found:
+            launch()
+
+    def _keep(self, key: Hashable, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+        while len(self._kept) >= KEPT:
+            self._drop(next(iter(self._kept)))
+        self._kept[key] = launches
+        return launches
+
+    def _drop(self, key: Hashable) -> None:
+        for launch in self._kept.pop(key):
+            self._executor.unbind(launch)

@@ -1,0 +1,80 @@
+"""Runs that nobody waits for: what was wrong with them, for who asks later, and memory for what they give."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from vgg16gpu.compiler.lowering.layout.settle import WORDS
+from vgg16gpu.devices.base import Device, Foreign, Memory
+from vgg16gpu.errors import InputError, KernelError
+from vgg16gpu.runtime.outputs import LOST, NONFINITE
+
+_LATER = "in a run with wait=False since the last check, image"
+
+
+class Pending:
+    """Words on the device in which runs note what is wrong with them, and memory that comes back from results.
+
+    One thread at a time. Attributes: `found`: the address of the words; 0 before the first `begin`.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._is_new = False  # whether something was enqueued since they were looked at
+        self._is_captured = False  # whether somebody has a graph of a run, which he may replay unseen
+        self._free: dict[tuple[int, int], list[Memory]] = {}
+        self.found = 0
+
+    def begin(self) -> None:
+        """A run is about to be enqueued. Raises DeviceError when memory runs out."""
+        if not self.found:
+            self.found = self._device.allocate(4 * WORDS)
+            self._device.zero(self.found, 4 * WORDS)
+        self._is_new = True
+
+    def capture(self) -> None:
+        """A run is about to be captured, by whom it can be replayed."""
+        self._is_captured = True
+
+    def check(self) -> None:
+        """Wait for all that was enqueued, and raise what was wrong with it; then it is forgotten.
+
+        Raises KernelError for a kernel that gave up, InputError for NaN and Inf in inputs, and for values out of range.
+        """
+        if not (self._is_new or self._is_captured):
+            return
+        words = np.zeros(WORDS, np.uint32)
+        self._device.copy_out(words, self.found)
+        self._device.synchronize()
+        self._device.zero(self.found, 4 * WORDS)
+        self._is_new = False
+        gave_up, nonfinite, lost = (int(word) for word in words)
+        if gave_up:
+            raise KernelError(
+                f"operator {gave_up} of a run with wait=False: a kernel waited in vain for data and gave up, so its "
+                "results are NaN. Run again; if that fails too, the GPU is overloaded beyond measure"
+            )
+        for word, problem in ((nonfinite, NONFINITE), (lost, LOST)):
+            if word:
+                raise InputError(f"{_LATER} {0xFFFFFFFF - word} (counted from 0; the first such) {problem}")
+
+    def memory(self, foreign: Foreign, stream: int, nbytes: int) -> Memory:
+        """Memory for a result on a stream: new, or what an earlier result on that stream has let go."""
+        free = self._free.setdefault((stream, nbytes), [])
+        return _Lent(free.pop() if free else foreign.memory(nbytes), free.append)
+
+    def close(self) -> None:
+        """Forget the memory; the words go with the device."""
+        self._free.clear()
+
+
+class _Lent:
+    """Memory that comes back once nobody has this object any more."""
+
+    def __init__(self, memory: Memory, back: Callable[[Memory], None]) -> None:
+        self.address = memory.address
+        self.read = memory.read
+        weakref.finalize(self, back, memory).atexit = False
