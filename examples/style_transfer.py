@@ -25,7 +25,7 @@ def read(path: str) -> Array:
 
 model, content, style, output = sys.argv[1:5]
 steps = int(sys.argv[5]) if len(sys.argv) > 5 else 200
-grams = dict.fromkeys(("relu1_1", "relu2_1", "relu3_1", "relu4_1"), 1e4)
+grams = dict.fromkeys(("relu1_1", "relu2_1", "relu3_1", "relu4_1"), 5e4)
 with LossEngine(model, {"relu3_2": 1.0}, grams) as engine:
     x, targets = read(content), engine.targets(read(content), read(style))
     first, second = np.zeros_like(x), np.zeros_like(x)  # Adam's moments
