@@ -13,9 +13,10 @@ from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.on_device.views import DeviceView
 
 DIFFERENTIABLE: Final = "fp32"
-_TAKEN: Final = (torch.float32, torch.float16, torch.bfloat16)  # by kernels, as they are
+_TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -117,7 +118,8 @@ class Features(nn.Module):
         out = tuple(self.empty(x))
         # An image out of range is run again, which somebody has to wait for.
         waits = self.precision == DIFFERENTIABLE and not torch.cuda.is_current_stream_capturing()
-        engine.run(given, out=out, stream=torch.cuda.current_stream(x.device), wait=waits)
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        engine.run(_view(given), out=tuple(map(_view, out)), stream=stream, wait=waits)
         return list(out)
 
     def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -138,3 +140,8 @@ class Features(nn.Module):
                 gradient=self.precision == DIFFERENTIABLE,
             )
         return self._engines[name]
+
+
+def _view(tensor: torch.Tensor) -> DeviceView:
+    """Where a tensor lies on its card: what DLPack says, several times as fast."""
+    return DeviceView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])

@@ -33,7 +33,7 @@ from vgg16gpu.runtime.plans.built import BuiltEngine
 from vgg16gpu.runtime.plans.sized import SizedPlan
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
-DeviceInput: TypeAlias = SupportsCudaArray | Mapping[str, SupportsCudaArray]
+DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
 DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
 
 

@@ -13,6 +13,7 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError, KernelError
+from vgg16gpu.runtime.on_device.views import DeviceView
 
 LAYERS = ["relu0", "relu1", "pool2", "relu3", "output"]  # one more than one launch of the verdict takes
 STREAM = 0
@@ -65,6 +66,18 @@ def test_nothing_is_waited_for_copied_or_allocated(device: Device, model: Path) 
         assert engine.counters.since(before).synchronisations == 1
         engine.check()  # nothing has been enqueued since
         assert engine.counters.since(before).synchronisations == 1
+
+
+def test_places_are_taken_as_they_are(device: Device, model: Path) -> None:
+    """What a binding of another library can make of its arrays by itself."""
+    with opened(model, device, batch=2, outputs=LAYERS) as engine:
+        given = Placed(engine.device, images(2))
+        address = given.__cuda_array_interface__["data"][0]
+        x = DeviceView(address, (2, 3, SIZE, SIZE), (3 * SIZE * SIZE, SIZE * SIZE, SIZE, 1), "float32")
+        expected, out = numbers(engine.run(given)), engine.run(given, form="stored")
+        later(engine, x, out=tuple(y.view.place for y in out))
+        engine.check()
+        assert all(map(np.array_equal, numbers(out), expected))
 
 
 def test_the_callers_stream_waits_for_the_results(model: Path, device: Device) -> None:
