@@ -13,7 +13,9 @@ import pytest
 
 from tests.runtime.answers.conftest import SIDE
 from tests.runtime.answers.test_stream import numbers_among
+from tests.support.late_device import LateDevice
 from vgg16gpu import Engine, EnginePool
+from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import loader as loader_module
@@ -173,3 +175,25 @@ def test_what_a_pool_cannot_do_to_pictures(narrow_model: Path, pictures: Path) -
         pytest.raises(InputError, match="any size takes no pictures"),
     ):
         next(pool.classify(pictures))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(
+    narrow_model: Path,
+    pictures: Path,
+    wanted: Any,
+    seed: int,
+    break_frames: Callable[[Engine, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slots lie in memory that the first device has pinned for all; one device fails with slots on their way."""
+    monkeypatch.setattr(slots, "ROWS", 5)
+    late = [LateDevice(seed + number) for number in range(3)]
+    for device in late:
+        device._is_pinned = late[0]._is_pinned
+    opened = [Opened(device, f"late {number}") for number, device in enumerate(late)]
+    with EnginePool(narrow_model, devices=opened, batch=4) as pool:
+        check(list(pool.classify([pictures] * 2, workers=2)), wanted * 2)
+        break_frames(pool.engines[seed], 3)
+        check(list(pool.classify([pictures] * 3, workers=2)), wanted * 3)
+        assert pool.shares[seed].problem

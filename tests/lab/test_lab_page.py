@@ -49,7 +49,8 @@ def test_every_recorded_figure_is_shown():
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/lab.md", "docs/kernels.md", "docs/performance.md", "docs/architecture.md", "README.md"]
+    "page",
+    ["docs/lab.md", "docs/kernels.md", "docs/performance.md", "docs/architecture.md", "docs/scale.md", "README.md"],
 )
 def test_links_lead_somewhere(page):
     path = lab_tables.ROOT / page

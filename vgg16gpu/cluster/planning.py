@@ -55,7 +55,7 @@ def shared_planners(model: Model, opened: Sequence[Opened], options: Mapping[str
     found: dict[DeviceFacts, SharedPlanner] = {}
     planners = []
     for each in opened:
-        kind = replace(each.device.facts, memory_free=0)
+        kind = replace(each.device.facts, memory_total=0, memory_free=0)  # no plan goes by these
         if kind not in found:
             found[kind] = SharedPlanner(model, asked, each.device.facts)
             with stage("plan"):

@@ -152,6 +152,7 @@ class _Dealing:
         )
         count = min(cluster.actors, len(self._shards))
         self._actors = [actor.remote(job, cluster.kind, cluster.per_node) for _ in range(count)]
+        self._idle: list[Any] = []  # actors for which there was nothing left
         self._under_way: dict[Any, tuple[Any, int | None]] = {}  # by what Ray answers with; None: it gets ready
 
     def run(self, tell: Callable[[int], None]) -> None:
@@ -177,7 +178,9 @@ class _Dealing:
 
     def _give(self, actor: Any) -> None:
         """The next shard, if there is one; an actor that dies with it is not to try again by itself."""
-        if self._shards:
+        if not self._shards:
+            self._idle.append(actor)
+        else:
             shard = self._shards.popleft()
             self._under_way[actor.compute.options(max_task_retries=0).remote(shard)] = actor, shard
 
@@ -216,6 +219,8 @@ class _Dealing:
             ) from error
         _log.warning("shard %d goes to another actor: %s", shard, _first_line(error))
         self._shards.appendleft(shard)
+        if self._idle:  # the one that had it may find no room to start again
+            self._give(self._idle.pop())
 
     def _tell(self, asked: Any, tell: Callable[[int], None]) -> Any:
         """Pass on what the actors have counted, if the answer is there; what has been asked."""
