@@ -189,9 +189,7 @@ def test_while_the_stream_captures(model: Path, device: Device) -> None:
         out = tuple(Placed(engine.device, np.zeros_like(y)) for y in expected)
         foreign.capturing = True
         for options in ({}, {"out": out}):
-            with pytest.raises(
-                InputError, match=r"captures a CUDA graph, .* give out=.*, and run once with wait=False"
-            ):
+            with pytest.raises(InputError, match=r"captures a CUDA graph, .* give out=.*, and run once before"):
                 later(engine, given, **options)
         foreign.capturing = False
         later(engine, given, out=out)

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout.settle import WORDS
+from vgg16gpu.compiler.lowering.layout.settle import KERNEL, WORDS
 from vgg16gpu.devices.base import Device, Foreign, Memory
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.runtime.outputs import LOST, NONFINITE
@@ -22,7 +22,7 @@ _LATER = "in a run with wait=False since the last check, image"
 class Pending:
     """Words on the device in which runs note what is wrong with them, and memory that comes back from results.
 
-    One thread at a time. Attributes: `found`: the address of the words; 0 before the first `begin`.
+    One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`.
     """
 
     def __init__(self, device: Device) -> None:
@@ -33,11 +33,16 @@ class Pending:
         self._free: OrderedDict[tuple[int, int], list[Memory]] = OrderedDict()  # the one asked for last comes last
         self.found = 0
 
-    def begin(self) -> None:
-        """A run is about to be enqueued. Raises DeviceError when memory runs out."""
+    def prepare(self) -> None:
+        """See to it that all is there, also for a run that is captured. Raises DeviceError and KernelError."""
         if not self.found:
+            self._device.build([KERNEL])
             self.found = self._device.allocate(4 * WORDS)
             self._device.zero(self.found, 4 * WORDS)
+
+    def begin(self) -> None:
+        """A run is about to be enqueued. Raises as `prepare` does."""
+        self.prepare()
         self._is_new = True
 
     def capture(self) -> None:
