@@ -215,3 +215,22 @@ def test_on_a_gpu_the_values_are_those_of_the_engine(torch: Any, wide: Path, pre
         assert all(map(torch.equal, compiled(x), kept[0]))
     features.check()
     features.close()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_gradient_is_that_of_arrays_on_the_host(torch: Any, model: Path) -> None:
+    """It never leaves the card; slopes that a sum spreads have strides of zero."""
+    from vgg16gpu import Engine
+    from vgg16gpu.pytorch import Features
+
+    torch_with_cuda()
+    x = images(torch, 3, 3, 48, 48)
+    features = Features(model, LAYERS, batch=2)
+    given = x.cuda().requires_grad_()
+    values = features(given)
+    slopes = [torch.ones_like(value, device="cpu").numpy() for value in values]
+    sum(value.sum() for value in values).backward()
+    with Engine(model, device="cuda", outputs=LAYERS, batch=2, gradient=True) as engine:
+        expected = engine.vjp(x.numpy(), slopes)
+    assert torch.equal(given.grad.cpu(), torch.from_numpy(expected))
+    features.close()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.pytorch.test_features import by_torch, distance, images
-from tests.support.torch_here import torch_module
+from tests.support.torch_here import torch_module, torch_with_cuda
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -192,3 +192,22 @@ def test_some_steps_of_optimising_an_image(torch: Any, model: Path) -> None:
 @pytest.mark.slow(reason="300 steps; 20 of them stand for it")
 def test_optimising_an_image(torch: Any, model: Path) -> None:
     ends_where_torch_does(torch, model, 300)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["squared", "unit"])
+def test_on_a_gpu_the_loss_is_that_of_arrays_on_the_host(torch: Any, model: Path, kind: Any) -> None:
+    from vgg16gpu import LossEngine
+    from vgg16gpu.pytorch import PerceptualLoss
+
+    torch_with_cuda()
+    x, y = images(torch, *SHAPE), -images(torch, *SHAPE)
+    loss = PerceptualLoss(model, LAYERS, STYLE, distance=kind, reduction="none")
+    given = x.cuda().requires_grad_()
+    found = loss(given, y.cuda())
+    found.sum().backward()
+    with LossEngine(model, LAYERS, STYLE, distance=kind, device="cuda") as engine:
+        expected, gradient = engine.value_and_gradient(x.numpy(), engine.targets(y.numpy()))
+    assert torch.equal(found.detach().cpu(), torch.from_numpy(expected))
+    assert torch.equal(given.grad.cpu(), torch.from_numpy(gradient))
+    loss.close()

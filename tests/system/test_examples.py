@@ -109,4 +109,5 @@ def test_perceptual_loss(tmp_path):
     narrow_vgg_and_pictures(tmp_path)
     first, last = losses_of(run("perceptual_loss.py", tmp_path, "vgg.onnx", "one.png", "out.png", 20))
     assert last < 0.7 * first
-    assert Image.open(tmp_path / "out.png").size == (40, 40)
+    with Image.open(tmp_path / "out.png") as picture:
+        assert picture.size == (40, 40)

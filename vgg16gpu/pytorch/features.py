@@ -32,7 +32,7 @@ class Features(nn.Module):
     itself. Tensors on the CPU are computed by our kernels on the CPU, to float32; those on a GPU there, to float32,
     float16 or bfloat16 as the precision says, channels_last: what the kernels store. An engine for each device is built
     when the first tensor of it comes. `backward` gives the gradient in the element type of the input; a second
-    derivative is refused. It runs on the host's side of the engine: tensors on a GPU are copied there and back for it.
+    derivative is refused. It computes the values once more, and waits for its end.
 
     On a GPU the work goes on the current stream, and in fp16, bf16 and int8 nobody waits for it: what `Engine.run`
     would raise is NaN in the rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has
@@ -124,9 +124,13 @@ class Features(nn.Module):
 
     def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
         """The gradient to x of the values, each weighted by its cotangent."""
-        weights = [cotangent.detach().float().cpu().contiguous().numpy() for cotangent in cotangents]
-        found = self._engine(x.device).vjp(x.detach().float().cpu().contiguous().numpy(), weights)
-        return torch.from_numpy(found).to(x.device, x.dtype)
+        engine = self._engine(x.device)
+        if x.device.type == "cpu":
+            weights = [cotangent.detach().float().contiguous().numpy() for cotangent in cotangents]
+            return torch.from_numpy(engine.vjp(x.detach().float().contiguous().numpy(), weights)).to(x.dtype)
+        given, *slopes = (y.detach() if y.dtype in _TAKEN else y.detach().float() for y in (x, *cotangents))
+        found: Any = engine.vjp(given, slopes)
+        return torch.from_dlpack(found).to(x.dtype)
 
     def _engine(self, device: torch.device) -> Engine:
         name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -29,7 +30,7 @@ class PerceptualLoss(nn.Module):
     images for the style layers, of any size. A float32 tensor comes back. The gradient to x is computed in the same run
     of the kernels as the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for
     theirs. It has the element type of x; a second derivative is refused, and so is a gradient to the target. Tensors on
-    the CPU are computed by our kernels on the CPU; those on a GPU there, copied over the host.
+    the CPU are computed by our kernels on the CPU; those on a GPU there, in float32, and a call waits for its end.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `LossEngine`.
     """
@@ -64,9 +65,8 @@ class PerceptualLoss(nn.Module):
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")
-        with torch.no_grad():
-            found = self._engine(given.device).targets(*(x if x is None else _on_host(x) for x in (images, style)))
-        return tuple(torch.from_numpy(array).to(given.device) for array in found)
+        found = self._engine(given.device).targets(*(x if x is None else _taken(x) for x in (images, style)))
+        return tuple(map(_tensor, found))
 
     def forward(
         self, x: torch.Tensor, target: torch.Tensor | Targets | None = None, style: torch.Tensor | None = None
@@ -96,12 +96,12 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, engine: LossEngine, targets: Targets) -> torch.Tensor:
-        arrays = [_on_host(target) for target in targets]
+        arrays = [_taken(target) for target in targets]
         if not ctx.needs_input_grad[0]:
-            return torch.from_numpy(engine.value(_on_host(x), arrays)).to(x.device)
-        loss, gradient = engine.value_and_gradient(_on_host(x), arrays)
-        ctx.save_for_backward(x, torch.from_numpy(gradient).to(x.device))
-        return torch.from_numpy(loss).to(x.device)
+            return _tensor(engine.value(_taken(x), arrays))
+        loss, gradient = map(_tensor, engine.value_and_gradient(_taken(x), arrays))
+        ctx.save_for_backward(x, gradient)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
@@ -109,8 +109,15 @@ class _Run(torch.autograd.Function):
         return once((gradient * slope[:, None, None, None]).to(x.dtype), x), None, None
 
 
-def _on_host(x: torch.Tensor) -> Any:
-    """The tensor as a float32 array. Raises InputError for one of whole numbers."""
+def _taken(x: torch.Tensor) -> Any:
+    """The tensor as engines take it: on the CPU a float32 array. Raises InputError for one of whole numbers."""
     if not x.is_floating_point():
         raise InputError(f"the images are {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
-    return x.detach().float().cpu().contiguous().numpy()
+    if x.device.type == "cpu":
+        return x.detach().float().contiguous().numpy()
+    return x.detach() if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x.detach().float()
+
+
+def _tensor(found: Any) -> torch.Tensor:
+    """What an engine gives as a tensor, without a copy."""
+    return torch.from_numpy(found) if isinstance(found, np.ndarray) else torch.from_dlpack(found)

@@ -12,6 +12,7 @@ import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
+from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import Value
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
@@ -30,6 +31,7 @@ from vgg16gpu.runtime.on_device.views import (
 )
 from vgg16gpu.runtime.outputs import Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
+from vgg16gpu.runtime.plans.gradients import Gradients
 from vgg16gpu.runtime.plans.sized import SizedPlan
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
@@ -147,20 +149,57 @@ class Engine(BuiltEngine):
         """The same as `run`."""
         return self.run(x, **options)
 
-    def vjp(self, x: Input, cotangents: Any) -> Array:
+    @overload
+    def vjp(self, x: DeviceInput, cotangents: Any) -> DeviceArray: ...
+
+    @overload
+    def vjp(self, x: Input, cotangents: Any) -> Array: ...
+
+    def vjp(self, x: Any, cotangents: Any) -> Any:
         """The gradient to x of the sum of all outputs, each weighted by its cotangent (a vector-Jacobian product).
 
         x: float32 on the host, as `run` takes it. cotangents: float32 in the shape of the outputs for x, one array or
         one for each output: the gradients of a loss to them. The result has the shape of x. A ReLU hands nothing on at
         0, a maximum to the first of equals. The same bits in every run, at any position in the batch. NaN and Inf are
-        not looked for. Raises InputError for wrong shapes and types, and for an engine without `gradient=True`.
+        not looked for. Arrays on the engine's GPU, of float32, float16 or bfloat16 and any strides, all of them there,
+        give a float32 `DeviceArray`; they are waited for as those of `run` are, and nothing goes over the host.
+        Raises InputError for wrong shapes and types, and for an engine without `gradient=True`.
         """
+        if is_on_device(array := self._form.only(x)):
+            return self._vjp_on_device(array, cotangents)
         images = self._form.checked(x)
         with self._lock:
             sized = self._at(images.dtype, images.shape)
-            if self._gradients is None:
-                raise InputError("the engine was built without gradients; build it with gradient=True")
-            return self.graph.input.to_file(self._gradients.vjp(images, cotangents, sized.batches(len(images))))
+            gradients = self._require_gradients()
+            return self.graph.input.to_file(gradients.vjp(images, cotangents, sized.batches(len(images))))
+
+    def _vjp_on_device(self, x: object, cotangents: Any) -> DeviceArray:
+        given = cotangents if isinstance(cotangents, list | tuple) else [cotangents]
+        if not all(map(is_on_device, given)):
+            raise InputError("the input lies on a GPU, and a gradient of an output on the host; bring it there, too")
+        with self._lock:
+            self._require_open()
+            gradients, foreign = self._require_gradients(), self._require_foreign()
+            if self.graph.input.channels_last:
+                raise InputError("a model with its channels last gives gradients on the host; give arrays there")
+            images = view_of(x, foreign)
+            view = self._checked_view(images)
+            if view.element_type == "uint8":
+                raise InputError("x is uint8, whole numbers without a gradient; give float32, normalised")
+            slopes = [view_of(y, foreign, what="the gradient of an output") for y in given]
+            sized, found = self._at(view.input_type, view.shape), DeviceArray(foreign, images.shape)
+            gradients.vjp_on_device(view, slopes, found.view, sized.batches(view.shape[0]))
+        return found
+
+    def _require_gradients(self) -> Gradients:
+        if self._gradients is None:
+            raise InputError("the engine was built without gradients; build it with gradient=True")
+        return self._gradients
+
+    def _require_foreign(self) -> Foreign:
+        if self.device.foreign is None:
+            raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
+        return self.device.foreign
 
     def check(self) -> None:
         """Wait for all runs with wait=False, and raise what was wrong with them since the last check.
@@ -175,9 +214,7 @@ class Engine(BuiltEngine):
     def _run_on_device(self, x: object, asked: Asked) -> Any:
         with self._lock:
             self._require_open()
-            foreign = self.device.foreign
-            if foreign is None:
-                raise InputError("the input lies on a GPU, this engine runs on the CPU; build it with device='cuda'")
+            foreign = self._require_foreign()
             is_captured = asked.checked(foreign, self._pending)
             view = self._checked_view(view_of(x, foreign, asked.stream))
             count, sized = view.shape[0], self._at(view.input_type, view.shape)

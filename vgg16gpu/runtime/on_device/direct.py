@@ -95,10 +95,12 @@ class DirectRuns:
         return results
 
     def _waited(self, call: _Call) -> Results:
-        self._launches.launch((call, "waited"), lambda: [*self._steps(call), self._report(call)])
+        self._launches.launch(
+            (call, "waited"), lambda: [*self._steps(call), report(self._executor, self._program(call))]
+        )
         self._executor.device.synchronize()
         program = self._program(call)
-        words = self._words(program)
+        words = reported_words(self._executor, program)
         return ResultBlock(replace(program, outputs=()), words).read(call.images.shape[0])
 
     def enqueue(
@@ -156,18 +158,21 @@ class DirectRuns:
             there.discard(stored.name)  # the same value as a further output
         return [_moved(step, moves) for step in steps]
 
-    def _report(self, call: _Call) -> Step:
-        """The control words to the host, which knows pinned memory by the address that the device has for it, too."""
-        program = self._program(call)
-        start, words = _reported(program), self._buffer(program)
-        place = Pointer(program.control.error.arena, start)
-        return transfer_step(absolute(words.ctypes.data), place, words.nbytes, BUS_GROUPS)
 
-    def _buffer(self, program: Program) -> Bytes:
-        return self._executor.returned[: program.control.end - _reported(program)]
+def report(executor: Executor, program: Program) -> Step:
+    """The control words to the host, which knows pinned memory by the address that the device has for it, too."""
+    start, words = _reported(program), _buffer(executor, program)
+    place = Pointer(program.control.error.arena, start)
+    return transfer_step(absolute(words.ctypes.data), place, words.nbytes, BUS_GROUPS)
 
-    def _words(self, program: Program) -> Bytes:
-        return self._buffer(program)[program.control.error.offset - _reported(program) :]
+
+def reported_words(executor: Executor, program: Program) -> Bytes:
+    """Where they are then."""
+    return _buffer(executor, program)[program.control.error.offset - _reported(program) :]
+
+
+def _buffer(executor: Executor, program: Program) -> Bytes:
+    return executor.returned[: program.control.end - _reported(program)]
 
 
 def absolute(address: int) -> Pointer:

@@ -15,6 +15,8 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.on_device.placed import PlacedRuns
+from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.kept import KeptPlans
 
 
@@ -22,6 +24,7 @@ class _Prepared(NamedTuple):
     """A shape of batches on the device."""
 
     executor: Executor
+    placed: PlacedRuns
     inputs: tuple[str, ...]  # what it reads: the input, and those cotangents that matter
     cotangents: tuple[str, ...]  # all, in the order of the outputs
     is_busy: bool = False
@@ -71,6 +74,22 @@ class Gradients:
         ]
         return np.concatenate(parts) if parts else np.empty(x.shape, np.float32)
 
+    def vjp_on_device(
+        self, x: DeviceView, cotangents: Sequence[DeviceView], target: DeviceView, runs: Iterable[tuple[int, int]]
+    ) -> None:
+        """As `vjp`, for arrays on the device as the kernels read them; the gradient goes to `target`."""
+        shapes = infer_shapes(self._graph, x.shape)
+        _check_shapes(
+            [(y.element_type, y.shape) for y in cotangents],
+            [shapes[name] for name in self._graph.outputs],
+            self._graph.outputs,
+        )
+        for first, batch in runs:
+            prepared = self._at((batch, *x.shape[1:]))
+            arrays = {self._graph.input.name: x, **dict(zip(prepared.cotangents, cotangents, strict=True))}
+            rows = {name: arrays[name].rows(first, first + batch) for name in prepared.inputs}
+            prepared.placed.run(rows, [target.rows(first, first + batch)])
+
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         self._kept.close()
@@ -82,7 +101,8 @@ class Gradients:
         inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
         plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs})
         executor = self._kept.load(plan, f"the gradient of a batch of shape {shape}")
-        return self._kept.keep(shape, _Prepared(executor, (self._graph.input.name, *inputs), tuple(found.cotangents)))
+        names = (self._graph.input.name, *inputs), tuple(found.cotangents)
+        return self._kept.keep(shape, _Prepared(executor, PlacedRuns(executor), *names))
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
         prepared = self._at((batch, *x.shape[1:]))
@@ -93,16 +113,18 @@ class Gradients:
 
 def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> list[Array]:
     """A float32 array for each output, of its shape."""
-    arrays = list(given) if isinstance(given, list | tuple) else [given]
-    if len(arrays) != len(shapes):
-        raise InputError(f"{len(arrays)} gradients are given; the model has {len(shapes)} outputs: {', '.join(names)}")
-    checked = []
-    for array, shape, name in zip(arrays, shapes, names, strict=True):
-        found = np.asarray(array)
-        if found.dtype.kind != "f" or found.shape != shape:
-            raise InputError(f"the gradient of output '{name}' is {found.dtype} {found.shape}; give float32 {shape}")
-        checked.append(found.astype(np.float32, copy=False))
-    return checked
+    arrays = [np.asarray(array) for array in (given if isinstance(given, list | tuple) else [given])]
+    _check_shapes([(array.dtype.name, array.shape) for array in arrays], shapes, names)
+    return [array.astype(np.float32, copy=False) for array in arrays]
+
+
+def _check_shapes(given: Sequence[tuple[str, Shape]], shapes: Sequence[Shape], names: Sequence[str]) -> None:
+    """Raise InputError for other gradients than one of floats for each output. given: types and shapes."""
+    if len(given) != len(shapes):
+        raise InputError(f"{len(given)} gradients are given; the model has {len(shapes)} outputs: {', '.join(names)}")
+    for (element_type, found), shape, name in zip(given, shapes, names, strict=True):
+        if "float" not in element_type or found != shape:
+            raise InputError(f"the gradient of output '{name}' is {element_type} {found}; give float32 {shape}")
 
 
 def _filled(array: Array, batch: int) -> Array:

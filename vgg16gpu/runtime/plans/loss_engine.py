@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -17,9 +17,12 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import Opened, open_device
+from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.views import DeviceView, is_on_device, view_of
 from vgg16gpu.runtime.plans.losses import Losses
 
 Weight: TypeAlias = float | npt.ArrayLike
@@ -107,31 +110,33 @@ class LossEngine(Closing):
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def targets(self, images: npt.ArrayLike | None = None, style: npt.ArrayLike | None = None) -> tuple[Array, ...]:
+    def targets(self, images: Any = None, style: Any = None) -> tuple[Any, ...]:
         """What `value` compares with: of each layer features (N, H*W, C), then of each style layer a Gram matrix.
 
         images: what `layers` are compared with, and, without `style`, the others, too. style: of any size. Raises
         InputError where images that are needed are missing.
+        Arrays on the engine's GPU, as `Engine.run` takes them, give float32 `DeviceArray`s, here and below: nothing
+        goes over the host, and they are done when the call returns.
         """
         content, styled = len(self._compared.content), len(self._compared.style)
         pictures = images if style is None else style
         if (content and images is None) or (styled and pictures is None):
             raise InputError("images to compare with are missing; give images, and style where layers have one")
-        found: tuple[Array, ...] = ()
+        found: tuple[Any, ...] = ()
         if content:
             found += self._targets(images, tuple(range(content)))
         if styled:
             found += self._targets(pictures, tuple(range(content, content + styled)))
         return found
 
-    def value(self, x: npt.ArrayLike, targets: Sequence[Array]) -> Array:
+    def value(self, x: Any, targets: Sequence[Any]) -> Any:
         """The loss of each image, (N,) float32. targets: as `targets` gives them, each of N images or of one for all.
 
         Raises InputError for targets that do not fit x.
         """
         return self._loss(x, targets, gradient=False)[0]
 
-    def value_and_gradient(self, x: npt.ArrayLike, targets: Sequence[Array]) -> tuple[Array, Array]:
+    def value_and_gradient(self, x: Any, targets: Sequence[Any]) -> tuple[Any, Any]:
         """The loss of each image, (N,) float32, and its gradient to that image, in the shape of x. Raises as `value`.
 
         A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope.
@@ -156,70 +161,135 @@ class LossEngine(Closing):
         fixed = self.graph.input.shape[0]
         return min(count, self._batch) if fixed is None else fixed
 
-    def _targets(self, images: Any, terms: tuple[int, ...]) -> tuple[Array, ...]:
+    def _targets(self, images: Any, terms: tuple[int, ...]) -> tuple[Any, ...]:
+        if is_on_device(images):
+            return self._targets_on_device(images, terms)
         x = self._checked(images)
         with self._lock:
             self._require_open()
-            parts = [self._losses.targets(part, terms) for part, _ in self._cut(x)]
+            parts = [self._losses.targets(x[rows], terms) for rows in self._cut(len(x))]
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
-    def _loss(self, images: Any, targets: Sequence[Array], *, gradient: bool) -> tuple[Array, ...]:
+    def _targets_on_device(self, images: object, terms: tuple[int, ...]) -> tuple[DeviceArray, ...]:
+        with self._lock:
+            x, foreign = self._view(images)
+            shapes = self._target_shapes(x.shape)
+            found = tuple(DeviceArray(foreign, shapes[i]) for i in terms)
+            for rows in self._cut(x.shape[0]):
+                outs = [array.view.rows(rows.start, rows.stop) for array in found]
+                self._losses.targets_on_device(x.rows(rows.start, rows.stop), terms, outs)
+        return found
+
+    def _loss(self, images: Any, targets: Sequence[Any], *, gradient: bool) -> tuple[Any, ...]:
+        if is_on_device(images):
+            return self._loss_on_device(images, targets, gradient)
         x = self._checked(images)
         given = self._checked_targets(targets, x.shape)
         with self._lock:
             self._require_open()
             parts = [
-                self._losses.loss(part, [target[rows] for target in given], gradient=gradient)
-                for part, rows in self._cut(x)
+                self._losses.loss(x[rows], [target[rows] for target in given], gradient=gradient)
+                for rows in self._cut(len(x))
             ]
         loss, *others = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return loss, *(self.graph.input.to_file(array) for array in others)
 
-    def _cut(self, x: Array) -> Iterator[tuple[Array, slice]]:
-        step = self._rows(len(x))
-        for first in range(0, len(x), step):
-            yield x[first : first + step], slice(first, first + step)
+    def _loss_on_device(self, images: object, targets: Sequence[object], gradient: bool) -> tuple[DeviceArray, ...]:
+        if not all(map(is_on_device, targets)):
+            raise InputError("the images lie on a GPU, and a target on the host; use targets(...) of images there")
+        with self._lock:
+            x, foreign = self._view(images)
+            given = [view_of(target, foreign, what="a target") for target in targets]
+            wanted = self._check_target_shapes([(y.element_type, y.shape) for y in given], x.shape)
+            spread = [_repeated(y, shape[0]) for y, shape in zip(given, wanted, strict=True)]
+            found = tuple(DeviceArray(foreign, shape) for shape in (x.shape[:1], x.shape)[: 1 + gradient])
+            for rows in self._cut(x.shape[0]):
+                part, *others = (view.rows(rows.start, rows.stop) for view in (x, *spread))
+                outs = [array.view.rows(rows.start, rows.stop) for array in found]
+                self._losses.loss_on_device(part, others, outs)
+        return found
+
+    def _view(self, images: object) -> tuple[DeviceView, Foreign]:
+        """Images on the device, and what knows others' arrays there. Raises InputError."""
+        self._require_open()
+        foreign = self.device.foreign
+        if foreign is None:
+            raise InputError("the images lie on a GPU, this engine runs on the CPU; build it with device='cuda'")
+        if self.graph.input.channels_last:
+            raise InputError("a model with its channels last has its losses on the host; give arrays there")
+        x = view_of(images, foreign, what="the images")
+        self._check_images(x.element_type, x.shape)
+        return x, foreign
+
+    def _cut(self, count: int) -> Iterator[slice]:
+        """So many images, as many at once as may be."""
+        step = self._rows(count)
+        return (slice(first, first + step) for first in range(0, count, step))
 
     def _checked(self, images: Any) -> Array:
         """Images as the kernels read them. Raises InputError, and ModelError for a size that the model does not fit."""
-        given, item = np.asarray(images), self.graph.input
-        x = item.from_file(given) if given.ndim == 4 else given
-        channels = item.shape[1]
-        if given.dtype.kind != "f" or x.ndim != 4 or channels not in (None, x.shape[1]) or not len(x):
-            wanted = item.in_file(("N", channels or "C", "H", "W"))  # type: ignore[type-var]
-            raise InputError(
-                f"the images are {given.dtype} {given.shape}; give float32 ({', '.join(map(str, wanted))}), normalised "
-                "as the model wants it"
-            )
-        if item.shape[0] is not None and len(x) % item.shape[0]:
-            raise InputError(f"the model takes {item.shape[0]} images at a time, and {len(x)} are given")
-        resolve_input_shape(self.graph, self._rows(len(x)), (x.shape[2], x.shape[3]))
+        given = np.asarray(images)
+        x = self.graph.input.from_file(given) if given.ndim == 4 else given
+        self._check_images(given.dtype.name, x.shape)
         return np.ascontiguousarray(x, np.float32)
 
-    def _checked_targets(self, targets: Sequence[Array], shape: Shape) -> list[Array]:
+    def _check_images(self, element_type: str, shape: Shape) -> None:
+        """Raise InputError for no images, and ModelError for a size that the model does not fit."""
+        item = self.graph.input
+        channels = item.shape[1]
+        if "float" not in element_type or len(shape) != 4 or channels not in (None, shape[1]) or not shape[0]:
+            wanted = f"N, H, W, {channels or 'C'}" if item.channels_last else f"N, {channels or 'C'}, H, W"
+            raise InputError(
+                f"the images are {element_type} {shape}; give float32 ({wanted}), normalised as the model wants it"
+            )
+        if item.shape[0] is not None and shape[0] % item.shape[0]:
+            raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
+        resolve_input_shape(self.graph, self._rows(shape[0]), (shape[2], shape[3]))
+
+    def _checked_targets(self, targets: Sequence[npt.ArrayLike], shape: Shape) -> list[Array]:
         """Those of one image for all of them. Raises InputError."""
-        terms = self._compared.terms
-        if len(targets) != len(terms):
-            raise InputError(f"{len(targets)} targets are given, and {len(terms)} are compared; use targets(...)")
-        graph = target_graph(self.graph, terms, shape)
-        shapes = infer_shapes(graph, shape)
-        checked = []
-        for target, name, term in zip(targets, graph.outputs, terms, strict=True):
-            found, wanted = np.asarray(target), shapes[name]
-            layer = self.names[term.output]
-            if found.dtype.kind != "f" or found.shape not in (wanted, (1, *wanted[1:])):
+        arrays = [np.asarray(target) for target in targets]
+        shapes = self._check_target_shapes([(array.dtype.name, array.shape) for array in arrays], shape)
+        for array, term in zip(arrays, self._compared.terms, strict=True):
+            if term.kind == "gram" and not np.array_equal(array, array.swapaxes(1, 2), equal_nan=True):
+                name = self.names[term.output]
+                raise InputError(f"the target of '{name}' is no Gram matrix: it is not symmetric; use targets(...)")
+        return [
+            np.broadcast_to(array.astype(np.float32, copy=False), wanted)
+            for array, wanted in zip(arrays, shapes, strict=True)
+        ]
+
+    def _check_target_shapes(self, given: Sequence[tuple[str, Shape]], shape: Shape) -> list[Shape]:
+        """The shapes of all targets for such images. Raises InputError for others. given: types and shapes."""
+        terms, shapes = self._compared.terms, self._target_shapes(shape)
+        if len(given) != len(terms):
+            raise InputError(f"{len(given)} targets are given, and {len(terms)} are compared; use targets(...)")
+        for (element_type, found), wanted, term in zip(given, shapes, terms, strict=True):
+            if "float" not in element_type or found not in (wanted, (1, *wanted[1:])):
                 raise InputError(
-                    f"the target of '{layer}' is {found.dtype} {found.shape}; for images of shape {shape} it is "
-                    f"float32 {wanted}, or one for all; use targets(...)"
+                    f"the target of '{self.names[term.output]}' is {element_type} {found}; for images of shape {shape} "
+                    f"it is float32 {wanted}, or one for all; use targets(...)"
                 )
-            if term.kind == "gram" and not np.array_equal(found, found.swapaxes(1, 2), equal_nan=True):
-                raise InputError(f"the target of '{layer}' is no Gram matrix: it is not symmetric; use targets(...)")
-            checked.append(np.broadcast_to(found.astype(np.float32, copy=False), wanted))
-        return checked
+        return shapes
+
+    def _target_shapes(self, shape: Shape) -> list[Shape]:
+        """Of all terms, for images of this shape."""
+        graph = target_graph(self.graph, self._compared.terms, shape)
+        shapes = infer_shapes(graph, shape)
+        return [shapes[name] for name in graph.outputs]
 
     def _require_open(self) -> None:
         if self._is_closed:
             raise InputError("the loss is closed; build a new one")
+
+
+def _repeated(view: DeviceView, count: int) -> DeviceView:
+    """One row for all, without a copy."""
+    return (
+        view
+        if view.shape[0] == count
+        else replace(view, shape=(count, *view.shape[1:]), strides=(0, *view.strides[1:]))
+    )
 
 
 def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:

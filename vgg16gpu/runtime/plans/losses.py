@@ -10,6 +10,8 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.on_device.placed import PlacedRuns
+from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.kept import KeptPlans
 
 
@@ -17,6 +19,7 @@ class _Prepared(NamedTuple):
     """A program on the device."""
 
     executor: Executor
+    placed: PlacedRuns
     targets: tuple[str, ...] = ()  # further inputs, in the order of the terms
     is_busy: bool = False
 
@@ -58,6 +61,16 @@ class Losses:
         given = dict(zip(prepared.targets, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
 
+    def targets_on_device(self, x: DeviceView, terms: tuple[int, ...], outs: Sequence[DeviceView]) -> None:
+        """As `targets`, for arrays on the device; float32, dense, go to `outs`."""
+        self._at(_Key(x.shape, terms, False)).placed.run({self._graph.input.name: x}, outs)
+
+    def loss_on_device(self, x: DeviceView, targets: Sequence[DeviceView], outs: Sequence[DeviceView]) -> None:
+        """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient."""
+        prepared = self._at(_Key(x.shape, None, len(outs) > 1))
+        given = dict(zip(prepared.targets, targets, strict=True))
+        prepared.placed.run({self._graph.input.name: x, **given}, outs)
+
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         self._kept.close()
@@ -73,4 +86,4 @@ class Losses:
             graph, targets = found.graph, dict(found.targets)
         plan = make_plan(graph, self._device.facts, {**inputs, **targets})
         executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
-        return self._kept.keep(key, _Prepared(executor, tuple(targets)))
+        return self._kept.keep(key, _Prepared(executor, PlacedRuns(executor), tuple(targets)))

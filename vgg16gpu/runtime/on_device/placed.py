@@ -1,0 +1,55 @@
+"""Runs of a program of several inputs, a gradient say, on arrays that lie on the device, into arrays that lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from vgg16gpu.compiler.lowering.layout.give import give
+from vgg16gpu.compiler.lowering.layout.take import take
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import OutputForm, Pointer
+from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.on_device.direct import absolute, report, reported_words
+from vgg16gpu.runtime.on_device.launches import KeptLaunches
+from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.outputs import ResultBlock
+
+
+class PlacedRuns:
+    """Runs of a plan's first program. One thread at a time; what is bound goes with the executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor, self._program = executor, executor.plan.programs[0]
+        self._launches = KeptLaunches(executor)
+
+    def run(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> None:
+        """All outputs for these inputs, and waits for that; targets: float32, dense, the first rows of each output.
+
+        Inputs of fewer rows than planned get rows of zeros behind them. NaN and Inf are let through. Raises KernelError
+        for a kernel that gave up waiting.
+        """
+        places = {name: replace(view, owner=None) for name, view in inputs.items()}
+        outs = [replace(target, owner=None) for target in targets]
+        self._launches.launch((*places.items(), *outs), lambda: self._steps(places, outs))
+        self._executor.device.synchronize()
+        ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+
+    def _steps(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
+        program = self._program
+        entry = program.input.entries["float32"]
+        places = {value.name: (value.pointer, value.pointer.offset + value.nbytes) for value in program.others}
+        places[program.input.name] = entry.pointer, program.control.end
+        steps = [
+            take(absolute(view.address), view.element, view.shape, view.strides, place, Pointer(place.arena, end))
+            for view, (place, end) in ((view, places[name]) for name, view in inputs.items())
+        ]
+        steps += [*entry.steps, *program.steps]
+        for stored, target in zip(program.stored_outputs, targets, strict=True):
+            steps.append(give(stored, OutputForm(), absolute(target.address), _images(target)))
+        return [*steps, report(self._executor, program)]
+
+
+def _images(target: DeviceView) -> int | None:
+    """How many rows are given; a vector is one piece."""
+    return target.shape[0] if len(target.shape) > 1 else None
