@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", type=Path, required=True, metavar="DIR")
     parser.add_argument("--devices", default="all", help="all, or cpu:N")
     parser.add_argument("--precision", default="fp16")
-    parser.add_argument("--shard-size", type=int, default=12800)
+    parser.add_argument("--shard-size", type=int, default=25600)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     options = parser.parse_args(arguments)
     names = resolve_devices(options.devices)
