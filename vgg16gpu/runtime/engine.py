@@ -63,7 +63,7 @@ class Engine(BuiltEngine):
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
-    gradient: also build what `vjp` needs; fp32 alone.
+    gradient: also build what `vjp` needs; in fp32 (on FFMA kernels) and bf16.
 
     Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
     sizes and memory of its own; weights lie on the device once. What was used longest ago goes, where `memory` or the

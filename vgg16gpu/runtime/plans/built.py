@@ -78,7 +78,7 @@ class BuiltEngine(Closing):
             self._last = self._sized = self._loaded(plan)
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
             if gradient:
-                self._gradients = Gradients(self.graph, self.device, precision)
+                self._gradients = Gradients(self.graph, self.device, precision, kernels)
                 self._gradients.prepare([program.input.shape for program in plan.programs])
         except BaseException:
             self.close()
