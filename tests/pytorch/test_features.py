@@ -120,8 +120,8 @@ def test_what_is_wrong_is_said(torch: Any, model: Path, features: Any) -> None:
         gradient.sum().backward()
     with pytest.raises(InputError, match=r"torch.uint8; give floats"):
         features(torch.zeros((1, 3, 48, 48), dtype=torch.uint8))
-    half = Features(model, LAYERS, "bf16")
-    with pytest.raises(InputError, match="computed in fp32, and precision is bf16"):
+    half = Features(model, LAYERS, "fp16")
+    with pytest.raises(InputError, match="computed in fp32 and bf16, and precision is fp16"):
         half(x)
     with torch.no_grad():
         assert half(x)[0].shape == (1, 8, 48, 48)

@@ -14,8 +14,9 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.plans.gradients import PRECISIONS
 
-DIFFERENTIABLE: Final = "fp32"
+DIFFERENTIABLE: Final = PRECISIONS
 _TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -24,8 +25,8 @@ class Features(nn.Module):
     """Layers of a model as a torch module, differentiable in its input; the weights are frozen.
 
     model: as for `Engine`. layers: names as for `Engine(outputs=...)`, say "relu3_3"; one name or several.
-    precision: as for `Engine`; gradients are there in "fp32". batch: sizes that engines are built for; any number of
-    images is cut into these.
+    precision: as for `Engine`; gradients are there in "fp32" and "bf16". batch: sizes that engines are built for; any
+    number of images is cut into these.
 
     `forward` takes (N, C, H, W) tensors of any float type and any strides, normalised as the model wants it, of any
     size that the model fits, and gives a tensor for each layer, in their order, as a tuple; of one name the tensor
@@ -45,7 +46,7 @@ class Features(nn.Module):
         self,
         model: ModelSource,
         layers: str | Sequence[str],
-        precision: str = DIFFERENTIABLE,
+        precision: str = "fp32",
         *,
         batch: int | Sequence[int] = 1,
     ) -> None:
@@ -69,10 +70,10 @@ class Features(nn.Module):
         if not x.is_floating_point():
             raise InputError(f"the input is {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
         wants_gradient = x.requires_grad and torch.is_grad_enabled()
-        if wants_gradient and self.precision != DIFFERENTIABLE:
+        if wants_gradient and self.precision not in DIFFERENTIABLE:
             raise InputError(
-                f"the input requires a gradient, which is computed in fp32, and precision is {self.precision}; use "
-                "precision='fp32', or torch.no_grad()"
+                f"the input requires a gradient, which is computed in {' and '.join(DIFFERENTIABLE)}, and precision is "
+                f"{self.precision}; use one of these, or torch.no_grad()"
             )
         # As an operator of torch's it costs tens of microseconds, which only compilers and gradients need.
         needs_operator = wants_gradient or torch.compiler.is_compiling()
@@ -117,7 +118,7 @@ class Features(nn.Module):
         given = given if given.dtype in _TAKEN else given.float()
         out = tuple(self.empty(x))
         # An image out of range is run again, which somebody has to wait for.
-        waits = self.precision == DIFFERENTIABLE and not torch.cuda.is_current_stream_capturing()
+        waits = self.precision == "fp32" and not torch.cuda.is_current_stream_capturing()
         stream = torch.cuda.current_stream(x.device).cuda_stream
         engine.run(_view(given), out=tuple(map(_view, out)), stream=stream, wait=waits)
         return list(out)
@@ -141,7 +142,7 @@ class Features(nn.Module):
                 outputs=self.layers,
                 precision=self.precision,
                 batch=self._batch,
-                gradient=self.precision == DIFFERENTIABLE,
+                gradient=self.precision in DIFFERENTIABLE,
             )
         return self._engines[name]
 

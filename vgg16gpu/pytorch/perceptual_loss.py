@@ -12,6 +12,7 @@ from torch import nn
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch.second_derivative import once
+from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.loss_engine import Comparison, Distance, LossEngine, Weight
 
 Targets: TypeAlias = tuple[torch.Tensor, ...]
@@ -22,15 +23,15 @@ REDUCTIONS: Final = ("mean", "sum", "none")
 class PerceptualLoss(nn.Module):
     """How far images are from others by the features of a model, differentiable in the images; its weights are frozen.
 
-    model, layers, style, distance, batch: as for `LossEngine`, which says what is computed. reduction: "mean" of the
-    images, their "sum", or "none", (N,).
+    model, layers, style, distance, precision, batch: as for `LossEngine`, which says what is computed. reduction:
+    "mean" of the images, their "sum", or "none", (N,).
 
     `forward(x, target, style=None)` takes (N, C, H, W) tensors of any float type, normalised as the model wants them;
     target: images to compare with, of the same size, or what `targets` gave; N of them, or one for all. style: other
     images for the style layers, of any size. A float32 tensor comes back. The gradient to x is computed in the same run
     of the kernels as the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for
     theirs. It has the element type of x; a second derivative is refused, and so is a gradient to the target. Tensors on
-    the CPU are computed by our kernels on the CPU; those on a GPU there, in float32, and a call waits for its end.
+    the CPU are computed by our kernels on the CPU; those on a GPU there, and a call waits for its end.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `LossEngine`.
     """
@@ -42,6 +43,7 @@ class PerceptualLoss(nn.Module):
         style: Mapping[str, float] | None = None,
         *,
         distance: Distance = "squared",
+        precision: str = "fp32",
         reduction: Literal["mean", "sum", "none"] = "mean",
         batch: int = 16,
     ) -> None:
@@ -50,7 +52,9 @@ class PerceptualLoss(nn.Module):
             raise InputError(f"reduction '{reduction}' is not known; accepted: {', '.join(REDUCTIONS)}")
         self.reduction = reduction
         self._model = Model.of(model)
+        gradient_options(precision, "auto")
         self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": distance, "batch": batch}
+        self._options["precision"] = precision
         self._engines: dict[str, LossEngine] = {}
         Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
 

@@ -139,12 +139,43 @@ def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
         assert_same_bits(double, engine.vjp(x, np.ones((2, SCORES), np.float32)))
     with pytest.raises(InputError, match="closed"):
         engine.vjp(x, np.ones((2, SCORES), np.float32))
-    with pytest.raises(ModelError, match="gradients are computed in fp32, and precision bf16"):
-        Engine(model, device=kind, precision="bf16", gradient=True)
+    with pytest.raises(ModelError, match="gradients are computed in fp32 and bf16, and precision fp16"):
+        Engine(model, device=kind, precision="fp16", gradient=True)
     unknown = torch_vgg()
     unknown.node("LeakyRelu", [unknown.nodes[-1].output[0]], "leaky")
     with pytest.raises(ModelError, match="LeakyRelu 'leaky': its gradient is not supported"):
         Engine(unknown.proto(), device=kind, gradient=True)
+
+
+def test_bf16_rounds_what_convolutions_read(device: Device) -> None:
+    """Without ReLUs, which flip: 8 bits of each operand of three convolutions, there and back."""
+    made = Model((None, 3, 12, 10))
+    x = made.conv(made.conv(made.conv("input", "a", 3, 8), "b", 8, 16), "c", 16, 8)
+    made.node("AveragePool", [x], "y", kernel_shape=[2, 2], strides=[2, 2])
+    given = normal(seeded("bf16"), 3, 3, 12, 10)
+    kind: Any = device.facts.kind
+    with Engine(made.proto(), device=kind, precision="bf16", kernels="mma", batch=2, gradient=True) as engine:
+        slopes = cotangents([engine.run(given)])
+        gradient = engine.vjp(given, slopes)
+        assert_same_bits(engine.vjp(given, slopes), gradient)
+        expected = exact(engine, given, slopes)
+    error = np.linalg.norm(gradient - expected) / np.linalg.norm(expected)
+    assert 2**-11 < error < 2**-7
+
+
+@pytest.mark.parametrize("kernels", ["auto", "mma"])
+def test_features_in_bf16(device: Device, model: Path, kernels: str) -> None:
+    """ReLUs and pools decide otherwise here and there; the direction is right."""
+    layers, x = ["relu1_2", "relu2_2"], images(2)
+    with Engine(model, device=device.facts.kind, outputs=layers, gradient=True) as engine:
+        slopes = cotangents(engine.run(x))  # type: ignore[arg-type]
+        expected = engine.vjp(x, slopes)
+    options: dict[str, Any] = {"outputs": layers, "precision": "bf16", "kernels": kernels, "gradient": True}
+    with Engine(model, device=device.facts.kind, **options) as engine:
+        gradient = engine.vjp(x, slopes)
+    likeness = (gradient * expected).sum() / np.linalg.norm(gradient) / np.linalg.norm(expected)
+    assert likeness > 0.98
+    assert np.linalg.norm(gradient) == pytest.approx(np.linalg.norm(expected), rel=0.02)
 
 
 def test_everything_is_given_back(device: Device, model: Path) -> None:

@@ -27,38 +27,41 @@ def make_plan(
 ) -> Plan:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
-    A mapping has the shape of each input, for one program. Raises ModelError when the graph does not fit an input
-    shape, and when the precision cannot be had.
+    A mapping has the shape of each input, for one program; fp32 is computed by FFMA there. Raises ModelError when the
+    graph does not fit an input shape, and when the precision cannot be had.
     """
     options = options or PlanOptions()
     if isinstance(input_shapes, Mapping):
-        return _float32_plan(_with_stored_inputs(graph), facts, [input_shapes], replace(options, kernels="ffma"))
+        chosen = replace(options, kernels="ffma") if options.precision == "fp32" else options
+        return _one_pass_plan(_with_stored_inputs(graph), facts, [input_shapes], chosen)
     shapes = sorted(input_shapes, key=lambda shape: shape[0])
     selection = select_kernels(graph, facts, infer_shapes(graph, shapes[0]), options)
     if selection.splits_float32 and _runs_alone(graph, shapes[0]):
         return _split_plan(selection, shapes, options)
     if selection.splits_float32:
-        return _float32_plan(graph, facts, shapes, replace(options, kernels="ffma"))
+        return _one_pass_plan(graph, facts, shapes, replace(options, kernels="ffma"))
     return _plain_plan(selection, shapes, options)
 
 
 def _with_stored_inputs(graph: Graph) -> Graph:
     """The graph with a copy of every further input that a kernel reads which knows the NHWC layout alone."""
     copies: dict[str, Op] = {}
-    ops = []
+    ops: list[Op] = []
     for op in graph.ops:
         if not any(lowering.any_layout for lowering in lowerings(op)):
             for item in graph.others:
                 if item.name in op.operands and len(item.shape) in ROWS:
                     order = tuple(range(len(item.shape)))
                     y = f"{item.name}/stored"
-                    copies.setdefault(item.name, Transpose(item.name, y, (y,), order))
+                    if item.name not in copies:  # not in front of all: kernels may take the first op's input as it is
+                        copies[item.name] = Transpose(item.name, y, (y,), order)
+                        ops.append(copies[item.name])
             op = with_operands(op, [copies[name].y if name in copies else name for name in op.operands])  # noqa: PLW2901
         ops.append(op)
-    return replace(graph, ops=(*copies.values(), *ops))
+    return replace(graph, ops=tuple(ops))
 
 
-def _float32_plan(
+def _one_pass_plan(
     graph: Graph, facts: DeviceFacts, shapes: Sequence[Shape | Mapping[str, Shape]], options: PlanOptions
 ) -> Plan:
     return _plain_plan(select_kernels(graph, facts, infer_shapes(graph, shapes[0]), options), shapes, options)

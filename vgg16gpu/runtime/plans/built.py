@@ -85,7 +85,7 @@ class BuiltEngine(Closing):
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
 
-                self._gradients = Gradients(self.graph, self.device, precision)
+                self._gradients = Gradients(self.graph, self.device, precision, kernels)
                 self._gradients.prepare([program.input.shape for program in plan.programs])
         except BaseException:
             self.close()

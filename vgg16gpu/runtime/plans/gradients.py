@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
@@ -18,6 +19,18 @@ from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.kept import KeptPlans
+
+PRECISIONS: Final = ("fp32", "bf16")  # in which there are gradients
+
+
+def gradient_options(precision: str, kernels: str) -> PlanOptions:
+    """What plans of gradients are made for. Raises ModelError for another precision than fp32 and bf16."""
+    if precision not in PRECISIONS:
+        raise ModelError(
+            f"gradients are computed in {' and '.join(PRECISIONS)}, and precision {precision} is asked for; use one of "
+            "these"
+        )
+    return PlanOptions(precision, kernels)
 
 
 class _Prepared(NamedTuple):
@@ -40,16 +53,17 @@ class _Prepared(NamedTuple):
 
 
 class Gradients:
-    """Vector-Jacobian products of a graph's outputs to its input, in float32. One thread at a time; close it.
+    """Vector-Jacobian products of a graph's outputs to its input. One thread at a time; close it.
+
+    In bf16 convolutions and products round what they read, values between are float32.
 
     The model's values are computed again in each run, so that nothing is kept from call to call. The weights lie on the
     device once more, and those of the backward run beside them. Plans are kept by the shape of a batch: the last ones.
     """
 
-    def __init__(self, graph: Graph, device: Device, precision: str) -> None:
-        """Raises ModelError for another precision than fp32."""
-        if precision != "fp32":
-            raise ModelError(f"gradients are computed in fp32, and precision {precision} is asked for; use fp32")
+    def __init__(self, graph: Graph, device: Device, precision: str, kernels: str = "auto") -> None:
+        """Raises ModelError for another precision than fp32 and bf16."""
+        self._options = gradient_options(precision, kernels)
         self._graph, self._device = graph, device
         self._kept: KeptPlans[Shape, _Prepared] = KeptPlans(device)
 
@@ -99,7 +113,7 @@ class Gradients:
             return kept
         found = gradient_graph(self._graph, shape)
         inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
-        plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs})
+        plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs}, self._options)
         executor = self._kept.load(plan, f"the gradient of a batch of shape {shape}")
         names = (self._graph.input.name, *inputs), tuple(found.cotangents)
         return self._kept.keep(shape, _Prepared(executor, PlacedRuns(executor), *names))

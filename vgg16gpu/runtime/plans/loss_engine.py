@@ -67,7 +67,7 @@ class Comparison:
 
 
 class LossEngine(Closing):
-    """A perceptual loss: images are compared by what a network makes of them, in float32, on either device.
+    """A perceptual loss: images are compared by what a network makes of them, on either device.
 
     Image, features, loss and gradient are one program: nothing comes back from the device in between, and the
     gradient of each term is computed in the same pass as its value. Several threads may share it; they take turns.
@@ -81,7 +81,9 @@ class LossEngine(Closing):
     style: the weight of each layer whose Gram matrices are compared, w times the mean of their squared differences. A
         Gram matrix has the products of all pairs of channels, summed over pixels, divided by C * H * W (Gatys et al.,
         "Image Style Transfer Using Convolutional Neural Networks").
-    device: as for `Engine`. batch: the most images that are computed at once; more are cut up.
+    precision: "fp32", on FFMA kernels, or "bf16": convolutions round what they read, all else is float32, and bits may
+        depend on the batch.
+    device, kernels: as for `Engine`. batch: the most images that are computed at once; more are cut up.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
     when it comes for the first time. NaN and Inf are not looked for. The same bits in every run, whatever the batch is.
@@ -96,8 +98,10 @@ class LossEngine(Closing):
         style: Mapping[str, float] | None = None,
         *,
         distance: Distance = "squared",
+        precision: str = "fp32",
         device: str | Opened = "auto",
         batch: int = 16,
+        kernels: str = "auto",
     ) -> None:
         self.model = Model.of(model)
         if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
@@ -106,7 +110,11 @@ class LossEngine(Closing):
         self._compared = Comparison.of(self.model, layers, style, distance)
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
-        self._losses = Losses(self.graph, self._compared.terms, self.device)
+        try:
+            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels)
+        except BaseException:
+            self.device.close()
+            raise
         self._lock = threading.Lock()
         self._is_closed = False
 

@@ -12,6 +12,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.kept import KeptPlans
 
 
@@ -42,12 +43,16 @@ class _Key(NamedTuple):
 
 
 class Losses:
-    """Losses of batches by a graph whose outputs are features, in float32. One thread at a time; close it.
+    """Losses of batches by a graph whose outputs are features. One thread at a time; close it.
 
     The weights lie on the device once for all programs.
     """
 
-    def __init__(self, graph: Graph, terms: Sequence[Term], device: Device) -> None:
+    def __init__(
+        self, graph: Graph, terms: Sequence[Term], device: Device, precision: str = "fp32", kernels: str = "auto"
+    ) -> None:
+        """Raises ModelError for another precision than fp32 and bf16."""
+        self._options = gradient_options(precision, kernels)
         self._graph, self._terms, self._device = graph, tuple(terms), device
         self._kept: KeptPlans[_Key, _Prepared] = KeptPlans(device)
 
@@ -84,6 +89,6 @@ class Losses:
         else:
             found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient)
             graph, targets = found.graph, dict(found.targets)
-        plan = make_plan(graph, self._device.facts, {**inputs, **targets})
+        plan = make_plan(graph, self._device.facts, {**inputs, **targets}, self._options)
         executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
         return self._kept.keep(key, _Prepared(executor, PlacedRuns(executor), tuple(targets)))
