@@ -49,6 +49,7 @@ class Asked:
             raise InputError("form and out are both given, and arrays of out say which form they want; leave one out")
         if self.wait:
             pending.check()
+            pending.prepare()  # the next one may be captured
             return False
         if self.stream is None:
             raise InputError("wait=False returns before the work is done; say on which stream it goes on: stream=...")

@@ -79,8 +79,6 @@ class BuiltEngine(Closing):
                 plan = planner.plan(sides)
             planned = time.perf_counter()
             self._last = self._sized = self._loaded(plan)
-            if self.device.foreign is not None:
-                self._pending.prepare()
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
