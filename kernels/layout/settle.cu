@@ -1,5 +1,5 @@
-// settle: what the control words say of each image of a run that nobody waits for: noted for whoever asks later, and NaN
-//       in the rows of an image that has no valid result
+// settle: out[n,i] = NaN for an image n that the control words of a run that nobody waits for give no valid result; what
+//       was wrong is noted for whoever asks later
 // Layouts:  error: a word; status: one for each of `batch` images; maxima (watched, batch) floats. found: the operator
 //           that gave up, then 2^32 - 1 - i for the first image i with NaN or Inf, then the same for a lost value; zero is
 //           nothing, images count from `first`. Of output k: walk row k has rows, columns and pitch of an image, and the

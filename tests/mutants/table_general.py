@@ -12,14 +12,28 @@ from tests.kernels.general import (
     test_matmul,
     test_pool,
     test_pool_gradient,
+    test_pool_stored,
     test_rearrange,
     test_softmax,
 )
 from tests.mutants.mutant import Edit, Mutant
+from vgg16gpu.program.values import Element
 
 MAPS = (2, 5, 3, 4)
 
 ELEMENTWISE_AND_REARRANGE = (
+    Mutant(
+        "halves of a pair pooled apart",
+        "pool_stored.cu",
+        Edit("if constexpr (PLANES == 2) value[i] +=", "if constexpr (PLANES == 3) value[i] +="),
+        partial(test_pool_stored.test_the_largest_of_each_window, element=Element.F16_PAIR, shape=(2, 64, 33, 40)),
+    ),
+    Mutant(
+        "only the first warp's magnitude noted",
+        "pool_stored.cu",
+        Edit("largest = max(largest, scratch[warp]);", "largest = scratch[0];"),
+        partial(test_pool_stored.test_the_largest_of_each_window, element=Element.F16, shape=(2, 64, 33, 40)),
+    ),
     Mutant(
         "a function of the padding stored",
         "elementwise.cu",

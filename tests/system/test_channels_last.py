@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from tests.support.foreign_arrays import ByInterface, FakeForeign
+from tests.support.foreign_arrays import Placed, opened
 from tests.support.onnx_models import Model, onnxruntime_values, random_input
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure import cold_start
@@ -22,6 +22,7 @@ from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Identity,
 from vgg16gpu.compiler.graph.passes import channels_first_input, simplify
 from vgg16gpu.compiler.model import Model as OnnxModel
 from vgg16gpu.compiler.onnx.load import load
+from vgg16gpu.devices import open_device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.reading import read_inputs
@@ -143,11 +144,12 @@ def test_other_arrays_are_refused(path: Path) -> None:
                 engine.run(np.zeros((1, 3, HEIGHT, WIDTH), kind))
 
 
-def test_numbers_on_the_gpu_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Engine(path, device="cpu") as engine:
-        monkeypatch.setattr(type(engine.device), "foreign", FakeForeign(), raising=False)
-        with pytest.raises(InputError, match=r"has its channels last .* on the host, or uint8 pixels on the GPU"):
-            engine.run(ByInterface(random_input((1, HEIGHT, WIDTH, 3))))
+def test_arrays_on_the_device_are_taken_as_on_the_host(path: Path) -> None:
+    x = random_input((3, HEIGHT, WIDTH, 3))
+    device, _ = open_device("cpu")
+    with opened(path, device, batch=2) as engine:
+        np.testing.assert_array_equal(engine.run(Placed(engine.device, x)).numpy(), engine.run(x))
+    device.close()
 
 
 def test_taps(path: Path) -> None:

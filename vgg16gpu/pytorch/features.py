@@ -13,10 +13,11 @@ from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
 from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 
 DIFFERENTIABLE: Final = PRECISIONS
-_TAKEN: Final = (torch.float32, torch.float16, torch.bfloat16)  # by kernels, as they are
+_TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -118,7 +119,8 @@ class Features(nn.Module):
         out = tuple(self.empty(x))
         # An image out of range is run again, which somebody has to wait for.
         waits = self.precision == "fp32" and not torch.cuda.is_current_stream_capturing()
-        engine.run(given, out=out, stream=torch.cuda.current_stream(x.device), wait=waits)
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        engine.run(_view(given), out=tuple(map(_view, out)), stream=stream, wait=waits)
         return list(out)
 
     def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -143,3 +145,8 @@ class Features(nn.Module):
                 gradient=self.precision in DIFFERENTIABLE,
             )
         return self._engines[name]
+
+
+def _view(tensor: torch.Tensor) -> DeviceView:
+    """Where a tensor lies on its card: what DLPack says, several times as fast."""
+    return DeviceView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])

@@ -34,7 +34,7 @@ from vgg16gpu.runtime.plans.gradients import Gradients
 from vgg16gpu.runtime.plans.sized import SizedPlan
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
-DeviceInput: TypeAlias = SupportsCudaArray | Mapping[str, SupportsCudaArray]
+DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
 DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
 
 
@@ -109,7 +109,7 @@ class Engine(BuiltEngine):
         has looked at them: rows of an image for which `run` would raise are NaN (in fp32 on tensor cores also of one
         that needs a second pass), and `check`, or the next `run` that waits, raises. Results lie in memory that earlier
         ones on that stream have let go. While the stream captures a CUDA graph (torch.cuda.graph), `out` is needed, and
-        an earlier run of that size with wait=False; such a graph and other runs of the engine must not overlap.
+        an earlier run of that size; such a graph and other runs of the engine must not overlap.
 
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.

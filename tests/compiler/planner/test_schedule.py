@@ -102,10 +102,21 @@ def test_a_convolution_of_another_size_in_between() -> None:
 
 
 def test_every_reader_gets_what_it_can_read() -> None:
-    pool = Pool("a", "c", ("c",), "max", HALF)
+    pool = Pool("a", "c", ("c",), "average", HALF)
     program = program_of(graph_of(conv("x", "a", 3, 20), conv("a", "b", 20, 70), pool, outputs=("b", "c")))
     assert conversions(program) == ["a: F16 to F32"]
     assert program.steps[0].names == ("b",)  # reads a as it is
+
+
+@pytest.mark.parametrize("precision", ELEMENTS)
+def test_a_pool_behind_an_output_reads_what_is_stored(precision: str) -> None:
+    """And hands on its scales."""
+    program = program_of(between(Pool("a", "b", ("b",), "max", HALF)), precision)
+    values = {value.name: value for value in program.values}
+    assert {value.element for value in values.values()} == {ELEMENTS[precision]}
+    assert values["a"].scale == values["b"].scale
+    assert [step.kernel.name for step in program.steps if "pool" in step.label] == ["pool_stored"]
+    assert conversions(program) == []
 
 
 @pytest.mark.parametrize("precision", ELEMENTS)

@@ -135,10 +135,16 @@ def test_the_cpu_emulates_tensor_cores_where_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "op", [Pool("a", "b", ("b",), "max", HALF), Relu("a", "b", ("b",))], ids=lambda op: type(op).__name__
+    "op", [Pool("a", "b", ("b",), "average", HALF), Relu("a", "b", ("b",))], ids=lambda op: type(op).__name__
 )
 def test_other_ops_run_on_float32(op: Op) -> None:
     assert families(selection_of(graph_of(conv("x", "a", 3, 20), op)))["b"] == "ffma"
+
+
+def test_a_pool_of_what_tensor_cores_store_stays_there() -> None:
+    pools = (Pool("a", "b", ("b",), "max", HALF), Pool("b", "c", ("c",), "max", HALF), Relu("c", "d", ("d",)))
+    found = families(selection_of(graph_of(conv("x", "a", 3, 20), *pools, Pool("d", "e", ("e",), "max", HALF))))
+    assert [found[name] for name in "abcde"] == ["wgmma", "wgmma", "wgmma", "ffma", "ffma"]
 
 
 # ---- Who takes the input in

@@ -106,6 +106,21 @@ def test_as_stored_is_what_the_next_layer_reads(device: Device, model: Path, pre
         assert second.shape[1] == 6
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_an_output_in_between_changes_no_bit_and_converts_nothing(device: Device, model: Path, precision: str) -> None:
+    """The pool behind it is a kernel of its own then, on what is stored."""
+    x = images(2)
+    options: Any = {"batch": 2, "precision": precision, "kernels": "mma"}
+    with (
+        opened(model, device, **options) as whole,
+        opened(model, device, outputs=[*LAYERS, "output"], **options) as cut,
+    ):
+        assert_same_bits(cut.run(x)[-1], whole.run(x))
+        kernels = [step.kernel.name for step in cut.program.steps]
+        assert "pool_stored" in kernels
+        assert "pool_f32" not in kernels
+
+
 def test_results_stay_as_they_are(device: Device, model: Path) -> None:
     given = [images(2), 2 * images(2), images(2)[::-1].copy()]
     with opened(model, device, batch=2, precision="bf16", kernels="mma", outputs=LAYERS) as engine:

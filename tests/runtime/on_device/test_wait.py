@@ -13,6 +13,8 @@ from tests.support.kernel_harness import assert_same_bits
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.errors import InputError, KernelError
+from vgg16gpu.runtime.on_device import pending
+from vgg16gpu.runtime.on_device.views import DeviceView, view_of
 
 LAYERS = ["relu0", "relu1", "pool2", "relu3", "output"]  # one more than one launch of the verdict takes
 STREAM = 0
@@ -65,6 +67,41 @@ def test_nothing_is_waited_for_copied_or_allocated(device: Device, model: Path) 
         assert engine.counters.since(before).synchronisations == 1
         engine.check()  # nothing has been enqueued since
         assert engine.counters.since(before).synchronisations == 1
+
+
+def test_memory_stays_flat_over_changing_sizes(model: Path, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+    monkeypatch.setattr(pending, "SHARE", 1e-5)
+    sizes = [(16, 16), (24, 16), (16, 40), (33, 20), (48, 17)]
+    with opened(model, device, outputs=LAYERS[:3], memory=1 << 20) as engine:
+        most = int(engine.device.facts.memory_free * pending.SHARE)
+        assert most < 1 << 23
+
+        def run(count: int) -> int:
+            """Bytes in use after so many runs, of sizes in turn."""
+            for i in range(count):
+                height, width = sizes[i % len(sizes)]
+                x = DeviceView(given.address, (1, 3, height, width), (9999, 3333, width, 1), "float32")
+                later(engine, x, form="stored")
+            engine.check()
+            return engine.sizes.nbytes + sum(key[1] * len(free) for key, free in engine._pending._free.items())
+
+        room = Placed(engine.device, np.zeros(9999, np.float32))
+        given = view_of(room, engine.device.foreign)
+        first = run(4 * len(sizes))
+        assert abs(run(8 * len(sizes)) - first) <= most
+        assert engine.sizes.dropped > 0
+
+
+def test_places_are_taken_as_they_are(device: Device, model: Path) -> None:
+    """What a binding of another library can make of its arrays by itself."""
+    with opened(model, device, batch=2, outputs=LAYERS) as engine:
+        given = Placed(engine.device, images(2))
+        address = given.__cuda_array_interface__["data"][0]
+        x = DeviceView(address, (2, 3, SIZE, SIZE), (3 * SIZE * SIZE, SIZE * SIZE, SIZE, 1), "float32")
+        expected, out = numbers(engine.run(given)), engine.run(given, form="stored")
+        later(engine, x, out=tuple(y.view.place for y in out))
+        engine.check()
+        assert all(map(np.array_equal, numbers(out), expected))
 
 
 def test_the_callers_stream_waits_for_the_results(model: Path, device: Device) -> None:
@@ -152,9 +189,7 @@ def test_while_the_stream_captures(model: Path, device: Device) -> None:
         out = tuple(Placed(engine.device, np.zeros_like(y)) for y in expected)
         foreign.capturing = True
         for options in ({}, {"out": out}):
-            with pytest.raises(
-                InputError, match=r"captures a CUDA graph, .* give out=.*, and run once with wait=False"
-            ):
+            with pytest.raises(InputError, match=r"captures a CUDA graph, .* give out=.*, and run once before"):
                 later(engine, given, **options)
         foreign.capturing = False
         later(engine, given, out=out)

@@ -36,7 +36,7 @@ from vgg16gpu.compiler.graph.ops import (
     with_operands,
 )
 from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST, gather_slices, transpose_first
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window, same_window
 
 Pass: TypeAlias = Callable[[Graph, Collection[str]], Graph]
 Fusion: TypeAlias = Callable[[Op, Op], Op | None]
@@ -193,7 +193,7 @@ def fuse_max_pool(graph: Graph, keep: Collection[str] = frozenset()) -> Graph:
     """Conv + MaxPool 2x2, stride 2, no padding -> one op."""
 
     def fuse(conv: Op, pool: Op) -> Op | None:
-        fits = isinstance(pool, Pool) and pool.kind == "max" and _same(pool.window, MAX_POOL_2X2)
+        fits = isinstance(pool, Pool) and pool.kind == "max" and same_window(pool.window, MAX_POOL_2X2)
         return replace(conv, pool=True) if fits and isinstance(conv, Conv) and not conv.pool else None
 
     return _fuse(graph, keep, fuse)
@@ -267,15 +267,9 @@ def _fuse(graph: Graph, keep: Collection[str], fusion: Fusion) -> Graph:
 
 
 def _is_neutral(op: Op, rank: int) -> bool:
-    one = isinstance(op, Pool) and _same(op.window, Window(kernel=(1, 1)))
+    one = isinstance(op, Pool) and same_window(op.window, Window(kernel=(1, 1)))
     return one or (isinstance(op, Flatten) and rank == 2)
 
 
 def _as_identity(op: Op) -> Op:
     return Identity(op.x, op.y, op.names)
-
-
-def _same(first: Window, second: Window) -> bool:
-    if not (first.is_plain and second.is_plain):
-        return False
-    return (first.kernel, first.strides, Pads(*first.pads)) == (second.kernel, second.strides, Pads(*second.pads))

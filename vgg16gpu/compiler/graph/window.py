@@ -71,3 +71,10 @@ class Window:
 
 
 MAX_POOL_2X2 = Window(kernel=(2, 2), strides=(2, 2))
+
+
+def same_window(first: Window, second: Window) -> bool:
+    """Whether two windows of plain geometry are equal; one that is not plain is like no other."""
+    if not (first.is_plain and second.is_plain):
+        return False
+    return (first.kernel, first.strides, Pads(*first.pads)) == (second.kernel, second.strides, Pads(*second.pads))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from vgg16gpu.compiler.graph.ops import Gemm, Graph, Op, Shape, Transpose, with_operands
+from vgg16gpu.compiler.graph.ops import Gemm, Graph, Op, Pool, Shape, Transpose, with_operands
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
@@ -123,11 +123,17 @@ def _weight_plan(arena: WeightArena) -> WeightPlan:
 def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
     """Room for the scales of every value that an op on tensor cores reads or writes."""
     names: dict[str, bool] = {}
-    for op in selection.graph.ops:
-        if selection.lowerings[op.y].family != "ffma":
-            names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == selection.graph.input.name
-            names.setdefault(op.y, False)
-    return {name: scales.reserve(selection.shapes[name][1], uniform, arena) for name, uniform in names.items()}
+    ops = [op for op in selection.graph.ops if selection.lowerings[op.y].family != "ffma"]
+    for op in ops:
+        names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == selection.graph.input.name
+        names.setdefault(op.y, False)
+    pooled = {op.y: op.x for op in ops if isinstance(op, Pool)}  # these hand the scales of what they pool on
+    for y, x in reversed(pooled.items()):
+        names[x] |= names.pop(y)
+    found = {name: scales.reserve(selection.shapes[name][1], uniform, arena) for name, uniform in names.items()}
+    for y, x in pooled.items():
+        found[y] = found[x]
+    return found
 
 
 def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, object]:
@@ -138,6 +144,6 @@ def _constants(selection: KernelSelection, arena: WeightArena) -> dict[str, obje
     constants = {}
     for layer in selection.layers(selection.shapes):
         constants[layer.op.y] = selection.lowerings[layer.op.y].weights(layer, arena)
-        if layer.y_scaling:
+        if layer.y_scaling and layer.y_scaling is not layer.x_scaling:
             arena.finish.append(scales.choose(layer.y_scaling))
     return constants

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from vgg16gpu.compiler.choices import FAMILIES
-from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Shape, parts
+from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Pool, Shape, parts
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Scaling
@@ -101,7 +101,12 @@ class KernelSelection:
 
         Raises ModelError for an op that has none.
         """
-        chosen = {layer.op.y: _best(layer, _usable(layer, families)) for layer in self.layers(self.shapes)}
+        chosen: dict[str, AnyLowering] = {}
+        for layer in self.layers(self.shapes):
+            usable = _usable(layer, families)
+            if isinstance(layer.op, Pool) and (layer.op.x not in chosen or chosen[layer.op.x].family == "ffma"):
+                usable = ("ffma",)  # float32 is pooled as it is
+            chosen[layer.op.y] = _best(layer, usable)
         return replace(self, lowerings=chosen)
 
     def chained(self, families: tuple[str, ...]) -> KernelSelection:

@@ -85,7 +85,7 @@ class DirectRuns:
         The results have flags alone. One synchronisation waits for all; then the same for each image whose values left
         the range of the fast kernels. Raises KernelError for a kernel that gave up waiting.
         """
-        call = _Call(False, batch, _place(images), tuple(map(_place, targets)))
+        call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
         results = self._waited(call)
         if not self._plan.second_pass:
             return results
@@ -116,7 +116,7 @@ class DirectRuns:
 
         singly: launch by launch, for a stream that captures. There is no second pass.
         """
-        call = _Call(False, batch, _place(images), tuple(map(_place, targets)))
+        call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
         self._launches.launch(
             (call, verdict), lambda: [*self._steps(call), *self._settled(call, verdict)], singly=singly
         )
@@ -173,11 +173,6 @@ def reported_words(executor: Executor, program: Program) -> Bytes:
 
 def _buffer(executor: Executor, program: Program) -> Bytes:
     return executor.returned[: program.control.end - _reported(program)]
-
-
-def _place(view: DeviceView) -> DeviceView:
-    """A view that keeps nobody's memory alive."""
-    return replace(view, owner=None)
 
 
 def absolute(address: int) -> Pointer:

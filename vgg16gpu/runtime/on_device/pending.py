@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout.settle import WORDS
+from vgg16gpu.compiler.lowering.layout.settle import KERNEL, WORDS
 from vgg16gpu.devices.base import Device, Foreign, Memory
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.runtime.outputs import LOST, NONFINITE
+
+SHARE: Final = 1 / 16  # of the memory that is free at first: what may wait for further results
 
 _LATER = "in a run with wait=False since the last check, image"
 
@@ -18,21 +22,27 @@ _LATER = "in a run with wait=False since the last check, image"
 class Pending:
     """Words on the device in which runs note what is wrong with them, and memory that comes back from results.
 
-    One thread at a time. Attributes: `found`: the address of the words; 0 before the first `begin`.
+    One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._is_new = False  # whether something was enqueued since they were looked at
         self._is_captured = False  # whether somebody has a graph of a run, which he may replay unseen
-        self._free: dict[tuple[int, int], list[Memory]] = {}
+        self._bound = int(SHARE * device.facts.memory_free)
+        self._free: OrderedDict[tuple[int, int], list[Memory]] = OrderedDict()  # the one asked for last comes last
         self.found = 0
 
-    def begin(self) -> None:
-        """A run is about to be enqueued. Raises DeviceError when memory runs out."""
+    def prepare(self) -> None:
+        """See to it that all is there, also for a run that is captured. Raises DeviceError and KernelError."""
         if not self.found:
+            self._device.build([KERNEL])
             self.found = self._device.allocate(4 * WORDS)
             self._device.zero(self.found, 4 * WORDS)
+
+    def begin(self) -> None:
+        """A run is about to be enqueued. Raises as `prepare` does."""
+        self.prepare()
         self._is_new = True
 
     def capture(self) -> None:
@@ -63,8 +73,20 @@ class Pending:
 
     def memory(self, foreign: Foreign, stream: int, nbytes: int) -> Memory:
         """Memory for a result on a stream: new, or what an earlier result on that stream has let go."""
-        free = self._free.setdefault((stream, nbytes), [])
-        return _Lent(free.pop() if free else foreign.memory(nbytes), free.append)
+        key = stream, nbytes
+        free = self._free.setdefault(key, [])
+        self._free.move_to_end(key)
+        found = free.pop() if free else None
+        self._drop_oldest(key)
+        return _Lent(found or foreign.memory(nbytes), free.append)
+
+    def _drop_oldest(self, key: tuple[int, int]) -> None:
+        """Give back what nobody has, beyond the bound; looked at here, as results come back whenever they like."""
+        total = sum(nbytes * len(free) for (_, nbytes), free in self._free.items())
+        for other in list(self._free):
+            if total <= self._bound or other == key:
+                break
+            total -= other[1] * len(self._free.pop(other))
 
     def close(self) -> None:
         """Forget the memory; the words go with the device."""

@@ -57,8 +57,7 @@ class Asked:
             return False
         if self.out is None or not pending.found:
             raise InputError(
-                "the stream captures a CUDA graph, in which nothing can be allocated; give out=..., and run once with "
-                "wait=False before"
+                "the stream captures a CUDA graph, in which nothing can be allocated; give out=..., and run once before"
             )
         pending.capture()
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import index
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -66,8 +67,15 @@ class DeviceView:
 
     def rows(self, first: int, last: int) -> DeviceView:
         """Some of its rows, as far as there are so many."""
+        if first == 0 and last >= self.shape[0]:
+            return self
         address = self.address + first * self.strides[0] * self.element.nbytes
         return replace(self, address=address, shape=(min(last, self.shape[0]) - first, *self.shape[1:]))
+
+    @property
+    def place(self) -> DeviceView:
+        """The same without its owner, for who only remembers where it was."""
+        return self if self.owner is None else replace(self, owner=None)
 
     def permuted(self, order: Sequence[int]) -> DeviceView:
         """The same elements; dimension i is dimension order[i] of this one."""
@@ -77,28 +85,36 @@ class DeviceView:
     @property
     def form(self) -> OutputForm | None:
         """The form of an output that is to lie here; None where strides or elements are those of no form."""
-        if self.element_type not in ELEMENTS or self.element is Element.U8:
-            return None
-        for form in (OutputForm(self.element), OutputForm(self.element, self._pitch)):
-            triples = zip(self.shape, self.strides, form.strides(self.shape), strict=True)
-            if all(dim <= 1 or stride == wanted for dim, stride, wanted in triples):
-                return form
-        return None
+        return _form(self.element_type, self.shape, self.strides)
 
-    @property
-    def _pitch(self) -> int | None:
-        """From one pixel, or row, to the next, if channels lie last."""
-        if len(self.shape) not in (2, 4):
-            return None
-        steps = [self.strides[dim] for dim in (*range(len(self.shape) - 1, 1, -1), 0) if self.shape[dim] > 1]
-        pitch = steps[0] if steps else self.shape[1]
-        return pitch if pitch >= self.shape[1] else None
+
+@lru_cache(maxsize=1024)
+def _form(element_type: str, shape: Shape, strides: tuple[int, ...]) -> OutputForm | None:
+    element = ELEMENTS.get(element_type)
+    if element is None or element is Element.U8:
+        return None
+    for form in (OutputForm(element), OutputForm(element, _pitch(shape, strides))):
+        triples = zip(shape, strides, form.strides(shape), strict=True)
+        if all(dim <= 1 or stride == wanted for dim, stride, wanted in triples):
+            return form
+    return None
+
+
+def _pitch(shape: Shape, strides: tuple[int, ...]) -> int | None:
+    """From one pixel, or row, to the next, if channels lie last."""
+    if len(shape) not in (2, 4):
+        return None
+    steps = [strides[dim] for dim in (*range(len(shape) - 1, 1, -1), 0) if shape[dim] > 1]
+    pitch = steps[0] if steps else shape[1]
+    return pitch if pitch >= shape[1] else None
 
 
 def is_on_device(x: object) -> bool:
     """Whether `x` is an array on a GPU. Those in the host's memory, whatever else they can, are for numpy."""
     if isinstance(x, np.ndarray):
         return False
+    if isinstance(x, DeviceView):
+        return True
     if hasattr(x, "__dlpack_device__"):
         return _dlpack_card(x) is not None
     return _has_interface(x)
@@ -112,9 +128,14 @@ def view_of(
     It waits for `stream`; without that, for the stream on which a library with DLPack works now, else for the one that
     the array interface names, else for the legacy default stream. what: how messages call it. waits: False where it
     waits for `stream` already.
-    Raises InputError for an array that is on another card, or that nobody can describe.
+    A `DeviceView` is taken as it is: who made it knows. Raises InputError for an array that is on another card, or that
+    nobody can describe.
     """
     handle = None if stream is None else stream_handle(stream)
+    if isinstance(x, DeviceView):
+        if handle is not None and waits:
+            foreign.follow(handle)
+        return x
     if getattr(x, "requires_grad", False) is True:
         x = x.detach()  # torch hands out nothing that wants gradients
     has_dlpack = hasattr(x, "__dlpack_device__")

@@ -76,6 +76,8 @@ class BuiltEngine(Closing):
                 plan = planner.plan(sides)
             planned = time.perf_counter()
             self._last = self._sized = self._loaded(plan)
+            if self.device.foreign is not None:
+                self._pending.prepare()
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
             if gradient:
                 self._gradients = Gradients(self.graph, self.device, precision, kernels)

@@ -12,7 +12,7 @@ from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step, Walk
 from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import OutputForm, Pointer
 
-SOURCE: Final = "settle.cu"
+KERNEL: Final = Kernel("settle.cu", "settle")
 WORDS: Final = 3  # of `found`
 _OUTPUTS: Final = 4  # of one launch
 _BLOCKS: Final = 32  # per image
@@ -46,7 +46,7 @@ def _step(
     missing = _OUTPUTS - len(outputs)
     places = [output.pointer for output in outputs] + [found] * missing
     return Step(
-        kernel=Kernel(SOURCE, "settle"),
+        kernel=KERNEL,
         grid=Dim3(_BLOCKS, images),
         block=Dim3(BLOCK),
         arguments=(

@@ -1,0 +1,65 @@
+"""Max pooling of what tensor cores store: the Python side of kernels/general/pool_stored.cu."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from vgg16gpu.compiler.graph.ops import Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, same_window
+from vgg16gpu.compiler.lowering import mma, wgmma
+from vgg16gpu.compiler.lowering.base import BLOCK, Layer, Lowering, NoWeights, Places, ceil_div, no_weights, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Element, Value
+
+SOURCE: Final = "pool_stored.cu"
+VECTOR: Final = 8  # channels of a thread
+_ELEMENTS: Final = {"fp32": Element.F16_PAIR, **mma.ELEMENTS}
+VARIANTS = tuple((("ELEMENT", element.number),) for element in (Element.F16, Element.BF16, Element.F16_PAIR))
+
+
+def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del held
+    _, _, height, width = x.shape
+    batch, rows, columns, pitch = y.stored_shape
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "pool_stored", (("ELEMENT", x.element.number),)),
+            grid=Dim3(ceil_div(rows * columns * pitch // VECTOR, BLOCK), batch),
+            block=Dim3(BLOCK),
+            arguments=(y.pointer, x.pointer, places.maxima, *scalars(height, width, pitch, rows, columns)),
+            flop=math.prod(y.shape) * 4,
+            nbytes=x.nbytes + y.nbytes,
+            names=layer.op.names,
+            label="max pool 2x2 as stored",
+        ),
+    )
+
+
+def supports_wgmma(layer: Layer[Pool]) -> bool:
+    """The pools of a VGG, of what Hopper's tensor cores store in floating point."""
+    return wgmma.has_wgmma(layer.facts) and layer.precision in _ELEMENTS and _is_plain(layer.op)
+
+
+def supports_mma(layer: Layer[Pool]) -> bool:
+    """The same for every card's tensor cores."""
+    return layer.precision in mma.ELEMENTS and mma.supports(layer) and _is_plain(layer.op)
+
+
+def _is_plain(op: Pool) -> bool:
+    return op.kind == "max" and same_window(op.window, MAX_POOL_2X2)
+
+
+LOWERINGS = tuple(
+    Lowering(
+        Pool,
+        steps,
+        no_weights,
+        family=family,
+        supports=supports,
+        takes=lambda layer: (_ELEMENTS[layer.precision],),
+        gives=lambda layer, _: _ELEMENTS[layer.precision],
+    )
+    for family, supports in (("wgmma", supports_wgmma), ("mma", supports_mma))
+)
