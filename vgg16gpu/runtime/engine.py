@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 
@@ -31,8 +31,10 @@ from vgg16gpu.runtime.on_device.views import (
 )
 from vgg16gpu.runtime.outputs import Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
-from vgg16gpu.runtime.plans.gradients import Gradients
 from vgg16gpu.runtime.plans.sized import SizedPlan
+
+if TYPE_CHECKING:
+    from vgg16gpu.runtime.plans.gradients import Gradients
 
 Outputs: TypeAlias = Array | tuple[Array, ...]
 DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
