@@ -107,6 +107,8 @@ def test_metadata(wheel):
         "decode-gpu",
         "parquet",
         "plot",
+        "ray",
+        "serve",
         "torch",
         "test",
     ]
