@@ -91,6 +91,16 @@ def test_pictures_are_decoded_as_infer_decodes_them(server, run_at):
     assert_same_bits(scores(server.infer({"inputs": [as_json]})), with_engine)
 
 
+@pytest.mark.parametrize(("kind", "side", "status"), [("PNG", 8000, 413), ("JPEG", 8000, 413), ("PNG", 6000, 200)])
+def test_pictures_of_too_many_pixels_are_refused_unread(server, kind, side, status):
+    large = io.BytesIO()
+    Image.new("L", (side, side)).save(large, kind)
+    raw = as_bytes(large.getvalue())
+    asked = {"name": "input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(raw)}}
+    reply = server.infer({"inputs": [asked]}, raw)
+    assert reply.status == status, reply.body
+
+
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_classes_come_with_their_scores_and_names(server, run_at, digits, is_binary):
     message, raw = binary_request(digits[:2], "FP32")

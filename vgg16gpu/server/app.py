@@ -7,6 +7,7 @@ import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from vgg16gpu.pictures.images import in_channel_order
 from vgg16gpu.server import protocol
 from vgg16gpu.server.link import Link
 from vgg16gpu.server.metrics import Metrics
-from vgg16gpu.server.pictures import decoded
+from vgg16gpu.server.pictures import DECODERS, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
@@ -63,6 +64,7 @@ class App:
     ) -> None:
         self._served, self._memory, self._pool, self._link = served, memory, pool, link
         self._metrics, self._is_ending = metrics, is_ending
+        self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
 
     async def handle(self, call: Call) -> Reply:
         """The answer, also to what is wrong; raises nothing."""
@@ -168,7 +170,8 @@ class App:
     async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
         """As the kernels read them."""
         if request.rows is None:
-            return await asyncio.to_thread(decoded, self._served, list(request.pictures))
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
         if request.rows.dtype == np.uint8:
             preprocess = self._served.preprocess
             return in_channel_order(request.rows, preprocess) if preprocess else request.rows

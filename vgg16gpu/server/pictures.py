@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import numpy as np
 from PIL import Image
 
@@ -13,13 +16,16 @@ from vgg16gpu.pictures.jpeg import jpeg_shape
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Served
 
+DECODERS: Final = 2  # threads of a front end: each may hold a picture of the most pixels
+PIXEL_NBYTES: Final = 8  # of a picture that is decoded and converted
+
 
 def limit_pixels(most: int) -> None:
     """Have Pillow refuse larger pictures in this process; what it does not decode `decoded` judges."""
     Image.MAX_IMAGE_PIXELS = -(-most // 2)  # twice as many are an error
 
 
-def decoded(served: Served, pictures: list[bytes]) -> Pixels:
+def decoded(served: Served, pictures: Sequence[bytes]) -> Pixels:
     """(N, H, W, C) in the network's order of channels. Raises RefusedError: 400, or 413 for too many pixels."""
     channels, height, width = served.description.sample
     preprocess = served.preprocess or default_preprocess(channels)

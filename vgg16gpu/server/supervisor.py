@@ -23,6 +23,7 @@ from vgg16gpu.errors import DeviceError, Error, InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.server import device_process, front_end
 from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.pictures import DECODERS, PIXEL_NBYTES
 from vgg16gpu.server.served import Description, EngineChoice, Served
 from vgg16gpu.server.slots import SlotLayout
 
@@ -177,7 +178,8 @@ class Supervisor:
         host = f"[{self._door.host}]" if ":" in self._door.host else self._door.host
         bounds, description = self._served.bounds, self._served.description
         slots = SlotLayout.of(description).stride * self._slots
-        held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES)
+        decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
+        held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding)
         return (
             f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {description.device}; batches "
             f"of up to {description.largest}; slots take {slots / 1e6:.1f} MB, requests at most {held / 1e6:.0f} MB"
