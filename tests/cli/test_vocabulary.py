@@ -35,15 +35,15 @@ SPELLINGS = {  # what each takes, and what it refuses with which words
 }
 ON_MODELS = ("infer", "testbench", "bench", "ladder", "info", "calibrate", "tune")
 USERS = {  # which commands have it
-    "--device": (*ON_MODELS, "doctor", "lab run", "lab profile", "lab exercise check"),
+    "--device": (*ON_MODELS, "serve", "doctor", "lab run", "lab profile", "lab exercise check"),
     "--devices": ("infer", "bench", "calibrate"),
-    "--precision": ("infer", "testbench", "bench", "info", "tune"),
-    "--batch": ("infer", "testbench", "bench", "info", "calibrate", "tune", "lab run"),
-    "--size": (*ON_MODELS, "lab run", "lab profile", "model make", "model sample"),
-    "--outputs": ("infer", "testbench", "bench", "info"),
-    "--model": (*ON_MODELS, "lab run", "model weights"),
+    "--precision": ("infer", "serve", "testbench", "bench", "info", "tune"),
+    "--batch": ("infer", "serve", "testbench", "bench", "info", "calibrate", "tune", "lab run"),
+    "--size": (*ON_MODELS, "serve", "lab run", "lab profile", "model make", "model sample"),
+    "--outputs": ("infer", "serve", "testbench", "bench", "info"),
+    "--model": (*ON_MODELS, "serve", "lab run", "model weights"),
 }
-PLACED = (*ON_MODELS[1:], "model weights")  # MODEL stands without --model, too
+PLACED = (*ON_MODELS[1:], "serve", "model weights")  # MODEL stands without --model, too
 
 
 def leaves(command=cli, path=()):

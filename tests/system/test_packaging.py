@@ -108,6 +108,7 @@ def test_metadata(wheel):
         "parquet",
         "plot",
         "ray",
+        "serve",
         "torch",
         "test",
     ]

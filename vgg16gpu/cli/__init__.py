@@ -26,6 +26,7 @@ from vgg16gpu.io.shown import printable
 # name -> (module below vgg16gpu.cli, line for --help); the module holds `<name>_command`
 COMMANDS = {
     "infer": ("infer.command", "Classify images, or arrays of numbers."),
+    "serve": ("serve", "Serve a model over HTTP (KServe v2): requests in, batches through the device."),
     "testbench": ("testbench.command", "Check scores and layers against onnxruntime or given references."),
     "bench": ("bench.command", "Measure: latency, throughput, per-layer table, peers."),
     "ladder": ("ladder", "Climb from naive kernels to the fastest: a whole VGG, checked at every rung."),

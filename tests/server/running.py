@@ -1,0 +1,119 @@
+"""A server that runs for a test, and requests to it by the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 120  # seconds for a start, on a slow machine
+
+
+def require_extra() -> None:
+    """Skip where the extra is missing."""
+    for name in ("granian", "prometheus_client", "uvloop"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install 'vgg16gpu[serve]'")
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self):
+        """What the body says, or its part that is JSON."""
+        return json.loads(self.body[: int(self.headers.get("inference-header-content-length", len(self.body)))])
+
+    @property
+    def binary(self) -> bytes:
+        """What follows the JSON."""
+        return self.body[int(self.headers["inference-header-content-length"]) :]
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen
+    port: int
+    line: str
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            names = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, names)
+            found = connection.getresponse()
+            return Reply(found.status, {name.lower(): value for name, value in found.getheaders()}, found.read())
+        finally:
+            connection.close()
+
+    def infer(self, message: dict, binary: bytes | None = None, name: str = "digits", **headers: str) -> Reply:
+        head = json.dumps(message).encode()
+        if binary is not None:
+            headers["Inference_Header_Content_Length"] = str(len(head))
+        return self.ask("POST", f"/v2/models/{name}/infer", head + (binary or b""), **headers)
+
+    def children(self, name: str) -> list[int]:
+        """The processes that it started: "device" or "front-end", by what they hold open."""
+        tasks = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        spawned = [int(pid) for pid in tasks if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in spawned if (name == "front-end") == _listens(pid, self.port)]
+
+    def ready(self) -> None:
+        """Wait until it says so."""
+        last = time.monotonic() + PATIENCE
+        while time.monotonic() < last:
+            try:
+                if self.ask("GET", "/v2/health/ready").status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError("the server did not become ready")
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether a process has a socket that listens at the port."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {line[9] for line in lines if line[3] == "0A" and int(line[1].split(":")[1], 16) == port}
+    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    return any(link == f"socket:[{inode}]" for link in links for inode in inodes)
+
+
+@contextmanager
+def serving(*options: str, model: str = "digits") -> Iterator[Running]:
+    """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before."""
+    command = [sys.executable, "-m", "vgg16gpu", "serve", model, "--device", "cpu", "--port", "0", *options]
+    environment = {**os.environ, "VGG16GPU_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        line = ""
+        while not (found := re.search(r"at https?://[^ ]+:(\d+),", line)):
+            line = process.stderr.readline()
+            assert line, "the server ended"
+        server = Running(process, int(found[1]), line)
+        if "https" not in line:
+            server.ready()
+        yield server
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()

@@ -1,0 +1,145 @@
+"""Faults: processes that die, full queues, slow clients, the end of the server; none hangs or answers wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from tests.server.running import PATIENCE, require_extra, serving
+from tests.server.test_serve import batch_of, binary_request, scores
+from tests.support.kernel_harness import assert_same_bits
+
+
+@pytest.fixture(autouse=True)
+def _extra():
+    require_extra()
+
+
+class Load:
+    """Clients that ask until they are told to stop. `ended`: how many requests ended how."""
+
+    def __init__(self, server, message, raw, clients=4):
+        self.ended: Counter = Counter()
+        self.replies: list = []
+        self._stop = threading.Event()
+        self._server, self._asked = server, (message, raw)
+        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a request hangs"
+
+    def _ask(self):
+        while not self._stop.is_set():
+            try:
+                reply = self._server.infer(*self._asked)
+            except OSError as error:
+                self.ended[type(error).__name__] += 1
+                time.sleep(0.01)
+                continue
+            self.ended[reply.status] += 1
+            if reply.status == 200:
+                self.replies.append(reply)
+
+
+def until(condition):
+    last = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < last
+        time.sleep(0.05)
+
+
+def test_a_device_process_that_dies_is_started_again(digits, run_at):
+    message, raw = binary_request(digits[:1], "FP32")
+    with serving("--batch", "4", "--workers", "1") as server:
+        (device,) = server.children("device")
+        with Load(server, message, raw) as load:
+            until(lambda: load.ended[200] > 20)
+            os.kill(device, signal.SIGKILL)
+            until(lambda: load.ended[503] > 0)
+            server.ready()
+            answered = load.ended[200]
+            until(lambda: load.ended[200] > answered + 20)
+        assert set(load.ended) == {200, 503}
+        assert server.children("device") != [device]
+        for reply in load.replies:
+            assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+
+
+def test_a_front_end_that_dies_is_started_again(digits, run_at):
+    message, raw = binary_request(digits[:1], "FP32")
+    with serving("--batch", "4", "--workers", "1") as server:
+        (end,) = server.children("front-end")
+        with Load(server, message, raw) as load:
+            until(lambda: load.ended[200] > 20)
+            os.kill(end, signal.SIGKILL)
+            server.ready()
+            answered = load.ended[200]
+            until(lambda: load.ended[200] > answered + 20)
+        for reply in load.replies:
+            assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+
+
+def test_a_full_queue_refuses_at_once(digits):
+    message, raw = binary_request(digits[:4], "FP32")
+    with serving("--batch", "4", "--workers", "1", "--queue", "4") as server, Load(server, message, raw, 8) as load:
+        until(lambda: load.ended[200] > 20 and load.ended[429] > 5)
+        assert set(load.ended) == {200, 429}
+
+
+def test_sigterm_ends_what_is_under_way(digits):
+    message, raw = binary_request(digits[:1], "FP32")
+    head = json.dumps(message).encode()
+    with serving("--batch", "4", "--workers", "1") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
+            slow.sendall(
+                b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\n"
+                + f"Inference-Header-Content-Length: {len(head)}\r\n".encode()
+                + f"Content-Length: {len(head) + len(raw)}\r\n\r\n".encode()
+                + head
+            )
+            time.sleep(0.3)  # it is being read
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            assert server.ask("GET", "/v2/health/live").status == 200
+            assert server.ask("GET", "/v2/health/ready").status == 503
+            slow.sendall(raw)
+            assert slow.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_slow_bodies_and_tokens_and_the_access_log(tmp_path, digits):
+    tokens, log = tmp_path / "tokens", tmp_path / "log"
+    tokens.write_text("first\nsecond\n")
+    options = ("--token-file", str(tokens), "--access-log", str(log), "--deadline-s", "1", "--workers", "1")
+    with serving(*options) as server:
+        message, raw = binary_request(digits[:1], "FP32")
+        assert server.infer(message, raw).status == 401
+        assert server.infer(message, raw, Authorization="Bearer third").status == 401
+        for token in ("first", "second"):
+            assert server.infer(message, raw, Authorization=f"Bearer {token}").status == 200
+        assert server.ask("GET", "/metrics").status == 401
+        assert server.ask("GET", "/v2/health/live").status == 200
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as slow:
+            slow.sendall(
+                b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n"
+                b"Content-Length: 100\r\n\r\n{"
+            )
+            assert slow.recv(4096).startswith(b"HTTP/1.1 408")
+        # A line is written once its answer has been sent.
+        until(lambda: {200, 401, 408} <= {json.loads(line)["status"] for line in log.read_text().splitlines()})
+        assert "first" not in log.read_text()

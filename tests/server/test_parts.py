@@ -1,0 +1,91 @@
+"""Parts of the server that need no extra: which images make a batch, messages, slots; and what is said without it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from vgg16gpu.cli import cli
+from vgg16gpu.server.batching import Item, Queue
+from vgg16gpu.server.refused import RefusedError
+from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool
+from vgg16gpu.server.wire import Answer, Asked, Kind
+
+
+def queue_of(*asked, largest=8):
+    """A queue of (kind, images), counted from 0."""
+    queue = Queue(largest)
+    for number, (kind, images) in enumerate(asked):
+        queue.add(Item("sender", Asked(kind, number, sent=10.0 + number, slots=range(images))))
+    return queue
+
+
+def taken(queue):
+    return [item.asked.number for item in queue.take()]
+
+
+def test_a_batch_is_of_one_kind_and_keeps_the_order():
+    queue = queue_of((Kind.FLOATS, 1), (Kind.PIXELS, 1), (Kind.FLOATS, 2), (Kind.PIXELS, 3))
+    assert [taken(queue), taken(queue), taken(queue)] == [[0, 2], [1, 3], []]
+
+
+def test_a_request_stays_whole_and_nobody_overtakes_one_that_does_not_fit():
+    queue = queue_of((Kind.FLOATS, 5), (Kind.FLOATS, 4), (Kind.FLOATS, 3), (Kind.FLOATS, 1))
+    assert [taken(queue), taken(queue)] == [[0], [1, 2, 3]]
+
+
+def test_a_batch_is_due_when_it_is_full_or_has_waited():
+    assert not queue_of().is_due(99.0, 0.0)
+    waiting = queue_of((Kind.FLOATS, 3), (Kind.PIXELS, 8), (Kind.FLOATS, 4))
+    assert not waiting.is_due(10.5, 1.0)
+    assert waiting.is_due(11.0, 1.0)
+    assert queue_of((Kind.FLOATS, 4), (Kind.FLOATS, 4)).is_due(10.0, 1.0)
+
+
+def test_messages_come_back_as_they_were_sent():
+    asked = Asked(Kind.PIXELS, 1 << 40, 1.5, 2.5, (3, 1, 2))
+    assert Asked.unpacked(asked.packed()) == asked
+    answer = Answer(1 << 40, 400, 65535, 0.25, 0.5, "höher")
+    assert Answer.unpacked(answer.packed()) == answer
+
+
+def test_slots_are_leased_once_and_an_old_generation_gives_nothing_back():
+    pool = SlotPool(4, 3)
+    old = pool.lease(2)
+    with pytest.raises(RefusedError, match="the queue is full: 2 images wait"):
+        pool.lease(2)
+    pool.renew()
+    fresh = pool.lease(3)
+    assert sorted(fresh.slots) == [4, 5, 6]
+    assert not pool.is_current(old)
+    pool.give_back(old)
+    assert pool.used == 3
+    pool.give_back(fresh)
+    assert pool.used == 0
+
+
+def test_processes_see_the_same_slots():
+    descriptor = os.memfd_create("test")
+    layout = SlotLayout(12, (2, 3))
+    ours, theirs = (SlotMemory(os.dup(descriptor), layout, 4) for _ in range(2))
+    os.close(descriptor)
+    for slot in range(4):
+        ours.input(slot, 12)[:] = slot + 1
+        for number, output in enumerate(ours.outputs(slot)):
+            output[:] = 10 * slot + number
+    for slot in range(4):
+        assert (theirs.input(slot, 12) == slot + 1).all()
+        first, second = theirs.outputs(slot)
+        assert (first == np.full(2, 10 * slot)).all()
+        assert (second == np.full(3, 10 * slot + 1)).all()
+
+
+def test_a_missing_extra_is_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "granian" else sys)
+    result = CliRunner().invoke(cli, ["serve", "digits"])
+    assert result.exit_code == 2
+    assert result.stderr == "vgg16gpu: granian is not installed, which serve needs: pip install 'vgg16gpu[serve]'\n"

@@ -1,0 +1,169 @@
+"""`serve`: a model as an inference server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vgg16gpu.cli.common.model_notes import model_notes
+from vgg16gpu.cli.common.options import (
+    batch_option,
+    device_option,
+    find_model,
+    labels_option,
+    model_argument,
+    outputs_option,
+    precision_option,
+    size_option,
+)
+from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
+from vgg16gpu.cli.common.tell import tell
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.platforms import usable_cores
+from vgg16gpu.errors import InputError
+from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
+from vgg16gpu.server.supervisor import Supervisor, check_installed
+
+_DELAY_HELP = "Milliseconds that an image waits for others at most, while the device computes; never while it idles."
+_QUEUE_HELP = "Images that may wait in all; beyond them requests get 429."
+_WORKERS_HELP = "Front-end processes, which read requests and decode. Default: one for each core but one, at most 8."
+_TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
+_LOG_HELP = "Append a line of JSON for each request; -: to stdout."
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, as it is."""
+
+    model: str
+    name: str | None
+    host: str
+    port: int
+    device: str
+    precision: str
+    batch: int | None
+    size: tuple[int, int] | None
+    outputs: tuple[str, ...] | None
+    pixels: PixelOptions
+    labels: Path | None
+    max_delay_ms: float
+    queue: int
+    workers: int | None
+    max_body_mb: int
+    max_pixels: int
+    max_connections: int
+    deadline_s: float
+    token_file: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    access_log: str | None
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("serve")
+@model_argument(required=True)
+@click.option(
+    "--name", metavar="NAME", help="What clients call the model. Default: the file's name without its ending."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0: all networks.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@device_option
+@precision_option
+@batch_option("8 on a CPU, 64 on a GPU")
+@size_option
+@outputs_option
+@click.option("--max-delay-ms", type=click.FloatRange(0), default=2.0, show_default=True, help=_DELAY_HELP)
+@click.option("--queue", type=click.IntRange(1, 1 << 16), default=512, show_default=True, help=_QUEUE_HELP)
+@click.option("--workers", type=click.IntRange(1, 64), metavar="N", help=_WORKERS_HELP)
+@click.option("--max-body-mb", type=click.IntRange(1, 1024), default=32, show_default=True, help="Size of a request.")
+@click.option("--max-pixels", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a picture.")
+@click.option("--max-connections", type=click.IntRange(1), default=1024, show_default=True, help="Of each front end.")
+@click.option(
+    "--deadline-s", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Of a request, in all."
+)
+@click.option("--token-file", type=_FILE, metavar="FILE", help=_TOKENS_HELP)
+@click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate (PEM): HTTPS in place of HTTP.")
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key (PEM).")
+@click.option("--access-log", metavar="FILE", help=_LOG_HELP)
+@preprocess_options
+@labels_option
+@click.pass_context
+def serve_command(context: click.Context, /, **values: Any) -> None:
+    """Serve MODEL over HTTP by the Open Inference Protocol (KServe v2), to tritonclient and others.
+
+    MODEL is an ONNX file, or 'digits'. Images of several requests are run together: whatever waits when the device is
+    free. SIGTERM ends what is under way, then the server; the exit code is 0. Needs pip install 'vgg16gpu[serve]'.
+    """
+    options = Options(**values)
+    check_installed()
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key go together; give both")
+    serve(options)
+    context.exit(0)
+
+
+def serve(options: Options) -> None:
+    """Until a signal. Raises what Model and Engine raise, and InputError."""
+    model = Model(find_model(options.model))
+    graph = model.graph(options.precision, options.outputs)
+    shape = resolve_input_shape(graph, 1, options.size)
+    notes = model_notes(model, graph, shape, options.pixels, options.labels)
+    workers = options.workers or max(1, min(_MOST_WORKERS, usable_cores() - 1))
+    queue = -(-options.queue // workers)
+    tokens = _tokens(options.token_file)
+    choice = EngineChoice(
+        model=str(model.path),
+        device=options.device,
+        precision=options.precision,
+        batch=options.batch,
+        sides=(shape[2], shape[3]) if len(shape) == 4 and graph.input.is_open_in_size else options.size,
+        outputs=options.outputs,
+        mean=notes.mean,
+        std=notes.std,
+        max_delay=options.max_delay_ms / 1000,
+    )
+
+    def served(description: Description) -> Served:
+        """With the names of the classes, where the first output is the model's own scores."""
+        first = description.outputs[0].shape
+        named = notes.names(first[0]) if len(first) == 1 and not options.outputs else ()
+        name = options.name or model.path.stem
+        return Served(name, description, notes.preprocess, tuple(named), _bounds(options, queue), tokens)
+
+    door = Door(options.host, options.port, options.tls_cert, options.tls_key, options.access_log)
+    with Supervisor(choice, served, door, workers, queue) as supervisor:
+        supervisor.run(tell)
+
+
+def _bounds(options: Options, queue: int) -> Bounds:
+    body = options.max_body_mb << 20
+    return Bounds(
+        body=body,
+        bodies=4 * body,
+        pixels=options.max_pixels,
+        queue=queue,
+        connections=options.max_connections,
+        deadline=options.deadline_s,
+        body_seconds=options.deadline_s,
+    )
+
+
+def _tokens(file: Path | None) -> tuple[bytes, ...]:
+    """The lines of the file. Raises InputError where it cannot be read or is empty."""
+    if file is None:
+        return ()
+    try:
+        tokens = tuple(line.strip() for line in file.read_bytes().splitlines() if line.strip())
+    except OSError as error:
+        raise InputError(f"'{file}' cannot be read: {error.strerror}") from error
+    if not tokens:
+        raise InputError(f"'{file}' holds no token; write one a line, or leave --token-file out")
+    return tokens

@@ -1,0 +1,207 @@
+"""What each path answers. It knows no HTTP server: `front_end.py` calls `App.handle`."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+import vgg16gpu
+from vgg16gpu.pictures.images import in_channel_order
+from vgg16gpu.server import protocol
+from vgg16gpu.server.link import Link
+from vgg16gpu.server.metrics import Metrics
+from vgg16gpu.server.pictures import DECODERS, decoded
+from vgg16gpu.server.refused import RefusedError, no_device
+from vgg16gpu.server.served import Served
+from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
+from vgg16gpu.server.wire import Kind
+
+_TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
+_EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request of HTTP: names of headers in lower case. read: gives the body; raises RefusedError."""
+
+    method: str
+    path: str
+    header: Callable[[str], str | None]
+    read: Callable[[], Awaitable[bytes]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """headers: beside Content-Length."""
+
+    status: int
+    body: bytes = b""
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+
+class App:
+    """The paths of one front end. is_ending: whether the server takes no more requests."""
+
+    def __init__(
+        self,
+        served: Served,
+        memory: SlotMemory,
+        pool: SlotPool,
+        link: Link,
+        metrics: Metrics,
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self._served, self._memory, self._pool, self._link = served, memory, pool, link
+        self._metrics, self._is_ending = metrics, is_ending
+        self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
+
+    async def handle(self, call: Call) -> Reply:
+        """The answer, also to what is wrong; raises nothing."""
+        try:
+            return await self._route(call)
+        except RefusedError as error:
+            reply = _json({"error": str(error)}, error.status)
+            if error.retry:
+                reply.headers.append(("retry-after", "1"))
+            if error.status == 401:
+                reply.headers.append(("www-authenticate", "Bearer"))
+            return reply
+        except Exception:
+            _log.exception("a request failed")
+            return _json({"error": "the server failed on this request; its log says why"}, 500)
+
+    async def _route(self, call: Call) -> Reply:
+        parts = call.path.strip("/").split("/")
+        match parts:
+            case ["v2", "health", "live"]:
+                return _only("GET", call) or _json({"live": True})
+            case ["v2", "health", "ready"]:
+                return _only("GET", call) or self._ready()
+        self._authorise(call)
+        match parts:
+            case ["v2"]:
+                return _only("GET", call) or _json(
+                    {"name": "vgg16gpu", "version": vgg16gpu.__version__, "extensions": _EXTENSIONS}
+                )
+            case ["metrics"]:
+                text, kind = self._metrics.exposed()
+                return _only("GET", call) or Reply(200, text, [("content-type", kind)])
+            case ["v2", "models", "stats"]:
+                return _only("GET", call) or await self._statistics()
+            case ["v2", "models", name, "versions", version, *rest] if version == "1":
+                return await self._model(name, rest, call)
+            case ["v2", "models", name, *rest] if rest[:1] != ["versions"]:
+                return await self._model(name, rest, call)
+        raise RefusedError(404, "no such path; see /v2, /v2/models/NAME and /v2/models/NAME/infer")
+
+    async def _model(self, name: str, rest: list[str], call: Call) -> Reply:
+        if name != self._served.name:
+            raise RefusedError(404, f"no such model: this server has '{self._served.name}'")
+        match rest:
+            case []:
+                return _only("GET", call) or _json(protocol.metadata(name, self._served.description))
+            case ["ready"]:
+                return _only("GET", call) or self._ready()
+            case ["stats"]:
+                return _only("GET", call) or await self._statistics()
+            case ["infer"]:
+                return _only("POST", call) or await self._infer(call)
+        raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, /ready, /stats and /infer")
+
+    def _ready(self) -> Reply:
+        if self._is_ending():
+            raise RefusedError(503, "the server is ending")
+        if not self._link.is_ready:
+            raise no_device()
+        return _json({"ready": True})
+
+    def _authorise(self, call: Call) -> None:
+        """Raise RefusedError (401) without one of the tokens, all of which are compared, in constant time."""
+        if not self._served.tokens:
+            return
+        kind, _, given = (call.header("authorization") or "").partition(" ")
+        sent = given.strip().encode() if kind.lower() == "bearer" else b""
+        matches = [hmac.compare_digest(sent, token) for token in self._served.tokens]
+        if not any(matches):
+            raise RefusedError(401, "no valid token: send Authorization: Bearer TOKEN")
+
+    async def _statistics(self) -> Reply:
+        answer = await self._link.ask(Kind.STATISTICS, None, self._served.bounds.deadline)
+        return _json({"model_stats": [{"name": self._served.name, "version": "1", **json.loads(answer.text)}]})
+
+    async def _infer(self, call: Call) -> Reply:
+        _check_form(call)
+        if not self._link.is_ready:
+            raise no_device()
+        description = self._served.description
+        request = protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), description)
+        lease = self._pool.lease(len(request))
+        try:
+            rows = await self._rows(request)
+            if not self._pool.is_current(lease):
+                raise no_device()
+            kind = self._fill(lease, rows)
+        except BaseException:
+            self._pool.give_back(lease)
+            raise
+        answer = await self._link.ask(kind, lease, self._served.bounds.deadline)
+        try:
+            outputs = [np.stack(each) for each in zip(*map(self._memory.outputs, lease.slots), strict=True)]
+        finally:
+            self._pool.give_back(lease)
+        self._metrics.answered(len(request), answer)
+        body = protocol.respond(self._served.name, request, description, outputs, self._served.labels, answer.batch)
+        if body.json_length is None:
+            return Reply(200, body.data, [("content-type", "application/json")])
+        length = (protocol.JSON_LENGTH, str(body.json_length))
+        return Reply(200, body.data, [("content-type", "application/octet-stream"), length])
+
+    async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
+        """As the kernels read them."""
+        if request.rows is None:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
+        if request.rows.dtype == np.uint8:
+            preprocess = self._served.preprocess
+            return in_channel_order(request.rows, preprocess) if preprocess else request.rows
+        return np.moveaxis(request.rows, -1, 1) if self._served.description.channels_last else request.rows
+
+    def _fill(self, lease: Lease, rows: npt.NDArray[Any]) -> Kind:
+        nbytes = rows.dtype.itemsize * rows[0].size
+        for slot, row in zip(lease.slots, rows, strict=True):
+            self._memory.input(slot, nbytes).view(rows.dtype).reshape(row.shape)[...] = row
+        return Kind.PIXELS if rows.dtype == np.uint8 else Kind.FLOATS
+
+
+def _json(value: dict[str, Any], status: int = 200) -> Reply:
+    return Reply(status, json.dumps(value).encode(), [("content-type", "application/json")])
+
+
+def _only(method: str, call: Call) -> Reply | None:
+    """The refusal of another method; None for the right one."""
+    if call.method == method or (call.method, method) == ("HEAD", "GET"):
+        return None
+    reply = _json({"error": f"{method} is the method of this path"}, 405)
+    reply.headers.append(("allow", method))
+    return reply
+
+
+def _check_form(call: Call) -> None:
+    """Raise RefusedError (415) for a body that is packed, or is no JSON with or without binary tensors."""
+    packed = call.header("content-encoding")
+    if packed and packed.lower() != "identity":
+        raise RefusedError(415, "Content-Encoding is not taken; send the body as it is")
+    kind = call.header("content-type")
+    if kind and kind.partition(";")[0].strip().lower() not in _TYPES:
+        raise RefusedError(415, f"the Content-Type of a request is {_TYPES[0]} or {_TYPES[1]}")

@@ -1,0 +1,209 @@
+"""The loop of the device process: messages in, batches through the engine, answers out. One thread does it all.
+
+A batch is sent the moment the device is free, of whatever is there then. While one is computed, the next is sent
+behind it if it is full, or if its first image has waited for the delay. The CPU computes as it is sent: there one is
+enough.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import time
+from collections import deque
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.runtime.double_buffer import DEPTH, Sent
+from vgg16gpu.runtime.engine import Engine, Lane
+from vgg16gpu.runtime.forms import Images
+from vgg16gpu.server.batching import Item, Queue
+from vgg16gpu.server.refused import too_late
+from vgg16gpu.server.served import Description
+from vgg16gpu.server.slots import SlotMemory
+from vgg16gpu.server.statistics import Statistics
+from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind
+
+_TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
+
+
+@dataclass(eq=False)
+class Peer:
+    """A front end that is connected. number: which, None before its HELLO."""
+
+    socket: socket.socket
+    number: int | None = None
+    is_open: bool = True
+
+
+@dataclass(frozen=True)
+class Run:
+    """A batch under way."""
+
+    items: list[Item[Peer]]
+    lane: Lane
+    sent: Sent
+    batch: int
+    began: float
+
+
+class DeviceLoop:
+    """Serves one engine. Closing it gives the lanes back."""
+
+    def __init__(self, engine: Engine, description: Description, memory: SlotMemory, max_delay: float) -> None:
+        self._engine, self._description, self._memory, self._delay = engine, description, memory, max_delay
+        self._depth = 1 if engine.device.facts.kind == "cpu" else DEPTH
+        self._queue: Queue[Peer] = Queue(description.largest)
+        self._under_way: deque[Run] = deque()
+        self._peers: set[Peer] = set()
+        self._statistics = Statistics()
+        self._selector = selectors.DefaultSelector()
+        self._stack = ExitStack()
+        self._shapes = {Kind.FLOATS: description.sample}
+        if description.pixels:
+            self._shapes[Kind.PIXELS] = description.pixels
+        self._lanes = {
+            kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest))
+            for kind, shape in self._shapes.items()
+        }
+
+    def close(self) -> None:
+        """Give back what it holds of the engine and the system."""
+        self._stack.close()
+        self._selector.close()
+        for peer in self._peers:
+            peer.socket.close()
+
+    def warm_up(self) -> None:
+        """Run every batch size of every kind once, on zeros."""
+        for kind, lane in self._lanes.items():
+            for batch in self._description.batches:
+                shape = batch, *self._shapes[kind]
+                is_pixels = kind == Kind.PIXELS
+                rows: Images = np.zeros(shape, np.uint8) if is_pixels else np.zeros(shape, np.float32)
+                lane.receive(lane.send([rows], batch))
+
+    def serve(self, listener: socket.socket, until: Connection) -> None:
+        """Until `until` can be read, which is its end. Raises DeviceError and KernelError."""
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(until, selectors.EVENT_READ)
+        while True:
+            is_idle = not self._queue and not self._under_way
+            for key, _ in self._selector.select(None if is_idle else 0):
+                if key.fileobj is until:
+                    return
+                if key.fileobj is listener:
+                    self._accept(listener)
+                else:
+                    self._read(key.data)
+            self._send_due()
+            if self._under_way:
+                self._finish(self._under_way.popleft())
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(BlockingIOError):
+            accepted, _ = listener.accept()
+            accepted.setblocking(False)
+            peer = Peer(accepted)
+            self._peers.add(peer)
+            self._selector.register(accepted, selectors.EVENT_READ, peer)
+
+    def _read(self, peer: Peer) -> None:
+        """All that is there of one front end."""
+        while peer.is_open:
+            try:
+                message = peer.socket.recv(MAX_NBYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            if not message:
+                self._drop(peer)
+                return
+            self._take(peer, Asked.unpacked(message))
+
+    def _take(self, peer: Peer, asked: Asked) -> None:
+        if asked.kind in self._lanes:
+            self._queue.add(Item(peer, asked))
+        elif asked.kind == Kind.STATISTICS:
+            self._answer(peer, Answer(asked.number, text=json.dumps(self._statistics.told())))
+        else:  # a front end that was started again: nothing of the one before is written any more
+            for other in [each for each in self._peers if each.number == asked.number]:
+                self._drop(other)
+            peer.number = asked.number
+            self._answer(peer, Answer(asked.number))
+
+    def _drop(self, peer: Peer) -> None:
+        peer.is_open = False
+        self._queue.drop(lambda item: item.sender is peer)
+        self._peers.discard(peer)
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
+
+    def _answer(self, peer: Peer, answer: Answer) -> None:
+        if not peer.is_open:
+            return
+        try:
+            peer.socket.send(answer.packed())
+        except OSError:  # it is gone, or does not read
+            self._drop(peer)
+
+    def _send_due(self) -> None:
+        """Enqueue what may go now."""
+        while self._queue and len(self._under_way) < self._depth:
+            now = time.monotonic()
+            for late in self._queue.drop(lambda item: item.asked.deadline < now):  # noqa: B023 - used at once
+                error = too_late()
+                self._statistics.add_item("fail", now - late.asked.sent)
+                self._answer(late.sender, Answer(late.asked.number, error.status, text=str(error)))
+            if self._under_way and not self._queue.is_due(now, self._delay):
+                return
+            if items := self._queue.take():
+                self._under_way.append(self._sent(items, now))
+
+    def _sent(self, items: list[Item[Peer]], now: float) -> Run:
+        kind = items[0].asked.kind
+        lane, shape = self._lanes[kind], self._shapes[kind]
+        element = np.dtype(_TYPES[kind])
+        nbytes = element.itemsize * int(np.prod(shape))
+        rows = [
+            self._memory.input(slot, nbytes).view(element).reshape(1, *shape)
+            for item in items
+            for slot in item.asked.slots
+        ]
+        batch = next(size for size in self._description.batches if size >= len(rows))
+        return Run(items, lane, lane.send(rows, batch), batch, now)
+
+    def _finish(self, run: Run) -> None:
+        """Wait for a batch and answer its items; one with an error of its own is the only one to get it."""
+        results = run.lane.receive(run.sent)
+        now = time.monotonic()
+        first = 0
+        self._statistics.add_batch(sum(map(len, run.items)), now - run.began)
+        for item in run.items:
+            asked, last = item.asked, first + len(item)
+            queued, computed = run.began - asked.sent, now - run.began
+            answer = Answer(asked.number, 200, run.batch, queued, computed)
+            try:
+                joined = run.lane.joined([results.rows(first, last)])
+            except InputError as error:
+                answer = Answer(asked.number, 400, run.batch, queued, computed, str(error))
+            else:
+                if item.sender.is_open:
+                    self._write(asked, joined if isinstance(joined, tuple) else (joined,))
+            self._statistics.add_item("queue", queued)
+            self._statistics.add_item("success" if answer.status == 200 else "fail", now - asked.sent)
+            self._answer(item.sender, answer)
+            first = last
+
+    def _write(self, asked: Asked, outputs: tuple[Images, ...]) -> None:
+        for row, slot in enumerate(asked.slots):
+            for place, output in zip(self._memory.outputs(slot), outputs, strict=True):
+                place[:] = output[row].reshape(-1)

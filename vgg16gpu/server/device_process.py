@@ -1,0 +1,88 @@
+"""The process that has the device: an engine, and a loop that makes batches of what front ends ask for."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from contextlib import closing
+from multiprocessing.connection import Connection
+from typing import Any
+
+from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.stored import image_shape
+from vgg16gpu.server.device_loop import DeviceLoop
+from vgg16gpu.server.served import Description, EngineChoice, Tensor
+from vgg16gpu.server.slots import SlotLayout, SlotMemory
+
+_log = logging.getLogger(__name__)
+_DEFAULT_BATCH = {"cpu": 8, "cuda": 64}
+
+
+def main(choice: EngineChoice, memory: Any, slots: int, listener: socket.socket, status: Connection) -> None:
+    """Build, warm up, tell `status` the Description or the Error, and serve until the other end of `status` closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor tells when it is over
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        engine = built(choice)
+    except Error as error:
+        status.send(error)
+        return
+    with closing(engine):
+        description = describe(engine, choice.outputs)
+        layout = SlotLayout.of(description)
+        loop = DeviceLoop(engine, description, SlotMemory(memory.detach(), layout, slots), choice.max_delay)
+        with closing(loop):
+            loop.warm_up()
+            status.send(description)
+            try:
+                loop.serve(listener, status)
+            except (DeviceError, KernelError) as error:
+                _log.error("the device failed, its process is started again: %s", error)
+                raise SystemExit(1) from error
+
+
+def built(choice: EngineChoice) -> Engine:
+    """The engine, with batch sizes of powers of two up to the largest. Raises what Engine raises."""
+    from vgg16gpu.devices import open_device  # noqa: PLC0415 - beside its only use
+
+    opened = open_device(choice.device)
+    largest = choice.batch or _DEFAULT_BATCH[opened.device.facts.kind]
+    sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest] + [largest]
+    return Engine(
+        choice.model,
+        device=opened,
+        precision=choice.precision,
+        batch=sizes,
+        size=choice.sides,
+        outputs=choice.outputs,
+        mean=choice.mean,
+        std=choice.std,
+    )
+
+
+def describe(engine: Engine, asked: tuple[str, ...] | None) -> Description:
+    """What it takes and gives; outputs are called as they were asked for.
+
+    Raises InputError where an output has no row for each image.
+    """
+    shape = engine.program.input.shape
+    outputs = []
+    for i, declared in enumerate(engine.outputs):
+        if declared.shape is None or declared.shape[0] is not None:
+            raise InputError(f"output '{declared.name}' has no row for each image; serve other --outputs")
+        name = asked[i] if asked and len(asked) == len(engine.outputs) else declared.name
+        outputs.append(Tensor(name, tuple(dim or 0 for dim in declared.shape[1:])))
+    given = engine.inputs[0]
+    assert given.shape is not None
+    has_pixels = "uint8" in engine.program.input.entries
+    return Description(
+        input=Tensor(given.name, tuple(dim or 0 for dim in given.shape[1:])),
+        sample=shape[1:],
+        pixels=image_shape(shape, "uint8")[1:] if has_pixels else None,
+        channels_last=engine.graph.input.channels_last,
+        outputs=tuple(outputs),
+        batches=tuple(sorted(program.batch for program in engine.plan.programs)),
+        device=engine.device_choice,
+    )

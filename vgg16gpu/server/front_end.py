@@ -1,0 +1,202 @@
+"""A front-end process: granian takes requests (RSGI), `App` answers them. Extra [serve]."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.server.refused import RefusedError
+from vgg16gpu.server.served import Bounds, Served
+from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool
+
+_NAME_CHARACTERS: Final = 128
+_STEP: Final = 0.01  # seconds between two looks whether all is answered
+
+_log = logging.getLogger("vgg16gpu.server.access")
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a front end listens, and what it writes. access_log: a file, "-" for stdout, or None."""
+
+    host: str
+    port: int
+    certificate: Path | None
+    key: Path | None
+    access_log: str | None
+
+
+def main(
+    served: Served, door: Door, number: int, count: int, memory: Any, path: str, metrics: str, until: Connection
+) -> None:
+    """Serve until SIGTERM, or until `until` closes; then end what is under way. number: from 0, of `count`."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+    import uvloop  # noqa: PLC0415 - of the extra, as is all that knows HTTP
+
+    _open_log(door.access_log)
+    layout = SlotLayout.of(served.description)
+    slots = SlotMemory(memory.detach(), layout, served.bounds.queue * count)
+    uvloop.run(_serve(served, door, number, slots, path, until))
+
+
+async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, path: str, until: Connection) -> None:
+    from granian.constants import HTTPModes  # noqa: PLC0415
+    from granian.http import HTTP1Settings  # noqa: PLC0415
+    from granian.server.embed import Server  # noqa: PLC0415
+
+    from vgg16gpu.server.app import App  # noqa: PLC0415 - after the folder of metrics is known
+    from vgg16gpu.server.link import Link  # noqa: PLC0415
+    from vgg16gpu.server.metrics import Metrics  # noqa: PLC0415
+    from vgg16gpu.server.pictures import limit_pixels  # noqa: PLC0415
+
+    limit_pixels(served.bounds.pixels)
+    metrics = Metrics()
+    pool = SlotPool(number * served.bounds.queue, served.bounds.queue)
+    link = Link(path, number, pool)
+    ending = asyncio.Event()
+    app = App(served, slots, pool, link, metrics, ending.is_set)
+    handler = Handler(app, served.bounds, pool, metrics)
+    logging.getLogger("_granian").setLevel(logging.ERROR)
+    server = Server(
+        handler,
+        address=door.host,
+        port=door.port,
+        http=HTTPModes.http1,
+        http1_settings=HTTP1Settings(header_read_timeout=round(1000 * served.bounds.body_seconds)),
+        websockets=False,
+        backpressure=served.bounds.connections,
+        log_enabled=False,
+        ssl_cert=door.certificate,
+        ssl_key=door.key,
+    )
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, ending.set)
+    loop.add_reader(until.fileno(), ending.set)
+    serving = asyncio.create_task(server.serve())
+    await asyncio.wait([serving, asyncio.create_task(ending.wait())], return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(until.fileno())
+    if serving.done():  # it does not listen
+        serving.result()
+        raise SystemExit(1)
+    await _drained(handler, served.bounds.deadline)
+    server.stop()
+    await serving
+
+
+async def _drained(handler: Handler, seconds: float) -> None:
+    """Until nothing is under way."""
+    last = time.monotonic() + seconds
+    while handler.under_way and time.monotonic() < last:
+        await asyncio.sleep(_STEP)
+
+
+class Handler:
+    """What granian calls for each request."""
+
+    def __init__(self, app: Any, bounds: Bounds, pool: SlotPool, metrics: Any) -> None:
+        self._app, self._bounds, self._pool, self._metrics = app, bounds, pool, metrics
+        self._held = 0  # bytes of bodies
+        self.under_way = 0
+
+    async def __rsgi__(self, scope: Any, protocol: Any) -> None:
+        """Answer one request."""
+        from vgg16gpu.server.app import Call  # noqa: PLC0415
+
+        if scope.proto != "http":
+            return
+        began = time.monotonic()
+        self.under_way += 1
+        held = [0]  # bytes of its body
+        try:
+            call = Call(scope.method, scope.path, scope.headers.get, lambda: self._read(scope, protocol, held))
+            reply = await self._app.handle(call)
+        finally:
+            self.under_way -= 1
+            self._held -= held[0]
+        identity = _identity(scope.headers.get("x-request-id"))
+        headers = [*reply.headers, ("x-request-id", identity)]
+        if reply.status in (401, 408, 413, 415):  # the body may not have been read
+            headers.append(("connection", "close"))
+        protocol.response_bytes(reply.status, headers, reply.body if scope.method != "HEAD" else b"")
+        seconds = time.monotonic() - began
+        self._metrics.replied(reply.status, seconds, self._pool.used)
+        if _log.isEnabledFor(logging.INFO):
+            _log_access(scope, identity, reply.status, seconds, len(reply.body))
+
+    async def _read(self, scope: Any, protocol: Any, held: list[int]) -> bytes:
+        """The body. Raises RefusedError: 413 too large, 429 too many at once, 408 too slow."""
+        length = scope.headers.get("content-length")
+        try:
+            async with asyncio.timeout(self._bounds.body_seconds):
+                if length is not None and length.isdigit():
+                    self._hold(int(length[:18]), held)
+                    body: bytes = await protocol()
+                    return body
+                parts = []
+                async for chunk in _chunks(protocol):
+                    self._hold(len(chunk), held)
+                    parts.append(chunk)
+                return b"".join(parts)
+        except TimeoutError as error:
+            raise RefusedError(
+                408, f"the body did not come within {self._bounds.body_seconds:g} s; send it faster"
+            ) from error
+        except RuntimeError as error:  # granian's, of a connection that ended or of broken chunks
+            raise RefusedError(400, "the body is cut short or broken; send it again") from error
+
+    def _hold(self, nbytes: int, held: list[int]) -> None:
+        if held[0] + nbytes > self._bounds.body:
+            raise RefusedError(413, f"the body is larger than {self._bounds.body:,} bytes; send fewer images at once")
+        if self._held + nbytes > self._bounds.bodies:
+            raise RefusedError(429, "too many bodies are being read; try again in a moment", retry=True)
+        held[0] += nbytes
+        self._held += nbytes
+
+
+async def _chunks(protocol: Any) -> AsyncIterator[bytes]:
+    async for chunk in protocol:
+        yield bytes(chunk)
+
+
+def _identity(given: str | None) -> str:
+    """The client's own name of a request where it is short and printable, else a new one."""
+    if given and len(given) <= _NAME_CHARACTERS and given.isascii() and given.isprintable():
+        return given
+    return uuid.uuid4().hex
+
+
+def _log_access(scope: Any, identity: str, status: int, seconds: float, nbytes: int) -> None:
+    line = {
+        "time": round(time.time(), 3),
+        "id": identity,
+        "client": scope.client,
+        "method": scope.method,
+        "path": scope.path[:512],
+        "status": status,
+        "seconds": round(seconds, 6),
+        "bytes": nbytes,
+    }
+    _log.info("%s", json.dumps(line))
+
+
+def _open_log(target: str | None) -> None:
+    """Each request as a line of JSON; lines of several processes come whole, as each is one write."""
+    if target is None:
+        return
+    handler = logging.StreamHandler(sys.stdout) if target == "-" else logging.FileHandler(target)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _log.propagate = False

@@ -1,0 +1,45 @@
+"""Encoded pictures as rows of pixels, as `vgg16gpu infer` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from PIL import Image
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.normalize import Pixels
+from vgg16gpu.io.preprocessing import default_preprocess
+from vgg16gpu.pictures.images import check_target, fitted
+from vgg16gpu.pictures.jpeg import jpeg_shape
+from vgg16gpu.server.refused import RefusedError
+from vgg16gpu.server.served import Served
+
+DECODERS: Final = 2  # threads of a front end: each may hold a picture of the most pixels
+PIXEL_NBYTES: Final = 8  # of a picture that is decoded and converted
+
+
+def limit_pixels(most: int) -> None:
+    """Have Pillow refuse larger pictures in this process; what it does not decode `decoded` judges."""
+    Image.MAX_IMAGE_PIXELS = -(-most // 2)  # twice as many are an error
+
+
+def decoded(served: Served, pictures: Sequence[bytes]) -> Pixels:
+    """(N, H, W, C) in the network's order of channels. Raises RefusedError: 400, or 413 for too many pixels."""
+    channels, height, width = served.description.sample
+    preprocess = served.preprocess or default_preprocess(channels)
+    rows = []
+    for number, data in enumerate(pictures):
+        name = f"picture {number}"
+        shape = jpeg_shape(data, channels)
+        if shape and shape[0] * shape[1] > served.bounds.pixels:
+            raise RefusedError(
+                413, f"'{name}' has {shape[1]}x{shape[0]} pixels, at most {served.bounds.pixels:,} are taken"
+            )
+        try:
+            check_target(name, channels, height, width)
+            rows.append(fitted(data, name, channels, height, width, preprocess))
+        except InputError as error:
+            raise RefusedError(413 if "decompression bomb" in str(error) else 400, str(error)) from error
+    return np.stack(rows)

@@ -1,0 +1,89 @@
+"""What a server serves and within which bounds: plain data that its processes hand to each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.io.preprocessing import Preprocess
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a front end takes at most.
+
+    body: bytes of a request; bodies: of all requests that are being read; pixels: of a picture before it is fitted;
+    queue: images in slots; connections; deadline, body_seconds: of a request, and of reading its body.
+    """
+
+    body: int
+    bodies: int
+    pixels: int
+    queue: int
+    connections: int
+    deadline: float
+    body_seconds: float
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """What the device process builds. model: a file. sides: None for a model that fixes its own, or takes rows."""
+
+    model: str
+    device: str
+    precision: str
+    batch: int | None
+    sides: tuple[int, int] | None
+    outputs: tuple[str, ...] | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    max_delay: float  # seconds that an image waits at most for others while the device computes
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: its name in requests, the shape of one row of it."""
+
+    name: str
+    shape: Shape
+
+    @property
+    def size(self) -> int:
+        """Numbers in a row."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the engine takes and gives, once it is built.
+
+    input: float32 as the model's file has it; sample: (C, H, W) or (F,), as the kernels read it; pixels: (H, W, C) of
+    uint8, or None where only floats are taken. batches: the sizes that are built, ascending.
+    """
+
+    input: Tensor
+    sample: Shape
+    pixels: Shape | None
+    channels_last: bool
+    outputs: tuple[Tensor, ...]
+    batches: tuple[int, ...]
+    device: str
+
+    @property
+    def largest(self) -> int:
+        """Images of the largest batch, and of a request."""
+        return self.batches[-1]
+
+
+@dataclass(frozen=True)
+class Served:
+    """All that a front end knows. labels: of the classes of the first output, empty where it has none."""
+
+    name: str
+    description: Description
+    preprocess: Preprocess | None
+    labels: Sequence[str]
+    bounds: Bounds
+    tokens: tuple[bytes, ...]

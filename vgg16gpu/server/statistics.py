@@ -1,0 +1,46 @@
+"""What the device process has done so far, as the statistics extension of the protocol tells it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+
+class Statistics:
+    """Counts since the device process was started, times in nanoseconds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
+        self._batches: Counter[int] = Counter()
+        self._batch_seconds: Counter[int] = Counter()
+        self._images = 0
+
+    def add_item(self, name: str, seconds: float) -> None:
+        """A request that ended: "success" or "fail"; or a stage of it: "queue"."""
+        self._counts[name] += 1
+        self._seconds[name] += seconds  # type: ignore[assignment]  # Counter's type knows whole numbers alone
+
+    def add_batch(self, images: int, seconds: float) -> None:
+        """A run of so many images."""
+        self._images += images
+        self._batches[images] += 1
+        self._batch_seconds[images] += seconds  # type: ignore[assignment]
+
+    def told(self) -> dict[str, Any]:
+        """As in `model_stats`, without the model's name."""
+        stages = {name: _duration(self._counts[name], self._seconds[name]) for name in ("success", "fail", "queue")}
+        infer = _duration(sum(self._batches.values()), sum(self._batch_seconds.values()))
+        return {
+            "inference_count": self._images,
+            "execution_count": sum(self._batches.values()),
+            "inference_stats": {**stages, "compute_infer": infer},
+            "batch_stats": [
+                {"batch_size": images, "compute_infer": _duration(count, self._batch_seconds[images])}
+                for images, count in sorted(self._batches.items())
+            ],
+        }
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(1e9 * seconds)}
