@@ -1,9 +1,9 @@
 // feature_loss_f32: partials[n,b] = scale * the sum of (feature - target)^2, or of |feature - target|, over the elements
-//                   of block b of image n; and, if wanted, the gradient of that: cotangent = slope * (feature - target),
-//                   or slope * sign(feature - target)
-// unit_loss_f32:    the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target, divided by
-//                   sqrt(1e-8 + the sum of their squares)
-// row_sum_f32:      out[n] = the sum of row n of up to 8 operands, in their order
+//           of block b of image n; and, if wanted, the gradient of that: cotangent = slope * (feature - target), or
+//           slope * sign(feature - target)
+//           unit_loss_f32: the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target,
+//           divided by sqrt(1e-8 + the sum of their squares)
+//           row_sum_f32: out[n] = the sum of row n of up to 8 operands, in their order
 // Layouts:  feature, cotangent (N,P,pitch) float, target (N,P,C) float, C <= pitch; partials (N,blocks), channels (C),
 //           operands (N,count), out (N).
 // Mapping:  feature_loss: a block of 256 threads has 8192 elements of an image; a thread 8 times 4 neighbouring ones,

@@ -1,5 +1,5 @@
-// gram_f32:     partials[n,s,i,j] = sum over the pixels p of slice s of inp[n,p,i] * inp[n,p,j]
-// gram_sum_f32: out[n,i,j] = scale * the sum of partials[n,s,i,j] over the slices
+// gram_f32: partials[n,s,i,j] = sum over the pixels p of slice s of inp[n,p,i] * inp[n,p,j]
+//           gram_sum_f32: out[n,i,j] = scale * the sum of partials[n,s,i,j] over the slices
 // Layouts:  inp (N,P,pitch) float, C <= pitch, a multiple of 4; partials (N,slices,C,C), out (N,C,C) float.
 // Mapping:  gram: a block has 64x64 channels of a slice of 1024 pixels, those on and above the diagonal alone, and writes
 //           what mirrors it, too; a thread 4x4. gram_sum: a thread an element.

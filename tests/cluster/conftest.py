@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.support.narrow_vgg import SCORES
 from vgg16gpu import Engine
 from vgg16gpu.errors import KernelError
 from vgg16gpu.zoo.generate import make_vgg
+
+PATIENCE = 10.0  # seconds
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +34,7 @@ def break_lane(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], None]
     def plant(broken: Engine, after: int) -> None:
         lane = Engine.lane
         received: list[Any] = []
+        failed = threading.Event()
 
         @contextmanager
         def faulty(self: Engine, *form: Any) -> Any:
@@ -40,7 +44,10 @@ def break_lane(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], None]
                     if self is broken:
                         received.append(sent)
                         if len(received) > after:
+                            failed.set()
                             raise KernelError("an illegal address was met")
+                    else:
+                        failed.wait(PATIENCE)  # else the others may leave it no batch to fail at
                     return given.receive(sent)
 
                 yield given._replace(receive=receive)

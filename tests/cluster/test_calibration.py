@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.runtime.calibration import calibrate, calibration_engine
 from vgg16gpu.runtime.counting import Counting
+
+from .conftest import PATIENCE
 
 KINDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -38,7 +41,7 @@ def test_a_device_that_fails_has_its_images_counted_by_others(
 ) -> None:
     with calibration_engine(model, device="cpu", batch=2) as engine:
         alone = calibrate(engine, inputs())
-    add, counted = Counting.add, []
+    add, counted, failed = Counting.add, [], threading.Event()
 
     with calibration_pool(model, "cpu:2", batch=2) as pool, caplog.at_level(logging.WARNING):
 
@@ -46,7 +49,10 @@ def test_a_device_that_fails_has_its_images_counted_by_others(
             if self._engine is pool.engines[0]:
                 counted.append(rows)
                 if len(counted) > after:
+                    failed.set()
                     raise KernelError("an illegal address was met")
+            else:
+                failed.wait(PATIENCE)  # else the others may leave it no batch to fail at
             add(self, rows)
 
         monkeypatch.setattr(Counting, "add", faulty)

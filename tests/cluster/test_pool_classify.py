@@ -22,6 +22,8 @@ from vgg16gpu.pictures import loader as loader_module
 from vgg16gpu.pictures import slots
 from vgg16gpu.runtime.frames import Frames
 
+from .conftest import PATIENCE
+
 KINDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -42,12 +44,16 @@ def break_frames(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], Non
     def plant(engine: Engine, after: int) -> None:
         receive = Frames.receive
         received: list[Any] = []
+        failed = threading.Event()
 
         def faulty(self: Frames, *arguments: Any) -> Any:
             if self._device is engine.device:
                 received.append(arguments)
                 if len(received) > after:
+                    failed.set()
                     raise KernelError("an illegal address was met")
+            else:
+                failed.wait(PATIENCE)  # else the others may leave it no batch to fail at
             return receive(self, *arguments)
 
         monkeypatch.setattr(Frames, "receive", faulty)
