@@ -120,7 +120,7 @@ EDGES_OF_THE_GRAPH = (
         "way back mixed up",
         "layout.cu",
         Edit("c = index / HW, p = index % HW;", "c = index % C, p = index / C;"),
-        partial(test_layout.test_there_and_back_changes_no_bit, shape=(3, 3, 17, 15)),
+        partial(test_layout.test_flatten, shape=(3, 3, 17, 15), inner=True),
     ),
     Mutant(
         "shift of another channel",
