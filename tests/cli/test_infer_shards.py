@@ -170,33 +170,12 @@ def test_a_list_in_a_parquet_file(folder, plain, tmp_path):
     files = [str(path) for path in sorted(folder.iterdir())]
     table = pa.table({"label": ["?"] * COUNT, "where": files, "bytes": [Path(file).read_bytes() for file in files]})
     pq.write_table(table, tmp_path / "list.parquet", row_group_size=7)
-    by_path = infer(
-        "--shard",
-        "0/1",
-        "--shard-size",
-        20,
-        "--files-from",
-        tmp_path / "list.parquet",
-        "--column",
-        "where",
-        "--output",
-        tmp_path / "paths",
-    )
+    of_list = ("--shard", "0/1", "--shard-size", 20, "--files-from", tmp_path / "list.parquet")
+    by_path = infer(*of_list, "--column", "where", "--output", tmp_path / "paths")
     assert by_path.exit_code == 1, by_path.output
     assert rows(tmp_path / "paths").equals(plain.cast(rows(tmp_path / "paths").schema))
     assert not (tmp_path / "paths" / "_manifest.parquet").exists()
-    by_bytes = infer(
-        "--shard",
-        "0/1",
-        "--shard-size",
-        20,
-        "--files-from",
-        tmp_path / "list.parquet",
-        "--column",
-        "bytes",
-        "--output",
-        tmp_path / "bytes",
-    )
+    by_bytes = infer(*of_list, "--column", "bytes", "--output", tmp_path / "bytes")
     assert by_bytes.exit_code == 1, by_bytes.output
     found = rows(tmp_path / "bytes")
     assert found.column("input").to_pylist() == [f"row {number}" for number in range(COUNT)]

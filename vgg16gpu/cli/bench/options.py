@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,25 +55,10 @@ class Options:
         if self.plot:
             check_plot(self.plot)
 
-    def _check_devices(self) -> None:
-        others: dict[str, object] = {"--against": self.against or None, "--memory": self.memory or None}
-        if not self.pipeline:
-            others |= {
-                "--outputs": self.outputs,
-                "--iterations": self.iterations or None,
-                "--sustained": self.sustained,
-                "--compile": self.compiled or None,
-                "--cold-start": self.cold_start or None,
-                "--plot": self.plot,
-                "--compare": self.compare,
-            }
-        if given := [name for name, value in others.items() if value is not None]:
-            raise click.UsageError(f"--devices measures how several share the work: it goes without {', '.join(given)}")
-        if len(self.batches) > 1:
-            raise click.UsageError(f"--devices runs one batch size, and --batch has {len(self.batches)}; give one")
-
-    def _check_pipeline(self) -> None:
-        others = {
+    @property
+    def _of_one_model(self) -> dict[str, object]:
+        """What only the benchmark of a model by itself takes; None where it is not given."""
+        return {
             "--outputs": self.outputs,
             "--iterations": self.iterations or None,
             "--sustained": self.sustained,
@@ -81,11 +67,28 @@ class Options:
             "--plot": self.plot,
             "--compare": self.compare,
         }
-        if given := [name for name, value in others.items() if value is not None]:
-            raise click.UsageError(f"--pipeline measures a folder to its rows: it goes without {', '.join(given)}")
+
+    def _check_one_batch(self, named: str) -> None:
         if len(self.batches) > 1:
-            raise click.UsageError(f"--pipeline runs one batch size, and --batch has {len(self.batches)}; give one")
+            raise click.UsageError(f"{named} runs one batch size, and --batch has {len(self.batches)}; give one")
+
+    def _check_devices(self) -> None:
+        others: dict[str, object] = {"--against": self.against or None, "--memory": self.memory or None}
+        if not self.pipeline:
+            others |= self._of_one_model
+        _refuse("--devices measures how several share the work", others)
+        self._check_one_batch("--devices")
+
+    def _check_pipeline(self) -> None:
+        _refuse("--pipeline measures a folder to its rows", self._of_one_model)
+        self._check_one_batch("--pipeline")
         if unknown := [name for name in self.against if name not in FOLDER_PEERS]:
             raise click.UsageError(
                 f"--against {', '.join(unknown)}: --pipeline is compared with {', '.join(FOLDER_PEERS)} alone"
             )
+
+
+def _refuse(what: str, others: Mapping[str, object]) -> None:
+    """Raise UsageError for options that are given, and do not go with this benchmark."""
+    if given := [name for name, value in others.items() if value is not None]:
+        raise click.UsageError(f"{what}: it goes without {', '.join(given)}")

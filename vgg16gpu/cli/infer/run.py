@@ -19,7 +19,7 @@ from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.graph.ops import gives_probabilities
-from vgg16gpu.devices import Opened, open_device
+from vgg16gpu.devices import Opened
 from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run
@@ -56,13 +56,6 @@ def _writing(options: Options) -> Writing | None:
     if options.resume or options.form:
         raise InputError(f"{'--resume' if options.resume else '--format'} is of a file of results; name it by --output")
     return None
-
-
-def _devices(options: Options) -> tuple[str, ...]:
-    """The names of those that share the work; one without --devices."""
-    if options.devices is None:
-        return (options.device,)
-    return resolve_devices(options.devices)
 
 
 class Engines(Protocol):
@@ -105,7 +98,7 @@ class _Run:
         options = asked.options
         self._tally = Tally(asked.names, None if options.as_json or options.table else MANY)
         self._results: Results | None = None
-        self._devices = _devices(options)
+        self._devices = resolve_devices(options.devices or (options.device,))
         self._decodes_on_device = decodes_on_device(options.decode, self._devices[0], asked.spec)
         self._codec: PictureCodec | None = None
         self._writing_seconds = 0.0
@@ -152,7 +145,7 @@ class _Run:
         )
 
     def _open(self, stack: ExitStack) -> Sequence[Opened]:
-        opened = [open_device(self._devices[0])] if len(self._devices) == 1 else open_devices(self._devices)
+        opened = open_devices(self._devices)
         for each in opened:
             stack.enter_context(closing(each.device))
         if self._decodes_on_device:
