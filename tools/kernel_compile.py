@@ -16,7 +16,7 @@ from vgg16gpu.devices.cuda.probe import Toolkit
 from vgg16gpu.devices.cuda.ptxas import VERBOSE, Usage, parse
 from vgg16gpu.devices.kernel_source import include_dirs
 
-FLAGS = ("-std=c++17", "--fmad=false", *VERBOSE)
+FLAGS = ("-std=c++17", "--fmad=false", "-Werror", "all-warnings", *VERBOSE)
 
 
 @dataclass(frozen=True)

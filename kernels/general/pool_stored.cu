@@ -92,13 +92,14 @@ pool_stored(unsigned short* __restrict__ out, const unsigned short* __restrict__
     best.store(out + (n * pixels + pixel) * pitch + c, images * pixels * pitch);
     largest = best.largest();
   }
-  if (ELEMENT == BF16) return;  // it holds what float32 holds
-  UNROLL
-  for (int distance = 16; distance > 0; distance /= 2)
-    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
-  __syncthreads();  // all warps have written
-  if (threadIdx.x != 0) return;
-  for (int warp = 1; warp < THREADS / 32; warp++) largest = max(largest, scratch[warp]);
-  atomicMax(maxima + n, largest);
+  if constexpr (ELEMENT != BF16) {  // which holds what float32 holds
+    UNROLL
+    for (int distance = 16; distance > 0; distance /= 2)
+      largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
+    __syncthreads();  // all warps have written
+    if (threadIdx.x != 0) return;
+    for (int warp = 1; warp < THREADS / 32; warp++) largest = max(largest, scratch[warp]);
+    atomicMax(maxima + n, largest);
+  }
 }

@@ -8,8 +8,9 @@
 // Tiles:    none.
 // Shared:   none; 256 threads.
 // Cost:     no FLOP; watched + 2 words for each block where all is well, else the rows once.
-// Edges:    a lost value is one above 65504, below `lowest`, or NaN, in an image that holds neither NaN nor Inf. With
-//           allows_nonfinite these are no fault.
+// Edges:    a lost value is one above 65504, below `lowest`, or NaN. In an image that holds NaN or Inf these are no fault of
+//           their own, but where values lie in pairs (`lowest` above 0): NaN spreads otherwise there than in float32, so
+//           with allows_nonfinite such an image counts as lost.
 // Why:      a run that returns at once cannot look; a wrong number must not look like a right one.
 #include "walk.cuh"
 
@@ -57,8 +58,8 @@ settle(unsigned* __restrict__ found, const int* __restrict__ error, const int* _
   const Words words = {error, status, maxima, batch, watched, lowest};
   const int gave_up = *words.error;
   const bool nonfinite = words.status[n] != 0;
-  const bool lost = !nonfinite && words.lost(n);
   const bool refused = nonfinite && !allows_nonfinite;
+  const bool lost = !refused && (!nonfinite || lowest > 0) && words.lost(n);
   if (!gave_up && !refused && !lost) return;
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     const unsigned place = 0xffffffffu - static_cast<unsigned>(first + n);

@@ -88,6 +88,8 @@ def word(image: int) -> int:
         ({"maxima": {(1, 2): 65504.0, (0, 4): 7.0}, "lowest": 8.0}, [0, 0, word(4)], (4,)),
         ({"maxima": {(1, 2): np.inf}, "status": (2, 0)}, [0, word(0), 0], (0, 2)),
         ({"maxima": {(1, 2): np.inf}, "status": (2,), "allows": True}, [0, 0, 0], ()),
+        ({"maxima": {(1, 2): np.inf}, "status": (2,), "allows": True, "lowest": 8.0}, [0, 0, word(2)], (2,)),
+        ({"status": (2,), "allows": True, "lowest": 8.0}, [0, 0, 0], ()),
         ({"error": 6}, [6, 0, 0], (0, 1, 2, 3, 4)),
     ],
     ids=str,

@@ -55,7 +55,7 @@ class PlacedBfloat16(ByDlpack):
 
     def __init__(self, device: Device, array: Any) -> None:
         self.placed = Placed(device, as_bfloat16(array))
-        super().__init__(array)
+        super().__init__(array, number=device.foreign.ordinal)
 
     def __dlpack__(self, *, stream: Any = None) -> object:
         del stream
