@@ -142,8 +142,9 @@ def test_nan_that_is_allowed(device: Device, model: Path, precision: str) -> Non
     options: Any = {"batch": 2, "precision": precision, "outputs": LAYERS, "allow_nonfinite": True}
     with opened(model, device, **options) as engine:
         given = Placed(engine.device, x)
-        found, right = numbers(later(engine, given)), numbers(engine.run(given))
+        right = numbers(engine.run(given))
         has_no_second_pass = engine.second_passes == 0
+        found = numbers(later(engine, given))
         for y, wanted in zip(found, right, strict=True):
             assert_same_bits(y[[0, 1, 3]].copy(), wanted[[0, 1, 3]].copy())
             if has_no_second_pass:
