@@ -165,9 +165,8 @@ def _best(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering:
 
 
 def _found(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering | None:
-    known = lowerings(layer.op)
     for family in families:
-        for lowering in known:
-            if lowering.family == family and lowering.supports(layer):
+        for lowering in lowerings(layer.op, family):
+            if lowering.supports(layer):
                 return lowering
     return None
