@@ -40,9 +40,9 @@ COMMANDS = {
     "model": ("model.command", "Make or fetch a VGG model file; write out weights."),
 }
 
-# New objects until garbage is looked for. Imports alone make 150,000 that all stay, and at 700, the default, looking
-# takes 5 % of the time to the first answer.
-GARBAGE = 50_000
+# New objects until garbage is looked for. A start makes nearly as many, and all of them stay: at 700, the default,
+# looking takes 5 % of the time to the first answer.
+GARBAGE = 100_000
 
 EXIT_CHECK_FAILED = 1  # done, but something is wrong
 EXIT_USAGE = 2  # nothing was done, or no input at all has an answer

@@ -8,8 +8,8 @@ There are two kinds of ops. Those of a VGG hold their weights and have fast kern
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
 alone, of any rank, run-time or constant: Elementwise (Arithmetic, LeakyRelu, Clip, FakeQuantize), Transpose, Reshape,
 Slice, Pad, Concat, Gather, MatMul, and GeneralConv, GeneralBatchNorm and AxisSoftmax for what Conv, BatchNorm and
-Softmax do not cover. PoolGradient and ReluGradient stand in graphs of gradients alone (`gradient.py`); those of losses
-are in `loss_ops.py`.
+Softmax do not cover. Ops that stand in graphs of gradients alone are in `gradient_ops.py`, those of losses in
+`loss_ops.py`; these say themselves which shape they give.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Op:
         """Every value that it computes: y first; a further one has the shape of x."""
         return (self.y,)
 
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """For operands of these shapes that of x, where nobody says else: see `shapes.py`, or the op itself."""
+        return shapes[0]
+
 
 @dataclass(frozen=True, eq=False)
 class MultiOp(Op):
@@ -84,18 +88,6 @@ class Pool(Op):
 
     kind: Literal["max", "average"]
     window: Window
-    count_include_pad: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class PoolGradient(MultiOp):
-    """What a pool hands back to its input; operands: the gradient of its result, and that input.
-
-    A maximum hands it to the first element that has it, row by row; an average an equal share to each that it counted.
-    """
-
-    kind: Literal["max", "average"] = "max"
-    window: Window = MAX_POOL_2X2
     count_include_pad: bool = False
 
 
@@ -188,11 +180,6 @@ class Clip(Elementwise):
 
     low: float = -math.inf
     high: float = math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class ReluGradient(Elementwise):
-    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, TypeAlias
 
@@ -248,7 +248,7 @@ class _Schedule:
             if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
         if self.keep_values:
-            lives = {buffer: replace(life, first=0, last=end) for buffer, life in lives.items()}
+            lives = {buffer: life._replace(first=0, last=end) for buffer, life in lives.items()}
         offsets, size = assign_offsets(tuple(lives.values()))
         first = aligned(self.reserved)
         return {buffer: _at(first + offset) for buffer, offset in zip(lives, offsets, strict=True)}, first + size
