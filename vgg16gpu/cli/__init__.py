@@ -6,6 +6,7 @@ in each one's --help. A subcommand's module is imported when it is used: `--help
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -168,6 +169,7 @@ def cli(ctx: click.Context, verbose: int, quiet: bool) -> None:
 def main() -> NoReturn:
     """Entry point of `vgg16gpu` and `python -m vgg16gpu`."""
     gc.set_threshold(GARBAGE)
+    atexit.register(gc.freeze)  # all that is left goes with the process: looking there for garbage took 0.1 s
     warnings.showwarning = _show_warning
     # Pillow's, of damaged metadata: the picture is read, or its row says why not. Behind what the user asked for.
     warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
