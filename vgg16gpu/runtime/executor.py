@@ -6,9 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class _Bound:
+class _Bound(NamedTuple):
     """A program at its place, for one element type. Host memory is pinned, and shared by all programs."""
 
     port: Port
@@ -43,8 +41,7 @@ class _Bound:
     block: ResultBlock
 
 
-@dataclass(frozen=True, eq=False)
-class _Single:
+class _Single(NamedTuple):
     """A program for `run_once`: arrays of exactly the planned shapes."""
 
     places: Mapping[str, Array]  # of each input in the host's buffer, by name

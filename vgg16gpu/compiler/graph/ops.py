@@ -2,7 +2,7 @@
 
 A `Graph` is a tuple of frozen ops in topological order over SSA value names. It knows shapes (`shapes.py`) and nothing
 of devices, layouts or kernels. Feature maps are (N, C, H, W), matrices are (N, F), as in ONNX.
-Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel.
+Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel. An op without fields of its own inherits all of `Op`.
 
 There are two kinds of ops. Those of a VGG hold their weights and have fast kernels: Conv, Pool, Gemm, BatchNorm, Relu,
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
@@ -123,22 +123,18 @@ class BatchNorm(Op):
     epsilon: float
 
 
-@dataclass(frozen=True, eq=False)
 class Relu(Op):
     """y = 0 where x < 0, else x (NaN stays NaN)."""
 
 
-@dataclass(frozen=True, eq=False)
 class Flatten(Op):
     """(N, ...) -> (N, F) in row-major order of the ONNX shape."""
 
 
-@dataclass(frozen=True, eq=False)
 class Softmax(Op):
     """Softmax over the last axis of (N, F)."""
 
 
-@dataclass(frozen=True, eq=False)
 class Identity(Op):
     """y = x: Dropout at inference, Identity, pooling with a 1x1 window."""
 

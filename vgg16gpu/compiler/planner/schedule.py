@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from vgg16gpu.compiler.graph.ops import Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -55,8 +55,7 @@ class Scheduler:
         return _Schedule(self, shapes, observed or {}).program()
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where everything lies in the activation arena.
 
     counters: of each op, by its value. buffers: places with a lifetime: stored values, conversions, workspaces, and the
