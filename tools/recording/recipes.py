@@ -249,6 +249,15 @@ def decode(settings: Settings, photographs: Path | None) -> Recipe:
     return Recipe([_tool("measure.decode_gpu", 150, record, *words, needs=("nvidia",))])
 
 
+def perceptual(settings: Settings) -> Recipe:
+    """Features and perceptual losses on torch's tensors, beside torch and JAX."""
+    less = ("--case", "1x32", "--precision", "bf16", "--sustained", 0) if settings.quick else ()
+    words = (settings.model(224), "--device", settings.device, *less)
+    record = settings.record("perceptual-CARD")
+    needs = ("torch",) if settings.quick else ("torch", "jax")
+    return Recipe([*made(settings, 224), _tool("measure.perceptual", 260, record, *words, needs=needs)])
+
+
 def _tool(module: str, seconds: float, record: Path, *words: object, needs: tuple[str, ...] = ()) -> Step:
     """A command that lies in tests/."""
     command = (PYTHON, "-m", f"tests.{module}", *map(str, words), "--output", str(record))
