@@ -96,7 +96,8 @@ def _listens(pid: int, port: int) -> bool:
 @contextmanager
 def serving(*options: str, model: str = "digits") -> Iterator[Running]:
     """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before."""
-    command = [sys.executable, "-m", "vgg16gpu", "serve", model, "--device", "cpu", "--port", "0", *options]
+    devices = () if "--devices" in options else ("--device", "cpu")
+    command = [sys.executable, "-m", "vgg16gpu", "serve", model, *devices, "--port", "0", *options]
     environment = {**os.environ, "VGG16GPU_THREADS": "1"}
     process = subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ import numpy.typing as npt
 import vgg16gpu
 from vgg16gpu.pictures.images import in_channel_order
 from vgg16gpu.server import protocol
-from vgg16gpu.server.link import Link
+from vgg16gpu.server.device.statistics import added_up
+from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
 from vgg16gpu.server.pictures import DECODERS, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
@@ -58,11 +60,11 @@ class App:
         served: Served,
         memory: SlotMemory,
         pool: SlotPool,
-        link: Link,
+        links: Links,
         metrics: Metrics,
         is_ending: Callable[[], bool],
     ) -> None:
-        self._served, self._memory, self._pool, self._link = served, memory, pool, link
+        self._served, self._memory, self._pool, self._links = served, memory, pool, links
         self._metrics, self._is_ending = metrics, is_ending
         self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
 
@@ -122,7 +124,7 @@ class App:
     def _ready(self) -> Reply:
         if self._is_ending():
             raise RefusedError(503, "the server is ending")
-        if not self._link.is_ready:
+        if not self._links.is_ready:
             raise no_device()
         return _json({"ready": True})
 
@@ -137,25 +139,24 @@ class App:
             raise RefusedError(401, "no valid token: send Authorization: Bearer TOKEN")
 
     async def _statistics(self) -> Reply:
-        answer = await self._link.ask(Kind.STATISTICS, None, self._served.bounds.deadline)
-        return _json({"model_stats": [{"name": self._served.name, "version": "1", **json.loads(answer.text)}]})
+        answers = await self._links.ask_each(Kind.STATISTICS, self._served.bounds.deadline)
+        devices = {str(answer.device): json.loads(answer.text) for answer in answers}
+        told = {"name": self._served.name, "version": "1", **added_up(devices.values()), "devices": devices}
+        return _json({"model_stats": [told]})
 
     async def _infer(self, call: Call) -> Reply:
         _check_form(call)
-        if not self._link.is_ready:
+        if not self._links.is_ready:
             raise no_device()
         description = self._served.description
         request = protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), description)
         lease = self._pool.lease(len(request))
         try:
-            rows = await self._rows(request)
-            if not self._pool.is_current(lease):
-                raise no_device()
-            kind = self._fill(lease, rows)
+            kind = self._fill(lease, await self._rows(request))
         except BaseException:
             self._pool.give_back(lease)
             raise
-        answer = await self._link.ask(kind, lease, self._served.bounds.deadline)
+        answer = await self._links.ask(kind, lease, self._served.bounds.deadline)
         try:
             outputs = [np.stack(each) for each in zip(*map(self._memory.outputs, lease.slots), strict=True)]
         finally:
@@ -170,8 +171,12 @@ class App:
     async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
         """As the kernels read them."""
         if request.rows is None:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
+            began = time.monotonic()
+            try:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
+            finally:
+                self._metrics.decoded(time.monotonic() - began)
         if request.rows.dtype == np.uint8:
             preprocess = self._served.preprocess
             return in_channel_order(request.rows, preprocess) if preprocess else request.rows

@@ -10,15 +10,16 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from vgg16gpu.server.children import answered
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
-from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool
+from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 
 _NAME_CHARACTERS: Final = 128
 _STEP: Final = 0.01  # seconds between two looks whether all is answered
@@ -37,35 +38,33 @@ class Door:
     access_log: str | None
 
 
-def main(
-    served: Served, door: Door, number: int, count: int, memory: Any, path: str, metrics: str, until: Connection
-) -> None:
-    """Serve until SIGTERM, or until `until` closes; then end what is under way. number: from 0, of `count`."""
+def main(served: Served, door: Door, paths: Sequence[str], metrics: str, until: Connection) -> None:
+    """Serve until SIGTERM, or until `until` closes; then end what is under way. paths: of the devices' sockets."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
     import uvloop  # noqa: PLC0415 - of the extra, as is all that knows HTTP
 
     _open_log(door.access_log)
-    layout = SlotLayout.of(served.description)
-    slots = SlotMemory(memory.detach(), layout, served.bounds.queue * count)
-    uvloop.run(_serve(served, door, number, slots, path, until))
+    uvloop.run(_serve(served, door, paths, until))
 
 
-async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, path: str, until: Connection) -> None:
+async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connection) -> None:
     from granian.constants import HTTPModes  # noqa: PLC0415
     from granian.http import HTTP1Settings  # noqa: PLC0415
     from granian.server.embed import Server  # noqa: PLC0415
 
     from vgg16gpu.server.app import App  # noqa: PLC0415 - after the folder of metrics is known
-    from vgg16gpu.server.link import Link  # noqa: PLC0415
+    from vgg16gpu.server.link import Links  # noqa: PLC0415
     from vgg16gpu.server.metrics import Metrics  # noqa: PLC0415
     from vgg16gpu.server.pictures import limit_pixels  # noqa: PLC0415
 
     limit_pixels(served.bounds.pixels)
     metrics = Metrics()
-    pool = SlotPool(number * served.bounds.queue, served.bounds.queue)
-    link = Link(path, number, pool)
+    layout = SlotLayout.of(served.description)
+    memory = slot_memory(layout, served.bounds.queue)
+    pool = SlotPool(served.bounds.queue)
+    links = Links(paths, memory, pool)
     ending = asyncio.Event()
-    app = App(served, slots, pool, link, metrics, ending.is_set)
+    app = App(served, SlotMemory(memory, layout), pool, links, metrics, ending.is_set)
     handler = Handler(app, served.bounds, pool, metrics)
     logging.getLogger("_granian").setLevel(logging.ERROR)
     server = Server(
@@ -83,7 +82,12 @@ async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, pat
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, ending.set)
-    loop.add_reader(until.fileno(), ending.set)
+
+    def asked() -> None:
+        if not answered(until):
+            ending.set()
+
+    loop.add_reader(until.fileno(), asked)
     serving = asyncio.create_task(server.serve())
     await asyncio.wait([serving, asyncio.create_task(ending.wait())], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(until.fileno())

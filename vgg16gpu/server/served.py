@@ -29,10 +29,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What the device process builds. model: a file. sides: None for a model that fixes its own, or takes rows."""
+    """What a device process builds.
+
+    model: a file. threads: of a device of the CPU. sides: None for a model that fixes its own, or takes rows.
+    """
 
     model: str
     device: str
+    threads: int | None
     precision: str
     batch: int | None
     sides: tuple[int, int] | None
@@ -75,6 +79,14 @@ class Description:
     def largest(self) -> int:
         """Images of the largest batch, and of a request."""
         return self.batches[-1]
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A device process is ready. slowest: seconds of the slowest batch of its warm-up."""
+
+    description: Description
+    slowest: float
 
 
 @dataclass(frozen=True)

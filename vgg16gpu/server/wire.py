@@ -1,4 +1,4 @@
-"""Messages between front ends and the device process: one datagram of a Unix socket (SOCK_SEQPACKET) each."""
+"""Messages between front ends and device processes: one datagram of a Unix socket (SOCK_SEQPACKET) each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
+
+Message: TypeAlias = bytes | memoryview
 
 MAX_NBYTES: Final = 1 << 18  # of a message: more than the largest request takes, a batch of 65,535 images
 
@@ -15,7 +17,7 @@ _ANSWER: Final = struct.Struct("<HHQdd")
 
 
 class Kind(IntEnum):
-    """What is asked for. HELLO names the front end in `number`; its answer says that the slots are all free."""
+    """What is asked for. HELLO comes first, with the descriptor of the front end's slots."""
 
     HELLO = 1
     FLOATS = 2
@@ -39,7 +41,7 @@ class Asked:
         return head + struct.pack(f"<{len(self.slots)}I", *self.slots)
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Asked:
+    def unpacked(cls, message: Message) -> Asked:
         """The reverse."""
         kind, number, sent, deadline = _ASKED.unpack_from(message)
         slots = struct.unpack_from(f"<{(len(message) - _ASKED.size) // 4}I", message, _ASKED.size)
@@ -48,7 +50,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """status: as of HTTP. batch: the batch size that was run. queued, computed: seconds. text: an error, or JSON."""
+    """status: as of HTTP. batch: the batch size that was run. queued, computed: seconds. text: an error, or JSON.
+
+    device: the number of who answers; the front end knows it by the socket.
+    """
 
     number: int
     status: int = 200
@@ -56,6 +61,7 @@ class Answer:
     queued: float = 0.0
     computed: float = 0.0
     text: str = ""
+    device: int = 0
 
     def packed(self) -> bytes:
         """As a message."""
@@ -63,7 +69,8 @@ class Answer:
         return head + self.text.encode(errors="replace")[: MAX_NBYTES // 4]
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Answer:
+    def unpacked(cls, message: Message, device: int = 0) -> Answer:
         """The reverse."""
         status, batch, number, queued, computed = _ANSWER.unpack_from(message)
-        return cls(number, status, batch, queued, computed, message[_ANSWER.size :].decode(errors="replace"))
+        text = bytes(message[_ANSWER.size :]).decode(errors="replace")
+        return cls(number, status, batch, queued, computed, text, device)
