@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 import numpy as np
@@ -14,7 +15,7 @@ from vgg16gpu.server.device.batching import Item, Queue
 from vgg16gpu.server.device.statistics import Statistics, added_up
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
-from vgg16gpu.server.wire import Answer, Asked, Kind
+from vgg16gpu.server.wire import Answer, Asked, Kind, Outbox
 
 
 def queue_of(*asked, largest=8):
@@ -51,7 +52,26 @@ def test_messages_come_back_as_they_were_sent():
     asked = Asked(Kind.PIXELS, 1 << 40, 1.5, 2.5, (3, 1, 2))
     assert Asked.unpacked(asked.packed()) == asked
     answer = Answer(1 << 40, 400, 65535, 0.25, 0.5, "höher")
-    assert Answer.unpacked(answer.packed()) == answer
+    assert Answer.unpacked(answer.packed() + Answer(1).packed()) == [answer, Answer(1)]
+
+
+def test_messages_wait_while_nobody_reads_and_keep_their_order():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        outbox = Outbox()
+        messages = [bytes([number % 256]) * 100 for number in range(5000)]
+        for message in messages:
+            outbox.add(message)
+        found = b""
+        while not outbox.send(ours, 1000):
+            found += theirs.recv(1000)
+        assert not outbox
+        ours.close()
+        while message := theirs.recv(2000):
+            assert len(message) <= 1000
+            found += message
+        assert found == b"".join(messages)
 
 
 def test_slots_are_leased_once_and_given_back_once():

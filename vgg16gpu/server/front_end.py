@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -23,6 +24,9 @@ from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 
 _NAME_CHARACTERS: Final = 128
 _STEP: Final = 0.01  # seconds between two looks whether all is answered
+
+_PROCESS: Final = uuid.uuid4().hex[:16]
+_COUNT: Final = itertools.count()
 
 _log = logging.getLogger("vgg16gpu.server.access")
 
@@ -178,7 +182,7 @@ def _identity(given: str | None) -> str:
     """The client's own name of a request where it is short and printable, else a new one."""
     if given and len(given) <= _NAME_CHARACTERS and given.isascii() and given.isprintable():
         return given
-    return uuid.uuid4().hex
+    return f"{_PROCESS}-{next(_COUNT):x}"
 
 
 def _log_access(scope: Any, identity: str, status: int, seconds: float, nbytes: int) -> None:

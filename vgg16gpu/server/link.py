@@ -11,7 +11,7 @@ from typing import Final
 
 from vgg16gpu.server.refused import RefusedError, no_device, too_late
 from vgg16gpu.server.slots import Lease, SlotPool
-from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind
+from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind, Outbox
 
 _AGAIN: Final = 0.05  # seconds between two tries to connect
 _GRACE: Final = 1.0  # seconds that a device process has to say itself that a deadline has passed
@@ -30,6 +30,7 @@ class Link:
         self._socket: socket.socket | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Answer], Lease | None]] = {}
         self._numbers = itertools.count(_HELLO + 1)
+        self._outbox, self._is_writing = Outbox(), False
         self._buffer = memoryview(bytearray(MAX_NBYTES))
         self.is_ready = False
         self.images = 0  # under way
@@ -59,7 +60,8 @@ class Link:
             except OSError:
                 nbytes = 0
             if nbytes:
-                self._take(Answer.unpacked(self._buffer[:nbytes], self._device))
+                for answer in Answer.unpacked(self._buffer[:nbytes], self._device):
+                    self._take(answer)
             else:
                 self._lost()
 
@@ -79,7 +81,9 @@ class Link:
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket)
+        loop.remove_writer(self._socket)
         self._socket.close()
+        self._outbox, self._is_writing = Outbox(), False
         self._socket, self.is_ready, self.images = None, False, 0
         for future, lease in self._waiting.values():
             if lease:
@@ -89,19 +93,25 @@ class Link:
         self._waiting.clear()
         loop.call_later(_AGAIN, self._hello)
 
+    def _send(self) -> None:
+        assert self._socket
+        loop = asyncio.get_running_loop()
+        try:
+            is_writing = not self._outbox.send(self._socket)
+        except OSError:
+            self._outbox, is_writing = Outbox(), False  # it is gone: `_read` will see that
+        if is_writing and not self._is_writing:
+            loop.add_writer(self._socket, self._send)
+        elif self._is_writing and not is_writing:
+            loop.remove_writer(self._socket)
+        self._is_writing = is_writing
+
     async def ask(self, kind: Kind, lease: Lease | None, seconds: float) -> Answer:
         """See `Links.ask`."""
-        assert self._socket
         now, number = time.monotonic(), next(self._numbers)
         asked = Asked(kind, number, now, now + seconds, lease.slots if lease else ())
-        try:
-            self._socket.send(asked.packed())
-        except BlockingIOError as error:
-            self._free(lease)
-            raise RefusedError(429, "the queue is full; try again in a moment", retry=True) from error
-        except OSError as error:
-            self._free(lease)
-            raise no_device() from error
+        self._outbox.add(asked.packed())
+        self._send()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._waiting[number] = future, lease

@@ -42,11 +42,12 @@ class SlotLayout:
 
 
 class SlotMemory:
-    """The slots as arrays. descriptor: of a memfd, which stays the caller's; as large as its slots."""
+    """The slots as arrays. descriptor: from `slot_memory`; it stays the caller's. `bytes`: all, in whole pages."""
 
     def __init__(self, descriptor: int, layout: SlotLayout) -> None:
         nbytes = os.fstat(descriptor).st_size
-        rows = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8).reshape(-1, layout.stride)
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+        rows = self.bytes[: nbytes - nbytes % layout.stride].reshape(-1, layout.stride)
         self._inputs = rows[:, : layout.input]
         ends = itertools.accumulate(layout.outputs, lambda first, size: first + 4 * size, initial=layout.input)
         self._outputs = [rows[:, first : first + 4 * size] for first, size in zip(ends, layout.outputs, strict=False)]
@@ -63,7 +64,7 @@ class SlotMemory:
 def slot_memory(layout: SlotLayout, count: int) -> int:
     """The descriptor of memory for so many slots."""
     descriptor = os.memfd_create("vgg16gpu-slots")
-    os.ftruncate(descriptor, layout.stride * count)
+    os.ftruncate(descriptor, -(-layout.stride * count // mmap.PAGESIZE) * mmap.PAGESIZE)
     return descriptor
 
 

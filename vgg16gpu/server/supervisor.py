@@ -55,8 +55,8 @@ def check_installed() -> None:
 class Supervisor:
     """A process for each of `choices`, the devices, and `workers` front ends. In `with`; `run` serves until a signal.
 
-    served: makes what front ends know of what the device processes tell. stall: seconds that a process may go without an
-    answer before it is killed.
+    served: makes what front ends know of what the device processes tell. stall: seconds that a process may go without
+    an answer before it is killed.
     """
 
     def __init__(

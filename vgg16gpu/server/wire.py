@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,10 +12,11 @@ from typing import Final, TypeAlias
 
 Message: TypeAlias = bytes | memoryview
 
+JOINED_NBYTES: Final = 1 << 15  # of several answers in a message
 MAX_NBYTES: Final = 1 << 18  # of a message: more than the largest request takes, a batch of 65,535 images
 
 _ASKED: Final = struct.Struct("<BQdd")
-_ANSWER: Final = struct.Struct("<HHQdd")
+_ANSWER: Final = struct.Struct("<HHIQdd")
 
 
 class Kind(IntEnum):
@@ -65,12 +68,48 @@ class Answer:
 
     def packed(self) -> bytes:
         """As a message."""
-        head = _ANSWER.pack(self.status, self.batch, self.number, self.queued, self.computed)
-        return head + self.text.encode(errors="replace")[: MAX_NBYTES // 4]
+        text = self.text.encode(errors="replace")[: MAX_NBYTES // 4]
+        return _ANSWER.pack(self.status, self.batch, len(text), self.number, self.queued, self.computed) + text
 
     @classmethod
-    def unpacked(cls, message: Message, device: int = 0) -> Answer:
-        """The reverse."""
-        status, batch, number, queued, computed = _ANSWER.unpack_from(message)
-        text = bytes(message[_ANSWER.size :]).decode(errors="replace")
-        return cls(number, status, batch, queued, computed, text, device)
+    def unpacked(cls, message: Message, device: int = 0) -> list[Answer]:
+        """The reverse, of several one after the other."""
+        found, place = [], 0
+        while place < len(message):
+            status, batch, length, number, queued, computed = _ANSWER.unpack_from(message, place)
+            place += _ANSWER.size
+            text = bytes(message[place : place + length]).decode(errors="replace") if length else ""
+            found.append(cls(number, status, batch, queued, computed, text, device))
+            place += length
+        return found
+
+
+class Outbox:
+    """Messages on their way into a socket that does not block: they wait here while the other side does not read."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, message: bytes) -> None:
+        """Behind all others."""
+        self._waiting.append(message)
+
+    def send(self, into: socket.socket, joined: int = 1) -> bool:
+        """Send what there is room for, several in a datagram while they have at most `joined` bytes together.
+
+        Whether all is sent. Raises OSError where nobody reads any more.
+        """
+        while self._waiting:
+            taken = [self._waiting.popleft()]
+            nbytes = len(taken[0])
+            while self._waiting and (nbytes := nbytes + len(self._waiting[0])) <= joined:
+                taken.append(self._waiting.popleft())
+            try:
+                into.send(b"".join(taken))
+            except BlockingIOError:
+                self._waiting.extendleft(reversed(taken))
+                return False
+        return True

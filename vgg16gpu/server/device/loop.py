@@ -8,19 +8,20 @@ enough.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import selectors
 import socket
 import time
 from collections import deque
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Final
 
 import numpy as np
 
-from vgg16gpu.errors import InputError
+from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.runtime.double_buffer import DEPTH, Sent
 from vgg16gpu.runtime.engine import Engine, Lane
 from vgg16gpu.runtime.forms import Images
@@ -30,16 +31,18 @@ from vgg16gpu.server.device.statistics import Statistics
 from vgg16gpu.server.refused import too_late
 from vgg16gpu.server.served import Description
 from vgg16gpu.server.slots import SlotLayout, SlotMemory
-from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind
+from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, Answer, Asked, Kind, Outbox
 
+_log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
 
 
 @dataclass(eq=False)
 class Peer:
-    """A front end that is connected. memory: its slots, None before its HELLO."""
+    """A front end that is connected. memory: its slots, None before its HELLO. outbox: answers."""
 
     socket: socket.socket
+    outbox: Outbox = field(default_factory=Outbox)
     memory: SlotMemory | None = None
     is_open: bool = True
 
@@ -65,6 +68,7 @@ class DeviceLoop:
         self._queue: Queue[Peer] = Queue(description.largest)
         self._under_way: deque[Run] = deque()
         self._peers: set[Peer] = set()
+        self._left: list[Peer] = []  # gone, whose slots may be read yet
         self._statistics = Statistics()
         self._selector = selectors.DefaultSelector()
         self._buffer = memoryview(bytearray(MAX_NBYTES))
@@ -73,7 +77,7 @@ class DeviceLoop:
         if description.pixels:
             self._shapes[Kind.PIXELS] = description.pixels
         self._lanes = {
-            kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest))
+            kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest, is_direct=True))
             for kind, shape in self._shapes.items()
         }
 
@@ -115,6 +119,9 @@ class DeviceLoop:
             self._send_due()
             if self._under_way:
                 self._finish(self._under_way.popleft())
+            self._send_answers()
+            if self._left:
+                self._let_go()
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
@@ -144,6 +151,10 @@ class DeviceLoop:
         for descriptor in descriptors:
             peer.memory = SlotMemory(descriptor, self._layout)
             os.close(descriptor)
+            try:
+                self._engine.device.pin(peer.memory.bytes)
+            except DeviceError as error:
+                _log.warning("slots are not pinned, copies from them take longer: %s", error)
         self._buffer[: len(message)] = message
         return len(message) if peer.memory else 0
 
@@ -162,14 +173,31 @@ class DeviceLoop:
         self._peers.discard(peer)
         self._selector.unregister(peer.socket)
         peer.socket.close()
+        self._left.append(peer)
+
+    def _let_go(self) -> None:
+        """End the pinning of slots that no batch reads any more."""
+        reading = {item.sender for run in self._under_way for item in run.items}
+        for peer in [peer for peer in self._left if peer not in reading]:
+            self._left.remove(peer)
+            if peer.memory:
+                with suppress(DeviceError):  # they were not pinned
+                    self._engine.device.unpin(peer.memory.bytes)
 
     def _answer(self, peer: Peer, answer: Answer) -> None:
-        if not peer.is_open:
-            return
-        try:
-            peer.socket.send(answer.packed())
-        except OSError:  # it is gone, or does not read
-            self._drop(peer)
+        if peer.is_open:
+            peer.outbox.add(answer.packed())
+
+    def _send_answers(self) -> None:
+        for peer in [peer for peer in self._peers if peer.outbox]:
+            try:
+                is_sent = peer.outbox.send(peer.socket, JOINED_NBYTES)
+            except OSError:
+                self._drop(peer)
+            else:
+                events = selectors.EVENT_READ if is_sent else selectors.EVENT_READ | selectors.EVENT_WRITE
+                if self._selector.get_key(peer.socket).events != events:
+                    self._selector.modify(peer.socket, events, peer)
 
     def _send_due(self) -> None:
         """Enqueue what may go now."""
