@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -69,7 +70,7 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     links = Links(paths, memory, pool)
     ending = asyncio.Event()
     app = App(served, SlotMemory(memory, layout), pool, links, metrics, ending.is_set)
-    handler = Handler(app, served.bounds, pool, metrics)
+    handler = Handler(app, served.bounds, pool, metrics, ending.is_set)
     logging.getLogger("_granian").setLevel(logging.ERROR)
     server = Server(
         handler,
@@ -93,6 +94,8 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
 
     loop.add_reader(until.fileno(), asked)
     serving = asyncio.create_task(server.serve())
+    while not serving.done() and not _bound_reading(served.bounds.body_seconds):
+        await asyncio.sleep(_STEP)
     await asyncio.wait([serving, asyncio.create_task(ending.wait())], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(until.fileno())
     if serving.done():  # it does not listen
@@ -101,6 +104,36 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     await _drained(handler, served.bounds.deadline)
     server.stop()
     await serving
+
+
+def _bound_reading(seconds: float) -> bool:
+    """Have the system end connections that take nothing in for so long; whether this process listens yet.
+
+    A client that reads nothing would keep its connection, one of so many, for ever. Connections inherit it.
+    """
+    listening = [found for found in map(_socket, os.listdir("/proc/self/fd")) if found]  # noqa: PTH208 - names
+    for found in listening:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
+        found.close()
+    return bool(listening)
+
+
+def _socket(descriptor: str) -> socket.socket | None:
+    """A second handle of a socket that listens for TCP; None for whatever else the descriptor is."""
+    try:
+        copy = os.dup(int(descriptor))
+    except OSError:  # that of the folder that was listed
+        return None
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+    is_tcp = found.family in (socket.AF_INET, socket.AF_INET6)
+    if is_tcp and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return found
+    found.close()
+    return None
 
 
 async def _drained(handler: Handler, seconds: float) -> None:
@@ -113,8 +146,9 @@ async def _drained(handler: Handler, seconds: float) -> None:
 class Handler:
     """What granian calls for each request."""
 
-    def __init__(self, app: Any, bounds: Bounds, pool: SlotPool, metrics: Any) -> None:
+    def __init__(self, app: Any, bounds: Bounds, pool: SlotPool, metrics: Any, is_ending: Callable[[], bool]) -> None:
         self._app, self._bounds, self._pool, self._metrics = app, bounds, pool, metrics
+        self._is_ending = is_ending
         self._held = 0  # bytes of bodies
         self.under_way = 0
 
@@ -135,7 +169,8 @@ class Handler:
             self._held -= held[0]
         identity = _identity(scope.headers.get("x-request-id"))
         headers = [*reply.headers, ("x-request-id", identity)]
-        if reply.status in (401, 408, 413, 415):  # the body may not have been read
+        # The body may not have been read; or the next request would find nobody here.
+        if reply.status in (401, 408, 413, 415) or self._is_ending():
             headers.append(("connection", "close"))
         protocol.response_bytes(reply.status, headers, reply.body if scope.method != "HEAD" else b"")
         seconds = time.monotonic() - began
