@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import vgg16gpu
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.server import protocol
+from vgg16gpu.server import openapi, protocol
 from vgg16gpu.server.device.statistics import added_up
 from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
@@ -96,6 +96,8 @@ class App:
                 return _only("GET", call) or _json(
                     {"name": "vgg16gpu", "version": vgg16gpu.__version__, "extensions": _EXTENSIONS}
                 )
+            case ["v2", "openapi.json"]:
+                return _only("GET", call) or _json(openapi.document(self._served, vgg16gpu.__version__))
             case ["metrics"]:
                 text, kind = self._metrics.exposed()
                 return _only("GET", call) or Reply(200, text, [("content-type", kind)])

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.io.scores import top_classes
 from vgg16gpu.io.shown import shown
 from vgg16gpu.server.refused import RefusedError
@@ -176,8 +177,7 @@ def _numbers(tensor: Mapping[str, Any], raw: memoryview | None, description: Des
     """(N, ...) float32 or uint8."""
     name, shape = tensor.get("datatype"), _shape(tensor)
     element = _TYPES.get(name) if isinstance(name, str) else None
-    is_pixels = name == "UINT8"
-    wanted = description.pixels if is_pixels else description.input.shape
+    wanted = forms(description).get(str(name))
     if element is None or wanted is None:
         raise _bad(f"datatype {shown(name)}: this model takes {', '.join(accepted(description))}")
     if shape[1:] != wanted or not shape:
@@ -274,9 +274,15 @@ def _classes(rows: npt.NDArray[np.float32], count: int, labels: Sequence[str]) -
     ]
 
 
+def forms(description: Description) -> dict[str, Shape]:
+    """The datatypes that the input takes, and the shape of an image in each."""
+    found = {"FP32": description.input.shape, "FP16": description.input.shape}
+    return {**found, "UINT8": description.pixels, "BYTES": ()} if description.pixels else found
+
+
 def accepted(description: Description) -> list[str]:
-    """The datatypes that the input takes."""
-    return ["FP32", "FP16", *(["UINT8", "BYTES (encoded pictures)"] if description.pixels else [])]
+    """The same in words."""
+    return ["BYTES (encoded pictures)" if name == "BYTES" else name for name in forms(description)]
 
 
 def metadata(name: str, description: Description) -> dict[str, Any]:
