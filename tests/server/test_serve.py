@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import io
 import json
+import mmap
 import socket
 import struct
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -259,6 +262,23 @@ def test_metrics_count(server, digits):
     before = images()
     server.infer(*binary_request(digits[:3], "FP32"))
     assert images() == before + 3
+
+
+def test_metrics_have_every_stage_and_the_memory_of_the_device(server):
+    raw = as_bytes(SAMPLE.read_bytes())
+    asked = {"name": "input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(raw)}}
+    assert server.infer({"inputs": [asked]}, raw).status == 200
+    (device,) = server.children("device")
+    resident = int(Path(f"/proc/{device}/statm").read_text().split()[1]) * mmap.PAGESIZE
+    last = time.monotonic() + 30
+    while "vgg16gpu_device_memory_bytes{" not in (text := server.ask("GET", "/metrics").body.decode()):
+        assert time.monotonic() < last
+        time.sleep(0.1)
+    told = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+    assert told["vgg16gpu_decode_seconds_count"] >= 1
+    for name in ("queue_seconds", "device_seconds", "batch_size"):
+        assert told[f'vgg16gpu_{name}_count{{device="0"}}'] >= 1
+    assert 0.5 * resident < told['vgg16gpu_device_memory_bytes{device="0"}'] < 2 * resident
 
 
 def test_json_numbers_are_read_back_to_the_same_bits(server, run_at, digits):

@@ -96,6 +96,9 @@ class Foreign(Protocol):
     def finish(self, stream: int) -> None:
         """Wait for everything on a stream; from any thread, at any time. Raises KernelError if something failed."""
 
+    def used_nbytes(self) -> int:
+        """Bytes of the card's memory that are taken, by whomever."""
+
     def memory(self, nbytes: int) -> Memory:
         """Fresh memory. Raises DeviceError when it runs out."""
 

@@ -1,4 +1,4 @@
-"""What /metrics tells: of all front ends together, by files that prometheus_client shares. Extra [serve]."""
+"""What /metrics tells: of all processes together, by files that prometheus_client shares. Extra [serve]."""
 
 from __future__ import annotations
 
@@ -19,8 +19,21 @@ _DEVICE = ["device"]  # its number
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
+class DeviceMetrics:
+    """Those of a device process. The environment names the folder of the files before this module is imported."""
+
+    def __init__(self, device: int) -> None:
+        text = "Memory that is taken: of a GPU by anybody, else of the process that computes."
+        gauge = Gauge("vgg16gpu_device_memory_bytes", text, _DEVICE, multiprocess_mode="livesum")
+        self._memory = gauge.labels(str(device))
+
+    def used(self, nbytes: int) -> None:
+        """So many bytes are taken now."""
+        self._memory.set(nbytes)
+
+
 class Metrics:
-    """Those of this process. The environment names the folder of the files before this module is imported."""
+    """Those of a front end. The environment names the folder of the files before this module is imported."""
 
     def __init__(self) -> None:
         self._requests = Counter("vgg16gpu_requests", "Requests that were answered.", ["code"])
@@ -61,7 +74,7 @@ class Metrics:
         self._batch.labels(device).observe(answer.batch)
 
     def exposed(self) -> tuple[bytes, str]:
-        """Those of all front ends as text, and its type."""
+        """Those of all processes as text, and its type."""
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
         return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -189,7 +189,7 @@ class Supervisor:
             post.child.process.join(max(0.0, last - time.monotonic()))
 
     def _start_device(self, number: int) -> Child:
-        given = (self._choices[number], self._listeners[number])
+        given = (self._choices[number], number, self._listeners[number], str(self._metrics))
         return started(device_process.main, given, f"vgg16gpu-device-{number}", self._stall)
 
     def _start_end(self, number: int) -> Child:

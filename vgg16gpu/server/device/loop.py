@@ -14,6 +14,7 @@ import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -59,10 +60,10 @@ class Run:
 
 
 class DeviceLoop:
-    """Serves one engine. Closing it gives the lanes back."""
+    """Serves one engine. Closing it gives the lanes back. beat: is called about twice a second, idle or not."""
 
-    def __init__(self, engine: Engine, description: Description, max_delay: float) -> None:
-        self._engine, self._description, self._delay = engine, description, max_delay
+    def __init__(self, engine: Engine, description: Description, max_delay: float, beat: Callable[[], None]) -> None:
+        self._engine, self._description, self._delay, self._beat = engine, description, max_delay, beat
         self._layout = SlotLayout.of(description)
         self._depth = 1 if engine.device.facts.kind == "cpu" else DEPTH
         self._queue: Queue[Peer] = Queue(description.largest)
@@ -110,6 +111,7 @@ class DeviceLoop:
             is_idle = not self._queue and not self._under_way
             for key, _ in self._selector.select(None if is_idle else 0):
                 if key.fileobj is until:
+                    self._beat()
                     if not answered(until):
                         return
                 elif key.fileobj is listener:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import mmap
+import os
 import signal
 import socket
 from contextlib import closing
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
 from vgg16gpu.runtime.engine import Engine
@@ -18,8 +21,14 @@ _log = logging.getLogger(__name__)
 _DEFAULT_BATCH = {"cpu": 8, "cuda": 64}
 
 
-def main(choice: EngineChoice, listener: socket.socket, status: Connection) -> None:
-    """Build, warm up, tell `status` that it is Warm or the Error, and serve until the other end of `status` closes."""
+def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: str, status: Connection) -> None:
+    """Build, warm up, tell `status` that it is Warm or the Error, and serve until the other end of `status` closes.
+
+    number: of the device. metrics: the folder of what /metrics tells.
+    """
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+    from vgg16gpu.server.metrics import DeviceMetrics  # noqa: PLC0415 - after the folder is known
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor tells when it is over
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -29,7 +38,8 @@ def main(choice: EngineChoice, listener: socket.socket, status: Connection) -> N
         return
     with closing(engine):
         description = describe(engine, choice.outputs)
-        loop = DeviceLoop(engine, description, choice.max_delay)
+        told = DeviceMetrics(number)
+        loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)))
         with closing(loop):
             status.send(Warm(description, loop.warm_up()))
             try:
@@ -37,6 +47,13 @@ def main(choice: EngineChoice, listener: socket.socket, status: Connection) -> N
             except (DeviceError, KernelError) as error:
                 _log.error("the device failed, its process is started again: %s", error)
                 raise SystemExit(1) from error
+
+
+def _used_nbytes(engine: Engine) -> int:
+    """Of the card's memory; without a card of this process's own."""
+    if foreign := engine.device.foreign:
+        return foreign.used_nbytes()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def built(choice: EngineChoice) -> Engine:
