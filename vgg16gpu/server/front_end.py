@@ -58,6 +58,7 @@ async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, pat
     from vgg16gpu.server.app import App  # noqa: PLC0415 - after the folder of metrics is known
     from vgg16gpu.server.link import Link  # noqa: PLC0415
     from vgg16gpu.server.metrics import Metrics  # noqa: PLC0415
+    from vgg16gpu.server.page.explanations import Explanations  # noqa: PLC0415
     from vgg16gpu.server.pictures import limit_pixels  # noqa: PLC0415
 
     limit_pixels(served.bounds.pixels)
@@ -65,7 +66,7 @@ async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, pat
     pool = SlotPool(number * served.bounds.queue, served.bounds.queue)
     link = Link(path, number, pool)
     ending = asyncio.Event()
-    app = App(served, slots, pool, link, metrics, ending.is_set)
+    app = App(served, slots, pool, link, metrics, Explanations(path, served), ending.is_set)
     handler = Handler(app, served.bounds, pool, metrics)
     logging.getLogger("_granian").setLevel(logging.ERROR)
     server = Server(

@@ -23,6 +23,8 @@ from vgg16gpu.errors import DeviceError, Error, InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.server import device_process, front_end
 from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.page import process as explaining
+from vgg16gpu.server.page.messages import BACKLOG, socket_beside
 from vgg16gpu.server.pictures import DECODERS, PIXEL_NBYTES
 from vgg16gpu.server.served import Description, EngineChoice, Served
 from vgg16gpu.server.slots import SlotLayout
@@ -66,6 +68,7 @@ class Supervisor:
         self._is_ending = False
         self._ends: list[Child | None] = [None] * workers
         self._device: Child | None = None
+        self._explainer: Child | None = None
 
     def __enter__(self) -> Supervisor:
         """Reserve the address. Raises InputError where it cannot be had."""
@@ -77,6 +80,9 @@ class Supervisor:
         self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         self._listener.bind(self._path)
         self._listener.listen(_BACKLOG)
+        self._questions = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self._questions.bind(socket_beside(self._path))
+        self._questions.listen(BACKLOG)
         reserved, self._door = _reserved(self._door)
         self._stack.enter_context(reserved)
         self._wake, self._woken = os.pipe()
@@ -86,7 +92,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in (*self._ends, self._device):
+        for child in (*self._ends, self._device, self._explainer):
             if child:
                 child.pipe.close()
                 child.process.join(10)
@@ -103,6 +109,7 @@ class Supervisor:
             if description is None:
                 return
             self._served = self._make(description)
+            self._explainer = self._start_explainer()
             for number in range(self._workers):
                 self._ends[number] = self._start_end(number)
             tell(self._line())
@@ -135,7 +142,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait until something happens, and start again who died."""
-        children = [child for child in (*self._ends, self._device) if child]
+        children = [child for child in (*self._ends, self._device, self._explainer) if child]
         wait([*(child.process.sentinel for child in children), self._wake])
         if self._is_ending:
             return
@@ -146,6 +153,9 @@ class Supervisor:
         if self._device and not self._device.process.is_alive():
             self._tell_death("the device process", self._device)
             self._device = self._start_device()
+        if self._explainer and not self._explainer.process.is_alive():
+            self._tell_death("the process that explains", self._explainer)
+            self._explainer = self._start_explainer()
 
     def _tell_death(self, what: str, child: Child) -> None:
         from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - of the extra
@@ -168,6 +178,12 @@ class Supervisor:
             device_process.main, (self._choice, _Memory(self._memory), self._slots, self._listener), "vgg16gpu-device"
         )
 
+    def _start_explainer(self) -> Child | None:
+        if self._served.explainable is None:
+            return None
+        given = (self._choice, self._served.description, self._served.bounds.body, self._questions)
+        return _started(explaining.main, given, "vgg16gpu-explainer")
+
     def _start_end(self, number: int) -> Child:
         metrics = str(self._metrics)
         given = (self._served, self._door, number, self._workers, _Memory(self._memory), self._path, metrics)
@@ -180,6 +196,8 @@ class Supervisor:
         slots = SlotLayout.of(description).stride * self._slots
         decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
         held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding)
+        if self._served.explainable:
+            held += 2 * (BACKLOG + 2) * bounds.body  # answers of who is explained and who waits
         return (
             f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {description.device}; batches "
             f"of up to {description.largest}; slots take {slots / 1e6:.1f} MB, requests at most {held / 1e6:.0f} MB"
