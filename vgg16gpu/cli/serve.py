@@ -28,6 +28,7 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.several import resolve_devices, thread_shares
 from vgg16gpu.errors import InputError
 from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.page.layers import explainable
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
 from vgg16gpu.server.supervisor import Supervisor, check_installed
 
@@ -37,6 +38,7 @@ _WORKERS_HELP = "Front-end processes, which read requests and decode. Default: o
 _STALL_HELP = "A process that does not answer for so long, or for five slowest batches, is killed and started again."
 _TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
 _LOG_HELP = "Append a line of JSON for each request; -: to stdout."
+_PAGE_HELP = "The page at /, and the explanations that it shows; a process of its own computes them."
 _MOST_WORKERS = 8
 
 
@@ -68,6 +70,7 @@ class Options:
     tls_cert: Path | None
     tls_key: Path | None
     access_log: str | None
+    page: bool
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -100,6 +103,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate (PEM): HTTPS in place of HTTP.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", metavar="FILE", help=_LOG_HELP)
+@click.option("--page/--no-page", default=True, show_default=True, help=_PAGE_HELP)
 @preprocess_options
 @labels_option
 @click.pass_context
@@ -147,7 +151,8 @@ def serve(options: Options) -> None:
         first = description.outputs[0].shape
         named = notes.names(first[0]) if len(first) == 1 and not options.outputs else ()
         name = options.name or model.path.stem
-        return Served(name, description, notes.preprocess, tuple(named), _bounds(options, queue), tokens)
+        told = explainable(model, description.input.shape) if options.page else None
+        return Served(name, description, notes.preprocess, tuple(named), _bounds(options, queue), tokens, told)
 
     door = Door(options.host, options.port, options.tls_cert, options.tls_key, options.access_log)
     with Supervisor(choices, served, door, workers, options.stall_s) as supervisor:

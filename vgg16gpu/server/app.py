@@ -21,6 +21,8 @@ from vgg16gpu.server import openapi, protocol
 from vgg16gpu.server.device.statistics import added_up
 from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
+from vgg16gpu.server.page.document import document
+from vgg16gpu.server.page.explanations import Explanations
 from vgg16gpu.server.pictures import DECODERS, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
@@ -28,7 +30,7 @@ from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
 from vgg16gpu.server.wire import Kind
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
-_EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics"]
+_EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics", "explain"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +64,11 @@ class App:
         pool: SlotPool,
         links: Links,
         metrics: Metrics,
+        explanations: Explanations,
         is_ending: Callable[[], bool],
     ) -> None:
         self._served, self._memory, self._pool, self._links = served, memory, pool, links
+        self._explanations = explanations
         self._metrics, self._is_ending = metrics, is_ending
         self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
 
@@ -90,6 +94,8 @@ class App:
                 return _only("GET", call) or _json({"live": True})
             case ["v2", "health", "ready"]:
                 return _only("GET", call) or self._ready()
+            case [""] if self._served.explainable:
+                return _only("GET", call) or Reply(200, *document())
         self._authorise(call)
         match parts:
             case ["v2"]:
@@ -98,6 +104,9 @@ class App:
                 )
             case ["v2", "openapi.json"]:
                 return _only("GET", call) or _json(openapi.document(self._served, vgg16gpu.__version__))
+            case ["v2", "repository", "index"]:
+                known = [{"name": self._served.name, "version": "1", "state": "READY" if self._links.is_ready else ""}]
+                return _only("POST", call) or _json(known)
             case ["metrics"]:
                 text, kind = self._metrics.exposed()
                 return _only("GET", call) or Reply(200, text, [("content-type", kind)])
@@ -121,7 +130,12 @@ class App:
                 return _only("GET", call) or await self._statistics()
             case ["infer"]:
                 return _only("POST", call) or await self._infer(call)
-        raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, /ready, /stats and /infer")
+            case ["explain"] if call.method in ("GET", "HEAD"):
+                return _json(self._explanations.told())
+            case ["explain"]:
+                return _only("POST", call) or await self._explain(call)
+        known = "/ready, /stats, /infer and /explain"
+        raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, {known}")
 
     def _ready(self) -> Reply:
         if self._is_ending():
@@ -146,15 +160,27 @@ class App:
         told = {"name": self._served.name, "version": "1", **added_up(devices.values()), "devices": devices}
         return _json({"model_stats": [told]})
 
-    async def _infer(self, call: Call) -> Reply:
+    async def _parsed(self, call: Call) -> protocol.Request:
         _check_form(call)
         if not self._links.is_ready:
             raise no_device()
-        description = self._served.description
-        request = protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), description)
+        return protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), self._served.description)
+
+    async def _explain(self, call: Call) -> Reply:
+        request = await self._parsed(call)
+        self._explanations.check(request)
+        began = time.monotonic()
+        rows = await self._rows(request)
+        return _reply(await self._explanations.explain(request, rows, time.monotonic() - began))
+
+    async def _infer(self, call: Call) -> Reply:
+        request = await self._parsed(call)
         lease = self._pool.lease(len(request))
         try:
-            kind = self._fill(lease, await self._rows(request))
+            began = time.monotonic()
+            rows = await self._rows(request)
+            decode = time.monotonic() - began
+            kind = self._fill(lease, rows)
         except BaseException:
             self._pool.give_back(lease)
             raise
@@ -164,11 +190,10 @@ class App:
         finally:
             self._pool.give_back(lease)
         self._metrics.answered(len(request), answer)
-        body = protocol.respond(self._served.name, request, description, outputs, self._served.labels, answer.batch)
-        if body.json_length is None:
-            return Reply(200, body.data, [("content-type", "application/json")])
-        length = (protocol.JSON_LENGTH, str(body.json_length))
-        return Reply(200, body.data, [("content-type", "application/octet-stream"), length])
+        told = {"batch_size": answer.batch, "decode_us": round(1e6 * decode)}
+        told |= {"queue_us": round(1e6 * answer.queued), "device_us": round(1e6 * answer.computed)}
+        served = self._served
+        return _reply(protocol.respond(served.name, request, served.description, outputs, served.labels, told))
 
     async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
         """As the kernels read them."""
@@ -191,8 +216,15 @@ class App:
         return Kind.PIXELS if rows.dtype == np.uint8 else Kind.FLOATS
 
 
-def _json(value: dict[str, Any], status: int = 200) -> Reply:
+def _json(value: dict[str, Any] | list[Any], status: int = 200) -> Reply:
     return Reply(status, json.dumps(value).encode(), [("content-type", "application/json")])
+
+
+def _reply(body: protocol.Body) -> Reply:
+    if body.json_length is None:
+        return Reply(200, body.data, [("content-type", "application/json")])
+    length = (protocol.JSON_LENGTH, str(body.json_length))
+    return Reply(200, body.data, [("content-type", "application/octet-stream"), length])
 
 
 def _only(method: str, call: Call) -> Reply | None:

@@ -60,6 +60,7 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     from vgg16gpu.server.app import App  # noqa: PLC0415 - after the folder of metrics is known
     from vgg16gpu.server.link import Links  # noqa: PLC0415
     from vgg16gpu.server.metrics import Metrics  # noqa: PLC0415
+    from vgg16gpu.server.page.explanations import Explanations  # noqa: PLC0415
     from vgg16gpu.server.pictures import limit_pixels  # noqa: PLC0415
 
     limit_pixels(served.bounds.pixels)
@@ -69,7 +70,8 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     pool = SlotPool(served.bounds.queue)
     links = Links(paths, memory, pool)
     ending = asyncio.Event()
-    app = App(served, SlotMemory(memory, layout), pool, links, metrics, ending.is_set)
+    explanations = Explanations(paths[0], served)
+    app = App(served, SlotMemory(memory, layout), pool, links, metrics, explanations, ending.is_set)
     handler = Handler(app, served.bounds, pool, metrics, ending.is_set)
     logging.getLogger("_granian").setLevel(logging.ERROR)
     server = Server(

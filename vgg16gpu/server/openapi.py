@@ -22,6 +22,7 @@ _BINARY: Final = "application/octet-stream"
 _TEXT: Final = {"type": "string"}
 _COUNT: Final = {"type": "integer", "minimum": 0}
 _FLAG: Final = {"type": "boolean"}
+_TIMES: Final = {"decode_us": _COUNT, "queue_us": _COUNT, "device_us": _COUNT}
 _ANY: Final = {"type": "object"}
 
 
@@ -38,14 +39,22 @@ def document(served: Served, version: str) -> dict[str, Any]:
     paths: dict[str, Any] = {path: {"get": _get(text, (503,))} for path, text in ready.items()}
     paths |= {path: {"get": {**_get(text, (503,)), **_guarded(served)}} for path, text in told.items()}
     paths["/metrics"] = {"get": {**_get("For Prometheus.", (), "text/plain", _TEXT), **_guarded(served)}}
+    known = _responses({"application/json": {"schema": {"type": "array"}}}, (401,))
+    paths["/v2/repository/index"] = {"post": {"summary": "The model.", "responses": known, **_guarded(served)}}
     for at in (model, f"{model}/versions/1"):
-        paths[f"{at}/infer"] = {"post": {**_infer(), **_guarded(served)}}
+        paths[f"{at}/infer"] = {"post": {**_asked("Scores of one or several images."), **_guarded(served)}}
+    if served.explainable:
+        paths["/"] = {"get": {"summary": "The page.", "responses": _responses({"text/html": {"schema": _TEXT}}, ())}}
+        for at in (model, f"{model}/versions/1"):
+            told_of = {**_get("Which layers and classes can be explained.", ()), **_guarded(served)}
+            asked = {**_asked("Feature maps, and the gradient of a class' score."), **_guarded(served)}
+            paths[f"{at}/explain"] = {"get": told_of, "post": asked}
     schemes = {"token": {"type": "http", "scheme": "bearer"}} if served.tokens else {}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"vgg16gpu: {served.name}", "version": version},
         "paths": paths,
-        "components": {"schemas": _schemas(served.description), "securitySchemes": schemes},
+        "components": {"schemas": _schemas(served), "securitySchemes": schemes},
     }
 
 
@@ -74,7 +83,7 @@ def _responses(
     return {"200": good, **{str(each): {"description": _ERRORS[each], "content": refused} for each in sorted(errors)}}
 
 
-def _infer() -> dict[str, Any]:
+def _asked(summary: str) -> dict[str, Any]:
     length = {"schema": _COUNT, "description": "Bytes of JSON; what follows is binary tensors."}
     answer = {
         "application/json": {"schema": {"$ref": "#/components/schemas/InferResponse"}},
@@ -85,14 +94,23 @@ def _infer() -> dict[str, Any]:
         _BINARY: {"schema": {"type": "string", "format": "binary"}},
     }
     return {
-        "summary": "Scores of one or several images.",
+        "summary": summary,
         "parameters": [{"name": protocol.JSON_LENGTH, "in": "header", **length}],
         "requestBody": {"required": True, "content": asked},
         "responses": _responses(answer, tuple(_ERRORS), {protocol.JSON_LENGTH: length}),
     }
 
 
-def _schemas(description: Description) -> dict[str, Any]:
+def _explained(served: Served) -> dict[str, Any]:
+    """What an explanation may ask for."""
+    if served.explainable is None:
+        return {}
+    layers = {"enum": [layer.name for layer in served.explainable.layers]}
+    return {"layer": layers, "maps": {"type": "integer", "minimum": 1}, "class": _COUNT}
+
+
+def _schemas(served: Served) -> dict[str, Any]:
+    description = served.description
     names = [output.name for output in description.outputs]
     asked = _record({"binary_data": _FLAG, "classification": _COUNT}, ())
     wanted = _record({"name": {"enum": names}, "parameters": asked}, ("name",))
@@ -102,13 +120,13 @@ def _schemas(description: Description) -> dict[str, Any]:
         "id": _TEXT,
         "inputs": given,
         "outputs": {"type": "array", "items": wanted},
-        "parameters": _record({"binary_data_output": _FLAG}, ()),
+        "parameters": _record({"binary_data_output": _FLAG, **_explained(served)}, ()),
     }
     answer = {
         "model_name": _TEXT,
         "model_version": _TEXT,
         "id": _TEXT,
-        "parameters": _record({"batch_size": {"enum": list(description.batches)}}, ("batch_size",)),
+        "parameters": _record({**_TIMES, "batch_size": {"enum": list(description.batches)}}, ()),
         "outputs": {"type": "array", "items": {"oneOf": [_output(output) for output in description.outputs]}},
     }
     return {

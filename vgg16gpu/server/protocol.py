@@ -40,12 +40,16 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Rows of float32 or uint8 as the model's file has them, or encoded pictures; and what is wanted of them."""
+    """Rows of float32 or uint8 as the model's file has them, or encoded pictures; and what is wanted of them.
+
+    parameters: of the request as a whole, as they came.
+    """
 
     id: str | None
     rows: npt.NDArray[Any] | None
     pictures: Sequence[bytes]
     wanted: Sequence[Wanted]
+    parameters: Mapping[str, Any]
 
     def __len__(self) -> int:
         return len(self.pictures) if self.rows is None else len(self.rows)
@@ -73,11 +77,11 @@ def parse(body: bytes, json_length: str | None, description: Description) -> Req
     if identity is not None and not isinstance(identity, str):
         raise _bad(f"id {shown(identity)}: give a string, or leave it out")
     raw = _raw(tensor, binary)
-    wanted = _wanted(message, description)
+    wanted, parameters = _wanted(message, description), _parameters(message)
     if tensor.get("datatype") == "BYTES":
         pictures = _texts(tensor) if raw is None else _elements(raw)
-        return _checked(Request(identity, None, _counted(pictures, tensor), wanted), description)
-    return _checked(Request(identity, _numbers(tensor, raw, description), (), wanted), description)
+        return _checked(Request(identity, None, _counted(pictures, tensor), wanted, parameters), description)
+    return _checked(Request(identity, _numbers(tensor, raw, description), (), wanted, parameters), description)
 
 
 def respond(
@@ -86,9 +90,12 @@ def respond(
     description: Description,
     outputs: Sequence[npt.NDArray[np.float32]],
     labels: Sequence[str],
-    batch: int,
+    parameters: Mapping[str, int],
 ) -> Body:
-    """The answer. outputs: (N, size) for each of the model's. Raises RefusedError (400) for NaN and Inf as JSON."""
+    """The answer. outputs: (N, size) for each of the model's. parameters: what is told of the run.
+
+    Raises RefusedError (400) for NaN and Inf as JSON.
+    """
     told, binary = [], []
     for wanted in request.wanted:
         tensor, rows = description.outputs[wanted.index], outputs[wanted.index]
@@ -107,7 +114,7 @@ def respond(
             entry["data"] = [text.decode() for text in texts] if wanted.classes else rows.reshape(-1).tolist()
         told.append(entry)
     message: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": told}
-    message["parameters"] = {"batch_size": batch}
+    message["parameters"] = parameters
     if request.id is not None:
         message["id"] = request.id
     try:

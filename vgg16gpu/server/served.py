@@ -90,8 +90,19 @@ class Warm:
 
 
 @dataclass(frozen=True)
+class Explainable:
+    """What can be explained. layers: those with feature maps, (C, H, W); classes: of the model's scores, 0 for none."""
+
+    layers: tuple[Tensor, ...]
+    classes: int
+
+
+@dataclass(frozen=True)
 class Served:
-    """All that a front end knows. labels: of the classes of the first output, empty where it has none."""
+    """All that a front end knows. labels: of the classes of the first output, empty where it has none.
+
+    explainable: None for a server without the page.
+    """
 
     name: str
     description: Description
@@ -99,3 +110,4 @@ class Served:
     labels: Sequence[str]
     bounds: Bounds
     tokens: tuple[bytes, ...]
+    explainable: Explainable | None

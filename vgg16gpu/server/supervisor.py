@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import signal
 import socket
@@ -23,6 +24,8 @@ from vgg16gpu.server import front_end
 from vgg16gpu.server.children import BEAT, Child, started
 from vgg16gpu.server.device import process as device_process
 from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.page import process as explaining
+from vgg16gpu.server.page.messages import BACKLOG, socket_beside
 from vgg16gpu.server.pictures import DECODERS, PIXEL_NBYTES
 from vgg16gpu.server.served import Description, EngineChoice, Served, Warm
 from vgg16gpu.server.slots import SlotLayout
@@ -73,6 +76,7 @@ class Supervisor:
         self._is_ending = False
         self._devices: list[Post] = []
         self._ends: list[Post] = []
+        self._explainers: list[Post] = []  # one, or none
 
     def __enter__(self) -> Supervisor:
         """Reserve the address. Raises InputError where it cannot be had."""
@@ -81,6 +85,9 @@ class Supervisor:
         self._metrics = Path(folder, "metrics")
         self._metrics.mkdir()
         self._listeners = [self._listener(path) for path in self._paths]
+        self._questions = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self._questions.bind(socket_beside(self._paths[0]))
+        self._questions.listen(BACKLOG)
         reserved, self._door = _reserved(self._door)
         self._stack.enter_context(reserved)
         self._wake, self._woken = os.pipe()
@@ -96,7 +103,7 @@ class Supervisor:
         return listener
 
     def __exit__(self, *_: object) -> None:
-        children = [post.child for post in (*self._ends, *self._devices)]
+        children = [post.child for post in (*self._ends, *self._devices, *self._explainers)]
         for child in children:
             child.pipe.close()
         last = time.monotonic() + _LEAVE
@@ -117,6 +124,10 @@ class Supervisor:
             if not descriptions:
                 return
             self._served = self._make(descriptions[0])
+            if self._served.explainable:
+                self._explainers.append(
+                    Post("the process that explains", self._start_explainer, self._start_explainer())
+                )
             for number in range(self._workers):
                 start = partial(self._start_end, number)
                 self._ends.append(Post(f"front end {number}", start, start()))
@@ -151,7 +162,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait until something happens, or for a beat; start again who died or does not answer."""
-        posts = [*self._devices, *self._ends]
+        posts = [*self._devices, *self._ends, *self._explainers]
         began = time.monotonic()
         wait([*(post.child.process.sentinel for post in posts), self._wake], BEAT)
         if self._is_ending:
@@ -192,6 +203,11 @@ class Supervisor:
         given = (self._choices[number], number, self._listeners[number], str(self._metrics))
         return started(device_process.main, given, f"vgg16gpu-device-{number}", self._stall)
 
+    def _start_explainer(self) -> Child:
+        """It answers no question while it builds an engine, and nobody's answer waits for it: it is never killed."""
+        given = (self._choices[0], self._served.description, self._served.bounds.body, self._questions)
+        return started(explaining.main, given, "vgg16gpu-explainer", math.inf)
+
     def _start_end(self, number: int) -> Child:
         given = (self._served, self._door, self._paths, str(self._metrics))
         return started(front_end.main, given, f"vgg16gpu-front-end-{number}", self._stall)
@@ -204,6 +220,8 @@ class Supervisor:
         decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
         held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding)
         where = devices[0] if len(devices) == 1 else f"{len(devices)} devices: {', '.join(devices)}"
+        if self._served.explainable:
+            held += 2 * (BACKLOG + 2) * bounds.body  # answers of who is explained and who waits
         return (
             f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {where}; batches "
             f"of up to {description.largest}; slots take {slots / 1e6:.1f} MB, requests at most {held / 1e6:.0f} MB"
