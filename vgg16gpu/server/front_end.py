@@ -139,9 +139,9 @@ def _socket(descriptor: str) -> socket.socket | None:
 
 
 async def _drained(handler: Handler, seconds: float) -> None:
-    """Until nothing is under way."""
+    """Until nothing is under way that began before the end; later requests are ended with the connections."""
     last = time.monotonic() + seconds
-    while handler.under_way and time.monotonic() < last:
+    while handler.under_way[False] and time.monotonic() < last:
         await asyncio.sleep(_STEP)
 
 
@@ -152,7 +152,7 @@ class Handler:
         self._app, self._bounds, self._pool, self._metrics = app, bounds, pool, metrics
         self._is_ending = is_ending
         self._held = 0  # bytes of bodies
-        self.under_way = 0
+        self.under_way = {False: 0, True: 0}  # requests, by whether the server was ending as they began
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         """Answer one request."""
@@ -161,13 +161,14 @@ class Handler:
         if scope.proto != "http":
             return
         began = time.monotonic()
-        self.under_way += 1
+        is_late = self._is_ending()
+        self.under_way[is_late] += 1
         held = [0]  # bytes of its body
         try:
             call = Call(scope.method, scope.path, scope.headers.get, lambda: self._read(scope, protocol, held))
             reply = await self._app.handle(call)
         finally:
-            self.under_way -= 1
+            self.under_way[is_late] -= 1
             self._held -= held[0]
         identity = _identity(scope.headers.get("x-request-id"))
         headers = [*reply.headers, ("x-request-id", identity)]

@@ -195,7 +195,7 @@ class Supervisor:
         """Front ends first: they wait for their answers."""
         for post in self._ends:
             post.child.pipe.close()
-        last = time.monotonic() + self._served.bounds.deadline + _PAUSE
+        last = time.monotonic() + 2 * self._served.bounds.deadline + _PAUSE  # of what began before, and since then
         for post in self._ends:
             post.child.process.join(max(0.0, last - time.monotonic()))
 
