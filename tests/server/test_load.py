@@ -53,7 +53,7 @@ def test_each_of_many_clients_gets_its_own_answers(server, run_at, digits, clien
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=LONG)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=LONG)])
 def test_three_times_what_it_can_is_refused_at_once_or_answered_soon(digits, run_at, seconds):
     message, raw = binary_request(digits[:1], "FP32")
     queue, count = 16, 48

@@ -213,7 +213,7 @@ def test_many_clients_get_their_own_answers_and_batches_are_formed(server, run_a
 
     def client(number: int) -> None:
         message, raw = binary_request(digits[number : number + 1], "FP32")
-        for _ in range(40):
+        for _ in range(15):
             found[number].append(server.infer(message, raw))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
@@ -227,8 +227,8 @@ def test_many_clients_get_their_own_answers_and_batches_are_formed(server, run_a
             assert_same_bits(scores(reply), wanted[batch_of(reply)][number : number + 1])
     after = statistics(server)
     images, runs = (after[key] - before[key] for key in ("inference_count", "execution_count"))
-    assert images == 640
-    assert runs < 500
+    assert images == 240
+    assert runs < 190
     assert sum(each["compute_infer"]["count"] for each in after["batch_stats"]) == after["execution_count"]
 
 
