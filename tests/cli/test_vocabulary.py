@@ -36,7 +36,7 @@ SPELLINGS = {  # what each takes, and what it refuses with which words
 ON_MODELS = ("infer", "testbench", "bench", "ladder", "info", "calibrate", "tune")
 USERS = {  # which commands have it
     "--device": (*ON_MODELS, "serve", "doctor", "lab run", "lab profile", "lab exercise check"),
-    "--devices": ("infer", "bench", "calibrate"),
+    "--devices": ("infer", "serve", "bench", "calibrate"),
     "--precision": ("infer", "serve", "testbench", "bench", "info", "tune"),
     "--batch": ("infer", "serve", "testbench", "bench", "info", "calibrate", "tune", "lab run"),
     "--size": (*ON_MODELS, "serve", "lab run", "lab profile", "model make", "model sample"),

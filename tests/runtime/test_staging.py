@@ -103,7 +103,7 @@ class LateDevice:
         self.memory: dict[int, Any] = {}
 
     def allocate(self, nbytes: int) -> int:
-        self.memory[address := len(self.memory) + 1] = np.full(nbytes, 0xEE, np.uint8)
+        self.memory[address := 1000 * len(self.memory) + 1000] = np.full(nbytes, 0xEE, np.uint8)
         return address
 
     def free(self, address: int) -> None:
@@ -123,13 +123,16 @@ class LateDevice:
             self._do_something()
 
     def copy_in(self, address: int, source: Any, stream: Stream) -> None:
-        self.enqueue(stream, lambda: np.copyto(self.memory[address][: source.size], source))
+        self.enqueue(stream, lambda: np.copyto(self._at(address, source.size), source.reshape(-1)))
 
-    def copy_out(self, target: Any, address: int, stream: Stream) -> None:
-        self.enqueue(stream, lambda: np.copyto(target, self.memory[address][: target.size]))
+    def copy_out(self, target: Any, address: int, stream: Stream = Stream.COMPUTE) -> None:
+        self.enqueue(stream, lambda: np.copyto(target, self._at(address, target.size)))
 
     def copy_on_device(self, target: int, source: int, nbytes: int) -> None:
         self.enqueue(Stream.COMPUTE, lambda: np.copyto(self.memory[target][:nbytes], self.memory[source][:nbytes]))
+
+    def _at(self, address: int, size: int) -> Any:
+        return self.memory[address // 1000 * 1000][address % 1000 :][:size]
 
     def event(self) -> int:
         self._recorded.append(0)
@@ -190,18 +193,20 @@ class LateRunner:
         return Results((out.reshape(batch, 5)[:count].copy(),), none, none)
 
 
+@pytest.mark.parametrize("is_direct", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(seed: int) -> None:
+def test_nothing_is_read_before_it_is_there_or_written_while_it_is_read(seed: int, is_direct: bool) -> None:
     device: Any = LateDevice(seed)
     runner = LateRunner(device)
-    pipeline = Pipeline(device, Stager(), {batch: runner.port(batch) for batch in (2, 3)})
+    ports = {batch: runner.port(batch) for batch in (2, 3)}
+    pipeline = Pipeline(device, Stager(), ports, is_direct=is_direct)
     chance = random.Random(seed)
     under_way: deque[Any] = deque()
 
     def receive() -> None:
         x, sent = under_way.popleft()
         images, results = pipeline.receive(sent)
-        assert np.array_equal(images, x)
+        assert np.array_equal(images(np.arange(len(x))), x)
         assert np.array_equal(results.outputs[0], x + 1)
 
     for number in itertools.count():

@@ -67,10 +67,10 @@ class Running:
         return self.ask("POST", f"/v2/models/{name}/infer", head + (binary or b""), **headers)
 
     def children(self, name: str) -> list[int]:
-        """The processes that it started: "device" or "front-end", by what they hold open."""
+        """The processes that it started: "device", "front-end" or "explainer", by what they hold open."""
         tasks = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         spawned = [int(pid) for pid in tasks if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        return [pid for pid in spawned if (name == "front-end") == _listens(pid, self.port)]
+        return [pid for pid in spawned if _part(pid, self.port) == name]
 
     def ready(self) -> None:
         """Wait until it says so."""
@@ -85,18 +85,23 @@ class Running:
         raise AssertionError("the server did not become ready")
 
 
-def _listens(pid: int, port: int) -> bool:
-    """Whether a process has a socket that listens at the port."""
+def _part(pid: int, port: int) -> str:
+    """What a process is, by the sockets that it holds."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {line[9] for line in lines if line[3] == "0A" and int(line[1].split(":")[1], 16) == port}
-    links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    return any(link == f"socket:[{inode}]" for link in links for inode in inodes)
+    ports = {line[9] for line in lines if line[3] == "0A" and int(line[1].split(":")[1], 16) == port}
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    explaining = {line[6] for line in lines if line[-1].endswith("/explain")}
+    links = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    if links & {f"socket:[{inode}]" for inode in ports}:
+        return "front-end"
+    return "explainer" if links & {f"socket:[{inode}]" for inode in explaining} else "device"
 
 
 @contextmanager
 def serving(*options: str, model: str = "digits") -> Iterator[Running]:
     """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before."""
-    command = [sys.executable, "-m", "vgg16gpu", "serve", model, "--device", "cpu", "--port", "0", *options]
+    devices = () if "--devices" in options else ("--device", "cpu")
+    command = [sys.executable, "-m", "vgg16gpu", "serve", model, *devices, "--port", "0", *options]
     environment = {**os.environ, "VGG16GPU_THREADS": "1"}
     process = subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,9 @@ from tests.support.kernel_harness import assert_same_bits
 @pytest.fixture(autouse=True)
 def _extra():
     require_extra()
+
+
+BROKEN = ("ConnectionResetError", "ConnectionRefusedError", "RemoteDisconnected", "BadStatusLine")
 
 
 class Load:
@@ -78,6 +83,59 @@ def test_a_device_process_that_dies_is_started_again(digits, run_at):
         assert server.children("device") != [device]
         for reply in load.replies:
             assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+
+
+@pytest.mark.parametrize("name", ["device", "front-end"])
+def test_a_process_that_stands_still_is_killed_and_started_again(digits, name):
+    message, raw = binary_request(digits[:1], "FP32")
+    with serving("--batch", "4", "--workers", "1", "--stall-s", "1") as server:
+        (stopped,) = server.children(name)
+        with Load(server, message, raw) as load:
+            until(lambda: load.ended[200] > 20)
+            os.kill(stopped, signal.SIGSTOP)
+            until(lambda: is_gone(stopped))
+            server.ready()
+            answered = load.ended[200]
+            until(lambda: load.ended[200] > answered + 20)
+        assert {200} < set(load.ended) <= {200, *({503} if name == "device" else BROKEN)}
+
+
+def test_a_device_process_that_dies_costs_only_what_it_had(digits, run_at):
+    message, raw = binary_request(digits[:1], "FP32")
+    with serving("--devices", "cpu:2", "--batch", "4", "--workers", "1") as server:
+        devices = server.children("device")
+        assert len(devices) == 2
+        with Load(server, message, raw, 8) as load:
+            until(lambda: load.ended[200] > 40)
+            counts = [each["inference_count"] for each in by_device(server)]
+            assert min(counts) > 0.5 * max(counts) > 0
+            os.kill(devices[0], signal.SIGKILL)
+            until(lambda: len(by_device(server)) == 1)
+            refused, answered = load.ended[503], load.ended[200]
+            assert server.ask("GET", "/v2/health/ready").status == 200
+            until(lambda: load.ended[200] > answered + 20)
+            assert load.ended[503] == refused <= 8  # at most one of each client
+            until(lambda: len(by_device(server)) == 2)
+            assert {by_metrics(server, device) > 0 for device in (0, 1)} == {True}
+        assert set(load.ended) == {200, 503}
+        for reply in load.replies:
+            assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+
+
+def by_metrics(server, device):
+    """Images of a device."""
+    text = server.ask("GET", "/metrics").body.decode()
+    return float(re.search(rf'^vgg16gpu_images_total{{device="{device}"}} (.*)$', text, re.MULTILINE)[1])
+
+
+def is_gone(process):
+    return not Path(f"/proc/{process}").exists()
+
+
+def by_device(server):
+    """The statistics of each device that is there."""
+    reply = server.ask("GET", "/v2/models/digits/stats")
+    return list(reply.json["model_stats"][0]["devices"].values()) if reply.status == 200 else []
 
 
 def test_a_front_end_that_dies_is_started_again(digits, run_at):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
-from vgg16gpu.server.batching import Item, Queue
+from vgg16gpu.server.device.batching import Item, Queue
+from vgg16gpu.server.device.statistics import Statistics, added_up
 from vgg16gpu.server.refused import RefusedError
-from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool
-from vgg16gpu.server.wire import Answer, Asked, Kind
+from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
+from vgg16gpu.server.wire import Answer, Asked, Kind, Outbox
 
 
 def queue_of(*asked, largest=8):
@@ -50,28 +52,45 @@ def test_messages_come_back_as_they_were_sent():
     asked = Asked(Kind.PIXELS, 1 << 40, 1.5, 2.5, (3, 1, 2))
     assert Asked.unpacked(asked.packed()) == asked
     answer = Answer(1 << 40, 400, 65535, 0.25, 0.5, "höher")
-    assert Answer.unpacked(answer.packed()) == answer
+    assert Answer.unpacked(answer.packed() + Answer(1).packed()) == [answer, Answer(1)]
 
 
-def test_slots_are_leased_once_and_an_old_generation_gives_nothing_back():
-    pool = SlotPool(4, 3)
-    old = pool.lease(2)
+def test_messages_wait_while_nobody_reads_and_keep_their_order():
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        outbox = Outbox()
+        messages = [bytes([number % 256]) * 100 for number in range(5000)]
+        for message in messages:
+            outbox.add(message)
+        found = b""
+        while not outbox.send(ours, 1000):
+            found += theirs.recv(1000)
+        assert not outbox
+        ours.close()
+        while message := theirs.recv(2000):
+            assert len(message) <= 1000
+            found += message
+        assert found == b"".join(messages)
+
+
+def test_slots_are_leased_once_and_given_back_once():
+    pool = SlotPool(3)
+    first = pool.lease(2)
     with pytest.raises(RefusedError, match="the queue is full: 2 images wait"):
         pool.lease(2)
-    pool.renew()
-    fresh = pool.lease(3)
-    assert sorted(fresh.slots) == [4, 5, 6]
-    assert not pool.is_current(old)
-    pool.give_back(old)
-    assert pool.used == 3
-    pool.give_back(fresh)
-    assert pool.used == 0
+    second = pool.lease(1)
+    assert sorted([*first.slots, *second.slots]) == [0, 1, 2]
+    for _ in range(2):
+        pool.give_back(first)
+        assert pool.used == 1
+    assert sorted(pool.lease(2).slots) == sorted(first.slots)
 
 
 def test_processes_see_the_same_slots():
-    descriptor = os.memfd_create("test")
     layout = SlotLayout(12, (2, 3))
-    ours, theirs = (SlotMemory(os.dup(descriptor), layout, 4) for _ in range(2))
+    descriptor = slot_memory(layout, 4)
+    ours, theirs = (SlotMemory(descriptor, layout) for _ in range(2))
     os.close(descriptor)
     for slot in range(4):
         ours.input(slot, 12)[:] = slot + 1
@@ -82,6 +101,22 @@ def test_processes_see_the_same_slots():
         first, second = theirs.outputs(slot)
         assert (first == np.full(2, 10 * slot)).all()
         assert (second == np.full(3, 10 * slot + 1)).all()
+
+
+def test_statistics_of_devices_are_added_up():
+    devices = [Statistics(), Statistics()]
+    for number, statistics in enumerate(devices):
+        statistics.add_item("success", 2e-9)
+        statistics.add_batch(1 + number, 3e-9)
+        statistics.add_batch(2, 5e-9)
+    found = added_up([each.told() for each in devices])
+    assert (found["inference_count"], found["execution_count"]) == (7, 4)
+    assert found["inference_stats"]["success"] == {"count": 2, "ns": 4}
+    assert found["inference_stats"]["fail"] == {"count": 0, "ns": 0}
+    assert [(each["batch_size"], each["compute_infer"]) for each in found["batch_stats"]] == [
+        (1, {"count": 1, "ns": 3}),
+        (2, {"count": 3, "ns": 13}),
+    ]
 
 
 def test_a_missing_extra_is_one_line(monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -71,16 +69,3 @@ def test_wrong_requests_are_its_exceptions(triton, client, digits):
         client.infer("digits", asked(triton, digits[:1, :, :8]))
     with pytest.raises(triton.InferenceServerException, match="no such model"):
         client.infer("other", asked(triton, digits[:1]))
-
-
-def test_clients_beside_each_other(triton, server, run_at, digits):
-    wanted = {batch: run_at(digits, batch) for batch in (1, 2, BATCH)}
-
-    def ask(number):
-        with triton.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
-            for _ in range(25):
-                result = client.infer("digits", asked(triton, digits[number : number + 1]))
-                assert_same_bits(result.as_numpy("output"), wanted[batch_of(result)][number : number + 1])
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(ask, range(8)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from vgg16gpu.cli.common.model_notes import model_notes
 from vgg16gpu.cli.common.options import (
     batch_option,
     device_option,
+    devices_option,
     find_model,
     labels_option,
     model_argument,
@@ -24,16 +25,20 @@ from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.platforms import usable_cores
+from vgg16gpu.devices.several import resolve_devices, thread_shares
 from vgg16gpu.errors import InputError
 from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.page.layers import explainable
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
 from vgg16gpu.server.supervisor import Supervisor, check_installed
 
 _DELAY_HELP = "Milliseconds that an image waits for others at most, while the device computes; never while it idles."
 _QUEUE_HELP = "Images that may wait in all; beyond them requests get 429."
 _WORKERS_HELP = "Front-end processes, which read requests and decode. Default: one for each core but one, at most 8."
+_STALL_HELP = "A process that does not answer for so long, or for five slowest batches, is killed and started again."
 _TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
 _LOG_HELP = "Append a line of JSON for each request; -: to stdout."
+_PAGE_HELP = "The page at /, and the explanations that it shows; a process of its own computes them."
 _MOST_WORKERS = 8
 
 
@@ -46,6 +51,7 @@ class Options:
     host: str
     port: int
     device: str
+    devices: tuple[str, ...] | None
     precision: str
     batch: int | None
     size: tuple[int, int] | None
@@ -59,10 +65,12 @@ class Options:
     max_pixels: int
     max_connections: int
     deadline_s: float
+    stall_s: float
     token_file: Path | None
     tls_cert: Path | None
     tls_key: Path | None
     access_log: str | None
+    page: bool
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -76,6 +84,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0: all networks.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
 @device_option
+@devices_option
 @precision_option
 @batch_option("8 on a CPU, 64 on a GPU")
 @size_option
@@ -89,10 +98,12 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--deadline-s", type=click.FloatRange(0.01), default=10.0, show_default=True, help="Of a request, in all."
 )
+@click.option("--stall-s", type=click.FloatRange(1), default=10.0, show_default=True, help=_STALL_HELP)
 @click.option("--token-file", type=_FILE, metavar="FILE", help=_TOKENS_HELP)
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate (PEM): HTTPS in place of HTTP.")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", metavar="FILE", help=_LOG_HELP)
+@click.option("--page/--no-page", default=True, show_default=True, help=_PAGE_HELP)
 @preprocess_options
 @labels_option
 @click.pass_context
@@ -119,9 +130,11 @@ def serve(options: Options) -> None:
     workers = options.workers or max(1, min(_MOST_WORKERS, usable_cores() - 1))
     queue = -(-options.queue // workers)
     tokens = _tokens(options.token_file)
-    choice = EngineChoice(
+    names = resolve_devices(options.devices) if options.devices else (options.device,)
+    one = EngineChoice(
         model=str(model.path),
         device=options.device,
+        threads=None,
         precision=options.precision,
         batch=options.batch,
         sides=(shape[2], shape[3]) if len(shape) == 4 and graph.input.is_open_in_size else options.size,
@@ -130,16 +143,19 @@ def serve(options: Options) -> None:
         std=notes.std,
         max_delay=options.max_delay_ms / 1000,
     )
+    threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
+    choices = [replace(one, device=name, threads=share) for name, share in zip(names, threads, strict=True)]
 
     def served(description: Description) -> Served:
         """With the names of the classes, where the first output is the model's own scores."""
         first = description.outputs[0].shape
         named = notes.names(first[0]) if len(first) == 1 and not options.outputs else ()
         name = options.name or model.path.stem
-        return Served(name, description, notes.preprocess, tuple(named), _bounds(options, queue), tokens)
+        told = explainable(model, description.input.shape) if options.page else None
+        return Served(name, description, notes.preprocess, tuple(named), _bounds(options, queue), tokens, told)
 
     door = Door(options.host, options.port, options.tls_cert, options.tls_key, options.access_log)
-    with Supervisor(choice, served, door, workers, queue) as supervisor:
+    with Supervisor(choices, served, door, workers, options.stall_s) as supervisor:
         supervisor.run(tell)
 
 

@@ -96,6 +96,9 @@ class Foreign(Protocol):
     def finish(self, stream: int) -> None:
         """Wait for everything on a stream; from any thread, at any time. Raises KernelError if something failed."""
 
+    def used_nbytes(self) -> int:
+        """Bytes of the card's memory that are taken, by whomever."""
+
     def memory(self, nbytes: int) -> Memory:
         """Fresh memory. Raises DeviceError when it runs out."""
 
@@ -142,8 +145,11 @@ class Device(Protocol):
     def pinned(self, nbytes: int) -> Bytes:
         """A host buffer that copies to and from the device fast; freed with the device, if not before."""
 
+    def pin(self, memory: Bytes) -> None:
+        """Make memory of the caller's, whole pages, as fast as that of `pinned`. Raises DeviceError where it cannot."""
+
     def unpin(self, buffer: Bytes) -> None:
-        """Give back what `pinned` returned. Nothing may be on its way there or from there."""
+        """Give back what `pinned` returned, or end what `pin` did. Nothing may be on its way there or from there."""
 
     def copy_in(self, address: int, source: npt.NDArray[np.generic], stream: Stream = Stream.COMPUTE) -> None:
         """Enqueue a copy of a contiguous host array to the device."""

@@ -47,7 +47,7 @@ def open_devices(devices: str | Sequence[str]) -> list[Opened]:
     not work; then none stays open.
     """
     names = resolve_devices(devices)
-    shares = _thread_shares(names.count("cpu"))
+    shares = thread_shares(names.count("cpu"))
     with ExitStack() as undo:
         opened: list[Opened] = []
         for name in names:
@@ -74,7 +74,7 @@ def _all() -> tuple[str, ...]:
     return tuple(f"cuda:{ordinal}" for ordinal in range(count)) or ("auto",)
 
 
-def _thread_shares(count: int) -> list[int | None]:
+def thread_shares(count: int) -> list[int | None]:
     """How many threads each of `count` devices of the CPU has: as many as a single one together, one at least."""
     if count < 2:
         return [None]

@@ -5,8 +5,12 @@ host       fill 1 |  fill 2  |  fill 3  | ...
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.devices.staging import Rows, Stager
@@ -18,11 +22,11 @@ DEPTH = 2  # batches under way: one is computed, the next is there when it ends
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """A batch under way."""
+    """A batch under way. source: where its images lie on the host; None where they came straight from the caller's."""
 
     frame: Frame
     port: Port
-    source: Bytes
+    source: Bytes | None
     count: int
 
 
@@ -31,25 +35,38 @@ class Pipeline:
 
     One thread at a time. A pipeline that was left with batches under way can be used on: a frame is waited for before
     its buffer is filled again. Its memory is given back by `close`, or with the device.
+
+    is_direct: rows go to the device from where they lie, without a copy on the host, each by a copy of its own. They
+    stay as they are until their batch has been received, and should be pinned.
     """
 
-    def __init__(self, device: Device, stager: Stager, ports: Mapping[int, Port]) -> None:
+    def __init__(self, device: Device, stager: Stager, ports: Mapping[int, Port], *, is_direct: bool = False) -> None:
         """Allocate. Raises DeviceError when memory runs out."""
         self._stager, self._ports = stager, ports
         self._frames = Frames(device, ports, DEPTH)
         nbytes = max(port.input.nbytes for port in ports.values())
         self.nbytes = DEPTH * (nbytes + max(port.output.nbytes for port in ports.values()))  # on the device
         self._device = device
+        self._is_direct = is_direct
         self._sources: list[Bytes] = []
+        self._pinned: list[Bytes] = []
+        rest = max(port.input.nbytes - port.images_nbytes for port in ports.values())
         try:
-            for _ in range(DEPTH):
-                self._sources.append(device.pinned(nbytes))
+            for size in [rest] if is_direct else [nbytes] * DEPTH:
+                self._pinned.append(device.pinned(size))
         except BaseException:
             self.close()
             raise
+        if is_direct:
+            self._zeros = self._pinned[0]
+            self._zeros[:] = 0
+        else:
+            self._sources += self._pinned
 
     def send(self, batch: int, parts: Sequence[Rows]) -> Sent:
-        """Enqueue a run of size `batch` on the rows of `parts`, which are copied before it returns."""
+        """Enqueue a run of size `batch` on the rows of `parts`, which are copied before it returns, or sent."""
+        if self._is_direct:
+            return self._send_directly(batch, parts)
         frame, source, port = self._frames.take(), self._sources.pop(0), self._ports[batch]
         self._sources.append(source)
         self._stager.fill(port.images(source), parts)
@@ -58,11 +75,24 @@ class Pipeline:
         self._frames.launch(frame, batch)
         return Sent(frame, port, source, sum(len(part) for part in parts))
 
-    def receive(self, sent: Sent) -> tuple[Rows, Results]:
-        """Wait for a batch: its images, which the next `send` may overwrite, and what came of them."""
+    def _send_directly(self, batch: int, parts: Sequence[Rows]) -> Sent:
+        """Images that nobody wants stay what they were; what the program finds behind them becomes zero."""
+        frame, port = self._frames.take(), self._ports[batch]
+        place = 0
+        for part in parts:
+            self._frames.upload(frame, part, place)
+            place += part.nbytes
+        self._frames.upload(frame, self._zeros[: port.input.nbytes - port.images_nbytes], port.images_nbytes)
+        self._frames.launch(frame, batch)
+        return Sent(frame, port, None, sum(map(len, parts)))
+
+    def receive(self, sent: Sent) -> tuple[Callable[[npt.NDArray[np.intp]], Rows], Results]:
+        """Wait for a batch: what gives copies of some of its images, until the next `send`, and what came of them."""
         batch = sent.port.shape[0]
         results = self._frames.receive(sent.frame, batch, sent.count)
-        return sent.port.images(sent.source)[: sent.count], results
+        if sent.source is None:
+            return partial(self._frames.images, sent.frame, batch), results
+        return sent.port.images(sent.source)[: sent.count].__getitem__, results
 
     def close(self) -> None:
         """Give all memory back, once what is under way is done. Safe to call twice."""
@@ -70,5 +100,6 @@ class Pipeline:
             self._frames.drain()
         finally:
             self._frames.close()
-            while self._sources:
-                self._device.unpin(self._sources.pop())
+            self._sources.clear()
+            while self._pinned:
+                self._device.unpin(self._pinned.pop())

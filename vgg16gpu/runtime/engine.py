@@ -343,14 +343,15 @@ class Engine(BuiltEngine):
             return list(self._at(images.dtype, images.shape).batches(len(images)))
 
     @contextmanager
-    def lane(self, element_type: str, sample: Shape, size: int) -> Iterator[Lane]:
+    def lane(self, element_type: str, sample: Shape, size: int, *, is_direct: bool = False) -> Iterator[Lane]:
         """A way through the engine for batches of up to `size` images of this type and shape, as the kernels read them.
 
-        size: one of the engine's batch sizes. Raises InputError, also once closed; DeviceError when memory runs out.
+        size: one of the engine's batch sizes. is_direct: see `Pipeline`. Raises InputError, also once closed;
+        DeviceError when memory runs out.
         """
         with self._lock:
             sized = self._at(np.dtype(element_type), (size, *sample))
-            pipeline = sized.pipeline(element_type, size)
+            pipeline = sized.pipeline(element_type, size, is_direct)
         try:
             yield Lane(
                 partial(self._send, sized, pipeline),
@@ -358,7 +359,7 @@ class Engine(BuiltEngine):
                 partial(self._joined, sized),
             )
         finally:
-            sized.give_back(pipeline, element_type, size)
+            sized.give_back(pipeline, element_type, size, is_direct)
 
     def _run_foreign(self, x: object, name: str) -> DeviceOutputs:
         try:
@@ -379,7 +380,7 @@ class Engine(BuiltEngine):
         with self._lock:
             self._require_open()
             images, results = pipeline.receive(sent)
-            return sized.executor.finished(results, images.__getitem__)
+            return sized.executor.finished(results, images)
 
     def _joined(self, sized: SizedPlan, parts: Sequence[Results], where: str = "") -> Outputs:
         """What the caller gets for inputs that were run in parts. Raises InputError if some gave no valid results."""

@@ -176,7 +176,7 @@ class Executor:
         """The pinned memory that `run` sends from, as images of the largest batch: what lies there is not copied."""
         return self._bound[self.plan.programs[-1].batch, np.dtype(element_type)].images
 
-    def pipeline(self, element_type: str, largest: int) -> Pipeline:
+    def pipeline(self, element_type: str, largest: int, *, is_direct: bool = False) -> Pipeline:
         """Room for a stream of batches of any size up to `largest`. Raises DeviceError when memory runs out."""
         from vgg16gpu.runtime.double_buffer import Pipeline  # noqa: PLC0415 - most do not stream
 
@@ -185,7 +185,7 @@ class Executor:
             for (batch, dtype), bound in self._bound.items()
             if dtype == element_type and batch <= largest
         }
-        return Pipeline(self.device, self._stager, ports)
+        return Pipeline(self.device, self._stager, ports, is_direct=is_direct)
 
     def frames(self, batch: int, element_type: str, depth: int) -> Frames:
         """Room for `depth` batches of one size that gather on the device. Raises DeviceError when memory runs out."""

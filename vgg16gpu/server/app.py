@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,9 +17,12 @@ import numpy.typing as npt
 
 import vgg16gpu
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.server import protocol
-from vgg16gpu.server.link import Link
+from vgg16gpu.server import openapi, protocol
+from vgg16gpu.server.device.statistics import added_up
+from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
+from vgg16gpu.server.page.document import document
+from vgg16gpu.server.page.explanations import Explanations
 from vgg16gpu.server.pictures import DECODERS, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
@@ -26,7 +30,7 @@ from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
 from vgg16gpu.server.wire import Kind
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
-_EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics"]
+_EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics", "explain"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +62,13 @@ class App:
         served: Served,
         memory: SlotMemory,
         pool: SlotPool,
-        link: Link,
+        links: Links,
         metrics: Metrics,
+        explanations: Explanations,
         is_ending: Callable[[], bool],
     ) -> None:
-        self._served, self._memory, self._pool, self._link = served, memory, pool, link
+        self._served, self._memory, self._pool, self._links = served, memory, pool, links
+        self._explanations = explanations
         self._metrics, self._is_ending = metrics, is_ending
         self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
 
@@ -88,12 +94,19 @@ class App:
                 return _only("GET", call) or _json({"live": True})
             case ["v2", "health", "ready"]:
                 return _only("GET", call) or self._ready()
+            case [""] if self._served.explainable:
+                return _only("GET", call) or Reply(200, *document())
         self._authorise(call)
         match parts:
             case ["v2"]:
                 return _only("GET", call) or _json(
                     {"name": "vgg16gpu", "version": vgg16gpu.__version__, "extensions": _EXTENSIONS}
                 )
+            case ["v2", "openapi.json"]:
+                return _only("GET", call) or _json(openapi.document(self._served, vgg16gpu.__version__))
+            case ["v2", "repository", "index"]:
+                known = [{"name": self._served.name, "version": "1", "state": "READY" if self._links.is_ready else ""}]
+                return _only("POST", call) or _json(known)
             case ["metrics"]:
                 text, kind = self._metrics.exposed()
                 return _only("GET", call) or Reply(200, text, [("content-type", kind)])
@@ -117,12 +130,17 @@ class App:
                 return _only("GET", call) or await self._statistics()
             case ["infer"]:
                 return _only("POST", call) or await self._infer(call)
-        raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, /ready, /stats and /infer")
+            case ["explain"] if call.method in ("GET", "HEAD"):
+                return _json(self._explanations.told())
+            case ["explain"]:
+                return _only("POST", call) or await self._explain(call)
+        known = "/ready, /stats, /infer and /explain"
+        raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, {known}")
 
     def _ready(self) -> Reply:
         if self._is_ending():
             raise RefusedError(503, "the server is ending")
-        if not self._link.is_ready:
+        if not self._links.is_ready:
             raise no_device()
         return _json({"ready": True})
 
@@ -137,41 +155,55 @@ class App:
             raise RefusedError(401, "no valid token: send Authorization: Bearer TOKEN")
 
     async def _statistics(self) -> Reply:
-        answer = await self._link.ask(Kind.STATISTICS, None, self._served.bounds.deadline)
-        return _json({"model_stats": [{"name": self._served.name, "version": "1", **json.loads(answer.text)}]})
+        answers = await self._links.ask_each(Kind.STATISTICS, self._served.bounds.deadline)
+        devices = {str(answer.device): json.loads(answer.text) for answer in answers}
+        told = {"name": self._served.name, "version": "1", **added_up(devices.values()), "devices": devices}
+        return _json({"model_stats": [told]})
+
+    async def _parsed(self, call: Call) -> protocol.Request:
+        _check_form(call)
+        if not self._links.is_ready:
+            raise no_device()
+        return protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), self._served.description)
+
+    async def _explain(self, call: Call) -> Reply:
+        request = await self._parsed(call)
+        self._explanations.check(request)
+        began = time.monotonic()
+        rows = await self._rows(request)
+        return _reply(await self._explanations.explain(request, rows, time.monotonic() - began))
 
     async def _infer(self, call: Call) -> Reply:
-        _check_form(call)
-        if not self._link.is_ready:
-            raise no_device()
-        description = self._served.description
-        request = protocol.parse(await call.read(), call.header(protocol.JSON_LENGTH), description)
+        request = await self._parsed(call)
         lease = self._pool.lease(len(request))
         try:
+            began = time.monotonic()
             rows = await self._rows(request)
-            if not self._pool.is_current(lease):
-                raise no_device()
+            decode = time.monotonic() - began
             kind = self._fill(lease, rows)
         except BaseException:
             self._pool.give_back(lease)
             raise
-        answer = await self._link.ask(kind, lease, self._served.bounds.deadline)
+        answer = await self._links.ask(kind, lease, self._served.bounds.deadline)
         try:
             outputs = [np.stack(each) for each in zip(*map(self._memory.outputs, lease.slots), strict=True)]
         finally:
             self._pool.give_back(lease)
         self._metrics.answered(len(request), answer)
-        body = protocol.respond(self._served.name, request, description, outputs, self._served.labels, answer.batch)
-        if body.json_length is None:
-            return Reply(200, body.data, [("content-type", "application/json")])
-        length = (protocol.JSON_LENGTH, str(body.json_length))
-        return Reply(200, body.data, [("content-type", "application/octet-stream"), length])
+        told = {"batch_size": answer.batch, "decode_us": round(1e6 * decode)}
+        told |= {"queue_us": round(1e6 * answer.queued), "device_us": round(1e6 * answer.computed)}
+        served = self._served
+        return _reply(protocol.respond(served.name, request, served.description, outputs, served.labels, told))
 
     async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
         """As the kernels read them."""
         if request.rows is None:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
+            began = time.monotonic()
+            try:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
+            finally:
+                self._metrics.decoded(time.monotonic() - began)
         if request.rows.dtype == np.uint8:
             preprocess = self._served.preprocess
             return in_channel_order(request.rows, preprocess) if preprocess else request.rows
@@ -184,8 +216,15 @@ class App:
         return Kind.PIXELS if rows.dtype == np.uint8 else Kind.FLOATS
 
 
-def _json(value: dict[str, Any], status: int = 200) -> Reply:
+def _json(value: dict[str, Any] | list[Any], status: int = 200) -> Reply:
     return Reply(status, json.dumps(value).encode(), [("content-type", "application/json")])
+
+
+def _reply(body: protocol.Body) -> Reply:
+    if body.json_length is None:
+        return Reply(200, body.data, [("content-type", "application/json")])
+    length = (protocol.JSON_LENGTH, str(body.json_length))
+    return Reply(200, body.data, [("content-type", "application/octet-stream"), length])
 
 
 def _only(method: str, call: Call) -> Reply | None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from vgg16gpu.server.children import answered
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
-from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool
+from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 
 _NAME_CHARACTERS: Final = 128
 _STEP: Final = 0.01  # seconds between two looks whether all is answered
+
+_PROCESS: Final = uuid.uuid4().hex[:16]
+_COUNT: Final = itertools.count()
 
 _log = logging.getLogger("vgg16gpu.server.access")
 
@@ -37,36 +43,36 @@ class Door:
     access_log: str | None
 
 
-def main(
-    served: Served, door: Door, number: int, count: int, memory: Any, path: str, metrics: str, until: Connection
-) -> None:
-    """Serve until SIGTERM, or until `until` closes; then end what is under way. number: from 0, of `count`."""
+def main(served: Served, door: Door, paths: Sequence[str], metrics: str, until: Connection) -> None:
+    """Serve until SIGTERM, or until `until` closes; then end what is under way. paths: of the devices' sockets."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
     import uvloop  # noqa: PLC0415 - of the extra, as is all that knows HTTP
 
     _open_log(door.access_log)
-    layout = SlotLayout.of(served.description)
-    slots = SlotMemory(memory.detach(), layout, served.bounds.queue * count)
-    uvloop.run(_serve(served, door, number, slots, path, until))
+    uvloop.run(_serve(served, door, paths, until))
 
 
-async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, path: str, until: Connection) -> None:
+async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connection) -> None:
     from granian.constants import HTTPModes  # noqa: PLC0415
     from granian.http import HTTP1Settings  # noqa: PLC0415
     from granian.server.embed import Server  # noqa: PLC0415
 
     from vgg16gpu.server.app import App  # noqa: PLC0415 - after the folder of metrics is known
-    from vgg16gpu.server.link import Link  # noqa: PLC0415
+    from vgg16gpu.server.link import Links  # noqa: PLC0415
     from vgg16gpu.server.metrics import Metrics  # noqa: PLC0415
+    from vgg16gpu.server.page.explanations import Explanations  # noqa: PLC0415
     from vgg16gpu.server.pictures import limit_pixels  # noqa: PLC0415
 
     limit_pixels(served.bounds.pixels)
     metrics = Metrics()
-    pool = SlotPool(number * served.bounds.queue, served.bounds.queue)
-    link = Link(path, number, pool)
+    layout = SlotLayout.of(served.description)
+    memory = slot_memory(layout, served.bounds.queue)
+    pool = SlotPool(served.bounds.queue)
+    links = Links(paths, memory, pool)
     ending = asyncio.Event()
-    app = App(served, slots, pool, link, metrics, ending.is_set)
-    handler = Handler(app, served.bounds, pool, metrics)
+    explanations = Explanations(paths[0], served)
+    app = App(served, SlotMemory(memory, layout), pool, links, metrics, explanations, ending.is_set)
+    handler = Handler(app, served.bounds, pool, metrics, ending.is_set)
     logging.getLogger("_granian").setLevel(logging.ERROR)
     server = Server(
         handler,
@@ -83,8 +89,15 @@ async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, pat
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, ending.set)
-    loop.add_reader(until.fileno(), ending.set)
+
+    def asked() -> None:
+        if not answered(until):
+            ending.set()
+
+    loop.add_reader(until.fileno(), asked)
     serving = asyncio.create_task(server.serve())
+    while not serving.done() and not _bound_reading(served.bounds.body_seconds):
+        await asyncio.sleep(_STEP)
     await asyncio.wait([serving, asyncio.create_task(ending.wait())], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(until.fileno())
     if serving.done():  # it does not listen
@@ -95,20 +108,51 @@ async def _serve(served: Served, door: Door, number: int, slots: SlotMemory, pat
     await serving
 
 
+def _bound_reading(seconds: float) -> bool:
+    """Have the system end connections that take nothing in for so long; whether this process listens yet.
+
+    A client that reads nothing would keep its connection, one of so many, for ever. Connections inherit it.
+    """
+    listening = [found for found in map(_socket, os.listdir("/proc/self/fd")) if found]  # noqa: PTH208 - names
+    for found in listening:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
+        found.close()
+    return bool(listening)
+
+
+def _socket(descriptor: str) -> socket.socket | None:
+    """A second handle of a socket that listens for TCP; None for whatever else the descriptor is."""
+    try:
+        copy = os.dup(int(descriptor))
+    except OSError:  # that of the folder that was listed
+        return None
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+    is_tcp = found.family in (socket.AF_INET, socket.AF_INET6)
+    if is_tcp and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return found
+    found.close()
+    return None
+
+
 async def _drained(handler: Handler, seconds: float) -> None:
-    """Until nothing is under way."""
+    """Until nothing is under way that began before the end; later requests are ended with the connections."""
     last = time.monotonic() + seconds
-    while handler.under_way and time.monotonic() < last:
+    while handler.under_way[False] and time.monotonic() < last:
         await asyncio.sleep(_STEP)
 
 
 class Handler:
     """What granian calls for each request."""
 
-    def __init__(self, app: Any, bounds: Bounds, pool: SlotPool, metrics: Any) -> None:
+    def __init__(self, app: Any, bounds: Bounds, pool: SlotPool, metrics: Any, is_ending: Callable[[], bool]) -> None:
         self._app, self._bounds, self._pool, self._metrics = app, bounds, pool, metrics
+        self._is_ending = is_ending
         self._held = 0  # bytes of bodies
-        self.under_way = 0
+        self.under_way = {False: 0, True: 0}  # requests, by whether the server was ending as they began
 
     async def __rsgi__(self, scope: Any, protocol: Any) -> None:
         """Answer one request."""
@@ -117,17 +161,19 @@ class Handler:
         if scope.proto != "http":
             return
         began = time.monotonic()
-        self.under_way += 1
+        is_late = self._is_ending()
+        self.under_way[is_late] += 1
         held = [0]  # bytes of its body
         try:
             call = Call(scope.method, scope.path, scope.headers.get, lambda: self._read(scope, protocol, held))
             reply = await self._app.handle(call)
         finally:
-            self.under_way -= 1
+            self.under_way[is_late] -= 1
             self._held -= held[0]
         identity = _identity(scope.headers.get("x-request-id"))
         headers = [*reply.headers, ("x-request-id", identity)]
-        if reply.status in (401, 408, 413, 415):  # the body may not have been read
+        # The body may not have been read; or the next request would find nobody here.
+        if reply.status in (401, 408, 413, 415) or self._is_ending():
             headers.append(("connection", "close"))
         protocol.response_bytes(reply.status, headers, reply.body if scope.method != "HEAD" else b"")
         seconds = time.monotonic() - began
@@ -174,7 +220,7 @@ def _identity(given: str | None) -> str:
     """The client's own name of a request where it is short and printable, else a new one."""
     if given and len(given) <= _NAME_CHARACTERS and given.isascii() and given.isprintable():
         return given
-    return uuid.uuid4().hex
+    return f"{_PROCESS}-{next(_COUNT):x}"
 
 
 def _log_access(scope: Any, identity: str, status: int, seconds: float, nbytes: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.io.scores import top_classes
 from vgg16gpu.io.shown import shown
 from vgg16gpu.server.refused import RefusedError
@@ -39,12 +40,16 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Rows of float32 or uint8 as the model's file has them, or encoded pictures; and what is wanted of them."""
+    """Rows of float32 or uint8 as the model's file has them, or encoded pictures; and what is wanted of them.
+
+    parameters: of the request as a whole, as they came.
+    """
 
     id: str | None
     rows: npt.NDArray[Any] | None
     pictures: Sequence[bytes]
     wanted: Sequence[Wanted]
+    parameters: Mapping[str, Any]
 
     def __len__(self) -> int:
         return len(self.pictures) if self.rows is None else len(self.rows)
@@ -72,11 +77,11 @@ def parse(body: bytes, json_length: str | None, description: Description) -> Req
     if identity is not None and not isinstance(identity, str):
         raise _bad(f"id {shown(identity)}: give a string, or leave it out")
     raw = _raw(tensor, binary)
-    wanted = _wanted(message, description)
+    wanted, parameters = _wanted(message, description), _parameters(message)
     if tensor.get("datatype") == "BYTES":
         pictures = _texts(tensor) if raw is None else _elements(raw)
-        return _checked(Request(identity, None, _counted(pictures, tensor), wanted), description)
-    return _checked(Request(identity, _numbers(tensor, raw, description), (), wanted), description)
+        return _checked(Request(identity, None, _counted(pictures, tensor), wanted, parameters), description)
+    return _checked(Request(identity, _numbers(tensor, raw, description), (), wanted, parameters), description)
 
 
 def respond(
@@ -85,9 +90,12 @@ def respond(
     description: Description,
     outputs: Sequence[npt.NDArray[np.float32]],
     labels: Sequence[str],
-    batch: int,
+    parameters: Mapping[str, int],
 ) -> Body:
-    """The answer. outputs: (N, size) for each of the model's. Raises RefusedError (400) for NaN and Inf as JSON."""
+    """The answer. outputs: (N, size) for each of the model's. parameters: what is told of the run.
+
+    Raises RefusedError (400) for NaN and Inf as JSON.
+    """
     told, binary = [], []
     for wanted in request.wanted:
         tensor, rows = description.outputs[wanted.index], outputs[wanted.index]
@@ -106,7 +114,7 @@ def respond(
             entry["data"] = [text.decode() for text in texts] if wanted.classes else rows.reshape(-1).tolist()
         told.append(entry)
     message: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": told}
-    message["parameters"] = {"batch_size": batch}
+    message["parameters"] = parameters
     if request.id is not None:
         message["id"] = request.id
     try:
@@ -176,8 +184,7 @@ def _numbers(tensor: Mapping[str, Any], raw: memoryview | None, description: Des
     """(N, ...) float32 or uint8."""
     name, shape = tensor.get("datatype"), _shape(tensor)
     element = _TYPES.get(name) if isinstance(name, str) else None
-    is_pixels = name == "UINT8"
-    wanted = description.pixels if is_pixels else description.input.shape
+    wanted = forms(description).get(str(name))
     if element is None or wanted is None:
         raise _bad(f"datatype {shown(name)}: this model takes {', '.join(accepted(description))}")
     if shape[1:] != wanted or not shape:
@@ -274,9 +281,15 @@ def _classes(rows: npt.NDArray[np.float32], count: int, labels: Sequence[str]) -
     ]
 
 
+def forms(description: Description) -> dict[str, Shape]:
+    """The datatypes that the input takes, and the shape of an image in each."""
+    found = {"FP32": description.input.shape, "FP16": description.input.shape}
+    return {**found, "UINT8": description.pixels, "BYTES": ()} if description.pixels else found
+
+
 def accepted(description: Description) -> list[str]:
-    """The datatypes that the input takes."""
-    return ["FP32", "FP16", *(["UINT8", "BYTES (encoded pictures)"] if description.pixels else [])]
+    """The same in words."""
+    return ["BYTES (encoded pictures)" if name == "BYTES" else name for name in forms(description)]
 
 
 def metadata(name: str, description: Description) -> dict[str, Any]:

@@ -29,10 +29,14 @@ class Bounds:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What the device process builds. model: a file. sides: None for a model that fixes its own, or takes rows."""
+    """What a device process builds.
+
+    model: a file. threads: of a device of the CPU. sides: None for a model that fixes its own, or takes rows.
+    """
 
     model: str
     device: str
+    threads: int | None
     precision: str
     batch: int | None
     sides: tuple[int, int] | None
@@ -78,8 +82,27 @@ class Description:
 
 
 @dataclass(frozen=True)
+class Warm:
+    """A device process is ready. slowest: seconds of the slowest batch of its warm-up."""
+
+    description: Description
+    slowest: float
+
+
+@dataclass(frozen=True)
+class Explainable:
+    """What can be explained. layers: those with feature maps, (C, H, W); classes: of the model's scores, 0 for none."""
+
+    layers: tuple[Tensor, ...]
+    classes: int
+
+
+@dataclass(frozen=True)
 class Served:
-    """All that a front end knows. labels: of the classes of the first output, empty where it has none."""
+    """All that a front end knows. labels: of the classes of the first output, empty where it has none.
+
+    explainable: None for a server without the page.
+    """
 
     name: str
     description: Description
@@ -87,3 +110,4 @@ class Served:
     labels: Sequence[str]
     bounds: Bounds
     tokens: tuple[bytes, ...]
+    explainable: Explainable | None

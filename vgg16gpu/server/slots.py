@@ -1,8 +1,8 @@
-"""Slots in shared memory (a memfd): a row of input each, and what came of it.
+"""Slots in shared memory: a row of input each, and what came of it.
 
-Every front end owns as many. It writes inputs and reads outputs; the device process does the reverse between the
-message that names a slot and its answer. A front end that lost the device process begins a new generation, in which
-all its slots are free, and what was leased before is not given back any more.
+Every front end makes memory of its own (a memfd) and hands it to each device process as it says hello, so that what
+the front end before it left under way is written where nobody reads. A front end writes inputs and reads outputs; a
+device process does the reverse between the message that names a slot and its answer.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ class SlotLayout:
 
 
 class SlotMemory:
-    """The slots as arrays. The memory grows to `count` slots where it is smaller."""
+    """The slots as arrays. descriptor: from `slot_memory`; it stays the caller's. `bytes`: all, in whole pages."""
 
-    def __init__(self, memory: int, layout: SlotLayout, count: int) -> None:
-        nbytes = layout.stride * count
-        if os.fstat(memory).st_size < nbytes:
-            os.ftruncate(memory, nbytes)
-        rows = np.frombuffer(mmap.mmap(memory, nbytes), np.uint8).reshape(count, layout.stride)
+    def __init__(self, descriptor: int, layout: SlotLayout) -> None:
+        nbytes = os.fstat(descriptor).st_size
+        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+        rows = self.bytes[: nbytes - nbytes % layout.stride].reshape(-1, layout.stride)
         self._inputs = rows[:, : layout.input]
         ends = itertools.accumulate(layout.outputs, lambda first, size: first + 4 * size, initial=layout.input)
         self._outputs = [rows[:, first : first + 4 * size] for first, size in zip(ends, layout.outputs, strict=False)]
@@ -62,45 +61,44 @@ class SlotMemory:
         return [rows[slot].view(np.float32) for rows in self._outputs]
 
 
-@dataclass(frozen=True)
+def slot_memory(layout: SlotLayout, count: int) -> int:
+    """The descriptor of memory for so many slots."""
+    descriptor = os.memfd_create("vgg16gpu-slots")
+    os.ftruncate(descriptor, -(-layout.stride * count // mmap.PAGESIZE) * mmap.PAGESIZE)
+    return descriptor
+
+
+@dataclass(frozen=True, eq=False)
 class Lease:
-    """Slots that a request has, and the generation that they are of."""
+    """Slots that a request has."""
 
     slots: Sequence[int]
-    generation: int
 
 
 class SlotPool:
-    """The slots of one front end."""
+    """The slots of a front end."""
 
-    def __init__(self, first: int, count: int) -> None:
-        self._all = range(first, first + count)
-        self._free = list(self._all)
-        self._generation = 0
+    def __init__(self, count: int) -> None:
+        self._free = list(range(count))
+        self._leases: set[Lease] = set()
+        self._count = count
 
     @property
     def used(self) -> int:
         """How many are leased."""
-        return len(self._all) - len(self._free)
+        return self._count - len(self._free)
 
     def lease(self, count: int) -> Lease:
         """Raises RefusedError (429) where so many are not free."""
         if count > len(self._free):
             raise RefusedError(429, f"the queue is full: {self.used} images wait; try again in a moment", retry=True)
-        taken = self._free[len(self._free) - count :]
+        lease = Lease(self._free[len(self._free) - count :])
         del self._free[len(self._free) - count :]
-        return Lease(taken, self._generation)
-
-    def is_current(self, lease: Lease) -> bool:
-        """Whether its slots are still whose it was given."""
-        return lease.generation == self._generation
+        self._leases.add(lease)
+        return lease
 
     def give_back(self, lease: Lease) -> None:
-        """Free its slots, once nobody writes them."""
-        if self.is_current(lease):
+        """Free its slots, once no device process writes them. Safe to call twice."""
+        if lease in self._leases:
+            self._leases.remove(lease)
             self._free.extend(lease.slots)
-
-    def renew(self) -> None:
-        """All slots are free: the process that may have written them is gone."""
-        self._generation += 1
-        self._free = list(self._all)

@@ -1,47 +1,51 @@
-"""Starts the processes of a server, starts again those that die, and ends them all."""
+"""Starts the processes of a server, starts again those that die or stall, and ends them all."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import multiprocessing
+import math
 import os
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from multiprocessing.reduction import DupFd
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.errors import DeviceError, Error, InputError
 from vgg16gpu.io.shown import shown
-from vgg16gpu.server import device_process, front_end
+from vgg16gpu.server import front_end
+from vgg16gpu.server.children import BEAT, Child, started
+from vgg16gpu.server.device import process as device_process
 from vgg16gpu.server.front_end import Door
+from vgg16gpu.server.page import process as explaining
+from vgg16gpu.server.page.messages import BACKLOG, socket_beside
 from vgg16gpu.server.pictures import DECODERS, PIXEL_NBYTES
-from vgg16gpu.server.served import Description, EngineChoice, Served
+from vgg16gpu.server.served import Description, EngineChoice, Served, Warm
 from vgg16gpu.server.slots import SlotLayout
 
 _NEEDED: Final = ("granian", "prometheus_client", "uvloop")
 _PAUSE: Final = 0.5  # seconds before a process is started again: one that dies at once must not take all time
+_LEAVE: Final = 10.0  # seconds that processes have to end before they are killed
 _BACKLOG: Final = 64
 _BASE_NBYTES: Final = 1 << 16  # of a connection and its buffers, as an estimate
 
 _log = logging.getLogger(__name__)
-_SPAWN = multiprocessing.get_context("spawn")
 
 
-@dataclass(frozen=True)
-class Child:
-    """A process, and the end of a pipe whose closing tells it to end."""
+@dataclass(eq=False)
+class Post:
+    """Who is to be there: it is started again when it dies."""
 
-    process: SpawnProcess
-    pipe: Connection
+    name: str
+    start: Callable[[], Child]
+    child: Child
 
 
 def check_installed() -> None:
@@ -52,31 +56,38 @@ def check_installed() -> None:
 
 
 class Supervisor:
-    """One device process and `workers` front ends. In `with`; `run` serves until a signal.
+    """A process for each of `choices`, the devices, and `workers` front ends. In `with`; `run` serves until a signal.
 
-    served: without the description, which the device process makes. tell: is told a line when it is ready.
+    served: makes what front ends know of what the device processes tell. stall: seconds that a process may go without
+    an answer before it is killed.
     """
 
     def __init__(
-        self, choice: EngineChoice, served: Callable[[Description], Served], door: Door, workers: int, queue: int
+        self,
+        choices: Sequence[EngineChoice],
+        served: Callable[[Description], Served],
+        door: Door,
+        workers: int,
+        stall: float,
     ) -> None:
-        self._choice, self._make, self._door, self._workers = choice, served, door, workers
-        self._slots = queue * workers
+        self._choices, self._make, self._door, self._workers = choices, served, door, workers
+        self._stall = stall
         self._stack = ExitStack()
         self._is_ending = False
-        self._ends: list[Child | None] = [None] * workers
-        self._device: Child | None = None
+        self._devices: list[Post] = []
+        self._ends: list[Post] = []
+        self._explainers: list[Post] = []  # one, or none
 
     def __enter__(self) -> Supervisor:
         """Reserve the address. Raises InputError where it cannot be had."""
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="vgg16gpu-"))  # for this user alone
-        self._path, self._metrics = f"{folder}/device", Path(folder, "metrics")
+        self._paths = [f"{folder}/device-{number}" for number in range(len(self._choices))]
+        self._metrics = Path(folder, "metrics")
         self._metrics.mkdir()
-        self._memory = os.memfd_create("vgg16gpu-slots")
-        self._stack.callback(os.close, self._memory)
-        self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        self._listener.bind(self._path)
-        self._listener.listen(_BACKLOG)
+        self._listeners = [self._listener(path) for path in self._paths]
+        self._questions = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self._questions.bind(socket_beside(self._paths[0]))
+        self._questions.listen(BACKLOG)
         reserved, self._door = _reserved(self._door)
         self._stack.enter_context(reserved)
         self._wake, self._woken = os.pipe()
@@ -85,27 +96,42 @@ class Supervisor:
             self._stack.callback(os.close, end)
         return self
 
+    def _listener(self, path: str) -> socket.socket:
+        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+        return listener
+
     def __exit__(self, *_: object) -> None:
-        for child in (*self._ends, self._device):
-            if child:
-                child.pipe.close()
-                child.process.join(10)
-                child.process.kill()
-                child.process.join()
+        children = [post.child for post in (*self._ends, *self._devices, *self._explainers)]
+        for child in children:
+            child.pipe.close()
+        last = time.monotonic() + _LEAVE
+        for child in children:
+            child.process.join(max(0.0, last - time.monotonic()))
+            child.process.kill()
+            child.process.join()
         self._stack.close()
 
     def run(self, tell: Callable[[str], None]) -> None:
-        """Serve until SIGTERM or SIGINT, and end what is under way. Raises what building the engine raises."""
+        """Serve until SIGTERM or SIGINT, and end what is under way. Raises what building an engine raises."""
         before = {each: signal.signal(each, self._end) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
-            self._device = self._start_device()
-            description = self._described(self._device)
-            if description is None:
+            for number in range(len(self._choices)):
+                start = partial(self._start_device, number)
+                self._devices.append(Post(f"device process {number}", start, start()))
+            descriptions = self._described()
+            if not descriptions:
                 return
-            self._served = self._make(description)
+            self._served = self._make(descriptions[0])
+            if self._served.explainable:
+                self._explainers.append(
+                    Post("the process that explains", self._start_explainer, self._start_explainer())
+                )
             for number in range(self._workers):
-                self._ends[number] = self._start_end(number)
-            tell(self._line())
+                start = partial(self._start_end, number)
+                self._ends.append(Post(f"front end {number}", start, start()))
+            tell(self._line([each.device for each in descriptions]))
             while not self._is_ending:
                 self._watch()
             self._drain()
@@ -118,94 +144,88 @@ class Supervisor:
         with suppress(OSError):
             os.write(self._woken, b"x")
 
-    def _described(self, device: Child) -> Description | None:
-        """What the device process tells once it is warm; None where a signal ends all before."""
-        while not self._is_ending:
-            if device.pipe in wait([device.pipe, self._wake]):
-                try:
-                    told: Any = device.pipe.recv()
-                except (EOFError, OSError) as error:
-                    device.process.join()
-                    raise DeviceError(f"the device process ended with code {device.process.exitcode}") from error
+    def _described(self) -> list[Description]:
+        """What the device processes tell once all are warm; nothing where a signal ends all before."""
+        found: dict[Post, Description] = {}
+        while len(found) < len(self._devices) and not self._is_ending:
+            building = [post for post in self._devices if post not in found]
+            wait([*(post.child.pipe for post in building), self._wake])
+            for post in building:
+                told = post.child.hear()
                 if isinstance(told, Error):
                     raise told
-                assert isinstance(told, Description)
-                return told
-        return None
+                if isinstance(told, Warm):
+                    found[post] = told.description
+                elif not post.child.process.is_alive():
+                    raise DeviceError(f"{post.name} ended with code {post.child.process.exitcode}")
+        return [] if self._is_ending else [found[post] for post in self._devices]
 
     def _watch(self) -> None:
-        """Wait until something happens, and start again who died."""
-        children = [child for child in (*self._ends, self._device) if child]
-        wait([*(child.process.sentinel for child in children), self._wake])
+        """Wait until something happens, or for a beat; start again who died or does not answer."""
+        posts = [*self._devices, *self._ends, *self._explainers]
+        began = time.monotonic()
+        wait([*(post.child.process.sentinel for post in posts), self._wake], BEAT)
         if self._is_ending:
             return
-        for number, child in enumerate(self._ends):
-            if child and not child.process.is_alive():
-                self._tell_death(f"front end {number}", child)
-                self._ends[number] = self._start_end(number)
-        if self._device and not self._device.process.is_alive():
-            self._tell_death("the device process", self._device)
-            self._device = self._start_device()
+        # A pause of this process itself, a machine that slept say, is nobody's silence.
+        passed = min(time.monotonic() - began, 2 * BEAT)
+        for post in posts:
+            child = post.child
+            told = child.hear()
+            if isinstance(told, Error):
+                _log.error("%s: %s", post.name, told)
+            child.ask(passed)
+            if child.is_stalled:
+                _log.warning("%s has not answered for %.1f s; it is killed", post.name, child.silent)
+                child.process.kill()
+                child.process.join()
+            if not child.process.is_alive():
+                self._replace(post)
 
-    def _tell_death(self, what: str, child: Child) -> None:
+    def _replace(self, post: Post) -> None:
         from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415 - of the extra
 
-        _log.warning("%s ended with code %s; it is started again", what, child.process.exitcode)
-        mark_process_dead(child.process.pid, str(self._metrics))
-        child.pipe.close()
+        _log.warning("%s ended with code %s; it is started again", post.name, post.child.process.exitcode)
+        mark_process_dead(post.child.process.pid, str(self._metrics))
+        post.child.pipe.close()
         time.sleep(_PAUSE)
+        post.child = post.start()
 
     def _drain(self) -> None:
         """Front ends first: they wait for their answers."""
-        for child in filter(None, self._ends):
-            child.pipe.close()
-        last = time.monotonic() + self._served.bounds.deadline + _PAUSE
-        for child in filter(None, self._ends):
-            child.process.join(max(0.0, last - time.monotonic()))
+        for post in self._ends:
+            post.child.pipe.close()
+        last = time.monotonic() + 2 * self._served.bounds.deadline + _PAUSE  # of what began before, and since then
+        for post in self._ends:
+            post.child.process.join(max(0.0, last - time.monotonic()))
 
-    def _start_device(self) -> Child:
-        return _started(
-            device_process.main, (self._choice, _Memory(self._memory), self._slots, self._listener), "vgg16gpu-device"
-        )
+    def _start_device(self, number: int) -> Child:
+        given = (self._choices[number], number, self._listeners[number], str(self._metrics))
+        return started(device_process.main, given, f"vgg16gpu-device-{number}", self._stall)
+
+    def _start_explainer(self) -> Child:
+        """It answers no question while it builds an engine, and nobody's answer waits for it: it is never killed."""
+        given = (self._choices[0], self._served.description, self._served.bounds.body, self._questions)
+        return started(explaining.main, given, "vgg16gpu-explainer", math.inf)
 
     def _start_end(self, number: int) -> Child:
-        metrics = str(self._metrics)
-        given = (self._served, self._door, number, self._workers, _Memory(self._memory), self._path, metrics)
-        return _started(front_end.main, given, f"vgg16gpu-front-end-{number}")
+        given = (self._served, self._door, self._paths, str(self._metrics))
+        return started(front_end.main, given, f"vgg16gpu-front-end-{number}", self._stall)
 
-    def _line(self) -> str:
+    def _line(self, devices: Sequence[str]) -> str:
         scheme = "https" if self._door.certificate else "http"
         host = f"[{self._door.host}]" if ":" in self._door.host else self._door.host
         bounds, description = self._served.bounds, self._served.description
-        slots = SlotLayout.of(description).stride * self._slots
+        slots = SlotLayout.of(description).stride * bounds.queue * self._workers
         decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
         held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding)
+        where = devices[0] if len(devices) == 1 else f"{len(devices)} devices: {', '.join(devices)}"
+        if self._served.explainable:
+            held += 2 * (BACKLOG + 2) * bounds.body  # answers of who is explained and who waits
         return (
-            f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {description.device}; batches "
+            f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {where}; batches "
             f"of up to {description.largest}; slots take {slots / 1e6:.1f} MB, requests at most {held / 1e6:.0f} MB"
         )
-
-
-class _Memory:
-    """A descriptor that goes to a process that is being started."""
-
-    def __init__(self, memory: int) -> None:
-        self._memory = memory
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (DupFd(self._memory),)
-
-
-def _same(given: Any) -> Any:
-    return given
-
-
-def _started(target: Callable[..., None], given: tuple[Any, ...], name: str) -> Child:
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=target, args=(*given, theirs), name=name, daemon=True)
-    process.start()
-    theirs.close()
-    return Child(process, ours)
 
 
 def _reserved(door: Door) -> tuple[socket.socket, Door]:

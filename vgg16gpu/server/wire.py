@@ -1,21 +1,26 @@
-"""Messages between front ends and the device process: one datagram of a Unix socket (SOCK_SEQPACKET) each."""
+"""Messages between front ends and device processes: one datagram of a Unix socket (SOCK_SEQPACKET) each."""
 
 from __future__ import annotations
 
+import socket
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
+Message: TypeAlias = bytes | memoryview
+
+JOINED_NBYTES: Final = 1 << 15  # of several answers in a message
 MAX_NBYTES: Final = 1 << 18  # of a message: more than the largest request takes, a batch of 65,535 images
 
 _ASKED: Final = struct.Struct("<BQdd")
-_ANSWER: Final = struct.Struct("<HHQdd")
+_ANSWER: Final = struct.Struct("<HHIQdd")
 
 
 class Kind(IntEnum):
-    """What is asked for. HELLO names the front end in `number`; its answer says that the slots are all free."""
+    """What is asked for. HELLO comes first, with the descriptor of the front end's slots."""
 
     HELLO = 1
     FLOATS = 2
@@ -39,7 +44,7 @@ class Asked:
         return head + struct.pack(f"<{len(self.slots)}I", *self.slots)
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Asked:
+    def unpacked(cls, message: Message) -> Asked:
         """The reverse."""
         kind, number, sent, deadline = _ASKED.unpack_from(message)
         slots = struct.unpack_from(f"<{(len(message) - _ASKED.size) // 4}I", message, _ASKED.size)
@@ -48,7 +53,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """status: as of HTTP. batch: the batch size that was run. queued, computed: seconds. text: an error, or JSON."""
+    """status: as of HTTP. batch: the batch size that was run. queued, computed: seconds. text: an error, or JSON.
+
+    device: the number of who answers; the front end knows it by the socket.
+    """
 
     number: int
     status: int = 200
@@ -56,14 +64,52 @@ class Answer:
     queued: float = 0.0
     computed: float = 0.0
     text: str = ""
+    device: int = 0
 
     def packed(self) -> bytes:
         """As a message."""
-        head = _ANSWER.pack(self.status, self.batch, self.number, self.queued, self.computed)
-        return head + self.text.encode(errors="replace")[: MAX_NBYTES // 4]
+        text = self.text.encode(errors="replace")[: MAX_NBYTES // 4]
+        return _ANSWER.pack(self.status, self.batch, len(text), self.number, self.queued, self.computed) + text
 
     @classmethod
-    def unpacked(cls, message: bytes) -> Answer:
-        """The reverse."""
-        status, batch, number, queued, computed = _ANSWER.unpack_from(message)
-        return cls(number, status, batch, queued, computed, message[_ANSWER.size :].decode(errors="replace"))
+    def unpacked(cls, message: Message, device: int = 0) -> list[Answer]:
+        """The reverse, of several one after the other."""
+        found, place = [], 0
+        while place < len(message):
+            status, batch, length, number, queued, computed = _ANSWER.unpack_from(message, place)
+            place += _ANSWER.size
+            text = bytes(message[place : place + length]).decode(errors="replace") if length else ""
+            found.append(cls(number, status, batch, queued, computed, text, device))
+            place += length
+        return found
+
+
+class Outbox:
+    """Messages on their way into a socket that does not block: they wait here while the other side does not read."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, message: bytes) -> None:
+        """Behind all others."""
+        self._waiting.append(message)
+
+    def send(self, into: socket.socket, joined: int = 1) -> bool:
+        """Send what there is room for, several in a datagram while they have at most `joined` bytes together.
+
+        Whether all is sent. Raises OSError where nobody reads any more.
+        """
+        while self._waiting:
+            taken = [self._waiting.popleft()]
+            nbytes = len(taken[0])
+            while self._waiting and (nbytes := nbytes + len(self._waiting[0])) <= joined:
+                taken.append(self._waiting.popleft())
+            try:
+                into.send(b"".join(taken))
+            except BlockingIOError:
+                self._waiting.extendleft(reversed(taken))
+                return False
+        return True

@@ -16,7 +16,7 @@ from onnx import GraphProto, TensorProto, helper
 
 from tests.support.onnx_models import onnxruntime_values, random_input, torch_vgg
 from tests.support.vgg_spellings import FORMS, Spelling, qdq, torch_legacy
-from vgg16gpu.compiler.onnx.layer_names import TapError, resolve
+from vgg16gpu.compiler.onnx.layer_names import TapError, names_of_layers, resolve
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
@@ -57,6 +57,8 @@ def test_every_form_of_every_vgg(form: Callable[[Vgg], Spelling], variant: str, 
             scope = f"/{module.partition('.')[0]}/{module}" if "." in module else f"/{module}"
             assert one(made.graph, f"{scope}/Op") == value
             assert one(made.graph, f"{scope}/Op_output_0") == value
+    names = names_of_layers(made.graph)
+    assert {one(made.graph, name): name for name in names.values()} == names
     for name, number in LAYERS[variant, norm].items():
         assert one(made.graph, name) == made.values[f"features.{number}"]
     for name, number in CLASSIFIER.items():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 import numpy as np
 import pytest
 
@@ -55,6 +58,29 @@ def test_a_pinned_buffer_is_given_back_once(gpu):
     assert len(gpu._held.buffers) == count
     with pytest.raises(DeviceError, match="not pinned here"):
         gpu.unpin(np.zeros(16, np.uint8))
+
+
+def test_memory_of_the_callers_is_pinned_and_let_go(gpu):
+    descriptor = os.memfd_create("test")
+    os.ftruncate(descriptor, 16 * mmap.PAGESIZE)
+    memory = np.frombuffer(mmap.mmap(descriptor, 16 * mmap.PAGESIZE), np.uint8)
+    os.close(descriptor)
+    memory[:] = np.arange(memory.size) % 251
+    gpu.pin(memory)
+    assert gpu._held.is_pinned(memory[100:200])
+    address, result = gpu.allocate(1000), np.zeros(1000, np.uint8)
+    gpu.copy_in(address, memory[4097:5097], Stream.UPLOAD)
+    uploaded = gpu.event()
+    gpu.record(uploaded, Stream.UPLOAD)
+    gpu.wait(uploaded)
+    gpu.copy_out(result, address)
+    gpu.synchronize()
+    np.testing.assert_array_equal(result, memory[4097:5097])
+    gpu.free(address)
+    gpu.unpin(memory)
+    assert not gpu._held.is_pinned(memory)
+    with pytest.raises(DeviceError, match="not pinned here"):
+        gpu.unpin(memory)
 
 
 def test_a_pinned_buffer_is_copied_whole(gpu):

@@ -46,12 +46,19 @@ _TIMEOUT = 20  # seconds, for nvidia-smi and git
 def environment(device: Device) -> dict[str, Any]:
     """Everything that a reader of a figure may ask about the place where it was taken."""
     return {
+        **host(),
+        "device": {name: value for name, value in vars(device.facts).items() if name not in ("shares_sums", "tuned")},
+        "cuda": _cuda_versions(device),
+    }
+
+
+def host() -> dict[str, Any]:
+    """That of it which is not the device's."""
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
-        "device": {name: value for name, value in vars(device.facts).items() if name not in ("shares_sums", "tuned")},
-        "cuda": _cuda_versions(device),
         "versions": {"vgg16gpu": __version__, "python": platform.python_version(), **package_versions()},
         "commit": commit(Path(__file__).resolve().parents[3]),
     }

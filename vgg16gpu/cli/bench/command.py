@@ -18,11 +18,14 @@ from vgg16gpu.bench.records.content import content, model_identity
 from vgg16gpu.bench.records.findings import Wanted
 from vgg16gpu.bench.records.plot import write_plot
 from vgg16gpu.bench.records.record import Content, read, write
+from vgg16gpu.bench.serving.bodies import FORMS
+from vgg16gpu.bench.serving.peer import NAME as FASTAPI
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.bench.pipeline import measure_pipeline
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
+from vgg16gpu.cli.bench.server import measure_server
 from vgg16gpu.cli.bench.several import measure_devices
 from vgg16gpu.cli.common.options import (
     batches_option,
@@ -44,7 +47,10 @@ from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.runtime.engine import Engine
 
-_AGAINST_HELP = f"Also measure, in turns with ours, each in its own process: {', '.join(PEERS)}, with commas."
+_AGAINST_HELP = (
+    f"Also measure, in turns with ours, each in its own process, with commas: {', '.join(PEERS)}; "
+    f"with --server {FASTAPI}."
+)
 _COMPARE_HELP = "Compare with a result that --output wrote; exit code 1 when a median of ours is slower."
 _REPEATS_HELP = "Timed runs of every number, at least. Default: as many as fit into --seconds; of --pipeline 3."
 _SECONDS_HELP = (
@@ -60,6 +66,20 @@ _PIPELINE_HELP = (
     "Measure instead the road from a folder of pictures to rows of a CSV: each stage alone, whole runs of infer, with "
     "--against torch DataLoader and nvJPEG."
 )
+_SERVER_HELP = (
+    "Measure instead a server of KServe v2 at http://HOST:PORT: answers a second, and how long clients wait. MODEL is "
+    "then what --against loads, --batch the images of a request, --seconds that of each load (5)."
+)
+_CLIENTS_HELP = "With --server, so many clients that wait for their answers. Default: 1,8,32; with --rates none."
+_RATES_HELP = (
+    "With --server, requests a second that arrive at random and wait for nobody. Latency counts from when one was "
+    "meant to be sent. Default: 25, 50 and 80 % of the most that the clients reached."
+)
+_BODIES_HELP = "With --server, what requests hold: jpeg (as BYTES), uint8, fp32 (tensors). Default: the first two."
+_CONNECTIONS_HELP = "With --server and rates, connections in all. Default: 128."
+_PROCESSES_HELP = "With --server, processes of clients. Default: half of the cores."
+_PICTURES_HELP = "With --server, a folder whose pictures are sent in place of made ones."
+_TOKEN_HELP = "With --server, a file whose first line is the token."
 _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each a run: 1000,10000."
 
 
@@ -76,11 +96,19 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.option("--repeats", type=click.IntRange(1), help=_REPEATS_HELP)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help=_SECONDS_HELP)
 @click.option("--sustained", type=click.FloatRange(0), metavar="SECONDS", help=_SUSTAINED_HELP)
-@click.option("--against", callback=parse_names(PEERS), metavar="NAMES", help=_AGAINST_HELP)
+@click.option("--against", callback=parse_names((*PEERS, FASTAPI)), metavar="NAMES", help=_AGAINST_HELP)
 @click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
 @click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
 @click.option("--pipeline", type=click.Path(path_type=Path), metavar="DIR", help=_PIPELINE_HELP)
 @click.option("--memory", callback=parse_counts, metavar="COUNTS", help=_MEMORY_HELP)
+@click.option("--server", metavar="URL", help=_SERVER_HELP)
+@click.option("--clients", callback=parse_counts, metavar="COUNTS", help=_CLIENTS_HELP)
+@click.option("--rates", callback=parse_counts, metavar="RATES", help=_RATES_HELP)
+@click.option("--bodies", callback=parse_names(FORMS), metavar="NAMES", help=_BODIES_HELP)
+@click.option("--connections", type=click.IntRange(1), metavar="N", help=_CONNECTIONS_HELP)
+@click.option("--processes", type=click.IntRange(1), metavar="N", help=_PROCESSES_HELP)
+@click.option("--pictures", type=click.Path(path_type=Path), metavar="DIR", help=_PICTURES_HELP)
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help=_TOKEN_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw a .png, .svg or .pdf file.")
 @click.option("--compare", type=click.Path(path_type=Path), metavar="FILE", help=_COMPARE_HELP)
@@ -95,12 +123,14 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     The scores are checked against onnxruntime's, where it is installed, before anything is timed; what is wrong is not
     timed. With --outputs that much of the model is measured, and the first value is checked. With --pipeline the road
     from pictures to rows is measured in place of that: all of it, and each stage alone; with --devices how several
-    devices share arrays in memory and, with --pipeline, a folder. MODEL is an ONNX file, or 'digits'; without it the
-    VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores are wrong or --compare finds a median
-    slower, 2 when none are right: then nothing is measured.
+    devices share arrays in memory and, with --pipeline, a folder; with --server a server, from outside. MODEL is an
+    ONNX file, or 'digits'; without it the VGG16 that `model fetch` or else `model make` wrote. Exit code 1 when scores
+    are wrong or --compare finds a median slower, 2 when none are right: then nothing is measured.
     """
     options = Options(**values)
     options.check()
+    if options.server:
+        ctx.exit(measure_server(options, _progress(options)))
     if options.devices:
         ctx.exit(measure_devices(options, _progress(options)))
     if options.pipeline:

@@ -10,6 +10,7 @@ import click
 
 from vgg16gpu.bench.pipeline.wanted import PEERS as FOLDER_PEERS
 from vgg16gpu.bench.records.plot import check_plot
+from vgg16gpu.bench.serving.peer import NAME as FASTAPI
 from vgg16gpu.io.files import check_outputs
 
 
@@ -34,6 +35,14 @@ class Options:
     cold_start: bool
     pipeline: Path | None
     memory: tuple[int, ...]
+    server: str | None
+    clients: tuple[int, ...]
+    rates: tuple[int, ...]
+    bodies: tuple[str, ...]
+    connections: int | None
+    processes: int | None
+    pictures: Path | None
+    token_file: Path | None
     output: Path | None
     plot: Path | None
     compare: Path | None
@@ -42,6 +51,10 @@ class Options:
 
     def check(self) -> None:
         """Complain about options and files now rather than after minutes of measuring."""
+        if self.server:
+            self._check_server()
+        elif given := [name for name, value in self._of_a_server.items() if value is not None]:
+            raise click.UsageError(f"{', '.join(given)}: of --server URL; name a server, or leave them out")
         if self.devices:
             self._check_devices()
         if self.pipeline:
@@ -67,6 +80,31 @@ class Options:
             "--plot": self.plot,
             "--compare": self.compare,
         }
+
+    @property
+    def _of_a_server(self) -> dict[str, object]:
+        """What only the benchmark of a server takes; None where it is not given."""
+        return {
+            "--clients": self.clients or None,
+            "--rates": self.rates or None,
+            "--bodies": self.bodies or None,
+            "--connections": self.connections,
+            "--processes": self.processes,
+            "--pictures": self.pictures,
+            "--token-file": self.token_file,
+            f"--against {FASTAPI}": self.against if FASTAPI in self.against else None,
+        }
+
+    def _check_server(self) -> None:
+        others = {**self._of_one_model, "--devices": self.devices, "--pipeline": self.pipeline, "--size": self.size}
+        del others["--plot"]
+        others |= {"--memory": self.memory or None, "--repeats": self.repeats}
+        _refuse("--server measures a server that is there", others)
+        self._check_one_batch("--server")
+        if unknown := [name for name in self.against if name != FASTAPI]:
+            raise click.UsageError(f"--against {', '.join(unknown)}: --server is compared with {FASTAPI} alone")
+        if self.against and self.model is None:
+            raise click.UsageError(f"--against {FASTAPI} loads the model by itself: name the MODEL that is served")
 
     def _check_one_batch(self, named: str) -> None:
         if len(self.batches) > 1:

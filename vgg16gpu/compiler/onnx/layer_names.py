@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -70,6 +71,18 @@ def resolve(graph: GraphProto, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(meant)
 
 
+def names_of_layers(graph: GraphProto) -> Mapping[str, str]:
+    """What people call the values of a model that are layers: relu3_3, else the module. `resolve` takes these names."""
+    taps = _Taps(graph)
+    modules = ((path, [node.output[0]]) for path, node in taps.modules.nodes.items())
+    found: dict[str, str] = {}
+    for name, values in (*taps.counted.items(), *modules):
+        with suppress(TapError):
+            if values[0] not in found and taps.value(name) == values[0]:
+                found[values[0]] = name
+    return found
+
+
 class _Taps:
     """The names of one model."""
 
@@ -85,8 +98,8 @@ class _Taps:
         layer = _layer(name)
         searches: tuple[tuple[Lookup, str], ...] = (
             (self._of_node, name),
-            (self._modules.values, layer),
-            (lambda counted: self._counted.get(counted, []), layer),
+            (self.modules.values, layer),
+            (lambda counted: self.counted.get(counted, []), layer),
         )
         for search, wanted in searches:
             if found := search(wanted):
@@ -108,11 +121,12 @@ class _Taps:
         return nodes
 
     @cached_property
-    def _modules(self) -> _Modules:
+    def modules(self) -> _Modules:
+        """Those of the torch model."""
         return _Modules.of(self._computed)
 
     @cached_property
-    def _counted(self) -> Mapping[str, list[str]]:
+    def counted(self) -> Mapping[str, list[str]]:
         """The values of layers that are counted. Where the file itself has such modules, it knows their numbers."""
         weights = {tensor.name: tuple(tensor.dims) for tensor in self._graph.initializer}
         count = _Count(weights)
@@ -125,19 +139,19 @@ class _Taps:
             if place and (place := count.step(node, place)):
                 places[node.output[0]] = place
         heads = {layer: layer.partition(".")[0] for layer in count.found}
-        noted = {head for head in set(heads.values()) if self._modules.paths(head)}
+        noted = {head for head in set(heads.values()) if self.modules.paths(head)}
         return {layer: values for layer, values in count.found.items() if heads[layer] not in noted}
 
     def _unknown(self, name: str, layer: str) -> TapError:
         reason = f"has no value '{printable(name)}'"
-        if _COUNTED_NAME.fullmatch(layer) and not (self._counted or self._modules.nodes):
+        if _COUNTED_NAME.fullmatch(layer) and not (self.counted or self.modules.nodes):
             reason += ", and its layers cannot be counted: it does not begin as a VGG, with a chain of 3x3 convolutions"
         nodes = self._graph.node
         values = (value for node in nodes for value in node.output)
-        known = (*self._counted, *self._modules.nodes, *(node.name for node in nodes), *values)
+        known = (*self.counted, *self.modules.nodes, *(node.name for node in nodes), *values)
         if close := _near(name, dict.fromkeys(known)):
             return TapError(f"{reason}; did you mean {_quoted(close)}")
-        layers = [layer for layer in self._counted if "." not in layer]
+        layers = [layer for layer in self.counted if "." not in layer]
         also = f", its layers '{layers[0]}' to '{layers[-1]}'" if layers else ""
         return TapError(f"{reason}; its outputs are {_quoted([value.name for value in self._graph.output])}{also}")
 

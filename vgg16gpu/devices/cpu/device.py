@@ -123,6 +123,9 @@ class CpuDevice:
         self._pinned.append(buffer)
         return buffer
 
+    def pin(self, memory: Bytes) -> None:
+        """Nothing is to be done to memory of the caller's."""
+
     def unpin(self, buffer: Bytes) -> None:
         """Give back what `pinned` returned."""
         self._require_open()

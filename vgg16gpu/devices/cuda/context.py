@@ -120,6 +120,7 @@ class Held:
     sequences: set[LaunchSequence] = field(default_factory=set)
     allocations: dict[int, Any] = field(default_factory=dict)
     buffers: list[Bytes] = field(default_factory=list)  # pinned, as PyCUDA made them
+    registered: dict[int, Bytes] = field(default_factory=dict)  # others' memory that is pinned, by address
     ring: list[tuple[Bytes, Any]] = field(default_factory=list)
 
     def open(self) -> None:
@@ -142,8 +143,16 @@ class Held:
         self.buffers.append(buffer)
         return buffer[:nbytes]
 
+    def register(self, data: Bytes) -> None:
+        """Pin memory that is somebody else's."""
+        self.registered[host_address(data)] = self.driver.register_host_memory(data)
+
     def unpin(self, data: Bytes) -> None:
-        """Free a buffer from `pin`. Raises DeviceError if it is none."""
+        """Free a buffer from `pin`, or end what `register` did. Raises DeviceError if it is neither."""
+        if (found := self.registered.pop(host_address(data), None)) is not None:
+            registration: Any = found.base
+            registration.unregister()
+            return
         for index, buffer in enumerate(self.buffers):
             if host_address(buffer) == host_address(data):
                 allocation: Any = self.buffers.pop(index).base
@@ -152,9 +161,10 @@ class Held:
         raise DeviceError(f"{host_address(data):#x} is not pinned here, or has been given back")
 
     def is_pinned(self, data: Bytes) -> bool:
-        """Whether all of `data` lies in one buffer from `pin`."""
+        """Whether all of `data` lies in memory from `pin` or `register`."""
         start = host_address(data)
-        return any(0 <= start - host_address(buffer) <= buffer.nbytes - data.nbytes for buffer in self.buffers)
+        known = (*self.buffers, *self.registered.values())
+        return any(0 <= start - host_address(buffer) <= buffer.nbytes - data.nbytes for buffer in known)
 
     def chunks(self) -> list[tuple[Bytes, Any]]:
         """The buffers that uploads from ordinary memory go through, each with the event of its last copy."""
@@ -185,11 +195,15 @@ class Held:
         for allocation in allocations:
             with suppress(self.driver.Error):
                 allocation.free()
+        for found in self.registered.values():
+            registration: Any = found.base
+            with suppress(self.driver.Error):
+                registration.unregister()
         # The others go with their last reference; that has to be here, while the context is current.
         self.sequences.clear()
         for container in (self.buffers, self.ring, self.events, self.marks, self.others):
             container.clear()
-        for table in (self.allocations, self.kernels, self.modules, self.streams):
+        for table in (self.allocations, self.registered, self.kernels, self.modules, self.streams):
             table.clear()
         self.stream = None
 

@@ -182,8 +182,13 @@ class CudaDevice:
         with self._active(DeviceError):
             return self._held.pin(nbytes)
 
+    def pin(self, memory: Bytes) -> None:
+        """Have the driver lock memory of the caller's, whole pages. Raises DeviceError where it does not."""
+        with self._active(DeviceError):
+            self._held.register(memory)
+
     def unpin(self, buffer: Bytes) -> None:
-        """Give back what `pinned` returned. Nothing may be on its way there or from there."""
+        """Give back what `pinned` returned, or end what `pin` did. Nothing may be on its way there or from there."""
         with self._active(DeviceError):
             self._held.unpin(buffer)
 

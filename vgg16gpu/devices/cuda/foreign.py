@@ -79,6 +79,12 @@ class CudaForeign:
             except DeviceError as error:
                 raise KernelError(str(error)) from error
 
+    def used_nbytes(self) -> int:
+        """Bytes of the card's memory that are taken, by whomever."""
+        with Activation(self._held, DeviceError):
+            free, total = self._held.driver.mem_get_info()
+        return int(total - free)
+
     def memory(self, nbytes: int) -> CudaMemory:
         """Fresh memory that outlives the device."""
         self._counters.allocations += 1

@@ -54,7 +54,7 @@ class SizedPlan:
         self.whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
         self.costs = costs(plan, precision)
         self.covers: dict[int, tuple[int, ...]] = {}
-        self._idle: dict[tuple[str, int], list[Pipeline]] = {}  # by element type and largest batch
+        self._idle: dict[tuple[str, int, bool], list[Pipeline]] = {}  # by element type, largest batch, is_direct
         self._pipelines: list[Pipeline] = []  # all
         self._in_use: list[Pipeline] = []
 
@@ -113,17 +113,17 @@ class SizedPlan:
             outputs = tuple(y.reshape(self.whole.get(i, y.shape)) for i, y in enumerate(outputs))
         return outputs
 
-    def pipeline(self, element_type: str, size: int) -> Pipeline:
+    def pipeline(self, element_type: str, size: int, is_direct: bool) -> Pipeline:
         """Room for a stream of batches, until `give_back`; kept from an earlier one, or made now."""
-        if not (idle := self._idle.setdefault((element_type, size), [])):
-            idle.append(self.executor.pipeline(element_type, size))
+        if not (idle := self._idle.setdefault((element_type, size, is_direct), [])):
+            idle.append(self.executor.pipeline(element_type, size, is_direct=is_direct))
             self._pipelines += idle
         self._in_use.append(idle.pop())
         return self._in_use[-1]
 
-    def give_back(self, pipeline: Pipeline, element_type: str, size: int) -> None:
+    def give_back(self, pipeline: Pipeline, element_type: str, size: int, is_direct: bool) -> None:
         """The stream has ended; batches may be under way. From any thread, at any time: a stream may be forgotten."""
-        self._idle.setdefault((element_type, size), []).append(pipeline)
+        self._idle.setdefault((element_type, size, is_direct), []).append(pipeline)
         self._in_use.remove(pipeline)
 
     def close(self) -> None:

@@ -1,27 +1,34 @@
-"""The process that has the device: an engine, and a loop that makes batches of what front ends ask for."""
+"""A process that has a device: an engine, and a loop that makes batches of what front ends ask for."""
 
 from __future__ import annotations
 
 import logging
+import mmap
+import os
 import signal
 import socket
 from contextlib import closing
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
 
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.stored import image_shape
-from vgg16gpu.server.device_loop import DeviceLoop
-from vgg16gpu.server.served import Description, EngineChoice, Tensor
-from vgg16gpu.server.slots import SlotLayout, SlotMemory
+from vgg16gpu.server.device.loop import DeviceLoop
+from vgg16gpu.server.served import Description, EngineChoice, Tensor, Warm
 
 _log = logging.getLogger(__name__)
 _DEFAULT_BATCH = {"cpu": 8, "cuda": 64}
 
 
-def main(choice: EngineChoice, memory: Any, slots: int, listener: socket.socket, status: Connection) -> None:
-    """Build, warm up, tell `status` the Description or the Error, and serve until the other end of `status` closes."""
+def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: str, status: Connection) -> None:
+    """Build, warm up, tell `status` that it is Warm or the Error, and serve until the other end of `status` closes.
+
+    number: of the device. metrics: the folder of what /metrics tells.
+    """
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+    from vgg16gpu.server.metrics import DeviceMetrics  # noqa: PLC0415 - after the folder is known
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor tells when it is over
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -31,11 +38,10 @@ def main(choice: EngineChoice, memory: Any, slots: int, listener: socket.socket,
         return
     with closing(engine):
         description = describe(engine, choice.outputs)
-        layout = SlotLayout.of(description)
-        loop = DeviceLoop(engine, description, SlotMemory(memory.detach(), layout, slots), choice.max_delay)
+        told = DeviceMetrics(number)
+        loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)))
         with closing(loop):
-            loop.warm_up()
-            status.send(description)
+            status.send(Warm(description, loop.warm_up()))
             try:
                 loop.serve(listener, status)
             except (DeviceError, KernelError) as error:
@@ -43,11 +49,18 @@ def main(choice: EngineChoice, memory: Any, slots: int, listener: socket.socket,
                 raise SystemExit(1) from error
 
 
+def _used_nbytes(engine: Engine) -> int:
+    """Of the card's memory; without a card of this process's own."""
+    if foreign := engine.device.foreign:
+        return foreign.used_nbytes()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
 def built(choice: EngineChoice) -> Engine:
     """The engine, with batch sizes of powers of two up to the largest. Raises what Engine raises."""
     from vgg16gpu.devices import open_device  # noqa: PLC0415 - beside its only use
 
-    opened = open_device(choice.device)
+    opened = open_device(choice.device, choice.threads)
     largest = choice.batch or _DEFAULT_BATCH[opened.device.facts.kind]
     sizes = [1 << power for power in range(largest.bit_length()) if 1 << power < largest] + [largest]
     return Engine(

@@ -1,8 +1,9 @@
-"""What the device process has done so far, as the statistics extension of the protocol tells it."""
+"""What a device process has done so far, as the statistics extension of the protocol tells it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -44,3 +45,23 @@ class Statistics:
 
 def _duration(count: int, seconds: float) -> dict[str, int]:
     return {"count": count, "ns": round(1e9 * seconds)}
+
+
+def added_up(devices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What several device processes told, as if one had done it all; it is what one of them told where there is one."""
+    total: dict[str, Any] = {"inference_count": 0, "execution_count": 0, "inference_stats": {}}
+    batches: dict[int, dict[str, int]] = {}
+    for told in devices:
+        for key in ("inference_count", "execution_count"):
+            total[key] += told[key]
+        for stage, duration in told["inference_stats"].items():
+            _add(total["inference_stats"].setdefault(stage, _duration(0, 0.0)), duration)
+        for batch in told["batch_stats"]:
+            _add(batches.setdefault(batch["batch_size"], _duration(0, 0.0)), batch["compute_infer"])
+    told_batches = [{"batch_size": size, "compute_infer": duration} for size, duration in sorted(batches.items())]
+    return {**total, "batch_stats": told_batches}
+
+
+def _add(total: dict[str, int], duration: Mapping[str, int]) -> None:
+    for key, value in duration.items():
+        total[key] += value

@@ -1,4 +1,4 @@
-"""The loop of the device process: messages in, batches through the engine, answers out. One thread does it all.
+"""The loop of a device process: messages in, batches through the engine, answers out. One thread does it all.
 
 A batch is sent the moment the device is free, of whatever is there then. While one is computed, the next is sent
 behind it if it is full, or if its first image has waited for the delay. The CPU computes as it is sent: there one is
@@ -8,37 +8,43 @@ enough.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Final
 
 import numpy as np
 
-from vgg16gpu.errors import InputError
+from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.runtime.double_buffer import DEPTH, Sent
 from vgg16gpu.runtime.engine import Engine, Lane
 from vgg16gpu.runtime.forms import Images
-from vgg16gpu.server.batching import Item, Queue
+from vgg16gpu.server.children import answered
+from vgg16gpu.server.device.batching import Item, Queue
+from vgg16gpu.server.device.statistics import Statistics
 from vgg16gpu.server.refused import too_late
 from vgg16gpu.server.served import Description
-from vgg16gpu.server.slots import SlotMemory
-from vgg16gpu.server.statistics import Statistics
-from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind
+from vgg16gpu.server.slots import SlotLayout, SlotMemory
+from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, Answer, Asked, Kind, Outbox
 
+_log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
 
 
 @dataclass(eq=False)
 class Peer:
-    """A front end that is connected. number: which, None before its HELLO."""
+    """A front end that is connected. memory: its slots, None before its HELLO. outbox: answers."""
 
     socket: socket.socket
-    number: int | None = None
+    outbox: Outbox = field(default_factory=Outbox)
+    memory: SlotMemory | None = None
     is_open: bool = True
 
 
@@ -54,22 +60,25 @@ class Run:
 
 
 class DeviceLoop:
-    """Serves one engine. Closing it gives the lanes back."""
+    """Serves one engine. Closing it gives the lanes back. beat: is called about twice a second, idle or not."""
 
-    def __init__(self, engine: Engine, description: Description, memory: SlotMemory, max_delay: float) -> None:
-        self._engine, self._description, self._memory, self._delay = engine, description, memory, max_delay
+    def __init__(self, engine: Engine, description: Description, max_delay: float, beat: Callable[[], None]) -> None:
+        self._engine, self._description, self._delay, self._beat = engine, description, max_delay, beat
+        self._layout = SlotLayout.of(description)
         self._depth = 1 if engine.device.facts.kind == "cpu" else DEPTH
         self._queue: Queue[Peer] = Queue(description.largest)
         self._under_way: deque[Run] = deque()
         self._peers: set[Peer] = set()
+        self._left: list[Peer] = []  # gone, whose slots may be read yet
         self._statistics = Statistics()
         self._selector = selectors.DefaultSelector()
+        self._buffer = memoryview(bytearray(MAX_NBYTES))
         self._stack = ExitStack()
         self._shapes = {Kind.FLOATS: description.sample}
         if description.pixels:
             self._shapes[Kind.PIXELS] = description.pixels
         self._lanes = {
-            kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest))
+            kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest, is_direct=True))
             for kind, shape in self._shapes.items()
         }
 
@@ -80,17 +89,21 @@ class DeviceLoop:
         for peer in self._peers:
             peer.socket.close()
 
-    def warm_up(self) -> None:
-        """Run every batch size of every kind once, on zeros."""
+    def warm_up(self) -> float:
+        """Run every batch size of every kind once, on zeros: the seconds of the slowest."""
+        slowest = 0.0
         for kind, lane in self._lanes.items():
             for batch in self._description.batches:
                 shape = batch, *self._shapes[kind]
                 is_pixels = kind == Kind.PIXELS
                 rows: Images = np.zeros(shape, np.uint8) if is_pixels else np.zeros(shape, np.float32)
+                began = time.monotonic()
                 lane.receive(lane.send([rows], batch))
+                slowest = max(slowest, time.monotonic() - began)
+        return slowest
 
     def serve(self, listener: socket.socket, until: Connection) -> None:
-        """Until `until` can be read, which is its end. Raises DeviceError and KernelError."""
+        """Until `until` ends; what comes there is answered (`children.py`). Raises DeviceError and KernelError."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(until, selectors.EVENT_READ)
@@ -98,14 +111,19 @@ class DeviceLoop:
             is_idle = not self._queue and not self._under_way
             for key, _ in self._selector.select(None if is_idle else 0):
                 if key.fileobj is until:
-                    return
-                if key.fileobj is listener:
+                    self._beat()
+                    if not answered(until):
+                        return
+                elif key.fileobj is listener:
                     self._accept(listener)
                 else:
                     self._read(key.data)
             self._send_due()
             if self._under_way:
                 self._finish(self._under_way.popleft())
+            self._send_answers()
+            if self._left:
+                self._let_go()
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
@@ -119,25 +137,36 @@ class DeviceLoop:
         """All that is there of one front end."""
         while peer.is_open:
             try:
-                message = peer.socket.recv(MAX_NBYTES)
+                nbytes = peer.socket.recv_into(self._buffer) if peer.memory else self._greet(peer)
             except BlockingIOError:
                 return
             except OSError:
-                message = b""
-            if not message:
+                nbytes = 0
+            if not nbytes:
                 self._drop(peer)
                 return
-            self._take(peer, Asked.unpacked(message))
+            self._take(peer, Asked.unpacked(self._buffer[:nbytes]))
+
+    def _greet(self, peer: Peer) -> int:
+        """The first message, into the buffer, and the slots."""
+        message, descriptors, _, _ = socket.recv_fds(peer.socket, len(self._buffer), 1)
+        for descriptor in descriptors:
+            peer.memory = SlotMemory(descriptor, self._layout)
+            os.close(descriptor)
+            try:
+                self._engine.device.pin(peer.memory.bytes)
+            except DeviceError as error:
+                _log.warning("slots are not pinned, copies from them take longer: %s", error)
+        self._buffer[: len(message)] = message
+        return len(message) if peer.memory else 0
 
     def _take(self, peer: Peer, asked: Asked) -> None:
         if asked.kind in self._lanes:
             self._queue.add(Item(peer, asked))
         elif asked.kind == Kind.STATISTICS:
-            self._answer(peer, Answer(asked.number, text=json.dumps(self._statistics.told())))
-        else:  # a front end that was started again: nothing of the one before is written any more
-            for other in [each for each in self._peers if each.number == asked.number]:
-                self._drop(other)
-            peer.number = asked.number
+            told = {"device": self._description.device, **self._statistics.told()}
+            self._answer(peer, Answer(asked.number, text=json.dumps(told)))
+        else:
             self._answer(peer, Answer(asked.number))
 
     def _drop(self, peer: Peer) -> None:
@@ -146,14 +175,31 @@ class DeviceLoop:
         self._peers.discard(peer)
         self._selector.unregister(peer.socket)
         peer.socket.close()
+        self._left.append(peer)
+
+    def _let_go(self) -> None:
+        """End the pinning of slots that no batch reads any more."""
+        reading = {item.sender for run in self._under_way for item in run.items}
+        for peer in [peer for peer in self._left if peer not in reading]:
+            self._left.remove(peer)
+            if peer.memory:
+                with suppress(DeviceError):  # they were not pinned
+                    self._engine.device.unpin(peer.memory.bytes)
 
     def _answer(self, peer: Peer, answer: Answer) -> None:
-        if not peer.is_open:
-            return
-        try:
-            peer.socket.send(answer.packed())
-        except OSError:  # it is gone, or does not read
-            self._drop(peer)
+        if peer.is_open:
+            peer.outbox.add(answer.packed())
+
+    def _send_answers(self) -> None:
+        for peer in [peer for peer in self._peers if peer.outbox]:
+            try:
+                is_sent = peer.outbox.send(peer.socket, JOINED_NBYTES)
+            except OSError:
+                self._drop(peer)
+            else:
+                events = selectors.EVENT_READ if is_sent else selectors.EVENT_READ | selectors.EVENT_WRITE
+                if self._selector.get_key(peer.socket).events != events:
+                    self._selector.modify(peer.socket, events, peer)
 
     def _send_due(self) -> None:
         """Enqueue what may go now."""
@@ -174,8 +220,9 @@ class DeviceLoop:
         element = np.dtype(_TYPES[kind])
         nbytes = element.itemsize * int(np.prod(shape))
         rows = [
-            self._memory.input(slot, nbytes).view(element).reshape(1, *shape)
+            memory.input(slot, nbytes).view(element).reshape(1, *shape)
             for item in items
+            if (memory := item.sender.memory)
             for slot in item.asked.slots
         ]
         batch = next(size for size in self._description.batches if size >= len(rows))
@@ -197,13 +244,15 @@ class DeviceLoop:
                 answer = Answer(asked.number, 400, run.batch, queued, computed, str(error))
             else:
                 if item.sender.is_open:
-                    self._write(asked, joined if isinstance(joined, tuple) else (joined,))
+                    _write(item, joined if isinstance(joined, tuple) else (joined,))
             self._statistics.add_item("queue", queued)
             self._statistics.add_item("success" if answer.status == 200 else "fail", now - asked.sent)
             self._answer(item.sender, answer)
             first = last
 
-    def _write(self, asked: Asked, outputs: tuple[Images, ...]) -> None:
-        for row, slot in enumerate(asked.slots):
-            for place, output in zip(self._memory.outputs(slot), outputs, strict=True):
-                place[:] = output[row].reshape(-1)
+
+def _write(item: Item[Peer], outputs: tuple[Images, ...]) -> None:
+    assert item.sender.memory
+    for row, slot in enumerate(item.asked.slots):
+        for place, output in zip(item.sender.memory.outputs(slot), outputs, strict=True):
+            place[:] = output[row].reshape(-1)

@@ -1,0 +1,104 @@
+"""Clients that keep their connections, and what the processes of a server hold."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.server.running import PATIENCE
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a process. rss: MB."""
+
+    rss: float
+    handles: int
+    threads: int
+
+
+def usage(server) -> dict[int, Usage]:
+    """Of all processes of a server."""
+    tree = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    return {pid: _usage(pid) for pid in (server.process.pid, *map(int, tree))}
+
+
+def _usage(pid: int) -> Usage:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    told = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.split()}
+    return Usage(int(told["VmRSS"]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())), int(told["Threads"]))
+
+
+def require_flat(before: dict[int, Usage], after: dict[int, Usage], rss: float = 8.0, handles: int = 4) -> None:
+    """The same processes, which hold no more than before, but for a few MB and handles."""
+    assert set(before) == set(after)
+    for pid, first in before.items():
+        last = after[pid]
+        assert last.rss - first.rss < rss, (first, last)
+        assert last.handles - first.handles <= handles, (first, last)
+        assert last.threads - first.threads <= handles, (first, last)
+
+
+class Clients:
+    """Threads that send the same request again and again, each on a connection that it keeps.
+
+    every: seconds between two requests of a client, None: at once. answered: ids of requests that got 200, by their
+    order; ended: how many requests ended how; seconds: of those that got 200; replies: a few of their bodies.
+    """
+
+    def __init__(self, server, message, raw, count, every=None):
+        head = json.dumps(message).encode()
+        self._headers = {"Inference-Header-Content-Length": str(len(head))}
+        self._body, self._server, self._every = head + raw, server, every
+        self.answered: list[str] = []
+        self.seconds: list[float] = []
+        self.replies: list[tuple[dict, bytes]] = []
+        self.ended: Counter = Counter()
+        self._stop = threading.Event()
+        self._numbers = itertools.count()
+        self._threads = [threading.Thread(target=self._ask, args=(number / count,)) for number in range(count)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a request hangs"
+
+    def _ask(self, share):
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=60)
+        began = time.monotonic() + share * (self._every or 0)
+        for number in itertools.count():
+            if self._every:
+                self._stop.wait(began + number * self._every - time.monotonic())
+            if self._stop.is_set():
+                break
+            try:
+                self._one(connection)
+            except (OSError, http.client.HTTPException) as error:
+                self.ended[type(error).__name__] += 1
+                connection.close()
+                self._stop.wait(0.02)
+        connection.close()
+
+    def _one(self, connection):
+        name, sent = f"n{next(self._numbers)}", time.monotonic()
+        connection.request("POST", "/v2/models/digits/infer", self._body, {**self._headers, "X-Request-Id": name})
+        reply = connection.getresponse()
+        body = reply.read()
+        self.ended[reply.status] += 1
+        if reply.status == 200:
+            self.answered.append(name)
+            self.seconds.append(time.monotonic() - sent)
+            if len(self.replies) < 50:
+                self.replies.append((dict(reply.getheaders()), body))

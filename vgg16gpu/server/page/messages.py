@@ -1,0 +1,80 @@
+"""Messages between front ends and the process that explains: JSON and bytes behind it, over a Unix socket.
+
+One connection is one question and its answer. The socket's own backlog is the queue: who finds it full is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from asyncio import StreamReader
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vgg16gpu.compiler.graph.ops import Shape
+
+BACKLOG: Final = 1  # of listen: Linux lets one more wait, so two wait beside the one that is explained
+
+_LENGTHS: Final = struct.Struct("<IQ")  # bytes of JSON, bytes behind it
+_STEP: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is wanted of one image, whose numbers follow as bytes in the order of the kernels.
+
+    layer: the name of a value, or None; maps: how many of its channels. class_index: whose score's gradient, or None.
+    element: "float32" or "uint8". deadline: of CLOCK_MONOTONIC, which all processes share.
+    """
+
+    layer: str | None
+    maps: int
+    class_index: int | None
+    element: str
+    shape: Shape
+    deadline: float
+
+
+def socket_beside(path: str) -> str:
+    """Of the process that explains, in the folder of the device process' socket."""
+    return str(Path(path).with_name("explain"))
+
+
+def packed(head: Mapping[str, Any], binary: bytes | memoryview) -> bytes:
+    """As bytes."""
+    text = json.dumps(head).encode()
+    raw = memoryview(binary).cast("B")
+    return b"".join((_LENGTHS.pack(len(text), len(raw)), text, raw))
+
+
+def packed_question(question: Question, rows: bytes | memoryview) -> bytes:
+    """A question and its image as bytes."""
+    return packed(asdict(question), rows)
+
+
+def receive_question(connection: socket.socket) -> tuple[Question, bytes]:
+    """The reverse. Raises OSError where the other end is gone or slow."""
+    text, raw = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
+    head = json.loads(_exactly(connection, text))
+    return Question(**{**head, "shape": tuple(head["shape"])}), _exactly(connection, raw)
+
+
+async def read(reader: StreamReader) -> tuple[dict[str, Any], bytes]:
+    """An answer. Raises IncompleteReadError where the other end is gone."""
+    text, raw = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
+    head: dict[str, Any] = json.loads(await reader.readexactly(text))
+    return head, await reader.readexactly(raw)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = connection.recv(min(count, _STEP))
+        if not part:
+            raise ConnectionResetError("the other end is gone")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
