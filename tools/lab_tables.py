@@ -6,6 +6,7 @@ A marker is `<!-- table: NAME (tools/lab_tables.py) -->`; what follows up to the
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter
@@ -15,17 +16,21 @@ from typing import Any, Final
 
 from lab_roofline import by_hand
 from readme_table import ROOT, load, row, settle
+from result_tables import RESULTS
 
 from vgg16gpu.lab.ladder.plot import digits
+from vgg16gpu.lab.measure.profile import READINGS
 
 PAGE = ROOT / "docs" / "lab.md"
 WHICH: Final = 90  # characters of the cases in which a claim holds; claims.csv has all of them
 MARKED: Final = re.compile(r"(<!-- table: (\w+) \(tools/lab_tables.py\) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
+S1_SIZES: Final = ("8191", "8192")  # of the kind that they have, and a power of two
 S1_METHODS: Final = {
-    "direct": "direct, threads along rows (half of theirs)",
-    "direct_planes": "direct, sums stored in the loop over channels (the other half)",
-    "direct_coalesced": "direct, coalesced",
+    "direct": "direct, as theirs",
+    "direct_rows": "its first half alone: threads along rows",
+    "direct_planes": "its second half alone: sums stored in the loop over channels",
+    "direct_coalesced": "direct, coalesced, sums in registers",
     "shared_memory": "tile in shared memory (their future work)",
     "several_outputs": "four outputs a thread (not theirs)",
     "im2col_gemm_only": "im2col's product alone (what they timed)",
@@ -42,10 +47,20 @@ LAYER_METHODS: Final = {
 
 
 def s1() -> str:
-    """The largest image of S1."""
-    largest = (each for each in load("lab/S1.json")["rows"] if each["size"] == "8192" and not each["parameter"])
-    rows = {each["method"]: each for each in largest}
-    return _methods("8192x8192, 3x3, 3 channels to 1", rows, S1_METHODS)
+    """The largest images of S1: of 2^n - 1 pixels and of 2^n."""
+    plain = (each for each in load("lab/S1.json")["rows"] if not each["parameter"])
+    rows = {(each["method"], each["size"]): each for each in plain}
+    text = row("3x3, 3 channels to 1, ms", [f"{size}x{size}" for size in S1_SIZES] + ["of the roofline"])
+    text += row("---", ["---:"] * (len(S1_SIZES) + 1))
+    for method, label in S1_METHODS.items():
+        found = [rows[method, size] for size in S1_SIZES]
+        text += row(label, [*(digits(each["ours"]) for each in found), _percents(found)])
+    return text
+
+
+def _percents(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Of the roofline; once where all round to the same."""
+    return ", ".join(dict.fromkeys(f"{each['ours_percent']:.2g} %" for each in rows))
 
 
 def layer() -> str:
@@ -92,8 +107,9 @@ def claims() -> str:
     found = Counter(claim["verdict"] for claim in judged)
     holds, fails, unsure = (found[verdict] for verdict in ("holds", "does not", "cannot tell"))
     text = (
-        f"Of {found.total()} claims {holds} hold on the H200, {fails} do not; for {unsure} rows are missing or times "
-        "are too close.\n[claims.csv](../testbench/results/lab/claims.csv) has the figure behind each verdict.\n\n"
+        f"Of {found.total()} claims {holds} hold on the H200, {fails} do not; for {unsure} times are too close, "
+        "too short to count or not there.\n[claims.csv](../testbench/results/lab/claims.csv) has the figure behind "
+        "each verdict.\n\n"
         "<details><summary>Every claim</summary>\n\n"
     )
     text += row("claim", ["section", "kind", "in words", "by their table", "by ours", "holds in"])
@@ -125,10 +141,25 @@ def usage() -> str:
     return text
 
 
+def profiles() -> str:
+    """What Nsight Compute reads of the kernel of each variant that computes; those that convert are left out."""
+    text = row("variant", [f"{reading.name}, {reading.unit}" for reading in READINGS])
+    text += row("---", ["---:"] * len(READINGS))
+    for path in sorted((RESULTS / "lab").glob("profile-*.json")):
+        content = json.loads(path.read_text())
+        values = content["kernels"][-1]["values"]
+        found = [values[reading.metric] for reading in READINGS]
+        scaled = zip(found, READINGS, strict=True)
+        cells = ["-" if value is None else digits(value * reading.factor) for value, reading in scaled]
+        text += row(f"`{content['variant']}`", cells)
+    return text
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "claims": claims,
     "S1": s1,
     "usage": usage,
+    "profiles": profiles,
     "roofline": lambda: by_hand(load("lab/S2.json")),
     "S2": layer,
     "S5": network,

@@ -9,6 +9,7 @@
     python tools/record.py lab claims     the verdicts on the claims, where both parts lie; no GPU       (10 s)
     python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (350 s)
     python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores; nvImageCodec   (150 s)
+    python tools/record.py perceptual     features and losses on torch's tensors, torch and JAX beside   (290 s)
     python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)
     python tools/record.py compare OTHER  this checkout by another one, in turns A B B A                 (430 s)
 
@@ -101,7 +102,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
     shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name in ("suite", "bench", "pipeline", "devices"):
+    for name in ("suite", "bench", "pipeline", "devices", "perceptual"):
         parts.add_parser(name, parents=[shared])
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
     for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
@@ -152,6 +153,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         "bench": recipes.bench,
         "pipeline": recipes.pipeline,
         "devices": recipes.devices,
+        "perceptual": recipes.perceptual,
     }
     return whole[options.part](settings)
 

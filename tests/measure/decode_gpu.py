@@ -6,6 +6,7 @@ Needs a GPU and nvImageCodec (`pip install '.[decode-gpu]'`). Its parts; one tha
 
 - alone: nvImageCodec on files in pinned memory, images/s by backend, options, files of a call and decoders; and what
   making the decoders takes;
+- nvjpeg: the same of nvJPEG itself, by backend and interpolation of colours;
 - settings: `infer` inside of one process, without its start: slots, decoders, threads that read; and decoding by the
   CPU, by how long a thread waits for the interpreter;
 - infer: `vgg16gpu infer FOLDER --decode gpu` and `cpu`, whole processes in fp16, twice each: equal rows?
@@ -29,8 +30,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from unittest import mock
 
 import numpy as np
@@ -38,7 +40,7 @@ import numpy.typing as npt
 from PIL import Image
 
 import vgg16gpu
-from tests.measure import decode_photos
+from tests.measure import decode_photos, nvjpeg_alone
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened, open_codec, open_device
@@ -60,6 +62,12 @@ ROUND: Final = 1024  # files that are decoded for one rate
 CALLS: Final = ((64, 1), (64, 3), (128, 2), (256, 1), (512, 1))  # files of a call, decoders side by side
 NO_INTERPOLATION: Final = ":fancy_upsampling=0"
 ROOM: Final = ":preallocate_width_hint=512 :preallocate_height_hint=384 :preallocate_batch_size=128"
+NVJPEG: Final = tuple(
+    (nvjpeg_alone.Setting(backend, flags, threads), batch, many)
+    for backend, threads in (("hardware", 1), ("GPU Huffman", 1), ("CPU Huffman", 4))
+    for flags in (0, nvjpeg_alone.INTERPOLATION)
+    for batch, many in ((64, 1), (128, 1), (128, 3), (256, 2))
+)
 THREADS: Final = {"hardware": (1, 4), "CUDA": (8, 16)}
 PIXELS: Final = 300  # pictures whose pixels are compared
 SETTINGS: Final = (  # rows of a slot, decoders, threads that read (None: as many as `infer` takes)
@@ -70,6 +78,7 @@ SETTINGS: Final = (  # rows of a slot, decoders, threads that read (None: as man
 SWITCHING: Final = (2e-5, 1e-4, 3e-4, 1e-3, 5e-3)  # seconds
 
 Pixels = npt.NDArray[np.uint8]
+Made: TypeAlias = Callable[[], PictureDecoder]
 
 
 @dataclass(frozen=True)
@@ -159,9 +168,27 @@ def _alone(where: Where) -> list[dict[str, Any]]:
                 case = {"way": way.name, "batch": batch, "decoders": many, "threads": threads, "options": options}
                 try:
                     with mock.patch.object(nvimgcodec, "OPTIONS", options):
-                        found.append({**case, **block.rate(way._replace(threads=threads), batch, many)})
+                        made = partial(_decoder, device, way._replace(threads=threads))
+                        found.append({**case, **block.rate(made, batch, many)})
                 except Exception as error:
                     found.append({**case, "error": str(error)})
+        block.close()
+    return found
+
+
+def _nvjpeg(where: Where) -> list[dict[str, Any]]:
+    """Rates of nvJPEG, by itself."""
+    found: list[dict[str, Any]] = []
+    with _opened(where) as device:
+        block = _Block(device, [path.read_bytes() for path in where.files[:ROUND]])
+        for setting, batch, many in NVJPEG:
+            where.require_time(70)  # for the other parts
+            case = {**setting._asdict(), "batch": batch, "decoders": many}
+            assert device.foreign  # a card's
+            try:
+                found.append({**case, **block.rate(partial(nvjpeg_alone.NvJpeg, device.foreign, setting), batch, many)})
+            except Exception as error:
+                found.append({**case, "error": str(error)})
         block.close()
     return found
 
@@ -250,14 +277,24 @@ def _pixels(where: Where) -> dict[str, Any]:
         for way in nvimgcodec.ways():
             for name, options in (("interpolated", nvimgcodec.OPTIONS), ("repeated", NO_INTERPOLATION)):
                 where.require_time(3)
-                key = f"{way.name}, colours {name}"
-                try:
-                    with mock.patch.object(nvimgcodec, "OPTIONS", options):
-                        found[key] = _differences(block.pixels(way), wanted)
-                except Exception as error:
-                    found[key] = {"error": str(error)}
+                with mock.patch.object(nvimgcodec, "OPTIONS", options):
+                    made = partial(_decoder, device, way)
+                    found[f"{way.name}, colours {name}"] = _compared(block, made, wanted)
+        for setting in dict.fromkeys(setting for setting, _, _ in NVJPEG):
+            where.require_time(3)
+            assert device.foreign  # a card's
+            alone: Made = partial(nvjpeg_alone.NvJpeg, device.foreign, setting)
+            name = "interpolated" if setting.flags else "repeated"
+            found[f"nvJPEG, {setting.backend}, colours {name}"] = _compared(block, alone, wanted)
         block.close()
     return found
+
+
+def _compared(block: _Block, made: Made, wanted: Sequence[Pixels]) -> dict[str, Any]:
+    try:
+        return _differences(block.pixels(made), wanted)
+    except Exception as error:
+        return {"error": str(error)}
 
 
 def _differences(found: Iterable[Pixels | None], wanted: Sequence[Pixels]) -> dict[str, Any]:
@@ -321,6 +358,7 @@ def _changes(found: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) ->
 PARTS: Final[dict[str, Callable[[Where], Any]]] = {
     "environment": _environment,
     "alone": _alone,
+    "nvjpeg": _nvjpeg,
     "settings": _settings,
     "infer": _infer,
     "scores": _scores,
@@ -357,11 +395,11 @@ class _Block:
         self._address = device.allocate(len(data) * self._nbytes)
         self._places = [Place(self._address + i * self._nbytes, height, width) for i in range(len(data))]
 
-    def rate(self, way: Way, batch: int, many: int) -> dict[str, float]:
+    def rate(self, made: Made, batch: int, many: int) -> dict[str, float]:
         """Images a second of so many decoders side by side, files in calls of `batch`; seconds to make the decoders."""
         with ExitStack() as stack:
             start = time.perf_counter()
-            decoders = [stack.enter_context(closing(self._decoder(way))) for _ in range(many)]
+            decoders = [stack.enter_context(closing(made())) for _ in range(many)]
             for decoder in decoders:
                 decoder.decode(self._files[:batch], self._places[:batch])  # it takes its memory
             making = time.perf_counter() - start
@@ -379,9 +417,9 @@ class _Block:
             raise RuntimeError(f"{len(self._files) - done} files were refused")
         return {"images_per_s": done / seconds, "making_s": making}
 
-    def pixels(self, way: Way) -> Iterator[Pixels | None]:
+    def pixels(self, made: Made) -> Iterator[Pixels | None]:
         """Those of each file; None where one was refused."""
-        with closing(self._decoder(way)) as decoder:
+        with closing(made()) as decoder:
             for start in range(0, len(self._files), 64):
                 call = slice(start, start + 64)
                 taken = decoder.decode(self._files[call], self._places[call])
@@ -395,9 +433,10 @@ class _Block:
         self._device.free(self._address)
         self._device.unpin(self._buffer)
 
-    def _decoder(self, way: Way) -> NvDecoder:
-        assert self._device.foreign  # a card's
-        return NvDecoder(load_nvimgcodec(), self._device.foreign, way)
+
+def _decoder(device: Device, way: Way) -> NvDecoder:
+    assert device.foreign  # a card's
+    return NvDecoder(load_nvimgcodec(), device.foreign, way)
 
 
 @contextmanager
@@ -442,7 +481,7 @@ def _show(content: dict[str, Any]) -> None:
         for key, found in content.get(name, {}).items():
             _say(f"{name}, {key}: {_rounded(found)}")
     settings = content.get("settings", {})
-    for name, cases in (*settings.items(), ("alone", content.get("alone", ()))):
+    for name, cases in (*settings.items(), *((name, content.get(name, ())) for name in ("alone", "nvjpeg"))):
         for case in sorted(cases, key=lambda case: -case.get("images_per_s", 0.0)):
             _say(f"{name}: {_rounded(case)}")
     _say(f"seconds: {_rounded(content['seconds'])}; failed: {', '.join(content['failures']) or 'nothing'}")

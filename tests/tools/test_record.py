@@ -34,6 +34,7 @@ PARTS = {
     "lab claims": ["lab", "claims"],
     "promises": ["promises", "--photographs", "photographs"],
     "decode": ["decode", "--photographs", "photographs"],
+    "perceptual": ["perceptual"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],
 }
@@ -116,8 +117,10 @@ def check(words, monkeypatch):
             assert all((ROOT / place).is_dir() for place in places)
             known = subprocess.check_output([sys.executable, "-m", "pytest", "--help"], cwd=ROOT, text=True)
             assert all(word in known for word in rest if word.startswith("--"))
-        case ["python", "-m", "tests.measure.layer_errors", *rest] if find_spec("torch") is None:
-            text = (ROOT / "tests" / "measure" / "layer_errors.py").read_text()
+        case ["python", "-m", ("tests.measure.layer_errors" | "tests.measure.perceptual") as module, *rest] if (
+            find_spec("torch") is None
+        ):
+            text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
             assert all(f'add_argument("{word}"' in text for word in rest if word.startswith("--"))
         case ["python", "-m", module, *rest]:
             parse_argparse(importlib.import_module(module).main, rest, monkeypatch)

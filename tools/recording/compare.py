@@ -75,7 +75,7 @@ def compare(settings: Settings, other: Path, rounds: int, bound: float, *, start
     steps, folder = made(settings, 224), settings.work / "compare"
     checkouts = {THIS: ROOT, OTHER: other}
     effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.1, "--sustained", 0)
-    measured = ("--precision", ",".join(settings.precisions), "--batch", "1,2" if settings.quick else "1,8,32,128")
+    measured = ("--precision", ",".join(settings.precisions), "--batch", "1" if settings.quick else "1,8,32,128")
     model, device = settings.model(224), ("--device", settings.device)
     for number in range(1, rounds + 1):
         for turn, whose in enumerate(TURNS, start=1):
@@ -84,7 +84,7 @@ def compare(settings: Settings, other: Path, rounds: int, bound: float, *, start
             words = vgg16gpu("bench", model, *device, *measured, *effort, "--output", bench)
             if not starts_alone:
                 steps.append(Step(bench.stem, words, BENCH_SECONDS, (bench,), cwd=place))
-            runs = ("--runs", str(2 if settings.quick else STARTS), "--output", str(start))
+            runs = ("--runs", str(1 if settings.quick else STARTS), "--output", str(start))
             script = (
                 PYTHON,
                 "tools/recording/starts.py",

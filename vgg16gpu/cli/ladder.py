@@ -1,4 +1,4 @@
-"""`ladder`: a whole VGG on kernels from naive to the product's own, one idea a rung, each checked, then timed."""
+"""`ladder`: a whole VGG on kernels from naive to the product's own, rung by rung, each checked, then timed."""
 
 from __future__ import annotations
 

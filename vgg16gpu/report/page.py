@@ -37,7 +37,7 @@ class Section:
 
 
 SECTIONS: Final = (
-    Section("ladder", "The ladder", "A whole network, one idea a rung; each is checked before it is timed.", ladder),
+    Section("ladder", "The ladder", "A whole network, rung by rung; each is checked before it is timed.", ladder),
     Section("benchmarks", "Benchmarks", "The engine beside the libraries that others use.", benchmarks),
     Section(
         "pipeline",

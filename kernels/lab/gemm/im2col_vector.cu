@@ -1,5 +1,5 @@
 // gemm_vector: y[n,o,pixel] = sum over tap of columns[n,pixel,tap] * weight[o,tap]
-// Layouts:  columns (N,pixels,taps), made by im2col_pixels of im2col.cu; weight (OC,taps), y (N,OC,pixels), all float.
+// Layouts:  columns (N,pixels,taps), made by im2col_rows of im2col.cu; weight (OC,taps), y (N,OC,pixels), all float.
 // Mapping:  the filter is a vector, a thread multiplies one row of the matrix with it; grid (pixels, OC, N).
 // Shared:   none.
 // Cost:     per output: 2*taps FLOP, 2*taps loads; the weights' are the same for a whole warp, the matrix is read once

@@ -104,7 +104,7 @@ def test_what_a_published_table_decides_it_holds(number):
     """Every name whose table and method were published is a row of the file."""
     methods = {(name[0], name[1], name[3]) for name in published()}
     names = [name for name in ALL[number].claim.judge.keys if (name[0], name[1], name[3]) in methods]
-    unpublished = {name for name in names if name not in published()}
+    unpublished = {name for name in names if name not in published() and (name[0] != "S1" or not name[4])}  # a stride
     assert {name[2] for name in unpublished} <= {str(size) for size in (*s1.NEAR, *s1.LARGER)}
 
 

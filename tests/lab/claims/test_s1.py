@@ -86,12 +86,34 @@ def test_powers_of_two_are_told_and_decide_nothing():
     assert "; at powers of two: faster from 2048 on" in figure
 
 
+def test_every_stride_that_was_run_is_a_case():
+    """Theirs is not stated: a claim of cuDNN that holds with one stride alone does not hold."""
+
+    def with_stride(*ratios):
+        named = sizes("direct", SIZES + NEAR, *ratios)
+        return {(*name[:4], "stride=2"): ms for name, ms in named.items()}
+
+    never = sizes("direct", SIZES + NEAR, *[0.5] * 9)
+    finding = ALL["S1.6"].claim.judge.find(times(never | with_stride(*[0.5] * 8, 2)))
+    assert (finding.verdict, finding.holds, finding.cases, finding.which) == (DOES_NOT, 1, 2, ("stride 2",))
+    assert "stride 2: faster from 8191 on" in finding.figure
+    rows = {(*name[:3], "direct_rows", ""): ms for name, ms in never.items() if name[3] == "direct"}
+    coalesced = {(*name[:3], "direct_coalesced", ""): ms for name, ms in rows.items()}
+    assert found("S1.10", rows | coalesced)[0] is HOLDS
+    slower = {(*name[:4], "stride=2"): 2 * ms for name, ms in rows.items()}
+    assert found("S1.10", rows | coalesced | slower | {(*name[:4], "stride=2"): ms for name, ms in coalesced.items()})[
+        0
+    ] is (DOES_NOT)
+
+
 def test_what_was_half_of_their_kernel_is_not_taken_for_it():
     def of(variant):
         methods = ("direct", "direct_coalesced", "im2col_gemm_only")
         return {key("S1", "methods", size, m): Entry(1.0, variant=variant) for size in SIZES for m in methods}
 
-    assert found("S1.1", of("direct-rows")) == (CANNOT_TELL, "row direct of the record is direct-rows, not theirs")
+    verdict, figure = found("S1.1", of("direct-rows"))
+    assert verdict is CANNOT_TELL
+    assert figure.startswith("row direct of the record is direct-rows, not theirs; ")
     assert found("S1.1", of("direct-published"))[0] is CANNOT_TELL  # too close
     assert found("S1.10", of("direct-rows"))[0] is HOLDS  # which asks for rows alone
     assert found("S1.10", of("direct-published"))[1].startswith("row direct of the record is direct-published")

@@ -12,7 +12,7 @@ from tests.lab.harness import problem_id, random_problems
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.lab.measure.trial import InvalidLaunchError, RefusedError, Trial
 from vgg16gpu.lab.problem import Array, Problem
-from vgg16gpu.lab.variant import Launches, Parameters, Places, Variant, places
+from vgg16gpu.lab.variant import Launches, Variant, places
 from vgg16gpu.lab.variants.gemm import (
     gemm_basic,
     gemm_by_block,
@@ -73,20 +73,10 @@ def test_rows_of_taps(device: Device, problem: Problem) -> None:
     assert np.array_equal(columns, matrix(problem, x).ravel())
 
 
-def pixels_first(problem: Problem, parameters: Parameters, places: Places) -> Launches:
-    """As im2col-vector, with a row of blocks over the pixels."""
-    launches = im2col_vector.VARIANTS[0].launches(problem, parameters, places)
-    return replace(launches, convert=(im2col.rows_of_pixels(problem, places, parameters["block"]),))
-
-
 @pytest.mark.sanitize
-@pytest.mark.parametrize("way", ["by rows", "by pixels"])
 @pytest.mark.parametrize("problem", random_problems("im2col", 8), ids=problem_id)
-def test_rows_of_pixels(device: Device, problem: Problem, way: str) -> None:
-    (variant,) = im2col_vector.VARIANTS
-    if way == "by pixels":
-        variant = replace(variant, launches=pixels_first)
-    columns, x = converted(device, variant, problem)
+def test_rows_of_pixels(device: Device, problem: Problem) -> None:
+    columns, x = converted(device, im2col_vector.VARIANTS[0], problem)
     assert np.array_equal(columns, matrix(problem, x).transpose(0, 2, 1).ravel())
 
 

@@ -136,7 +136,7 @@ def test_rows_of_images_with_nan_are_nan_and_the_check_says_so(device: Device, m
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_nan_that_is_allowed(device: Device, model: Path, precision: str) -> None:
-    """Where float32 lies in pairs NaN spreads otherwise, and there is no second pass: such an image is NaN as a whole."""
+    """Where float32 lies in pairs NaN spreads otherwise, and no second pass follows: the whole image is NaN."""
     x = images(5)
     x[2, 0, 0, 0], x[4, 2, 5, 5] = np.nan, np.inf
     options: Any = {"batch": 2, "precision": precision, "outputs": LAYERS, "allow_nonfinite": True}

@@ -140,7 +140,7 @@ CLAIMS: Final = (
     Claim(
         "S4.3",
         "3.6",
-        "Which of the two is faster depends on the channels",
+        "Its speed beside cuDNN's depends much on the channels",
         "said",
         "at some size the winner changes with the channels",
         depends(),
@@ -210,7 +210,7 @@ CLAIMS: Final = (
     Claim(
         "S4.12",
         "2.1",
-        "Blocks of one warp are best",
+        "Blocks of one warp spare overhead",
         "said",
         f"{' and '.join(WARPS[:2])} against {' and '.join(LARGER_BLOCKS)}, even shares, at the point",
         faster(_one_warp()),

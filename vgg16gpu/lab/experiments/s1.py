@@ -89,7 +89,7 @@ def ratios(rows: Sequence[Row]) -> Iterator[Row]:
 EXPERIMENT = CaseExperiment(
     "S1",
     "Direct convolution, im2col + GEMM, cuDNN",
-    "Which way threads walk over memory decides more than the algorithm; a time without its conversion is no time.",
+    "Which way threads walk over memory may decide more than the algorithm; a time without its conversion is none.",
     lambda choice: tuple(cases(choice)),
     lambda rows: tuple(ratios(rows)),
 )

@@ -109,7 +109,7 @@ def ratios(rows: Sequence[Row]) -> Iterator[Row]:
 EXPERIMENT = CaseExperiment(
     "S4",
     "Hand-written direct conv2d against cuDNN",
-    "Shared memory, halo and prefetch pay by shape: one point, where they win, says nothing of the others.",
+    "Shared memory, halo and float4 pay by shape: one point, where a kernel wins, says nothing of the others.",
     lambda choice: tuple(cases(choice)),
     lambda rows: tuple(ratios(rows)),
     ROUNDS,

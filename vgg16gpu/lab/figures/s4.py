@@ -36,14 +36,16 @@ def s4_pictures(record: Content) -> Iterator[Picture]:
     """A map for each stride, and the bars."""
     rows = table(record, "chart")
     as_many = all(row["problem"]["outputs"] == row["problem"]["channels"] for row in rows)
+    shape = ", ".join(f"{edge}x{edge}" for edge in sorted({row["problem"]["kernel"] for row in rows}))
+    shape += ", as many outputs as channels" if as_many else ""
     for setting, chosen in by_setting(rows, "stride", *(() if as_many else ("outputs",))):
         yield HeatMap(
             f"S4-map{suffix(setting)}",
-            f"S4: cuDNN's time / ours{', as many outputs as channels' if as_many else ''}{told(setting)}",
+            f"S4: cuDNN's time / the kernel's, {shape}{told(setting)}",
             tuple(_ratios(chosen).items()),
             tuple(sorted({size_of(row) for row in chosen})),
             tuple(sorted({row["problem"]["channels"] for row in chosen})),
-            "above 1: ours is faster",
+            "above 1: faster than cuDNN",
             "no image has a time of ours and one of cuDNN",
         )
     panels = {name: _panel(table(record, name), text) for name, text in TABLES.items()}

@@ -1,1 +1,1 @@
-"""The ladder: a whole VGG from the naive kernels to the product's own, one idea a rung, each checked and timed."""
+"""The ladder: a whole VGG from the naive kernels to the product's own, rung by rung, each checked and timed."""

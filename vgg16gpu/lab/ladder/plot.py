@@ -42,7 +42,7 @@ def draw(content: Content) -> Any:
     axes.set_xlabel(f"ms an image, from host to host (median), log scale; on {on}{content['device']['name']}")
     shape = "x".join(map(str, content["model"]["input_shape"]))
     name = Path(content["model"]["path"]).name
-    axes.set_title(f"{name}, input {shape}: one idea a rung", fontsize=12, loc="left", pad=28)
+    axes.set_title(f"{name}, input {shape}: from naive kernels to the fastest", fontsize=12, loc="left", pad=28)
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.3, ncols=4)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)

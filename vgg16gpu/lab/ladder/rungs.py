@@ -124,7 +124,7 @@ RUNGS: Final = (
         idea="two-dimensional tiles of 16x16 pixels: no sum across threads, loads side by side",
         source=kernels.PIXELS,
         predicted=6,
-        reason="bound by L1: two loads for each of 15.5 G products are 4 ms at its peak, 10 with latencies; D took 70",
+        reason="bound by L1: two loads for each of 15.5 G products are 4 ms at its peak, 10 with latencies; D's: 70",
         open=partial(_by_device, PIXELS),
     ),
     Rung(

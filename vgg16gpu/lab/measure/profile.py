@@ -25,8 +25,8 @@ NO_NCU: Final = (
     "Nsight Compute is not here: no ncu on PATH nor in CUDA_HOME; it comes with a CUDA toolkit (package nsight-compute)"
 )
 METHOD: Final = (
-    "ncu --clock-control none: at the clocks that the card chooses. Caches are empty before each pass, so times are "
-    "cold ones, longer than those of `lab run`"
+    "ncu --clock-control none: at the clocks that the card chooses. Caches are empty before each pass; a launch is not "
+    "in the time"
 )
 
 Values: TypeAlias = Mapping[str, float | None]  # by metric; None: ncu had none

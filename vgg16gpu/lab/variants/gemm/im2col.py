@@ -43,14 +43,8 @@ def rows_of_taps(problem: Problem, places: Places) -> Step:
     return _copy(problem, places, "im2col_taps", Dim3(columns, rows, problem.batch), COPY_BLOCK)
 
 
-def rows_of_pixels(problem: Problem, places: Places, block: int) -> Step:
-    """Write the matrices as (N, pixels, taps), a row for each thread of blocks of `block`."""
-    grid = Dim3(ceil_div(pixels(problem), block), 1, problem.batch)
-    return _copy(problem, places, "im2col_pixels", grid, Dim3(block))
-
-
-def rows_by_rows(problem: Problem, places: Places) -> Step:
-    """Write the matrices as `rows_of_pixels` does, in 2-D blocks whose threadIdx.x walks rows of the output."""
+def rows_of_pixels(problem: Problem, places: Places) -> Step:
+    """Write the matrices as (N, pixels, taps), in 2-D blocks whose threadIdx.x walks rows of the output."""
     rows, columns = ceil_div(problem.out_height, COPY_BLOCK.x), ceil_div(problem.out_width, COPY_BLOCK.y)
     return _copy(problem, places, "im2col_rows", Dim3(rows, columns, problem.batch), COPY_BLOCK)
 

@@ -15,7 +15,7 @@ def _launches(problem: Problem, parameters: Parameters, places: Places) -> Launc
     block = parameters["block"]
     grid = Dim3(ceil_div(im2col.pixels(problem), block), problem.outputs, problem.batch)
     step = im2col.product(problem, places, Kernel(SOURCE, "gemm_vector"), grid, Dim3(block))
-    return Launches(compute=(step,), convert=(im2col.rows_by_rows(problem, places),))
+    return Launches(compute=(step,), convert=(im2col.rows_of_pixels(problem, places),))
 
 
 VARIANTS = (

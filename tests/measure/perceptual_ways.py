@@ -1,0 +1,261 @@
+"""Who computes features and perceptual losses, and how, each as a call without arguments: for `measure.perceptual`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+from vgg16gpu import Engine, LossEngine
+from vgg16gpu.compiler.graph.ops import Conv, Graph, Pool, Relu
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.pytorch import Features, PerceptualLoss
+from vgg16gpu.pytorch.features import DIFFERENTIABLE
+
+Call: TypeAlias = Callable[[], Any]
+FEATURES, LOSS = "features", "loss"
+_DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_FORMATS: Final = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed: `count` images of `size` pixels a side, their layers' values or the loss and its gradient."""
+
+    model: Model
+    layers: tuple[str, ...]
+    device: str
+    precision: str
+    task: str
+    count: int
+    size: int
+
+    @property
+    def graph(self) -> Graph:
+        """The network up to the last layer."""
+        return self.model.graph("fp32", self.layers)
+
+    def images(self, seed: int) -> torch.Tensor:
+        """The same numbers for everybody, (N, C, H, W)."""
+        shape = (self.count, 3, self.size, self.size)
+        made = np.random.default_rng(seed).standard_normal(shape, np.float32)
+        return torch.from_numpy(made).to(self.device, _DTYPES[self.precision])
+
+
+# ---- Ours
+
+
+def ours(case: Case) -> Iterator[tuple[str, Call]]:
+    """Our ways; what a way holds on the device goes before the next."""
+    if case.task == FEATURES:
+        yield from _our_features(case)
+    elif case.precision in DIFFERENTIABLE:
+        yield from _our_loss(case)
+
+
+def _our_features(case: Case) -> Iterator[tuple[str, Call]]:
+    x = case.images(0)
+    module = Features(case.model, case.layers, case.precision, batch=case.count)
+    with torch.no_grad():
+        yield "vgg16gpu, Features", lambda: module(x)
+        if case.device != "cpu":
+            for _ in range(3):
+                module(x)
+            yield "vgg16gpu, Features, CUDA graph", _captured(lambda: module(x))
+    module.close()
+    options: Any = {"device": case.device, "precision": case.precision, "batch": case.count, "outputs": case.layers}
+    with Engine(case.model, **options, size=case.size) as engine:
+        given: Any = x.float().numpy() if case.device == "cpu" else x
+        yield "vgg16gpu, Engine.run", lambda: engine.run(given)
+
+
+def _our_loss(case: Case) -> Iterator[tuple[str, Call]]:
+    x, y = case.images(0).requires_grad_(), case.images(1)
+    weights = dict.fromkeys(case.layers, 1.0)
+    module = PerceptualLoss(case.model, weights, precision=case.precision, batch=case.count)
+    targets = module.targets(y)
+
+    def step() -> Any:
+        loss = module(x, targets)
+        return loss, *torch.autograd.grad(loss, x)
+
+    yield "vgg16gpu, PerceptualLoss", step
+    module.close()
+    with LossEngine(case.model, weights, device=case.device, precision=case.precision, batch=case.count) as engine:
+        given: Any = (x.detach().float().numpy(), y.float().numpy()) if case.device == "cpu" else (x.detach(), y)
+        found = engine.targets(given[1])
+        yield "vgg16gpu, LossEngine", lambda: engine.value_and_gradient(given[0], found)
+
+
+def _captured(call: Call) -> Call:
+    graph = torch.cuda.CUDAGraph()
+    kept: Any = None
+    with torch.cuda.graph(graph):
+        kept = call()
+
+    def replay() -> Any:
+        graph.replay()
+        return kept
+
+    return replay
+
+
+# ---- torch
+
+
+class _Net:
+    """The same network of torch's operators, giving the layers."""
+
+    def __init__(self, case: Case, memory_format: torch.memory_format) -> None:
+        self._graph = case.graph
+        self._arrays: dict[str, tuple[torch.Tensor, ...]] = {}
+        for op in self._graph.ops:
+            if isinstance(op, Conv) and op.bias is not None:
+                weight, bias = (
+                    torch.from_numpy(np.array(array)).to(case.device, _DTYPES[case.precision])
+                    for array in (op.weight, op.bias)
+                )
+                self._arrays[op.y] = weight.to(memory_format=memory_format), bias
+
+    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+        values = {self._graph.input.name: x}
+        for op in self._graph.ops:
+            values[op.y] = self._op(op, values[op.x])
+        return [values[name] for name in self._graph.outputs]
+
+    def _op(self, op: Any, x: torch.Tensor) -> torch.Tensor:
+        functional = torch.nn.functional
+        match op:
+            case Conv():
+                y = functional.conv2d(x, *self._arrays[op.y], padding=1)
+                y = functional.relu(y) if op.relu else y
+                return functional.max_pool2d(y, 2) if op.pool else y
+            case Relu():
+                return functional.relu(x)
+            case Pool():
+                return functional.max_pool2d(x, 2)
+        raise NotImplementedError(type(op).__name__)
+
+
+def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Iterator[tuple[str, Call]]:
+    """torch's ways: both orders of memory, launch by launch, as a CUDA graph, or compiled.
+
+    tf32: products of float32 may be TF32.
+    """
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    suffix = ", TF32" if tf32 else ""
+    for order, memory_format in _FORMATS.items():
+        net = _Net(case, memory_format)
+        call = _torch_call(case, net, memory_format, compiles=compiles)
+        if compiles:
+            yield f"torch, compiled, {order}{suffix}", call
+            continue
+        yield f"torch, {order}{suffix}", call
+        if case.device != "cpu":
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    call()
+            torch.cuda.synchronize()
+            yield f"torch, {order}, CUDA graph{suffix}", _captured(call)
+
+
+def _torch_call(case: Case, net: _Net, memory_format: torch.memory_format, *, compiles: bool) -> Call:
+    x = case.images(0).to(memory_format=memory_format)
+    if case.task == FEATURES:
+        features = torch.compile(net.__call__, mode="max-autotune") if compiles else net
+
+        def forward() -> Any:
+            with torch.no_grad():
+                return features(x)
+
+        return forward
+    with torch.no_grad():
+        targets = [y.clone() for y in net(case.images(1).to(memory_format=memory_format))]
+    x.requires_grad_()
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        terms = [torch.nn.functional.mse_loss(a.float(), b.float()) for a, b in zip(net(x), targets, strict=True)]
+        return torch.stack(terms).sum()
+
+    loss = torch.compile(total, mode="max-autotune") if compiles else total
+
+    def step() -> Any:
+        value = loss(x)
+        return value, *torch.autograd.grad(value, x)
+
+    return step
+
+
+# ---- JAX
+
+
+def jaxs(case: Case, *, tf32: bool = False) -> Iterator[tuple[str, Call]]:
+    """JAX's way, compiled by XLA, maps in NHWC."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+    import jax.numpy as jnp
+
+    from vgg16gpu.bench.peers import jax_net
+
+    weights = {op.y: jax.device_put(arrays) for op, arrays in _jax_arrays(case, jax_net)}
+    network = _jax_features(case.graph, jax_net, strict=not tf32)
+
+    def placed(seed: int) -> Any:
+        return jnp.asarray(jax_net.to_nhwc(case.images(seed).float().cpu().numpy()), jax_net.TYPES[case.precision])
+
+    x = placed(0)
+    if case.task == FEATURES:
+        call = jax.jit(network)
+        yield f"JAX{', TF32' if tf32 else ''}", lambda: jax.block_until_ready(call(weights, x))
+        return
+    targets = jax.jit(network)(weights, placed(1))
+
+    def total(x: Any) -> Any:
+        pairs = zip(network(weights, x), targets, strict=True)
+        return sum(jnp.mean((a.astype(jnp.float32) - b.astype(jnp.float32)) ** 2) for a, b in pairs)
+
+    step = jax.jit(jax.value_and_grad(total))
+    yield f"JAX{', TF32' if tf32 else ''}", lambda: jax.block_until_ready(step(x))
+
+
+def _jax_arrays(case: Case, jax_net: Any) -> Iterator[tuple[Any, Any]]:
+    found: Mapping[str, Any] = jax_net.parameters(case.graph, (3, case.size, case.size), case.precision)
+    return ((op, found[op.y]) for op in case.graph.ops)
+
+
+def _jax_features(graph: Graph, jax_net: Any, *, strict: bool) -> Callable[[Any, Any], list[Any]]:
+    import jax
+    from jax import lax
+
+    precision = lax.Precision.HIGHEST if strict else None
+
+    def run(weights: Any, x: Any) -> list[Any]:
+        values = {graph.input.name: x}
+        for op in graph.ops:
+            y = values[op.x]
+            if isinstance(op, Conv):
+                window = op.window
+                y = lax.conv_general_dilated(
+                    y,
+                    weights[op.y][0],
+                    window.strides,
+                    jax_net.padding(window),
+                    dimension_numbers=jax_net.MAPS,
+                    precision=precision,
+                )
+                y = y + weights[op.y][1]
+            if isinstance(op, Relu) or (isinstance(op, Conv) and op.relu):
+                y = jax.nn.relu(y)
+            if isinstance(op, Pool) or (isinstance(op, Conv) and op.pool):
+                least = -float("inf")
+                y = lax.reduce_window(y, np.asarray(least, y.dtype), lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+            values[op.y] = y
+        return [values[name] for name in graph.outputs]
+
+    return run
