@@ -65,11 +65,6 @@ def test_a_function_inside_a_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(compute(graph, {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_without_functions_nothing_is_copied() -> None:
-    file = parse_onnx(model([helper.make_node("Relu", ["x"], ["y"])], []).SerializeToString())
-    assert inline_functions(file) is file
-
-
 def test_the_deepest_chain() -> None:
     nodes = [call(f"f{MAX_DEPTH - 1}", "x", "y")]
     graph = load(parse_onnx(model(nodes, chain(MAX_DEPTH)).SerializeToString()))
