@@ -15,7 +15,7 @@ from tests.support.graph_reference import compute
 from tests.support.onnx_models import onnxruntime_values, random_input
 from vgg16gpu.compiler.graph.ops import Conv, Relu
 from vgg16gpu.compiler.onnx.file import parse_onnx
-from vgg16gpu.compiler.onnx.inline import MAX_BYTES, MAX_DEPTH, inline_functions
+from vgg16gpu.compiler.onnx.inline import MAX_BYTES, MAX_DEPTH
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.errors import ModelError
 
