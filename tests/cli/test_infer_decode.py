@@ -13,7 +13,7 @@ from tests.support.fake_nvimgcodec import FakeForeign, FakeModule
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.runtime.answers import decoding
+from vgg16gpu.runtime.answers import codec_choice, decoding
 from vgg16gpu.zoo.generate import make_vgg
 
 COUNT = 30
@@ -44,8 +44,8 @@ def folder(tmp_path_factory):
 def card(monkeypatch):
     """The cpu device decodes, by a stand-in for nvImageCodec; that is what is given here."""
     module = FakeModule()
-    monkeypatch.setattr(decoding, "codec_problem", lambda _: None)
-    monkeypatch.setattr(decoding, "open_codec", lambda _: NvImageCodec(module, FakeForeign()))
+    monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
+    monkeypatch.setattr(codec_choice, "open_codec", lambda _: NvImageCodec(module, FakeForeign()))
     return module
 
 

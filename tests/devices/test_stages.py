@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from vgg16gpu.devices.stages import BESIDE, read_run, read_stages, stage, tell_run, tell_stage
 
@@ -69,3 +74,49 @@ def test_nothing_of_cuda_is_touched_unless_a_gpu_is_meant(arguments: tuple[str, 
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stdout.endswith("[]\n")
+
+
+# ---- What a start imports. Creating a dataclass takes half a millisecond, finding and reading a module a quarter.
+
+MOST_MODULES, MOST_DATACLASSES = 140, 97
+UNUSED = {  # by the room that it lies in: what one picture on the CPU does without
+    "": ("bench", "checks", "cluster", "lab", "pytorch", "report", "server", "zoo"),
+    "cli.infer.": ("jobs", "several", "summary", "writing"),
+    "compiler.": ("declared", "quantization"),
+    "compiler.graph.": ("backward", "costs", "first_layers", "gradient", "gradient_ops", "loss", "loss_ops"),
+    "compiler.lowering.": ("general", "mma", "strided", "tile_choice", "wgmma"),
+    "compiler.lowering.conv.": ("conv_first", "conv_general", "conv_mma", "conv_wgmma", "same_3x3"),
+    "compiler.lowering.gemm.": ("fc_wgmma", "gemm_mma"),
+    "compiler.lowering.layout.": ("resize", "settle", "take"),
+    "compiler.onnx.": ("inline", "layer_names"),
+    "devices.": ("cuda", "picture_decoder"),
+    "io.": ("results", "text"),
+    "runtime.": ("batcher", "calibration", "double_buffer", "session"),
+    "runtime.answers.": ("classify", "decoding", "fitting", "resuming"),
+    "runtime.on_device.": ("device_array", "direct", "launches", "pending", "results", "views"),
+    "runtime.plans.": ("gradients", "kept", "losses", "sizes"),
+}
+_TELL = """
+import atexit, json, sys
+def tell():
+    own = {name: module for name, module in sys.modules.items() if name.startswith("vgg16gpu.")}
+    classes = {value for module in own.values() for value in vars(module).values() if isinstance(value, type)}
+    made = [kind for kind in classes if kind.__module__ in own and "__dataclass_fields__" in vars(kind)]
+    print(json.dumps([sorted(own), len(made)]))
+atexit.register(tell)
+from vgg16gpu.cli import main
+main()
+"""
+
+
+def test_a_picture_on_the_cpu_imports_what_it_uses_and_no_more(tmp_path: Path) -> None:
+    """Where a bound is passed, import what is new where it is used, or say in these lines why a start needs it."""
+    Image.fromarray(np.zeros((40, 40), np.uint8)).save(picture := tmp_path / "picture.jpg")
+    command = [sys.executable, "-c", _TELL, "infer", str(picture), "--model", "digits", "--device", "cpu"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    modules, dataclasses = json.loads(told.splitlines()[-1])
+    unused = [f"vgg16gpu.{room}{name}" for room, names in UNUSED.items() for name in names]
+    assert sorted({*modules} & {*unused}) == []
+    assert [name for name in unused if find_spec(name) is None] == [], "renamed: in the list above, too"
+    assert len(modules) <= MOST_MODULES
+    assert dataclasses <= MOST_DATACLASSES

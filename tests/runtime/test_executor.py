@@ -191,7 +191,7 @@ def test_stored_numbers_are_decoded(element: Element) -> None:
 # ---- Scales and second pass, with a copy in the place of a tensor core: it only passes its input through float16
 
 
-def through_float16(element: Element) -> Callable[[Op], tuple[AnyLowering, ...]]:
+def through_float16(element: Element) -> Callable[[Op, str], tuple[AnyLowering, ...]]:
     """Lowerings of which Identity takes `element` and gives float32."""
 
     def steps(layer: Layer[Identity], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
@@ -200,9 +200,9 @@ def through_float16(element: Element) -> Callable[[Op], tuple[AnyLowering, ...]]
 
     copy = Lowering(Identity, steps, no_weights, family="mma", takes=lambda _: (element,))
 
-    def lowerings(op: Op) -> tuple[AnyLowering, ...]:
-        exact = tuple(lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
-        return (copy, *exact) if isinstance(op, Identity) else exact
+    def lowerings(op: Op, family: str) -> tuple[AnyLowering, ...]:
+        copies = (copy,) if isinstance(op, Identity) else ()
+        return ops.lowerings(op, family) if family == "ffma" else copies
 
     return lowerings
 

@@ -38,7 +38,7 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     values = [_put(bench, array, layout) for array, layout in zip(operands, layouts[:-1], strict=True)]
     y = Value("y", output_shape(op, *shapes), layouts[-1], NOWHERE)
     y = Value("y", y.shape, y.layout, bench.room(y.nbytes))
-    (lowering,) = (lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
+    (lowering,) = ops.lowerings(op, "ffma")
     assert lowering.any_layout or {*layouts} == {Layout.NHWC}
     layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
     arena = WeightArena()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tests.support import loss_reference as losses
 from tests.support import reference
+from vgg16gpu.compiler.graph.gradient_ops import PoolGradient, ReluGradient
 from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
@@ -30,8 +31,6 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Pad,
     Pool,
-    PoolGradient,
-    ReluGradient,
     Reshape,
     Slice,
     Transpose,

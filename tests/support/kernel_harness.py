@@ -210,7 +210,7 @@ def _spaced_activations(extents: Extents) -> Iterator[None]:
 
         def offsets(given: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
             lives.extend(given)
-            return memory.assign_offsets([replace(life, nbytes=life.nbytes + GUARD) for life in given])
+            return memory.assign_offsets([life._replace(nbytes=life.nbytes + GUARD) for life in given])
 
         with mock.patch.object(schedule, "assign_offsets", offsets):
             places, size = assign(made, block_nbytes)

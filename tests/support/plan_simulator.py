@@ -89,8 +89,8 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(value))
         return _observe(value, scaling)
 
-    def lowerings(op: Op) -> tuple[AnyLowering, ...]:
-        return tuple(replace(lowering, steps=_noting(lowering, note)) for lowering in ops.lowerings(op))
+    def lowerings(op: Op, family: str) -> tuple[AnyLowering, ...]:
+        return tuple(replace(lowering, steps=_noting(lowering, note)) for lowering in ops.lowerings(op, family))
 
     _convert, _take_in, _give, _observe = convert.convert, layout.take_in, give.give, scales.observe
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers.classify import Answer, PathLike, class_names_of, named, wanted_preprocess
-from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Station
@@ -30,7 +30,7 @@ from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine, Outputs
 from vgg16gpu.runtime.forms import Images, Input
-from vgg16gpu.runtime.on_device.views import is_on_device
+from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.outputs import Results
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from vgg16gpu.io.results.parquet_results import ParquetFile, partial_path
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.runtime.answers.decoding import decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.closing import Closing

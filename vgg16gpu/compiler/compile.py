@@ -7,7 +7,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,14 @@ from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.model import SESSION, Model
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
-from vgg16gpu.compiler.quantization.scale_file import read_scales
-from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scales, held_scales, quantise, quantised_inputs
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import Plan
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scales
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +107,9 @@ class SizePlanner:
 
 def _integers(model: Model, options: EngineOptions, graph: Graph) -> Mapping[str, QuantisedOp]:
     """What int8 needs of each op: by scales of the model file itself, else by those given, else by the file beside."""
+    from vgg16gpu.compiler.quantization.scale_file import read_scales  # noqa: PLC0415 - other precisions do without
+    from vgg16gpu.compiler.quantization.scheme import held_scales, quantise, quantised_inputs  # noqa: PLC0415
+
     held = held_scales(graph)
     if not held and options.scales is None and not model.is_on_disk:
         raise InputError(f"{model.name}: int8 needs scales, and no file of them lies beside it; give scales")

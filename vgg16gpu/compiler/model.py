@@ -10,13 +10,12 @@ from typing import Any, Self, TypeAlias, Union, cast
 import onnx
 
 from vgg16gpu.compiler.choices import PRECISIONS
-from vgg16gpu.compiler.graph.ops import Graph, Shape
+from vgg16gpu.compiler.graph.ops import FakeQuantize, Graph, Shape
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.file import OnnxFile, open_onnx, parse_onnx
 from vgg16gpu.compiler.onnx.free_size import with_free_size
 from vgg16gpu.compiler.onnx.load import load
 from vgg16gpu.compiler.onnx.metadata import LABELS_KEY, metadata_list, metadata_of, model_preprocess
-from vgg16gpu.compiler.quantization.qdq import dequantised, lifted
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
@@ -100,7 +99,7 @@ class Model:
         key = loaded.outputs, is_int8, outputs is None
         if key not in self._graphs:
             _check_input(self.name, loaded)
-            prepared = lifted(loaded) if is_int8 else dequantised(loaded)
+            prepared = _without_rounding(loaded, keeps_scales=is_int8)
             rounds_nothing = prepared is loaded
             shared = self._graphs.get((loaded.outputs, not is_int8, outputs is None)) if rounds_nothing else None
             self._graphs[key] = shared or self._with_size(simplify(prepared, passes=IMAGE_PASSES), loaded, outputs)
@@ -146,3 +145,12 @@ def _check_input(model: str, graph: Graph) -> None:
             f"{model}: input '{graph.input.name}' has shape {graph.input.shape}; an engine takes (N, C, H, W) or "
             f"(N, F); {SESSION}"
         )
+
+
+def _without_rounding(graph: Graph, *, keeps_scales: bool) -> Graph:
+    """The graph of a file that rounds values to integers without that; itself where it rounds nothing."""
+    if not any(isinstance(op, FakeQuantize) for op in graph.ops):
+        return graph
+    from vgg16gpu.compiler.quantization.qdq import dequantised, lifted  # noqa: PLC0415 - most files do without
+
+    return lifted(graph) if keeps_scales else dequantised(graph)

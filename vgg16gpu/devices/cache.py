@@ -19,8 +19,8 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vgg16gpu.errors import KernelError
 
@@ -38,8 +38,7 @@ _fallbacks: dict[Path, Path] = {}  # refused folder -> what stands in for it in 
 _fallback_lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class CacheEntry:
+class CacheEntry(NamedTuple):
     """One compiled file in the cache."""
 
     path: Path

@@ -5,7 +5,9 @@ A wheel carries the sources inside the package; a checkout (and `pip install -e 
 
 from __future__ import annotations
 
-from glob import escape
+import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from vgg16gpu.errors import KernelError
@@ -22,7 +24,12 @@ def kernel_dir() -> Path:
 
     Raises KernelError if neither holds the sources.
     """
-    package = Path(__file__).resolve().parents[1]
+    return _kernel_dir(__file__)
+
+
+@cache
+def _kernel_dir(module: str) -> Path:
+    package = Path(module).resolve().parents[1]
     candidates = (package / "kernels", package.parent / "kernels")
     for folder in candidates:
         if (folder / _HEADERS / "common.cuh").is_file():
@@ -40,9 +47,11 @@ def source_path(name: str) -> Path:
     path = folder / name  # an absolute name replaces the folder
     if path.is_file():
         return path
-    for other in sorted(path.parent.glob(f"*/{escape(path.name)}")):
-        if source_name(other) == name:
-            return other
+    if not (other := _named(folder).get(name, path)).is_file():
+        _named.cache_clear()  # it may be new
+        other = _named(folder).get(name, path)
+    if other.is_file():
+        return other
     known = ", ".join(sorted(source_name(file) for file in own_sources())) or "none"
     raise KernelError(f"kernel source {name!r} not found in {folder}; there are: {known}")
 
@@ -67,8 +76,20 @@ def source_name(path: Path) -> str:
 
 def files(*suffixes: str) -> tuple[Path, ...]:
     """Every file of `kernel_dir()` that ends in one of `suffixes`, sorted by name, whatever its folder."""
-    found = (path for path in kernel_dir().rglob("*") if path.suffix in suffixes and path.is_file())
-    return tuple(sorted(found, key=lambda path: Path(source_name(path))))
+    found = _below(kernel_dir(), suffixes)
+    return tuple(sorted(found, key=lambda path: source_name(path).split("/")))
+
+
+def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        found = (Path(place, name) for name in names if name.endswith(suffixes))
+        yield from (path for path in found if path.is_file())
+
+
+@cache
+def _named(folder: Path) -> dict[str, Path]:
+    """Every source below a folder by its name: a start asks for twenty."""
+    return {source_name(path): path for path in _below(folder, SUFFIXES)}
 
 
 def own_sources() -> tuple[Path, ...]:

@@ -34,8 +34,7 @@ class _Block:
     users: int = 0  # leases that have something in it
 
 
-@dataclass(frozen=True, eq=False)
-class _Stored:
+class _Stored(NamedTuple):
     """A piece on the device, and the numbers that it is made of."""
 
     address: int
@@ -50,8 +49,7 @@ class _Given(NamedTuple):
     arrays: tuple[npt.NDArray[np.generic], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Computed:
+class _Computed(NamedTuple):
     """The pieces that a build computed, by offset, and all that decides what they are."""
 
     finish: tuple[Step, ...]

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Scores: TypeAlias = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Rank:
-    """One line of a top-k: the class, its name, its score and its probability."""
-
-    index: int
-    label: str
-    score: float
-    probability: float
 
 
 def softmax(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:

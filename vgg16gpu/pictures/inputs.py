@@ -23,7 +23,6 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.io.text import parse_numbers, shape_samples
 from vgg16gpu.pictures.content import check_regular, read_file, suffix_of
 from vgg16gpu.pictures.images import in_channel_order
 from vgg16gpu.pictures.listing import HIDDEN, STANDARD_INPUT, Listing, list_files
@@ -166,6 +165,8 @@ def _numbered(name: str, samples: AnyArray, preprocess: Preprocess | None = None
 
 
 def _from_text(text: bytes, name: str, spec: InputSpec) -> npt.NDArray[np.float32]:
+    from vgg16gpu.io.text import parse_numbers, shape_samples  # noqa: PLC0415 - pictures do without
+
     if not text.strip():
         raise InputError(f"'{name}' is empty; expected numbers separated by white space")
     shape = spec.array_shape(is_pixels=False)

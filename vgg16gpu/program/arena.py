@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgg16gpu.program.values import ALIGNMENT
 
 
-@dataclass(frozen=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A buffer of `nbytes` that holds data from step `first` to step `last`, both included."""
 
     nbytes: int

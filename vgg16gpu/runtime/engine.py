@@ -15,30 +15,24 @@ from vgg16gpu.compiler.graph.transpose_first import CHANNELS_FIRST
 from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import Value
-from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
-from vgg16gpu.runtime.double_buffer import Pipeline, Sent
+from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.forms import Images, Input
-from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.direct import Verdict
-from vgg16gpu.runtime.on_device.results import Asked
-from vgg16gpu.runtime.on_device.views import (
-    DeviceView,
-    Stream,
-    SupportsCudaArray,
-    is_on_device,
-    stream_handle,
-    view_of,
-)
 from vgg16gpu.runtime.outputs import Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
 from vgg16gpu.runtime.plans.sized import SizedPlan
 
 if TYPE_CHECKING:
+    from vgg16gpu.runtime.double_buffer import Pipeline, Sent
+    from vgg16gpu.runtime.on_device.device_array import DeviceArray
+    from vgg16gpu.runtime.on_device.pending import Pending
+    from vgg16gpu.runtime.on_device.results import Asked
+    from vgg16gpu.runtime.on_device.views import DeviceView, Stream, SupportsCudaArray
     from vgg16gpu.runtime.plans.gradients import Gradients
 
+    DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
+    DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
+
 Outputs: TypeAlias = Array | tuple[Array, ...]
-DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
-DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
 
 
 class Send(Protocol):
@@ -133,14 +127,14 @@ class Engine(BuiltEngine):
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
         """
-        asked = Asked(stream, form, out, wait)
-        if is_on_device(array := self._form.only(x)):
-            return self._run_on_device(array, asked)
-        asked.refuse_on_host()
+        if on_device.is_on_device(array := self._form.only(x)):
+            return self._run_on_device(array, on_device.Asked(stream, form, out, wait))
+        if not (wait and stream is form is out is None):
+            on_device.Asked(stream, form, out, wait).refuse_on_host()
         images = self._form.checked(x)
         parts = []
         with self._lock:
-            self._pending.check()
+            self._check_pending()
             sized = self._at(images.dtype, images.shape)
             for first, batch in sized.batches(len(images)):
                 self._last_batch = batch
@@ -167,7 +161,7 @@ class Engine(BuiltEngine):
         give a float32 `DeviceArray`; they are waited for as those of `run` are, and nothing goes over the host.
         Raises InputError for wrong shapes and types, and for an engine without `gradient=True`.
         """
-        if is_on_device(array := self._form.only(x)):
+        if on_device.is_on_device(array := self._form.only(x)):
             return self._vjp_on_device(array, cotangents)
         images = self._form.checked(x)
         with self._lock:
@@ -177,19 +171,20 @@ class Engine(BuiltEngine):
 
     def _vjp_on_device(self, x: object, cotangents: Any) -> DeviceArray:
         given = cotangents if isinstance(cotangents, list | tuple) else [cotangents]
-        if not all(map(is_on_device, given)):
+        if not all(map(on_device.is_on_device, given)):
             raise InputError("the input lies on a GPU, and a gradient of an output on the host; bring it there, too")
         with self._lock:
             self._require_open()
             gradients, foreign = self._require_gradients(), self._require_foreign()
             if self.graph.input.channels_last:
                 raise InputError("a model with its channels last gives gradients on the host; give arrays there")
-            images = view_of(x, foreign)
+            images = on_device.view_of(x, foreign)
             view = self._checked_view(images)
             if view.element_type == "uint8":
                 raise InputError("x is uint8, whole numbers without a gradient; give float32, normalised")
-            slopes = [view_of(y, foreign, what="the gradient of an output") for y in given]
-            sized, found = self._at(view.input_type, view.shape), DeviceArray(foreign, images.shape)
+            slopes = [on_device.view_of(y, foreign, what="the gradient of an output") for y in given]
+            sized = self._at(view.input_type, view.shape)
+            found = on_device.DeviceArray(foreign, images.shape)
             gradients.vjp_on_device(view, slopes, found.view, sized.batches(view.shape[0]))
         return found
 
@@ -211,16 +206,25 @@ class Engine(BuiltEngine):
         """
         with self._lock:
             self._require_open()
+            self._check_pending()
+
+    def _check_pending(self) -> None:
+        if self._pending:
             self._pending.check()
+
+    def _require_pending(self) -> Pending:
+        """What runs on the device leave to say; there from the first of them on."""
+        self._pending = self._pending or on_device.Pending(self.device)
+        return self._pending
 
     def _run_on_device(self, x: object, asked: Asked) -> Any:
         with self._lock:
             self._require_open()
-            foreign = self._require_foreign()
-            is_captured = asked.checked(foreign, self._pending)
-            view = self._checked_view(view_of(x, foreign, asked.stream))
+            foreign, pending = self._require_foreign(), self._require_pending()
+            is_captured = asked.checked(foreign, pending)
+            view = self._checked_view(on_device.view_of(x, foreign, asked.stream))
             count, sized = view.shape[0], self._at(view.input_type, view.shape)
-            targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, self._pending)
+            targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, pending)
             parts = []
             for first, batch in sized.batches(count):
                 self._last_batch = batch
@@ -229,10 +233,10 @@ class Engine(BuiltEngine):
                 if asked.wait:
                     parts.append(sized.direct.run(batch, images, rows))
                 else:
-                    verdict = Verdict(self._pending.found, first, self.allows_nonfinite)
+                    verdict = on_device.Verdict(pending.found, first, self.allows_nonfinite)
                     sized.direct.enqueue(batch, images, rows, verdict, singly=is_captured)
             if not asked.wait:
-                foreign.lead(stream_handle(asked.stream))
+                foreign.lead(on_device.stream_handle(asked.stream))
         check_flags(parts, self.allows_nonfinite)
         return results[0] if len(results) == 1 else results
 
@@ -270,7 +274,7 @@ class Engine(BuiltEngine):
                 f"stream takes inputs one after the other, a list or any iterable, and no {type(iterable).__name__}; "
                 "give a single input to run"
             ) from error
-        return self._stream(Source(items, self.checked), batch or sizes[-1])
+        return self._stream(items, batch or sizes[-1])
 
     def input(self, element_type: str = "float32") -> Images:
         """The pinned memory that `run` sends from: float32 as in the file or uint8 (N, H, W, C), N the largest batch.
@@ -318,10 +322,13 @@ class Engine(BuiltEngine):
             self._any.check(self._form.sides(images.dtype.name, images.shape))
         return images
 
-    def _stream(self, source: Source, size: int) -> Iterator[Outputs | DeviceOutputs]:
+    def _stream(self, given: Iterator[Any], size: int) -> Iterator[Outputs | DeviceOutputs]:
+        from vgg16gpu.runtime.batcher import Source, cut, flow, item_name  # noqa: PLC0415 - most do not stream
+
+        source = Source(given, self.checked)
         for form, items in itertools.groupby(source, key=lambda item: item.form):
             if form is None:
-                yield from map(self._run_foreign, items)
+                yield from (self._run_foreign(item.images, item_name(item.number)) for item in items)
                 continue
             element_type, sample = form
             with self.lane(element_type, sample, size) as lane:
@@ -354,11 +361,11 @@ class Engine(BuiltEngine):
         finally:
             sized.give_back(pipeline, element_type, size, is_direct)
 
-    def _run_foreign(self, item: Item) -> DeviceOutputs:
+    def _run_foreign(self, x: object, name: str) -> DeviceOutputs:
         try:
-            outputs: DeviceOutputs = self._run_on_device(item.images, Asked())
+            outputs: DeviceOutputs = self._run_on_device(x, on_device.Asked())
         except InputError as error:
-            raise InputError(f"{item_name(item.number)}: {error}") from error
+            raise InputError(f"{name}: {error}") from error
         return outputs
 
     def _send(self, sized: SizedPlan, pipeline: Pipeline, rows: Sequence[Images], batch: int | None = None) -> Sent:

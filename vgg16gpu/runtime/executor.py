@@ -6,9 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,16 +21,17 @@ from vgg16gpu.errors import DeviceError, Error
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import PairScaling, Plan, Program
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
-from vgg16gpu.runtime.double_buffer import Pipeline
 from vgg16gpu.runtime.frames import Frames, Port, Span
 from vgg16gpu.runtime.outputs import ResultBlock, Results, read_results
 from vgg16gpu.runtime.stored import decoded, image_shape
 
+if TYPE_CHECKING:
+    from vgg16gpu.runtime.double_buffer import Pipeline
+
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, eq=False)
-class _Bound:
+class _Bound(NamedTuple):
     """A program at its place, for one element type. Host memory is pinned, and shared by all programs."""
 
     port: Port
@@ -41,8 +41,7 @@ class _Bound:
     block: ResultBlock
 
 
-@dataclass(frozen=True, eq=False)
-class _Single:
+class _Single(NamedTuple):
     """A program for `run_once`: arrays of exactly the planned shapes."""
 
     places: Mapping[str, Array]  # of each input in the host's buffer, by name
@@ -179,6 +178,8 @@ class Executor:
 
     def pipeline(self, element_type: str, largest: int, *, is_direct: bool = False) -> Pipeline:
         """Room for a stream of batches of any size up to `largest`. Raises DeviceError when memory runs out."""
+        from vgg16gpu.runtime.double_buffer import Pipeline  # noqa: PLC0415 - most do not stream
+
         ports = {
             batch: bound.port
             for (batch, dtype), bound in self._bound.items()

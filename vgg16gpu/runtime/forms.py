@@ -14,7 +14,7 @@ from vgg16gpu.compiler.graph.ops import GraphInput, Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import printable, shown
 from vgg16gpu.program.plans import Program
-from vgg16gpu.runtime.on_device.views import is_on_device
+from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.stored import image_shape
 
 Images: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]

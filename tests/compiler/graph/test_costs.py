@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.costs import flop, op_costs
+from vgg16gpu.compiler.graph.costs import op_costs
+from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Arithmetic, Conv, Gemm, GeneralConv, Graph, GraphInput, MatMul, Reshape
 from vgg16gpu.compiler.graph.window import Pads, Window
 

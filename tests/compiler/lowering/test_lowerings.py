@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.kernel_harness import CONV_TILES, GEMM_TILES
 from vgg16gpu.compiler import lowering as ops
+from vgg16gpu.compiler.graph import gradient_ops, loss_ops
+from vgg16gpu.compiler.graph import ops as graph_ops
 from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Elementwise, Gemm, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.graph.window import Pads, Window
@@ -75,14 +77,16 @@ def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout
 
 
 def ffma(op: Op) -> AnyLowering:
-    (found,) = (lowering for lowering in ops.lowerings(op) if lowering.family == "ffma")
+    (found,) = ops.lowerings(op, "ffma")
     return found
 
 
 # Without those that are no ops by themselves: only its own kernel asks for a chain.
 BASES = (Op, MultiOp, Elementwise)
+KINDS = [kind for module in (graph_ops, gradient_ops, loss_ops) for kind in vars(module).values()]
 OP_TYPES = sorted(
-    {kind for base in BASES for kind in base.__subclasses__()} - {ConvChain, *BASES}, key=lambda kind: kind.__name__
+    {kind for kind in KINDS if isinstance(kind, type) and issubclass(kind, Op)} - {ConvChain, *BASES},
+    key=lambda kind: kind.__name__,
 )
 
 
@@ -101,6 +105,19 @@ def test_float32_arithmetic_computes_every_op(op_type: type[Op]) -> None:
     assert lowering.counters(layer) == 0
     assert not isinstance(lowering, InputLowering)
     assert all(isinstance(one, MultiLowering) is issubclass(op_type, MultiOp) for one in found)
+
+
+@pytest.mark.parametrize("name", ops.modules())
+def test_the_table_has_every_module_with_the_ops_and_families_that_it_lowers(name: str) -> None:
+    """What it lacks is never imported, so the planner would go on without that kernel."""
+    rows = [row for row in ops.MODULES if f"{ops.__name__}.{row.module}" == name]
+    told = [{(op, family) for op in row.ops for family in row.families} for row in rows]
+    there = {(lowering.op_type.__name__, lowering.family) for lowering in ops.lowerings_in(name)}
+    assert told == ([there] if there else [])
+
+
+def test_the_table_has_no_module_that_is_not_there() -> None:
+    assert {f"{ops.__name__}.{row.module}" for row in ops.MODULES} <= {*ops.modules()}
 
 
 def test_an_op_without_a_kernel_is_refused() -> None:

@@ -21,7 +21,7 @@ from vgg16gpu.pictures.images import fit, load_image
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers import decoding
-from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 

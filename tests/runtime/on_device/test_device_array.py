@@ -17,8 +17,9 @@ from tests.support.torch_here import torch_module
 from vgg16gpu.devices.cuda import dlpack
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import Element, OutputForm
+from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, is_on_device, stream_handle, view_of
+from vgg16gpu.runtime.on_device.views import LEGACY_STREAM, DeviceView, stream_handle, view_of
 
 # ---- What is taken
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, chosen
-from vgg16gpu.compiler.graph.first_layers import first_layers
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY
-from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.labels import load as load_labels
 from vgg16gpu.io.preprocessing import Preprocess
@@ -63,6 +61,8 @@ def contradiction(model: Model, graph: Graph, notes: ModelNotes, shape: Shape) -
     """A warning when the user's words are not what the file itself says of its pictures. Raises ModelError."""
     if notes.preprocess is None or not notes.preprocess.origin.options:
         return None
+    from vgg16gpu.compiler.graph.first_layers import first_layers  # noqa: PLC0415 - who gives no options does without
+
     own = model.preprocess(graph, shape)
     if own.origin.kind != "file":
         if first_layers(graph, shape[1]) is None:
@@ -78,6 +78,8 @@ def contradiction(model: Model, graph: Graph, notes: ModelNotes, shape: Shape) -
 
 def calibrated_otherwise(model: Model, notes: ModelNotes, shape: Shape) -> str | None:
     """A warning when the scales of int8 come from pictures to which something else was done. Raises ModelError."""
+    from vgg16gpu.compiler.quantization.scale_file import read_preprocess, scales_path  # noqa: PLC0415 - int8 alone
+
     before = read_preprocess(model.path)
     if before is None or before == notes.preprocess:
         return None

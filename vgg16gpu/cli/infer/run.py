@@ -20,14 +20,13 @@ from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.devices import Opened
-from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
-from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
@@ -35,6 +34,7 @@ from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from vgg16gpu.cli.infer.writing import Writing
+    from vgg16gpu.devices.picture_decoder import PictureCodec
     from vgg16gpu.io.results import Results
 
 

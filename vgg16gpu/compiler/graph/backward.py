@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.gradient_ops import PoolGradient, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
@@ -28,9 +29,7 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Pad,
     Pool,
-    PoolGradient,
     Relu,
-    ReluGradient,
     Reshape,
     Shape,
     Softmax,

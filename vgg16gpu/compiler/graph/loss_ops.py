@@ -37,20 +37,48 @@ class FeatureLoss(MultiOp):
         """The partial sums, and the gradient to x."""
         return (self.y,) if self.cotangent is None else (self.y, self.cotangent)
 
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """(N, blocks, 1), for a feature, its target and perhaps weights. Raises ModelError."""
+        shape, target, *weights = shapes
+        fits = weights == [(shape[1],)] and len(shape) == 4 if self.distance == "unit" else not weights
+        if len(shape) not in (3, 4) or target != target_shape(shape) or not fits:
+            raise ModelError(f"FeatureLoss '{self.y}': a target of shape {target} for a feature of shape {shape}")
+        return shape[0], blocks(self, shape), 1
+
 
 @dataclass(frozen=True, eq=False)
 class RowSum(MultiOp):
     """(N,): the sum of all elements of a row of 1 to 8 operands."""
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """(N,). Raises ModelError."""
+        if len(shapes) > MAX_ROWS or len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
+            raise ModelError(f"RowSum '{self.y}': operands of shapes {' and '.join(map(str, shapes))}")
+        return shapes[0][:1]
 
 
 @dataclass(frozen=True, eq=False)
 class Gram(Op):
     """(N, C, C): the products of all pairs of channels of a map (N, C, H, W), summed over pixels, over C * H * W."""
 
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """(N, C, C). Raises ModelError."""
+        (shape,) = shapes
+        if len(shape) != 4:
+            raise ModelError(f"Gram '{self.y}': its input has shape {shape}; it needs a feature map, (N, C, H, W)")
+        return shape[0], shape[1], shape[1]
+
 
 @dataclass(frozen=True, eq=False)
 class GramGradient(MultiOp):
     """What a Gram hands back; operands: a symmetric gradient of its result, and the map."""
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """That of the map. Raises ModelError."""
+        gradient, shape = shapes
+        if len(shape) != 4 or gradient != (shape[0], shape[1], shape[1]):
+            raise ModelError(f"GramGradient '{self.y}': a gradient of shape {gradient} for the products of {shape}")
+        return shape
 
 
 def pixels_and_channels(shape: Shape) -> tuple[int, int]:
@@ -67,32 +95,3 @@ def blocks(op: FeatureLoss, shape: Shape) -> int:
 def target_shape(shape: Shape) -> Shape:
     """The shape of the target for a feature of this shape."""
     return (shape[0], math.prod(shape[2:]), shape[1]) if len(shape) == 4 else shape
-
-
-def feature_loss_shape(op: FeatureLoss, shape: Shape, target: Shape, channels: Shape | None = None) -> Shape:
-    """(N, blocks, 1). Raises ModelError."""
-    fits = channels == (shape[1],) and len(shape) == 4 if op.distance == "unit" else channels is None
-    if len(shape) not in (3, 4) or target != target_shape(shape) or not fits:
-        raise ModelError(f"FeatureLoss '{op.y}': a target of shape {target} for a feature of shape {shape}")
-    return shape[0], blocks(op, shape), 1
-
-
-def row_sum_shape(op: RowSum, *shapes: Shape) -> Shape:
-    """(N,). Raises ModelError."""
-    if len(shapes) > MAX_ROWS or len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
-        raise ModelError(f"RowSum '{op.y}': operands of shapes {' and '.join(map(str, shapes))}")
-    return shapes[0][:1]
-
-
-def gram_shape(op: Gram, shape: Shape) -> Shape:
-    """(N, C, C). Raises ModelError."""
-    if len(shape) != 4:
-        raise ModelError(f"Gram '{op.y}': its input has shape {shape}; it needs a feature map, (N, C, H, W)")
-    return shape[0], shape[1], shape[1]
-
-
-def gram_gradient_shape(op: GramGradient, gradient: Shape, shape: Shape) -> Shape:
-    """That of the map. Raises ModelError."""
-    if len(shape) != 4 or gradient != (shape[0], shape[1], shape[1]):
-        raise ModelError(f"GramGradient '{op.y}': a gradient of shape {gradient} for the products of {shape}")
-    return shape

@@ -2,14 +2,14 @@
 
 A `Graph` is a tuple of frozen ops in topological order over SSA value names. It knows shapes (`shapes.py`) and nothing
 of devices, layouts or kernels. Feature maps are (N, C, H, W), matrices are (N, F), as in ONNX.
-Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel.
+Dimension legend: N, C, H, W in; OC, OH, OW out; KH, KW kernel. An op without fields of its own inherits all of `Op`.
 
 There are two kinds of ops. Those of a VGG hold their weights and have fast kernels: Conv, Pool, Gemm, BatchNorm, Relu,
 Flatten, Softmax, Identity, LocalResponseNorm; they take feature maps or matrices. The general ones compute from values
 alone, of any rank, run-time or constant: Elementwise (Arithmetic, LeakyRelu, Clip, FakeQuantize), Transpose, Reshape,
 Slice, Pad, Concat, Gather, MatMul, and GeneralConv, GeneralBatchNorm and AxisSoftmax for what Conv, BatchNorm and
-Softmax do not cover. PoolGradient and ReluGradient stand in graphs of gradients alone (`gradient.py`); those of losses
-are in `loss_ops.py`.
+Softmax do not cover. Ops that stand in graphs of gradients alone are in `gradient_ops.py`, those of losses in
+`loss_ops.py`; these say themselves which shape they give.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Op:
         """Every value that it computes: y first; a further one has the shape of x."""
         return (self.y,)
 
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """For operands of these shapes that of x, where nobody says else: see `shapes.py`, or the op itself."""
+        return shapes[0]
+
 
 @dataclass(frozen=True, eq=False)
 class MultiOp(Op):
@@ -88,18 +92,6 @@ class Pool(Op):
 
 
 @dataclass(frozen=True, eq=False)
-class PoolGradient(MultiOp):
-    """What a pool hands back to its input; operands: the gradient of its result, and that input.
-
-    A maximum hands it to the first element that has it, row by row; an average an equal share to each that it counted.
-    """
-
-    kind: Literal["max", "average"] = "max"
-    window: Window = MAX_POOL_2X2
-    count_include_pad: bool = False
-
-
-@dataclass(frozen=True, eq=False)
 class GlobalPool(Op):
     """Max or average of each channel over the whole map: (N, C, 1, 1)."""
 
@@ -131,22 +123,18 @@ class BatchNorm(Op):
     epsilon: float
 
 
-@dataclass(frozen=True, eq=False)
 class Relu(Op):
     """y = 0 where x < 0, else x (NaN stays NaN)."""
 
 
-@dataclass(frozen=True, eq=False)
 class Flatten(Op):
     """(N, ...) -> (N, F) in row-major order of the ONNX shape."""
 
 
-@dataclass(frozen=True, eq=False)
 class Softmax(Op):
     """Softmax over the last axis of (N, F)."""
 
 
-@dataclass(frozen=True, eq=False)
 class Identity(Op):
     """y = x: Dropout at inference, Identity, pooling with a 1x1 window."""
 
@@ -188,11 +176,6 @@ class Clip(Elementwise):
 
     low: float = -math.inf
     high: float = math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class ReluGradient(Elementwise):
-    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,16 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.loss_ops import (
-    FeatureLoss,
-    Gram,
-    GramGradient,
-    RowSum,
-    feature_loss_shape,
-    gram_gradient_shape,
-    gram_shape,
-    row_sum_shape,
-)
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     AxisSoftmax,
@@ -41,8 +31,6 @@ from vgg16gpu.compiler.graph.ops import (
     Op,
     Pad,
     Pool,
-    PoolGradient,
-    ReluGradient,
     Reshape,
     Shape,
     Slice,
@@ -69,7 +57,7 @@ def infer_shapes(graph: Graph, input_shape: Shape | Mapping[str, Shape]) -> Mapp
 def output_shape(op: Op, *shapes: Shape) -> Shape:
     """Shape of op.y for operands of these shapes. Raises ModelError, naming op and shapes, when they do not fit."""
     rule = _RULES.get(type(op))
-    return rule(op, *shapes) if rule else shapes[0]
+    return rule(op, *shapes) if rule else op.shape_of_y(*shapes)
 
 
 def moves(op: Op) -> bool:
@@ -77,14 +65,16 @@ def moves(op: Op) -> bool:
     return isinstance(op, Reshape | Transpose | Slice | Pad | Concat | Gather)
 
 
-def _map_shape(op: Op, shape: Shape) -> tuple[int, int, int, int]:
+def map_shape(op: Op, shape: Shape) -> tuple[int, int, int, int]:
+    """The shape itself, of a feature map. Raises ModelError for another rank."""
     if len(shape) != 4:
         missing = ", so a batch dimension in front" if len(shape) == 3 else ""
         raise ModelError(f"{type(op).__name__} '{op.y}': its input has shape {shape}; it needs (N, C, H, W){missing}")
     return shape[0], shape[1], shape[2], shape[3]
 
 
-def _window_shape(op: Op, window: Window, height: int, width: int) -> tuple[int, int]:
+def window_shape(op: Op, window: Window, height: int, width: int) -> tuple[int, int]:
+    """Height and width of what a window gives that slides over a map. Raises ModelError where it does not fit."""
     rows, columns = window.output_size(height, width)
     if rows < 1 or columns < 1:
         raise ModelError(
@@ -99,19 +89,12 @@ def _chain_shape(op: ConvChain, shape: Shape) -> Shape:
 
 
 def _pool_shape(op: Pool, shape: Shape) -> Shape:
-    batch, channels, height, width = _map_shape(op, shape)
-    return batch, channels, *_window_shape(op, op.window, height, width)
-
-
-def _pool_gradient_shape(op: PoolGradient, gradient: Shape, shape: Shape) -> Shape:
-    batch, channels, height, width = _map_shape(op, shape)
-    if gradient != (batch, channels, *_window_shape(op, op.window, height, width)):
-        raise ModelError(f"PoolGradient '{op.y}': a gradient of shape {gradient} for a pool of {shape}")
-    return shape
+    batch, channels, height, width = map_shape(op, shape)
+    return batch, channels, *window_shape(op, op.window, height, width)
 
 
 def _global_pool_shape(op: GlobalPool, shape: Shape) -> Shape:
-    return *_map_shape(op, shape)[:2], 1, 1
+    return *map_shape(op, shape)[:2], 1, 1
 
 
 def _flat_shape(op: Flatten, shape: Shape) -> Shape:
@@ -132,7 +115,7 @@ def _axis_softmax_shape(op: AxisSoftmax, shape: Shape) -> Shape:
 
 
 def _batch_norm_shape(op: BatchNorm, shape: Shape) -> Shape:
-    channels = _map_shape(op, shape)[1]
+    channels = map_shape(op, shape)[1]
     if channels != op.scale.size:
         raise ModelError(
             f"BatchNormalization '{op.y}': {op.scale.size} scales for {channels} channels; the model is broken"
@@ -141,24 +124,24 @@ def _batch_norm_shape(op: BatchNorm, shape: Shape) -> Shape:
 
 
 def _conv_shape(op: Conv, shape: Shape) -> Shape:
-    batch, channels, height, width = _map_shape(op, shape)
+    batch, channels, height, width = map_shape(op, shape)
     if channels != op.weight.shape[1]:
         raise ModelError(f"Conv '{op.y}': weights for {op.weight.shape[1]} channels, input has {channels}")
-    rows, columns = _window_shape(op, op.window, height, width)
+    rows, columns = window_shape(op, op.window, height, width)
     if op.pool:
-        rows, columns = _window_shape(op, MAX_POOL_2X2, rows, columns)
+        rows, columns = window_shape(op, MAX_POOL_2X2, rows, columns)
     return batch, op.weight.shape[0], rows, columns
 
 
 def _general_conv_shape(op: GeneralConv, shape: Shape, weight: Shape, bias: Shape | None = None) -> Shape:
-    batch, channels, height, width = _map_shape(op, shape)
+    batch, channels, height, width = map_shape(op, shape)
     if len(weight) != 4 or weight[2:] != op.window.kernel or weight[0] % op.group:
         raise ModelError(f"Conv '{op.y}': weights of shape {weight} for {op.window.kernel} windows, {op.group} groups")
     if channels != weight[1] * op.group:
         raise ModelError(f"Conv '{op.y}': weights for {weight[1] * op.group} channels, input has {channels}")
     if bias is not None and bias != weight[:1]:
         raise ModelError(f"Conv '{op.y}': a bias of shape {bias} for {weight[0]} output channels")
-    return batch, weight[0], *_window_shape(op, op.window, height, width)
+    return batch, weight[0], *window_shape(op, op.window, height, width)
 
 
 def _gemm_shape(op: Gemm, shape: Shape) -> Shape:
@@ -197,7 +180,8 @@ def _matmul_shape(op: MatMul, a: Shape, b: Shape, c: Shape | None = None) -> Sha
     return product
 
 
-def _broadcast(op: Elementwise, *shapes: Shape) -> Shape:
+def broadcast_shape(op: Elementwise, *shapes: Shape) -> Shape:
+    """What all of these are broadcast to. Raises ModelError."""
     try:
         return tuple(int(dim) for dim in np.broadcast_shapes(*shapes))
     except ValueError:
@@ -265,27 +249,21 @@ _RULES: Final[Mapping[type[Op], Callable[..., Shape]]] = {
     Concat: _concatenated,
     Conv: _conv_shape,
     ConvChain: _chain_shape,
-    Arithmetic: _broadcast,
-    LeakyRelu: _broadcast,
-    Clip: _broadcast,
-    ReluGradient: _broadcast,
-    FakeQuantize: _broadcast,
-    FeatureLoss: feature_loss_shape,
+    Arithmetic: broadcast_shape,
+    LeakyRelu: broadcast_shape,
+    Clip: broadcast_shape,
+    FakeQuantize: broadcast_shape,
     GeneralBatchNorm: _general_batch_norm_shape,
     Flatten: _flat_shape,
     Gather: _gathered,
     Gemm: _gemm_shape,
     GeneralConv: _general_conv_shape,
     GlobalPool: _global_pool_shape,
-    Gram: gram_shape,
-    GramGradient: gram_gradient_shape,
-    LocalResponseNorm: _map_shape,
+    LocalResponseNorm: map_shape,
     MatMul: _matmul_shape,
     Pad: _padded,
     Pool: _pool_shape,
-    PoolGradient: _pool_gradient_shape,
     Reshape: _reshaped,
-    RowSum: row_sum_shape,
     Slice: _sliced,
     Softmax: _softmax_shape,
     Transpose: _transposed,

@@ -1,6 +1,7 @@
 """The Python side of each kernel, one module named like its .cu file: constraints, tiles, launch geometry, packing.
 
-A module that lowers graph ops defines LOWERING, or LOWERINGS. They are found, not listed: to add a kernel, add files.
+A module that lowers graph ops defines LOWERING, or LOWERINGS, and has a row in `MODULES`: it is imported where a graph
+has such an op, and the planner asks for such a family. Tests hold the rows against the modules.
 """
 
 from __future__ import annotations
@@ -8,31 +9,78 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vgg16gpu.compiler.graph.ops import Op
-from vgg16gpu.compiler.lowering.base import AnyLowering
 from vgg16gpu.errors import ModelError
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.graph.ops import Op
+    from vgg16gpu.compiler.lowering.base import AnyLowering
+
+
+class Row(NamedTuple):
+    """A module below this one, the families of its lowerings, and the ops that they lower, by the names of classes."""
+
+    module: str
+    families: tuple[str, ...]
+    ops: tuple[str, ...]
+
+
+_FFMA: Final = ("ffma",)
+MODULES: Final = (
+    Row("conv.conv_first", ("wgmma",), ("Conv",)),
+    Row("conv.conv_first_two", ("wgmma",), ("ConvChain",)),
+    Row("conv.conv_general", _FFMA, ("GeneralConv",)),
+    Row("conv.conv_igemm", _FFMA, ("Conv",)),
+    Row("conv.conv_mma", ("mma",), ("Conv",)),
+    Row("conv.conv_wgmma", ("wgmma",), ("Conv",)),
+    Row("gemm.fc_wgmma", ("wgmma",), ("Gemm",)),
+    Row("gemm.gemm_mma", ("mma",), ("Gemm",)),
+    Row("gemm.gemm_splitk", _FFMA, ("Gemm",)),
+    Row(
+        "general.elementwise",
+        _FFMA,
+        ("Arithmetic", "BatchNorm", "Clip", "FakeQuantize", "GeneralBatchNorm", "LeakyRelu", "Relu", "ReluGradient"),
+    ),
+    Row("general.feature_loss", _FFMA, ("FeatureLoss", "RowSum")),
+    Row("general.gram", _FFMA, ("Gram", "GramGradient")),
+    Row("general.lrn", _FFMA, ("LocalResponseNorm",)),
+    Row("general.matmul", _FFMA, ("MatMul",)),
+    Row("general.pool", _FFMA, ("GlobalPool", "Pool")),
+    Row("general.pool_gradient", _FFMA, ("PoolGradient",)),
+    Row("general.pool_stored", ("wgmma", "mma"), ("Pool",)),
+    Row("general.rearrange", _FFMA, ("Concat", "Gather", "Pad", "Reshape", "Slice", "Transpose")),
+    Row("general.softmax", _FFMA, ("AxisSoftmax", "Softmax")),
+    Row("layout.layout", _FFMA, ("Flatten", "Identity")),
+)
+
+
+def lowerings(op: Op, family: str | None = None) -> tuple[AnyLowering, ...]:
+    """How ops of this type become steps, of one family or of all, higher priorities first.
+
+    Raises ModelError where no kernel of any family does.
+    """
+    name = type(op).__name__
+    if not any(name in row.ops for row in MODULES):
+        raise ModelError(f"{name} '{op.y}': there is no kernel for this operator")
+    return _lowerings(name, family)
 
 
 @cache
-def _lowerings() -> dict[type[Op], tuple[AnyLowering, ...]]:
-    found: dict[type[Op], tuple[AnyLowering, ...]] = {}
-    for name in modules():
-        module = importlib.import_module(name)
-        one: tuple[AnyLowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
-        for lowering in (*one, *getattr(module, "LOWERINGS", ())):
-            found[lowering.op_type] = (*found.get(lowering.op_type, ()), lowering)
-    return {op: tuple(sorted(several, key=lambda one: -one.priority)) for op, several in found.items()}
+def _lowerings(op: str, family: str | None) -> tuple[AnyLowering, ...]:
+    rows = (row for row in MODULES if op in row.ops and family in (None, *row.families))
+    every = (lowering for row in rows for lowering in lowerings_in(f"{__name__}.{row.module}"))
+    found = (lowering for lowering in every if lowering.op_type.__name__ == op and family in (None, lowering.family))
+    return tuple(sorted(found, key=lambda lowering: -lowering.priority))
+
+
+def lowerings_in(name: str) -> tuple[AnyLowering, ...]:
+    """Those that a module defines, imported here."""
+    module = importlib.import_module(name)
+    one: tuple[AnyLowering, ...] = (module.LOWERING,) if hasattr(module, "LOWERING") else ()
+    return (*one, *getattr(module, "LOWERINGS", ()))
 
 
 def modules() -> list[str]:
     """The names of all modules below."""
     return sorted(info.name for info in pkgutil.walk_packages(__path__, f"{__name__}.") if not info.ispkg)
-
-
-def lowerings(op: Op) -> tuple[AnyLowering, ...]:
-    """How ops of this type become steps, higher priorities first. Raises ModelError where no kernel does."""
-    found = _lowerings().get(type(op), ())
-    if not found:
-        raise ModelError(f"{type(op).__name__} '{op.y}': there is no kernel for this operator")
-    return found

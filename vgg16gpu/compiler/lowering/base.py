@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.ops import Conv, MultiOp, Op, Shape
-from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Scalar, Step
 from vgg16gpu.program.plans import Control, Upload, WeightItem
 from vgg16gpu.program.values import Arena, Element, Pointer, Value
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 
 BLOCK = 256  # threads of the simple kernels, as in their sources
 _STAGING = Pointer(Arena.STAGING, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,12 @@ import numpy.typing as npt
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Op
 from vgg16gpu.compiler.lowering.base import Layer, Scaling, WeightArena, ceil_div, linear, scalars
 from vgg16gpu.compiler.lowering.layout.pack import STAGING
-from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Kernel, Step, TensorMap
 from vgg16gpu.program.values import Element, Pointer, Value
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 
 PACK_SOURCE = "pack_blocks.cu"
 TILE_CHANNELS = 64  # output channels of a warpgroup

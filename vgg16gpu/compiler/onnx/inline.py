@@ -31,13 +31,11 @@ class _Size(NamedTuple):
 
 
 def inline_functions(file: OnnxFile) -> OnnxFile:
-    """The model without local functions.
+    """The model without the local functions that it has.
 
     Raises ModelError when they call themselves, are nested too deep, or come to too many nodes or bytes.
     """
     model = file.model
-    if not model.functions:
-        return file
     functions = {_key(item.domain, item.name, item.overload): item for item in model.functions}
     size = _Expansion(file, functions).measure(model.graph.node)
     if size.nodes > MAX_NODES or size.bytes > MAX_BYTES:

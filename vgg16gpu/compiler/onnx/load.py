@@ -18,8 +18,6 @@ from vgg16gpu.compiler.graph.ops import Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.passes import channels_first_input
 from vgg16gpu.compiler.onnx.file import Constant, OnnxFile, element_type, open_onnx
 from vgg16gpu.compiler.onnx.folding.fold import FOLDS, OpenShape, has_marks
-from vgg16gpu.compiler.onnx.inline import inline_functions
-from vgg16gpu.compiler.onnx.layer_names import TapError, resolve
 from vgg16gpu.compiler.onnx.node import EXPORT_AGAIN, MisfitError, RefusalError
 from vgg16gpu.compiler.onnx.open_shapes import MAX_RANK
 from vgg16gpu.compiler.onnx.rules.table import RULES
@@ -91,10 +89,10 @@ def _load(
     file: OnnxFile, outputs: Sequence[str] | None, bound: Mapping[str, Constant], shapes: Mapping[str, OpenShape]
 ) -> Loaded:
     opset = _opset(file)
-    file = inline_functions(file)
+    file = _without_functions(file)
     inputs = _input_shapes(file, _run_time_inputs(file, bound), shapes)
     producers = _producers(file, [*inputs, *bound])
-    wanted = _wanted(file, {*inputs, *bound}, outputs)
+    wanted = _wanted(file, {*inputs, *bound}, producers, outputs)
     read = _read_values(file, producers, wanted)
     translation = Translation(file, opset, inputs, bound, producers, read)
     for index in sorted({producers[name] for name in read if name in producers}):
@@ -109,6 +107,14 @@ def _load(
         raise file.error("\n  ".join(problems))
     constants = {name: _constant(translation, name) for name in wanted if not translation.values[name].is_run_time}
     return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
+
+
+def _without_functions(file: OnnxFile) -> OnnxFile:
+    if not file.model.functions:
+        return file
+    from vgg16gpu.compiler.onnx.inline import inline_functions  # noqa: PLC0415 - most files have none
+
+    return inline_functions(file)
 
 
 def _constant(translation: Translation, name: str) -> Constant:
@@ -238,22 +244,33 @@ def _producers(file: OnnxFile, inputs: Sequence[str]) -> dict[str, int]:
     return dict(made)
 
 
-def _wanted(file: OnnxFile, inputs: Collection[str], outputs: Sequence[str] | None) -> tuple[str, ...]:
+def _wanted(
+    file: OnnxFile, inputs: Collection[str], producers: Collection[str], outputs: Sequence[str] | None
+) -> tuple[str, ...]:
     """The values of the requested outputs, which may be named by node or layer, checked."""
     declared = [value.name for value in file.model.graph.output]
     wanted = declared if outputs is None else [outputs] if isinstance(outputs, str) else list(outputs)
     if not wanted:
         raise file.error("no output is asked for" if outputs is not None else f"declares no output; {EXPORT_AGAIN}")
-    try:
-        values = resolve(file.model.graph, wanted)
-    except TapError as error:
-        raise file.error(str(error)) from error
+    values = _meant(file, wanted, {*inputs, *producers})
     for name, value in zip(wanted, values, strict=True):
         if outputs is None and name != value:  # a node is called so
             raise file.error(f"declares the output '{name}', which no node computes; {EXPORT_AGAIN}")
         if value in inputs:
             raise file.error(f"output '{value}' is the model's input; ask for a value that the model computes")
     return values
+
+
+def _meant(file: OnnxFile, names: Sequence[str], values: Collection[str]) -> tuple[str, ...]:
+    """The value that each name means, which is called so by itself, or by its node or layer."""
+    if len({*names}) == len(names) and all(name in values for name in names):
+        return tuple(names)
+    from vgg16gpu.compiler.onnx.layer_names import TapError, resolve  # noqa: PLC0415 - few ask for inner layers
+
+    try:
+        return resolve(file.model.graph, names)
+    except TapError as error:
+        raise file.error(str(error)) from error
 
 
 def _read_values(file: OnnxFile, producers: Mapping[str, int], wanted: Sequence[str]) -> frozenset[str]:

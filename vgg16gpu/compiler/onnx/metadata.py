@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from onnx import ModelProto, StringStringEntryProto
 
-from vgg16gpu.compiler.graph.first_layers import assumed
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.errors import InputError, ModelError
@@ -56,7 +55,11 @@ def model_preprocess(path: str | Path, metadata: Mapping[str, str], graph: Graph
         found = _preprocess_in(path, metadata, shape[1])
     except InputError as error:
         raise ModelError(f"{path}: its metadata '{_used_key(metadata)}' is wrong: {error}; correct it") from error
-    return found or assumed(graph, shape)
+    if found:
+        return found
+    from vgg16gpu.compiler.graph.first_layers import assumed  # noqa: PLC0415 - a file with metadata does without
+
+    return assumed(graph, shape)
 
 
 def metadata_list(metadata: Mapping[str, str], key: str, path: str | Path) -> list[Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
-from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from vgg16gpu.compiler.graph.ops import Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
@@ -55,8 +55,7 @@ class Scheduler:
         return _Schedule(self, shapes, observed or {}).program()
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where everything lies in the activation arena.
 
     counters: of each op, by its value. buffers: places with a lifetime: stored values, conversions, workspaces, and the
@@ -248,7 +247,7 @@ class _Schedule:
             if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
         if self.keep_values:
-            lives = {buffer: replace(life, first=0, last=end) for buffer, life in lives.items()}
+            lives = {buffer: life._replace(first=0, last=end) for buffer, life in lives.items()}
         offsets, size = assign_offsets(tuple(lives.values()))
         first = aligned(self.reserved)
         return {buffer: _at(first + offset) for buffer, offset in zip(lives, offsets, strict=True)}, first + size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from vgg16gpu.compiler.choices import FAMILIES
 from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Pool, Shape, parts
@@ -12,10 +13,12 @@ from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Scaling
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.device_properties import DeviceFacts
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.quantization.scheme import QuantisedOp
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +168,8 @@ def _best(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering:
 
 
 def _found(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering | None:
-    known = lowerings(layer.op)
     for family in families:
-        for lowering in known:
-            if lowering.family == family and lowering.supports(layer):
+        for lowering in lowerings(layer.op, family):
+            if lowering.supports(layer):
                 return lowering
     return None

@@ -161,20 +161,24 @@ def compile_units(units: Iterable[Unit], check: Check | None, processes: int) ->
     unique = list(dict.fromkeys(units))
     compiler = find_compiler()
     headers = [path.read_bytes() for path in kernel_source.headers()]
-    cache = KernelCache("cpu")
+    sources = {unit: kernel_source.source_path(unit.source) for unit in unique}
+    flags, cache = compiler.flags(check), KernelCache("cpu")
+    everywhere: list[bytes | str] = [*headers, repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
+
+    def key(unit: Unit) -> list[bytes | str]:
+        place = str(sources[unit]) if check else ""  # debug information names the file
+        return [sources[unit].read_bytes(), place, repr(unit.defines), *everywhere]
 
     def library(unit: Unit) -> Path:
-        flags = compiler.flags(check)
-        path = kernel_source.source_path(unit.source)
-        place = str(path) if check else ""  # debug information names the file
-        key: list[bytes | str] = [path.read_bytes(), place, repr(unit.defines), *headers]
-        key += [repr(compiler.command), repr(flags), compiler.version, _cpu_identity()]
-        return cache.fetch(key, ".so", lambda target: _compile(compiler, flags, unit, path, target))
+        return cache.fetch(key(unit), ".so", lambda target: _compile(compiler, flags, unit, sources[unit], target))
 
-    if len(unique) == 1:
-        return {unique[0]: library(unique[0])}
+    # What is there is found sooner without threads: they would wait for each other's turn in the interpreter.
+    there = {unit: found[0] for unit in unique if (found := cache.find(key(unit), ".so"))}
+    missing = [unit for unit in unique if unit not in there]
+    if len(missing) == 1:
+        return {**there, missing[0]: library(missing[0])}
     with ThreadPoolExecutor(max(1, processes)) as pool:
-        return dict(zip(unique, pool.map(library, unique), strict=True))
+        return {**there, **dict(zip(missing, pool.map(library, missing), strict=True))}
 
 
 def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path, target: Path) -> None:

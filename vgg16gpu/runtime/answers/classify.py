@@ -16,15 +16,25 @@ from vgg16gpu.devices import open_device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.io.scores import Rank, Scores
+from vgg16gpu.io.scores import Scores
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.runtime.answers.decoding import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.engine import Engine
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One line of a top-k: the class, its name, its score and its probability."""
+
+    index: int
+    label: str
+    score: float
+    probability: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,16 +23,13 @@ from typing import Final, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.devices import codec_problem, open_codec
-from vgg16gpu.devices.base import Bytes, Device, Stream
+from vgg16gpu.devices.base import Bytes, Stream
 from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder, Place
-from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.pictures.choices import DECODE, GPU, chosen
+from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.loader import aligned
 from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot
-from vgg16gpu.runtime.answers.fitting import fit_of
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
@@ -84,46 +81,6 @@ class DecodedFiles:
     def rate(self) -> float | None:
         """Files a second of all decoders at work together; None if there was none."""
         return self.count * self.decoders / self.seconds if self.seconds else None
-
-
-def decodes_on_device(wanted: str, device: str, spec: InputSpec) -> bool:
-    """Whether `wanted`, one of `DECODE`, comes to decoding on the device that `open_device(device)` will open.
-
-    Raises InputError for another word; InputError or DeviceError, with what to do, where "gpu" is wanted and cannot be.
-    """
-    if wanted not in DECODE:
-        raise InputError(f"decode '{wanted}' is not one of {', '.join(DECODE)}")
-    if chosen(wanted) != GPU:
-        return False
-    if problem := _network_problem(spec):
-        if wanted == GPU:
-            raise InputError(f"decode gpu: {problem}")
-        return False
-    if problem := codec_problem(device):
-        if wanted == GPU:
-            raise DeviceError(f"decode gpu: {problem}")
-        return False
-    return True
-
-
-def codec_for(device: Device, wanted: str) -> PictureCodec | None:
-    """What decodes on an open device. Where nothing does: DeviceError if "gpu" is wanted, else None."""
-    try:
-        return open_codec(device)
-    except DeviceError as error:
-        if wanted == GPU:
-            raise DeviceError(f"decode gpu: {error}") from error
-        return None
-
-
-def _network_problem(spec: InputSpec) -> str | None:
-    """Why pictures for this network are not decoded on a device."""
-    shape = spec.shape
-    if len(shape) != 3 or spec.preprocess is None or shape[0] != 3:
-        return f"GPUs decode to RGB, and the network takes inputs of shape {shape}; give --decode cpu"
-    if fit_of(spec.preprocess, (shape[1], shape[2])) is None:
-        return "the GPU cannot resize as this version of Pillow does; give --decode cpu, or install another one"
-    return None
 
 
 class DeviceDecoding(Closing):

@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout.resize import Fit
 from vgg16gpu.devices.base import Event, Stream
 from vgg16gpu.pictures.slots import Ring, Row, Slot
-from vgg16gpu.runtime.answers.fitting import Fitter
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.frames import Frame
 from vgg16gpu.runtime.outputs import Results
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.runtime.answers.fitting import Fitter
 
 DEPTH = 3  # batches: one is computed, one waits for that, one is filled
 IN_UPLOAD = 2  # slots whose bytes may be on their way, or be read; the next one waits for the first of them
@@ -55,7 +57,7 @@ class Feed:
             shape = executor.image_shape(self._size, element_type)
             self._frames = executor.frames(self._size, element_type, DEPTH)
             undo.callback(self._frames.close)
-            self._fitter = Fitter(self._device, fit, ring.nbytes, ring.rows) if fit else None
+            self._fitter = self._fits(fit) if fit else None
             if self._fitter:
                 undo.callback(self._fitter.close)
             self._events = deque(self._device.event() for _ in range(IN_UPLOAD + 1))
@@ -96,6 +98,11 @@ class Feed:
             yield self._receive()
         while self._uploading:
             self._recycle()
+
+    def _fits(self, fit: Fit) -> Fitter:
+        from vgg16gpu.runtime.answers.fitting import Fitter  # noqa: PLC0415 - pictures may come as they are computed
+
+        return Fitter(self._device, fit, self._ring.nbytes, self._ring.rows)
 
     def close(self) -> None:
         """Wait for what is under way, whose results nobody wants; give memory back."""

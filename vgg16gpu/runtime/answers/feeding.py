@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from vgg16gpu.compiler.lowering.layout.resize import Fit
-from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.errors import Error
 from vgg16gpu.pictures.slots import Slot
 from vgg16gpu.runtime.answers.dealing import Hand
-from vgg16gpu.runtime.answers.decoding import DecodedFiles, DeviceDecoding, Slots
 from vgg16gpu.runtime.answers.feed import Computed, Feed
 from vgg16gpu.runtime.answers.rows import Heard
 from vgg16gpu.runtime.engine import Engine
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.devices.picture_decoder import PictureCodec
+    from vgg16gpu.runtime.answers.decoding import DecodedFiles, DeviceDecoding, Slots
 
 Told: TypeAlias = Computed | Heard | BaseException | None
 
@@ -45,8 +47,13 @@ class Feeder:
         self.element_types: set[str] = set()  # of the inputs that were computed
         self._slots, self._ring, self._fit, self._tell = slots, slots.ring, fit, tell
         self._hand = slots if isinstance(slots, Hand) else None
-        self._decoding = DeviceDecoding(engine, slots, codec) if self._ring.room_nbytes else None
+        self._decoding = self._decodes(codec) if self._ring.room_nbytes else None
         self._feeds: dict[str, Feed] = {}
+
+    def _decodes(self, codec: PictureCodec | None) -> DeviceDecoding:
+        from vgg16gpu.runtime.answers.decoding import DeviceDecoding  # noqa: PLC0415 - else the CPU has decoded
+
+        return DeviceDecoding(self.engine, self._slots, codec)
 
     @property
     def decoded(self) -> DecodedFiles | None:

@@ -6,25 +6,26 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.lowering.layout.resize import Fit
-from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loader import THREADS, Loader, aligned
 from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring
-from vgg16gpu.runtime.answers import decoding
-from vgg16gpu.runtime.answers.fitting import fit_of
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.devices.picture_decoder import PictureCodec
 
 # Seconds. A thread that has read or decoded waits until another gives the interpreter away, 5 ms by default: more than
 # decoding takes. On 16 cores 6,400 pictures took a third longer with that.
@@ -57,7 +58,7 @@ class Folder(Closing):
         count = threads or min(default_threads(), len(listing.files))
         rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
         if decodes_on_device:
-            self.ring = _ring_of_files(spec, count, min(decoding.ROWS, len(listing.files)), devices)
+            self.ring = _ring_of_files(spec, count, len(listing.files), devices)
         else:
             slots = count + SPARE_SLOTS * devices
             self.ring = Ring(slot_nbytes(spec, rows), slots, early=max(slots, _early_slots(spec, listing)))
@@ -117,8 +118,11 @@ class Folder(Closing):
         sys.setswitchinterval(self._switching)
 
 
-def _ring_of_files(spec: InputSpec, threads: int, rows: int, devices: int) -> Ring:
+def _ring_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> Ring:
     """Slots for files that the device decodes, and for samples."""
+    from vgg16gpu.runtime.answers import decoding  # noqa: PLC0415 - who decodes on the CPU does without
+
+    rows = min(decoding.ROWS, files)
     nbytes = 4 * math.prod(spec.shape)
     most = max(nbytes, min(decoding.FILES_NBYTES, rows * nbytes))
     return Ring(
@@ -147,6 +151,8 @@ def fit_for(spec: InputSpec) -> Fit | None:
     """What the kernel does to the pictures of a network that takes `spec`; None where it cannot."""
     if spec.preprocess is None or len(spec.shape) != 3:
         return None
+    from vgg16gpu.runtime.answers.fitting import fit_of  # noqa: PLC0415 - a few pictures are fitted by the CPU
+
     return fit_of(spec.preprocess, (spec.shape[1], spec.shape[2]))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +17,7 @@ from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.outputs import Results, problems
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """How classes are chosen. top: how many for each input, 0 where the output has no classes."""
 
     top: int

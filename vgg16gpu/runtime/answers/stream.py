@@ -8,20 +8,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from queue import Empty, Queue
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from vgg16gpu.compiler.lowering.layout.resize import Fit
 from vgg16gpu.devices.base import Bytes
-from vgg16gpu.devices.picture_decoder import PictureCodec
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.pictures.loader import Loader
 from vgg16gpu.runtime.answers.dealing import Dealer
-from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
 from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeder, Told
 from vgg16gpu.runtime.answers.rows import AnswerRows, Ranking
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
+
+if TYPE_CHECKING:
+    from vgg16gpu.compiler.lowering.layout.resize import Fit
+    from vgg16gpu.devices.picture_decoder import PictureCodec
+    from vgg16gpu.runtime.answers.decoding import DecodedFiles, Slots
 
 QUEUED = 8  # batches of each device that wait to be written; then it waits
 

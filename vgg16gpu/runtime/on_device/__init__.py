@@ -1,1 +1,55 @@
-"""Runs on arrays that lie on the device, of other libraries and for them."""
+"""Arrays of other libraries on the GPU, and runs on them.
+
+The engine takes what it needs from here by name, as the first such array comes: who gives arrays on the host pays
+nothing for it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vgg16gpu.runtime.on_device.device_array import DeviceArray
+    from vgg16gpu.runtime.on_device.direct import DirectRuns, Verdict
+    from vgg16gpu.runtime.on_device.pending import Pending
+    from vgg16gpu.runtime.on_device.results import Asked
+    from vgg16gpu.runtime.on_device.views import stream_handle, view_of
+
+__all__ = [
+    "Asked",
+    "DeviceArray",
+    "DirectRuns",
+    "Pending",
+    "Verdict",
+    "is_on_device",
+    "stream_handle",
+    "view_of",
+]
+
+_MODULES = {
+    "Asked": "results",
+    "DeviceArray": "device_array",
+    "DirectRuns": "direct",
+    "Pending": "pending",
+    "Verdict": "direct",
+    "stream_handle": "views",
+    "view_of": "views",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module '{__name__}' has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def is_on_device(x: object) -> bool:
+    """Whether `x` is an array on a GPU. Those in the host's memory, whatever else they can, are for numpy."""
+    if isinstance(x, np.ndarray):
+        return False
+    from vgg16gpu.runtime.on_device.views import lies_on_device  # noqa: PLC0415 - arrays of numpy do without
+
+    return lies_on_device(x)

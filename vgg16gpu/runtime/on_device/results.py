@@ -13,9 +13,10 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.plans import Program
 from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm, Value
+from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
 from vgg16gpu.runtime.on_device.pending import Pending
-from vgg16gpu.runtime.on_device.views import DeviceView, Stream, is_on_device, stream_handle, view_of
+from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
 
 STORED: Final = "stored"
 CHANNELS_LAST: Final = " channels_last"

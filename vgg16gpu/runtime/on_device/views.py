@@ -109,10 +109,8 @@ def _pitch(shape: Shape, strides: tuple[int, ...]) -> int | None:
     return pitch if pitch >= shape[1] else None
 
 
-def is_on_device(x: object) -> bool:
-    """Whether `x` is an array on a GPU. Those in the host's memory, whatever else they can, are for numpy."""
-    if isinstance(x, np.ndarray):
-        return False
+def lies_on_device(x: object) -> bool:
+    """Whether something that is no array of numpy is an array on a GPU."""
     if isinstance(x, DeviceView):
         return True
     if hasattr(x, "__dlpack_device__"):

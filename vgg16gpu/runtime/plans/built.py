@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vgg16gpu.compiler.compile import EngineOptions, SizePlanner
-from vgg16gpu.compiler.declared import Declared
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model, ModelSource
-from vgg16gpu.compiler.quantization.scheme import Scales
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Counters
 from vgg16gpu.devices.stages import stage
@@ -23,13 +21,16 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.pending import Pending
+from vgg16gpu.runtime.forms import OpenShape
 from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sides_of
 from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
-from vgg16gpu.runtime.plans.sizes import AnySize
 
 if TYPE_CHECKING:
+    from vgg16gpu.compiler.declared import Declared
+    from vgg16gpu.compiler.quantization.scheme import Scales
+    from vgg16gpu.runtime.on_device.pending import Pending
     from vgg16gpu.runtime.plans.gradients import Gradients
+    from vgg16gpu.runtime.plans.sizes import AnySize
 
 _log = logging.getLogger("vgg16gpu.runtime.engine")  # whose lines these are for who filters the log
 
@@ -64,7 +65,7 @@ class BuiltEngine(Closing):
             self.graph = options.graph(self.model)
         self.precision = precision
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
-        self._pending = Pending(self.device)
+        self._pending: Pending | None = None  # before the first run on an array on the device
         self._gradients: Gradients | None = None
         self._lock = threading.Lock()
         self._sized: SizedPlan | None = None  # the one used last; None once closed
@@ -108,7 +109,7 @@ class BuiltEngine(Closing):
     def inputs(self) -> tuple[Declared, ...]:
         """The input, as `run` takes it: float32 in the file's own shape, N images."""
         value = self.program.input
-        return (Declared(value.name, np.dtype(np.float32), (None, *self._form.accepted[np.dtype(np.float32)])),)
+        return (_float32(value.name, (None, *self._form.accepted[np.dtype(np.float32)])),)
 
     @property
     def outputs(self) -> tuple[Declared, ...]:
@@ -117,7 +118,7 @@ class BuiltEngine(Closing):
         if self._any:
             shapes = [(None, *shape[1:]) for shape in self._any.output_shapes(self.program.input.shape)]
         named = zip(self.program.outputs, shapes, strict=True)
-        return tuple(Declared(y.name, np.dtype(np.float32), whole.get(i, rows)) for i, (y, rows) in enumerate(named))
+        return tuple(_float32(y.name, whole.get(i, rows)) for i, (y, rows) in enumerate(named))
 
     @property
     def plan(self) -> Plan:
@@ -155,7 +156,8 @@ class BuiltEngine(Closing):
         """Free everything on the device. Safe to call twice."""
         with self._lock:
             sized, self._sized = self._sized, None
-            self._pending.close()
+            if self._pending:
+                self._pending.close()
             try:
                 if self._gradients:
                     self._gradients.close()
@@ -189,3 +191,9 @@ class BuiltEngine(Closing):
             sized = self._last = self._sized = self._any.at(self._form.sides(dtype.name, shape))
             sized.form.check_rows(dtype, shape)
         return sized
+
+
+def _float32(name: str, shape: OpenShape) -> Declared:
+    from vgg16gpu.compiler.declared import Declared  # noqa: PLC0415 - an engine runs without being asked
+
+    return Declared(name, np.dtype(np.float32), shape)

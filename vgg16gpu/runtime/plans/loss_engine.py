@@ -21,8 +21,9 @@ from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.views import DeviceView, is_on_device, view_of
+from vgg16gpu.runtime.on_device.views import DeviceView, view_of
 from vgg16gpu.runtime.plans.losses import Losses
 
 Weight: TypeAlias = float | npt.ArrayLike

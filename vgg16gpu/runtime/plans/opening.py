@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.compiler.graph.input_size import fixed_size, open_shape
@@ -15,7 +15,9 @@ from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.program.plans import Program
 from vgg16gpu.runtime.forms import InputForm
-from vgg16gpu.runtime.plans.sizes import AnySize
+
+if TYPE_CHECKING:
+    from vgg16gpu.runtime.plans.sizes import AnySize
 
 Size: TypeAlias = int | tuple[int, int] | Literal["any"] | None
 ANY: Final = "any"
@@ -50,6 +52,8 @@ def any_size(model: Model, planner: SizePlanner, device: Device, size: Size, mem
     if size is not None and not isinstance(size, str):
         return None
     if planner.graph.input.is_open_in_size:
+        from vgg16gpu.runtime.plans.sizes import AnySize  # noqa: PLC0415 - a model of one size does without
+
         return AnySize(planner, device, memory)
     if size is None:
         return None

@@ -5,18 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Array, GraphInput, Shape
 from vgg16gpu.errors import Error
 from vgg16gpu.program.plans import Plan, Program
-from vgg16gpu.runtime.double_buffer import Pipeline
+from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import InputForm
-from vgg16gpu.runtime.on_device.direct import DirectRuns
 from vgg16gpu.runtime.outputs import Results
 from vgg16gpu.runtime.plans.batch_sizes import costs, cover
+
+if TYPE_CHECKING:
+    from vgg16gpu.runtime.double_buffer import Pipeline
+    from vgg16gpu.runtime.on_device.direct import DirectRuns
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class SizeUse:
 class SizedPlan:
     """A plan for one size of images, on the device. One thread at a time.
 
-    Attributes: `plan`; `executor`, and `direct` for arrays on the device; `form`: what inputs of this size must be;
+    Attributes: `plan`; `executor`; `form`: what inputs of this size must be;
     `sizes`: of batches, smallest first; `whole`: shapes of outputs that have no row for each image, by their number;
     `costs`, `covers`: of batch sizes, and which of them a number of images is run in.
     """
@@ -43,7 +48,6 @@ class SizedPlan:
     def __init__(self, given: GraphInput, plan: Plan, precision: str, executor: Executor) -> None:
         self.plan = plan
         self.executor = executor
-        self.direct = DirectRuns(executor)
         self.form = InputForm.of(given, self.program)
         self.sizes = tuple(program.batch for program in plan.programs)
         # Only at batch 1, as larger batches of such a model are refused.
@@ -53,6 +57,11 @@ class SizedPlan:
         self._idle: dict[tuple[str, int, bool], list[Pipeline]] = {}  # by element type, largest batch, is_direct
         self._pipelines: list[Pipeline] = []  # all
         self._in_use: list[Pipeline] = []
+
+    @cached_property
+    def direct(self) -> DirectRuns:
+        """The executor's runs on arrays on the device."""
+        return on_device.DirectRuns(self.executor)
 
     @property
     def program(self) -> Program:

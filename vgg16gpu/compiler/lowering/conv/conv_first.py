@@ -11,11 +11,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.costs import flop
+from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars
-from vgg16gpu.compiler.lowering.conv.common import TAPS, computes_3x3, label
+from vgg16gpu.compiler.lowering.conv.common import TAPS, label
+from vgg16gpu.compiler.lowering.conv.same_3x3 import computes_3x3
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.tile_choice import Choice
 from vgg16gpu.compiler.lowering.wgmma import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple
 
-from vgg16gpu.compiler.graph.costs import flop
+from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import ConvChain
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, Source, WeightArena, ceil_div, scalars

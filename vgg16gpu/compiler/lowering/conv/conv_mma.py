@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgg16gpu.compiler.graph.costs import flop
+from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, WeightArena, ceil_div, scalars
 from vgg16gpu.compiler.lowering.conv.common import label

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Generic, NamedTuple
 
-from vgg16gpu.compiler.graph.costs import flop
+from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Held, Layer, Lowering, Places, WeightArena, scalars
-from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, TAPS, computes_3x3, label
+from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, TAPS, label
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
     COLUMN,
     EXCHANGES,
@@ -27,6 +27,7 @@ from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
     SmallTile,
     Tile,
 )
+from vgg16gpu.compiler.lowering.conv.same_3x3 import computes_3x3
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.layout.pack import pack_conv
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from vgg16gpu.compiler.graph.gradient_ops import ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     BatchNorm,
@@ -18,7 +19,6 @@ from vgg16gpu.compiler.graph.ops import (
     LeakyRelu,
     Op,
     Relu,
-    ReluGradient,
     Shape,
 )
 from vgg16gpu.compiler.lowering.base import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vgg16gpu.compiler.graph.ops import PoolGradient
+from vgg16gpu.compiler.graph.gradient_ops import PoolGradient
 from vgg16gpu.compiler.lowering.base import Layer, MultiLowering, NoWeights, Places, linear, no_weights, scalars
 from vgg16gpu.program.launches import Kernel, Step
 from vgg16gpu.program.values import Value

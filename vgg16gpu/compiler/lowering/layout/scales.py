@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgg16gpu.compiler.lowering.base import BLOCK, Scaling, WeightArena, ceil_div, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
@@ -15,8 +15,7 @@ TILE_CHANNELS = 64
 MAX_CHUNKS = 256  # of pixels
 
 
-@dataclass(frozen=True)
-class WeightRows:
+class WeightRows(NamedTuple):
     """The weights of an op as rows, one for each output: where element (row, c, tap) lies, in floats."""
 
     weight: Pointer
@@ -46,8 +45,7 @@ def observe(value: Value, scaling: Scaling) -> Step:
     )
 
 
-@dataclass(frozen=True)
-class RowScales:
+class RowScales(NamedTuple):
     """A float for each row of weights, written by the build: powers of two, `dequant` times the correction."""
 
     scale: Pointer  # what the weights are multiplied by

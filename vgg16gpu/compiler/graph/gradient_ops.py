@@ -1,0 +1,40 @@
+"""Ops of gradients, which stand in the graphs that `gradient.py` makes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vgg16gpu.compiler.graph.ops import Elementwise, MultiOp, Shape
+from vgg16gpu.compiler.graph.shapes import broadcast_shape, map_shape, window_shape
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
+from vgg16gpu.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class PoolGradient(MultiOp):
+    """What a pool hands back to its input; operands: the gradient of its result, and that input.
+
+    A maximum hands it to the first element that has it, row by row; an average an equal share to each that it counted.
+    """
+
+    kind: Literal["max", "average"] = "max"
+    window: Window = MAX_POOL_2X2
+    count_include_pad: bool = False
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """That of the input. Raises ModelError for a gradient of another shape than the pool gives."""
+        gradient, shape = shapes
+        batch, channels, height, width = map_shape(self, shape)
+        if gradient != (batch, channels, *window_shape(self, self.window, height, width)):
+            raise ModelError(f"PoolGradient '{self.y}': a gradient of shape {gradient} for a pool of {shape}")
+        return shape
+
+
+@dataclass(frozen=True, eq=False)
+class ReluGradient(Elementwise):
+    """0 where x, what a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands."""
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """What all operands are broadcast to. Raises ModelError."""
+        return broadcast_shape(self, *shapes)
