@@ -7,6 +7,7 @@ import pytest
 
 from vgg16gpu.bench.serving.client import Tally, joined, lag
 from vgg16gpu.bench.serving.load import percentiles, poisson
+from vgg16gpu.bench.serving.session import _limit
 
 
 def test_arrivals_are_those_of_a_poisson_process_and_the_same_again():
@@ -29,6 +30,20 @@ def test_percentiles_are_by_nearest_rank():
     assert found == {"p50": 500.0, "p90": 900.0, "p99": 990.0, "p99.9": 999.0}
     assert percentiles(np.array([7.0])) == dict.fromkeys(found, 7.0)
     assert percentiles(np.array([])) == dict.fromkeys(found)
+
+
+@pytest.mark.parametrize(
+    ("tally", "said"),
+    [
+        (Tally(busy=0.5, lags=[0.001] * 200), None),
+        (Tally(busy=0.9), "computed for 90%"),
+        (Tally(lags=[0.001] * 98 + [0.02] * 2), "sent 20 ms late"),
+    ],
+)
+def test_clients_say_when_they_are_the_limit(tally, said):
+    found = _limit(tally)
+    assert (said is None) == (found is None)
+    assert (said or "") in (found or "")
 
 
 def test_tallies_add_up():
