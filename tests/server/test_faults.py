@@ -184,8 +184,9 @@ def test_slow_bodies_and_tokens_and_the_access_log(tmp_path, digits):
     tokens, log = tmp_path / "tokens", tmp_path / "log"
     tokens.write_text("first\nsecond\n")
     options = ("--token-file", str(tokens), "--access-log", str(log), "--deadline-s", "1", "--workers", "1")
+    options += ("--batch", "4", "--queue", "1")  # a request of the most images fits in any queue
     with serving(*options) as server:
-        message, raw = binary_request(digits[:1], "FP32")
+        message, raw = binary_request(digits[:4], "FP32")
         assert server.infer(message, raw).status == 401
         assert server.infer(message, raw, Authorization="Bearer third").status == 401
         for token in ("first", "second"):

@@ -33,7 +33,7 @@ from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
 from vgg16gpu.server.supervisor import Supervisor, check_installed
 
 _DELAY_HELP = "Milliseconds that an image waits for others at most, while the device computes; never while it idles."
-_QUEUE_HELP = "Images that may wait in all; beyond them requests get 429."
+_QUEUE_HELP = "Images that may wait in all, at least a batch in each front end; beyond them requests get 429."
 _WORKERS_HELP = "Front-end processes, which read requests and decode. Default: one for each core but one, at most 8."
 _STALL_HELP = "A process that does not answer for so long, or for five slowest batches, is killed and started again."
 _TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
@@ -134,7 +134,6 @@ def serve(options: Options) -> None:
     one = EngineChoice(
         model=str(model.path),
         device=options.device,
-        threads=None,
         precision=options.precision,
         batch=options.batch,
         sides=(shape[2], shape[3]) if len(shape) == 4 and graph.input.is_open_in_size else options.size,
@@ -152,7 +151,15 @@ def serve(options: Options) -> None:
         named = notes.names(first[0]) if len(first) == 1 and not options.outputs else ()
         name = options.name or model.path.stem
         told = explainable(model, description.input.shape) if options.page else None
-        return Served(name, description, notes.preprocess, tuple(named), _bounds(options, queue), tokens, told)
+        return Served(
+            name,
+            description,
+            notes.preprocess,
+            tuple(named),
+            _bounds(options, max(queue, description.largest)),
+            tokens,
+            told,
+        )
 
     door = Door(options.host, options.port, options.tls_cert, options.tls_key, options.access_log)
     with Supervisor(choices, served, door, workers, options.stall_s) as supervisor:

@@ -82,7 +82,8 @@ class Pipeline:
         for part in parts:
             self._frames.upload(frame, part, place)
             place += part.nbytes
-        self._frames.upload(frame, self._zeros[: port.input.nbytes - port.images_nbytes], port.images_nbytes)
+        if rest := port.input.nbytes - port.images_nbytes:
+            self._frames.upload(frame, self._zeros[:rest], port.images_nbytes)
         self._frames.launch(frame, batch)
         return Sent(frame, port, None, sum(map(len, parts)))
 

@@ -36,7 +36,6 @@ class EngineChoice:
 
     model: str
     device: str
-    threads: int | None
     precision: str
     batch: int | None
     sides: tuple[int, int] | None
@@ -44,6 +43,7 @@ class EngineChoice:
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     max_delay: float  # seconds that an image waits at most for others while the device computes
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
