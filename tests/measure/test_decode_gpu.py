@@ -16,7 +16,7 @@ from tests.support.fake_nvimgcodec import SHIFT, FakeForeign, FakeModule
 from vgg16gpu.cli import cli
 from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.devices.cuda import nvimgcodec
-from vgg16gpu.runtime.answers import decoding
+from vgg16gpu.runtime.answers import codec_choice
 from vgg16gpu.zoo.generate import make_vgg
 
 
@@ -25,7 +25,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> FakeModule:
     """The cpu device is a card that decodes, and everything is small."""
     found = FakeModule()
     monkeypatch.setattr(CpuDevice, "foreign", FakeForeign())
-    monkeypatch.setattr(decoding, "codec_problem", lambda _: None)
+    monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
     for place in (nvimgcodec, decode_gpu):
         monkeypatch.setattr(place, "load_nvimgcodec", lambda: found)
     monkeypatch.setattr(decode_gpu, "run", lambda *words: CliRunner().invoke(cli, words).stdout)

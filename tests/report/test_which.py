@@ -76,6 +76,7 @@ def test_all_records_of_the_package_are_known():
         ),
         *(("tests-*", Kind.TESTS), ("sanitize-*", Kind.TESTS), ("fuzz-*", Kind.FUZZ), ("stress-*", Kind.STRESS)),
         *(("testbench-*", Kind.TESTBENCH), ("lab/S?", Kind.LAB), ("lab/usage-*", Kind.USAGE)),
+        ("lab/profile-*", Kind.PROFILE),
     ):
         paths = list(CHECKOUT.glob(f"{pattern}.json"))
         assert paths, pattern

@@ -100,6 +100,7 @@ def _part(pid: int, port: int) -> str:
 @contextmanager
 def serving(*options: str, model: str = "digits") -> Iterator[Running]:
     """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before."""
+    require_extra()
     devices = () if "--devices" in options else ("--device", "cpu")
     command = [sys.executable, "-m", "vgg16gpu", "serve", model, *devices, "--port", "0", *options]
     environment = {**os.environ, "VGG16GPU_THREADS": "1"}

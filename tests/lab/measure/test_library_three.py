@@ -22,7 +22,7 @@ def three(device, problem=PROBLEM):
 
 
 def test_three_calls_are_one_time(host, front_end):
-    seconds = 0.004
+    seconds = 0.02
     module = front_end(Engine("eng1_slow", seconds=4 * seconds), Engine("eng0", seconds=seconds))
     found = three(host)
     (plan,) = found.plans
