@@ -16,7 +16,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ ROUNDS: Final = 7
 SECONDS: Final = 0.04  # of a round
 FAR: Final = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1e-1}  # norm-wise, of a first result from torch's in float32
 
-Ways = Callable[[Case], Iterator[tuple[str, Call]]]
+Ways = Callable[[Case], Generator[tuple[str, Call]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def _cell(case: Case, ways: Sequence[tuple[str, Ways]], sustained: float, deadli
                 after = f"{whose}, after {name}" if name != whose else whose
                 found.append({"way": after, "error": f"{type(error).__name__}: {error}"[:300]})
                 break
-        iterator.close()  # type: ignore[attr-defined]  # a generator
+        iterator.close()
     return {"task": case.task, "precision": case.precision, "count": case.count, "size": case.size, "ways": found}
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 
 from vgg16gpu import Engine, LossEngine
-from vgg16gpu.compiler.graph.ops import Conv, Graph, Pool, Relu
+from vgg16gpu.bench.peers import torch_net
+from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.pytorch import Features, PerceptualLoss
 from vgg16gpu.pytorch.features import DIFFERENTIABLE
 
 Call: TypeAlias = Callable[[], Any]
+Net: TypeAlias = Callable[[torch.Tensor], list[torch.Tensor]]
 FEATURES, LOSS = "features", "loss"
 _DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _FORMATS: Final = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -49,7 +52,7 @@ class Case:
 # ---- Ours
 
 
-def ours(case: Case) -> Iterator[tuple[str, Call]]:
+def ours(case: Case) -> Generator[tuple[str, Call]]:
     """Our ways; what a way holds on the device goes before the next."""
     if case.task == FEATURES:
         yield from _our_features(case)
@@ -57,7 +60,7 @@ def ours(case: Case) -> Iterator[tuple[str, Call]]:
         yield from _our_loss(case)
 
 
-def _our_features(case: Case) -> Iterator[tuple[str, Call]]:
+def _our_features(case: Case) -> Generator[tuple[str, Call]]:
     x = case.images(0)
     module = Features(case.model, case.layers, case.precision, batch=case.count)
     with torch.no_grad():
@@ -73,7 +76,7 @@ def _our_features(case: Case) -> Iterator[tuple[str, Call]]:
         yield "vgg16gpu, Engine.run", lambda: engine.run(given)
 
 
-def _our_loss(case: Case) -> Iterator[tuple[str, Call]]:
+def _our_loss(case: Case) -> Generator[tuple[str, Call]]:
     x, y = case.images(0).requires_grad_(), case.images(1)
     weights = dict.fromkeys(case.layers, 1.0)
     module = PerceptualLoss(case.model, weights, precision=case.precision, batch=case.count)
@@ -107,41 +110,7 @@ def _captured(call: Call) -> Call:
 # ---- torch
 
 
-class _Net:
-    """The same network of torch's operators, giving the layers."""
-
-    def __init__(self, case: Case, memory_format: torch.memory_format) -> None:
-        self._graph = case.graph
-        self._arrays: dict[str, tuple[torch.Tensor, ...]] = {}
-        for op in self._graph.ops:
-            if isinstance(op, Conv) and op.bias is not None:
-                weight, bias = (
-                    torch.from_numpy(np.array(array)).to(case.device, _DTYPES[case.precision])
-                    for array in (op.weight, op.bias)
-                )
-                self._arrays[op.y] = weight.to(memory_format=memory_format), bias
-
-    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
-        values = {self._graph.input.name: x}
-        for op in self._graph.ops:
-            values[op.y] = self._op(op, values[op.x])
-        return [values[name] for name in self._graph.outputs]
-
-    def _op(self, op: Any, x: torch.Tensor) -> torch.Tensor:
-        functional = torch.nn.functional
-        match op:
-            case Conv():
-                y = functional.conv2d(x, *self._arrays[op.y], padding=1)
-                y = functional.relu(y) if op.relu else y
-                return functional.max_pool2d(y, 2) if op.pool else y
-            case Relu():
-                return functional.relu(x)
-            case Pool():
-                return functional.max_pool2d(x, 2)
-        raise NotImplementedError(type(op).__name__)
-
-
-def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Iterator[tuple[str, Call]]:
+def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Generator[tuple[str, Call]]:
     """torch's ways: both orders of memory, launch by launch, as a CUDA graph, or compiled.
 
     tf32: products of float32 may be TF32.
@@ -150,7 +119,7 @@ def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Iterato
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     suffix = ", TF32" if tf32 else ""
     for order, memory_format in _FORMATS.items():
-        net = _Net(case, memory_format)
+        net = torch_net.outputs(case.graph, partial(_placed, case, memory_format))
         call = _torch_call(case, net, memory_format, compiles=compiles)
         if compiles:
             yield f"torch, compiled, {order}{suffix}", call
@@ -165,10 +134,15 @@ def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Iterato
             yield f"torch, {order}, CUDA graph{suffix}", _captured(call)
 
 
-def _torch_call(case: Case, net: _Net, memory_format: torch.memory_format, *, compiles: bool) -> Call:
+def _placed(case: Case, memory_format: torch.memory_format, array: Array) -> torch.Tensor:
+    placed = torch_net.tensor(array).to(case.device, _DTYPES[case.precision])
+    return placed.to(memory_format=memory_format) if placed.ndim == 4 else placed
+
+
+def _torch_call(case: Case, net: Net, memory_format: torch.memory_format, *, compiles: bool) -> Call:
     x = case.images(0).to(memory_format=memory_format)
     if case.task == FEATURES:
-        features = torch.compile(net.__call__, mode="max-autotune") if compiles else net
+        features = torch.compile(net, mode="max-autotune") if compiles else net
 
         def forward() -> Any:
             with torch.no_grad():
@@ -195,7 +169,7 @@ def _torch_call(case: Case, net: _Net, memory_format: torch.memory_format, *, co
 # ---- JAX
 
 
-def jaxs(case: Case, *, tf32: bool = False) -> Iterator[tuple[str, Call]]:
+def jaxs(case: Case, *, tf32: bool = False) -> Generator[tuple[str, Call]]:
     """JAX's way, compiled by XLA, maps in NHWC."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
@@ -203,8 +177,8 @@ def jaxs(case: Case, *, tf32: bool = False) -> Iterator[tuple[str, Call]]:
 
     from vgg16gpu.bench.peers import jax_net
 
-    weights = {op.y: jax.device_put(arrays) for op, arrays in _jax_arrays(case, jax_net)}
-    network = _jax_features(case.graph, jax_net, strict=not tf32)
+    weights = jax.device_put(jax_net.parameters(case.graph, (3, case.size, case.size), case.precision))
+    network = jax_net.outputs(case.graph, strict=not tf32)
 
     def placed(seed: int) -> Any:
         return jnp.asarray(jax_net.to_nhwc(case.images(seed).float().cpu().numpy()), jax_net.TYPES[case.precision])
@@ -222,40 +196,3 @@ def jaxs(case: Case, *, tf32: bool = False) -> Iterator[tuple[str, Call]]:
 
     step = jax.jit(jax.value_and_grad(total))
     yield f"JAX{', TF32' if tf32 else ''}", lambda: jax.block_until_ready(step(x))
-
-
-def _jax_arrays(case: Case, jax_net: Any) -> Iterator[tuple[Any, Any]]:
-    found: Mapping[str, Any] = jax_net.parameters(case.graph, (3, case.size, case.size), case.precision)
-    return ((op, found[op.y]) for op in case.graph.ops)
-
-
-def _jax_features(graph: Graph, jax_net: Any, *, strict: bool) -> Callable[[Any, Any], list[Any]]:
-    import jax
-    from jax import lax
-
-    precision = lax.Precision.HIGHEST if strict else None
-
-    def run(weights: Any, x: Any) -> list[Any]:
-        values = {graph.input.name: x}
-        for op in graph.ops:
-            y = values[op.x]
-            if isinstance(op, Conv):
-                window = op.window
-                y = lax.conv_general_dilated(
-                    y,
-                    weights[op.y][0],
-                    window.strides,
-                    jax_net.padding(window),
-                    dimension_numbers=jax_net.MAPS,
-                    precision=precision,
-                )
-                y = y + weights[op.y][1]
-            if isinstance(op, Relu) or (isinstance(op, Conv) and op.relu):
-                y = jax.nn.relu(y)
-            if isinstance(op, Pool) or (isinstance(op, Conv) and op.pool):
-                least = -float("inf")
-                y = lax.reduce_window(y, np.asarray(least, y.dtype), lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-            values[op.y] = y
-        return [values[name] for name in graph.outputs]
-
-    return run

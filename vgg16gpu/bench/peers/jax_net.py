@@ -27,11 +27,12 @@ from vgg16gpu.compiler.graph.ops import (
     Softmax,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 
 JaxArray: TypeAlias = Any
 Parameters: TypeAlias = Mapping[str, tuple[JaxArray, ...]]  # by the name of the op's output
 Network: TypeAlias = Callable[[Parameters, JaxArray], JaxArray]
+Outputs: TypeAlias = Callable[[Parameters, JaxArray], list[JaxArray]]
 
 TYPES: Mapping[str, Any] = {"fp32": jnp.float32, "fp16": jnp.float16, "bf16": jnp.bfloat16}
 MAPS = ("NHWC", "HWIO", "NHWC")  # input, weights, output of a convolution
@@ -53,17 +54,23 @@ def parameters(graph: Graph, sample_shape: Shape, precision: str) -> dict[str, t
 
 
 def network(graph: Graph, *, strict: bool) -> Network:
-    """(parameters, x) -> the graph's first output. Raises PeerError for an op without an equivalent.
+    """(parameters, x) -> the graph's first output. `strict` and what is raised: as `outputs`."""
+    run = outputs(graph, strict=strict)
+    return lambda weights, x: to_onnx(run(weights, x)[0])
+
+
+def outputs(graph: Graph, *, strict: bool) -> Outputs:
+    """(parameters, x) -> all outputs of the graph, maps in NHWC. Raises PeerError for an op without an equivalent.
 
     `strict`: products of float32 are float32, where JAX takes TF32 by default.
     """
     products = lax.Precision.HIGHEST if strict else None
 
-    def run(weights: Parameters, x: JaxArray) -> JaxArray:
+    def run(weights: Parameters, x: JaxArray) -> list[JaxArray]:
         values = {graph.input.name: x}
         for op in graph.ops:
             values[op.y] = _apply(op, weights[op.y], values[op.x], products)
-        return to_onnx(values[graph.outputs[0]])
+        return [values[name] for name in graph.outputs]
 
     return run
 
@@ -80,8 +87,8 @@ def padding(window: Window) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def max_pool(x: JaxArray, window: Window, least: Any) -> JaxArray:
-    """Max-pooling of an NHWC map; `least` is what no value lies below."""
-    return _reduce(x, jnp.asarray(least, x.dtype), lax.max, window)
+    """Max-pooling of an NHWC map; `least`, what no value lies below, is a number: JAX derives of no other beginning."""
+    return _reduce(x, np.asarray(least, x.dtype), lax.max, window)
 
 
 def _arrays(op: Op, shape: Shape) -> tuple[Array | None, ...]:
@@ -114,11 +121,11 @@ def _apply(op: Op, arrays: tuple[JaxArray, ...], x: JaxArray, products: Any) -> 
                 x, arrays[0], window.strides, padding(window), dimension_numbers=MAPS, precision=products
             )
             y = _finish(y, arrays[1:], op.relu)
-            return lax.reduce_window(y, _least(y), lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") if op.pool else y
+            return max_pool(y, MAX_POOL_2X2, -np.inf) if op.pool else y
         case Gemm():
             return _finish(jnp.dot(x.reshape(len(x), -1), arrays[0], precision=products), arrays[1:], op.relu)
         case Pool():
-            return max_pool(x, op.window, _least(x)) if op.kind == "max" else _average_pool(op, x)
+            return max_pool(x, op.window, -np.inf) if op.kind == "max" else _average_pool(op, x)
         case BatchNorm():
             return x * arrays[0] + arrays[1]
         case Relu():
@@ -136,10 +143,6 @@ def _apply(op: Op, arrays: tuple[JaxArray, ...], x: JaxArray, products: Any) -> 
 def _finish(y: JaxArray, bias: tuple[JaxArray, ...], relu: bool) -> JaxArray:
     y = y + bias[0] if bias else y
     return jax.nn.relu(y) if relu else y
-
-
-def _least(x: JaxArray) -> JaxArray:
-    return jnp.asarray(-jnp.inf, x.dtype)
 
 
 def _average_pool(op: Pool, x: JaxArray) -> JaxArray:

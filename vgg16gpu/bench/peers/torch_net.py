@@ -31,6 +31,19 @@ def module(graph: Graph, make: MakeTensor) -> Module:
     return nn.Sequential(*layers).eval()
 
 
+def outputs(graph: Graph, make: MakeTensor) -> Callable[[Tensor], list[Tensor]]:
+    """From the graph's input to all of its outputs; `make` and what is raised as for `module`."""
+    steps = [(op, nn.Sequential(*_layers(op, make)).eval()) for op in graph.ops]
+
+    def run(x: Tensor) -> list[Tensor]:
+        values = {graph.input.name: x}
+        for op, layers in steps:
+            values[op.y] = layers(values[op.x])
+        return [values[name] for name in graph.outputs]
+
+    return run
+
+
 def tensor(array: Array) -> Tensor:
     """The array as a tensor on the CPU, without a copy where it is contiguous."""
     with warnings.catch_warnings():
