@@ -45,7 +45,26 @@ def require_flat(before: dict[int, Usage], after: dict[int, Usage], rss: float =
         assert last.threads - first.threads <= handles, (first, last)
 
 
-class Clients:
+class Asking:
+    """Threads that ask from `with` on until it ends; `_ask(share)` looks at `_stop`. share: which of them, 0 to 1."""
+
+    def __init__(self, count):
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(number / count,)) for number in range(count)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a request hangs"
+
+
+class Clients(Asking):
     """Threads that send the same request again and again, each on a connection that it keeps.
 
     every: seconds between two requests of a client, None: at once. answered: ids of requests that got 200, by their
@@ -60,20 +79,8 @@ class Clients:
         self.seconds: list[float] = []
         self.replies: list[tuple[dict, bytes]] = []
         self.ended: Counter = Counter()
-        self._stop = threading.Event()
         self._numbers = itertools.count()
-        self._threads = [threading.Thread(target=self._ask, args=(number / count,)) for number in range(count)]
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), "a request hangs"
+        super().__init__(count)
 
     def _ask(self, share):
         connection = http.client.HTTPConnection("127.0.0.1", self._server.port, timeout=60)

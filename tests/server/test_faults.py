@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.server.load import Asking
 from tests.server.running import PATIENCE, require_extra, serving
 from tests.server.test_serve import batch_of, binary_request, scores
 from tests.support.kernel_harness import assert_same_bits
@@ -27,28 +27,16 @@ def _extra():
 BROKEN = ("ConnectionResetError", "ConnectionRefusedError", "RemoteDisconnected", "BadStatusLine")
 
 
-class Load:
+class Load(Asking):
     """Clients that ask until they are told to stop. `ended`: how many requests ended how."""
 
     def __init__(self, server, message, raw, clients=4):
         self.ended: Counter = Counter()
         self.replies: list = []
-        self._stop = threading.Event()
         self._server, self._asked = server, (message, raw)
-        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+        super().__init__(clients)
 
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive(), "a request hangs"
-
-    def _ask(self):
+    def _ask(self, _):
         while not self._stop.is_set():
             try:
                 reply = self._server.infer(*self._asked)
