@@ -17,11 +17,12 @@ from vgg16gpu.bench.records.compare import Ratio, check_comparable, compare
 from vgg16gpu.bench.records.content import content, model_identity
 from vgg16gpu.bench.records.findings import Wanted
 from vgg16gpu.bench.records.plot import write_plot
-from vgg16gpu.bench.records.record import Content, read, write
+from vgg16gpu.bench.records.record import Content, read
 from vgg16gpu.bench.serving.bodies import FORMS
 from vgg16gpu.bench.serving.peer import NAME as FASTAPI
 from vgg16gpu.bench.session import run_benchmark, sample_inputs
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE
+from vgg16gpu.cli.bench.deliver import deliver
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.bench.pipeline import measure_pipeline
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
@@ -40,7 +41,7 @@ from vgg16gpu.cli.common.options import (
     size_option,
 )
 from vgg16gpu.cli.common.parsing import parse_counts, parse_names
-from vgg16gpu.cli.common.show import console, print_json
+from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import GraphInput
@@ -172,15 +173,8 @@ def _compared(result: Content, old: Content | None, options: Options) -> tuple[R
 
 
 def _write_and_show(result: Content, ratios: tuple[Ratio, ...], options: Options) -> None:
-    if options.output:
-        write(options.output, result)
-    if options.plot:
-        write_plot(result, options.plot)
-    if options.as_json:
-        print_json(result)
-        return
-    print_result(result)
-    if options.compare:
+    deliver(result, options, print_result, write_plot)
+    if options.compare and not options.as_json:
         print_comparison(ratios, options.compare, options.threshold)
 
 

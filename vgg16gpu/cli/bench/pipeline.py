@@ -7,12 +7,11 @@ from collections.abc import Callable
 from vgg16gpu.bench.pipeline.content import content
 from vgg16gpu.bench.pipeline.session import run_pipeline
 from vgg16gpu.bench.pipeline.wanted import COMPUTING_SECONDS, REPEATS, Wanted, Work
-from vgg16gpu.bench.records.record import write
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.bench.deliver import deliver
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.bench.pipeline_screen import print_pipeline
 from vgg16gpu.cli.common.options import find_model
-from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.model import Model
 
@@ -24,12 +23,7 @@ def measure_pipeline(options: Options, say: Callable[[str], None]) -> int:
     for failure in findings.failures:
         tell(failure)
     result = content(work, findings)
-    if options.output:
-        write(options.output, result)
-    if options.as_json:
-        print_json(result)
-    else:
-        print_pipeline(result)
+    deliver(result, options, print_pipeline)
     return EXIT_CHECK_FAILED if findings.failures else 0
 
 

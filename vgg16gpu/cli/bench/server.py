@@ -9,7 +9,7 @@ from typing import Any
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.peers.base import PeerError
 from vgg16gpu.bench.peers.process import PeerFailureError
-from vgg16gpu.bench.records.record import Content, write
+from vgg16gpu.bench.records.record import Content
 from vgg16gpu.bench.serving import peer
 from vgg16gpu.bench.serving.bodies import FP32, JPEG, UINT8, bodies
 from vgg16gpu.bench.serving.content import content
@@ -17,10 +17,11 @@ from vgg16gpu.bench.serving.plot import write_plot
 from vgg16gpu.bench.serving.session import CLIENTS, CONNECTIONS, SECONDS, Contender, Wanted, measure
 from vgg16gpu.bench.serving.target import Address, Body, Served
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.bench.deliver import deliver
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.options import find_model
-from vgg16gpu.cli.common.show import add_row, console, heading, print_json, seconds, table
+from vgg16gpu.cli.common.show import add_row, console, heading, seconds, table
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
@@ -55,14 +56,7 @@ def measure_server(options: Options, say: Say) -> int:
     ]
     others, absent = _peer(options, wanted, served, sent, say)
     result = content(served, wanted, [*rows, *others], absent)
-    if options.output:
-        write(options.output, result)
-    if options.plot:
-        write_plot(result, options.plot)
-    if options.as_json:
-        print_json(result)
-    else:
-        _print(result)
+    deliver(result, options, _print, write_plot)
     return EXIT_CHECK_FAILED if any(row["answers"] == 0 and row["requests"] for row in rows) else 0
 
 

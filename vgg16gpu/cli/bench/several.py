@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vgg16gpu.bench.records.record import Content, write
+from vgg16gpu.bench.records.record import Content
 from vgg16gpu.bench.several import REPEATS, SECONDS, Wanted, measure_several
 from vgg16gpu.cli import EXIT_CHECK_FAILED
+from vgg16gpu.cli.bench.deliver import deliver
 from vgg16gpu.cli.bench.options import Options
 from vgg16gpu.cli.common.options import find_model
-from vgg16gpu.cli.common.show import add_row, console, print_json, table
+from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.model import Model
 
@@ -31,12 +32,7 @@ def measure_devices(options: Options, say: Callable[[str], None]) -> int:
     result = measure_several(wanted, say)
     for failure in result["failures"]:
         tell(failure)
-    if options.output:
-        write(options.output, result)
-    if options.as_json:
-        print_json(result)
-    else:
-        _print(result)
+    deliver(result, options, _print)
     return EXIT_CHECK_FAILED if result["failures"] else 0
 
 
