@@ -21,6 +21,7 @@ from vgg16gpu.devices import tile_tables
 from vgg16gpu.devices.base import Bytes, Stream
 from vgg16gpu.devices.cache import cache_dir
 from vgg16gpu.devices.cuda.compiler import Unit
+from vgg16gpu.devices.cuda.host_memory import host_address, register, unregister
 from vgg16gpu.devices.cuda.launch import BuiltKernel, LaunchSequence
 from vgg16gpu.devices.cuda.probe import DRIVER_LIBRARY
 from vgg16gpu.devices.stages import stage
@@ -145,13 +146,13 @@ class Held:
 
     def register(self, data: Bytes) -> None:
         """Pin memory that is somebody else's."""
-        self.registered[host_address(data)] = self.driver.register_host_memory(data)
+        register(data)
+        self.registered[host_address(data)] = data
 
     def unpin(self, data: Bytes) -> None:
         """Free a buffer from `pin`, or end what `register` did. Raises DeviceError if it is neither."""
         if (found := self.registered.pop(host_address(data), None)) is not None:
-            registration: Any = found.base
-            registration.unregister()
+            unregister(found)
             return
         for index, buffer in enumerate(self.buffers):
             if host_address(buffer) == host_address(data):
@@ -196,9 +197,8 @@ class Held:
             with suppress(self.driver.Error):
                 allocation.free()
         for found in self.registered.values():
-            registration: Any = found.base
-            with suppress(self.driver.Error):
-                registration.unregister()
+            with suppress(DeviceError):
+                unregister(found)
         # The others go with their last reference; that has to be here, while the context is current.
         self.sequences.clear()
         for container in (self.buffers, self.ring, self.events, self.marks, self.others):
@@ -239,8 +239,3 @@ class Activation:
         if isinstance(error, driver.LaunchError):
             return KernelError(str(error))
         return self._failure(str(error))
-
-
-def host_address(data: Bytes) -> int:
-    """Where an array lies."""
-    return int(data.__array_interface__["data"][0])

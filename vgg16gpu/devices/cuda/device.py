@@ -29,13 +29,13 @@ from vgg16gpu.devices.cuda.context import (
     CHUNK_NBYTES,
     Activation,
     Held,
-    host_address,
     load_pycuda,
     pick_card,
     read_facts,
 )
 from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
+from vgg16gpu.devices.cuda.host_memory import host_address
 from vgg16gpu.devices.cuda.launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
 from vgg16gpu.devices.cuda.transfers import as_bytes, goes_by_kernel
 from vgg16gpu.devices.cuda.versions import cuda_versions

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.devices.base import Bytes, Transfer
-from vgg16gpu.devices.cuda.context import host_address
+from vgg16gpu.devices.cuda.host_memory import host_address
 from vgg16gpu.errors import DeviceError
 
 MAX_TRANSFER_NBYTES = 1 << 20  # what is larger goes by the copy engine
