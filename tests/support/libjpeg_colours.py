@@ -24,7 +24,8 @@ def rgb(planes: Sequence[Pixels], sampling: int) -> Pixels:
     red = y + ((91881 * cr + half) >> 16)
     green = y + ((-22554 * cb - 46802 * cr + half) >> 16)
     blue = y + ((116130 * cb + half) >> 16)
-    return np.clip(np.stack([red, green, blue], axis=-1), 0, 255).astype(np.uint8)
+    found: Pixels = np.clip(np.stack([red, green, blue], axis=-1), 0, 255).astype(np.uint8)
+    return found
 
 
 def _interpolated(plane: npt.NDArray[np.int64], sampling: int) -> npt.NDArray[np.int64]:
@@ -65,13 +66,22 @@ def _decoded(data: bytes, scale: int) -> Pixels:
         return np.array(picture)
 
 
+def planes_in(memory: Pixels, height: int, width: int, sampling: int) -> Planes:
+    """The planes of a picture that begins where `memory` does, as `program.ycbcr` places them."""
+    found, start = [], 0
+    for rows, columns in plane_shapes(height, width, sampling):
+        end = start + rows * pitch(columns)
+        found.append(memory[start:end].reshape(rows, -1)[:, :columns])
+        start = end
+    y, cb, cr = found
+    return y, cb, cr
+
+
 def laid_out(planes: Sequence[Pixels], sampling: int) -> Pixels:
     """The bytes of the planes as `program.ycbcr` places them; what no sample has is 99."""
     height, width = planes[0].shape
     found = np.full(planes_nbytes(height, width, sampling), 99, np.uint8)
-    start = 0
-    for plane, (rows, columns) in zip(planes, plane_shapes(height, width, sampling), strict=True):
-        assert plane.shape == (rows, columns)
-        found[start : start + rows * pitch(columns)].reshape(rows, -1)[:, :columns] = plane
-        start += rows * pitch(columns)
+    for place, plane in zip(planes_in(found, height, width, sampling), planes, strict=True):
+        assert place.shape == plane.shape
+        place[:] = plane
     return found

@@ -8,14 +8,14 @@ import pytest
 from PIL import Image
 
 from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary, aligned_bytes, faded_planes
-from tests.support.libjpeg_colours import laid_out, planes_of, rgb
+from tests.support.libjpeg_colours import laid_out, planes_in, planes_of, rgb
 from vgg16gpu.devices import codec_problem, open_codec, open_device
 from vgg16gpu.devices.cuda import nvjpeg
 from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, load_nvjpeg
 from vgg16gpu.devices.cuda.probe import Driver
 from vgg16gpu.devices.picture_decoder import Place
 from vgg16gpu.errors import DeviceError, KernelError
-from vgg16gpu.program.ycbcr import pitch, plane_shapes, planes_nbytes
+from vgg16gpu.program.ycbcr import planes_nbytes
 
 SAMPLINGS = (0x11, 0x21, 0x22)  # as Pillow's subsampling 0, 1, 2
 
@@ -128,7 +128,7 @@ def test_on_a_card(gpu, codec):
         gpu.copy_out(found, address)
         gpu.synchronize()
         for file, start, kind in zip(files, starts, kinds, strict=False):
-            mine = planes_in(found[start:], kind)
+            mine = planes_in(found[start:], *kind)
             with Image.open(io.BytesIO(file.tobytes())) as picture:
                 difference = np.abs(rgb(mine, kind[2]).astype(int) - np.asarray(picture))
             assert difference.max() == 0 if codec.name.endswith("hardware") else difference.mean() < 1
@@ -140,20 +140,10 @@ def test_on_a_card(gpu, codec):
         gpu.copy_out(again, address)
         gpu.synchronize()
         for start, kind in zip(starts, kinds, strict=False):
-            for a, b in zip(planes_in(found[start:], kind), planes_in(again[start:], kind), strict=True):
+            for a, b in zip(planes_in(found[start:], *kind), planes_in(again[start:], *kind), strict=True):
                 np.testing.assert_array_equal(a, b)
         gpu.free(address)
     decoder.close()
-
-
-def planes_in(memory, kind):
-    """The three planes of a picture that begins where `memory` does."""
-    found, start = [], 0
-    for rows, columns in plane_shapes(*kind):
-        nbytes = rows * pitch(columns)
-        found.append(memory[start : start + nbytes].reshape(rows, -1)[:, :columns])
-        start += nbytes
-    return found
 
 
 @pytest.mark.gpu

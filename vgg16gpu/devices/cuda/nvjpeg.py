@@ -1,7 +1,7 @@
 """JPEG decoded on the card by nvJPEG: `devices.picture_decoder`.
 
 nvJPEG gives the planes of a file; interpolating and mixing them is ours (kernels/layout/planes.cu). Its hardware
-decoder (A100, H100 and later) has the planes of libjpeg to the bit, so a picture then has the same bytes as one that the
+decoder (A100, H100 and later) has the planes of libjpeg to the bit: a picture then has the same bytes as one that the
 CPU decodes. Where there is none, CUDA kernels decode; their cosine transform differs from libjpeg's by at most 1.
 
 A batch of several samplings is slow, four times slower on an H200: so each sampling is a call of its own, with a state
