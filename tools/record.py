@@ -8,7 +8,7 @@
     python tools/record.py lab b          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
     python tools/record.py lab claims     the verdicts on the claims, where both parts lie; no GPU       (10 s)
     python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (350 s)
-    python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores; nvImageCodec   (150 s)
+    python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores                 (150 s)
     python tools/record.py perceptual     features and losses on torch's tensors, torch and JAX beside   (290 s)
     python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)
     python tools/record.py compare OTHER  this checkout by another one, in turns A B B A                 (430 s)

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 import vgg16gpu
-from tests.support.fake_nvimgcodec import FakeForeign, FakeModule
+from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary
 from vgg16gpu.cli import cli
-from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec
+from vgg16gpu.devices.cuda.nvjpeg import NvJpeg
 from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.runtime.answers import codec_choice, decoding
 from vgg16gpu.zoo.generate import make_vgg
@@ -42,11 +42,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def card(monkeypatch):
-    """The cpu device decodes, by a stand-in for nvImageCodec; that is what is given here."""
-    module = FakeModule()
+    """The cpu device decodes, by a stand-in for nvJPEG; that is what is given here."""
+    library = FakeLibrary()
     monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
-    monkeypatch.setattr(codec_choice, "open_codec", lambda _: NvImageCodec(module, FakeForeign()))
-    return module
+    monkeypatch.setattr(codec_choice, "open_codec", lambda _: NvJpeg(library, FakeForeign()))
+    return library
 
 
 def infer(folder, model, *arguments):
@@ -63,7 +63,7 @@ def test_the_gpu_decodes_what_it_can_and_the_report_says_what(folder, model, car
     result = infer(folder, model, "--output", tmp_path / "gpu.csv", "--decode", "gpu", "--json")
     assert (by_cpu.exit_code, result.exit_code) == (1, 1), result.output
     told = json.loads(result.stdout)["decode"]
-    assert told["by"].startswith("nvImageCodec 0.0.1, ")
+    assert told["by"].startswith("nvJPEG 0.0.1, ")
     assert (told["gpu"], told["cpu"], told["gpu_decoders"]) == (COUNT - 2, 1, decoding.DECODERS)
     assert json.loads(by_cpu.stdout)["decode"] == {
         "by": "cpu",
@@ -82,7 +82,7 @@ def test_the_gpu_decodes_what_it_can_and_the_report_says_what(folder, model, car
 def test_the_screen_says_who_decoded(folder, model, card):
     del card
     result = infer(folder, model, "--decode", "gpu")
-    assert f"Decoded: {COUNT - 2} by nvImageCodec 0.0.1, " in result.stdout
+    assert f"Decoded: {COUNT - 2} by nvJPEG 0.0.1, " in result.stdout
     assert "; 1 by the CPU" in result.stdout
     assert "alone, reading" in result.stdout
     assert "decoding on the GPU" in result.stdout
@@ -94,7 +94,7 @@ def test_two_runs_are_equal_and_resume_goes_on_with_the_same_decoder_alone(folde
     path, record = tmp_path / "a.csv", tmp_path / "a.csv.run.json"
     infer(folder, model, "--output", path, "--decode", "gpu")
     whole = path.read_bytes()
-    assert json.loads(record.read_bytes())["run"]["options"]["decode"].startswith("nvImageCodec 0.0.1, ")
+    assert json.loads(record.read_bytes())["run"]["options"]["decode"].startswith("nvJPEG 0.0.1, ")
     infer(folder, model, "--output", path, "--decode", "gpu")
     assert path.read_bytes() == whole
     path.write_bytes(whole[: len(whole) // 2])
@@ -102,7 +102,7 @@ def test_two_runs_are_equal_and_resume_goes_on_with_the_same_decoder_alone(folde
     record.write_text(json.dumps({**content, "finished": None, "bytes": None}))
     refused = infer(folder, model, "--output", path, "--resume")
     assert refused.exit_code == 2
-    assert "is of another run: options: decode was 'nvImageCodec 0.0.1, " in refused.stderr
+    assert "is of another run: options: decode was 'nvJPEG 0.0.1, " in refused.stderr
     assert "and is 'cpu'" in refused.stderr
     result = infer(folder, model, "--output", path, "--resume", "--decode", "gpu")
     assert result.exit_code == 1, result.output
@@ -110,15 +110,15 @@ def test_two_runs_are_equal_and_resume_goes_on_with_the_same_decoder_alone(folde
 
 
 def test_gpu_is_refused_in_one_line_where_it_cannot_be(folder, model, monkeypatch):
-    monkeypatch.setattr("vgg16gpu.devices.cuda.nvimgcodec.is_installed", lambda: False)
+    monkeypatch.setattr("vgg16gpu.devices.cuda.nvjpeg.is_installed", lambda: False)
     monkeypatch.setattr("vgg16gpu.cli.infer.command.opening_ahead", lambda _: pytest.MonkeyPatch.context())
     cases = {
         ("--device", "cpu"): "decode gpu: pictures are decoded by NVIDIA GPUs alone, and the device is the CPU",
         (
             "--device",
             "cuda",
-        ): "decode gpu: nvImageCodec, which decodes on GPUs, is not installed: python -m pip",
-        ("--device", "auto"): "is not installed: python -m pip install nvidia-nvimgcodec-cu1",
+        ): "decode gpu: nvJPEG, which decodes on GPUs, is not installed: python -m pip",
+        ("--device", "auto"): "is not installed: python -m pip install nvidia-nvjpeg",
         ("--model", "digits"): "decode gpu: GPUs decode to RGB, and the network takes inputs of shape (1, ",
     }
     for options, words in cases.items():

@@ -1,17 +1,15 @@
-"""JPEG decoded on the GPU: how fast, how far from the CPU's pixels, and what that does to scores.
+"""JPEG decoded on the GPU: how fast, whether to the CPU's pixels, and what that does to scores.
 
     python -m tests.measure.decode_gpu [MODEL.onnx] [--photographs DIR] [--output FILE]
 
-Needs a GPU and nvImageCodec (`pip install '.[decode-gpu]'`). Its parts; one that fails leaves the others:
+Needs a GPU and nvJPEG (`pip install '.[decode-gpu]'`). Its parts; one that fails leaves the others:
 
-- alone: nvImageCodec on files in pinned memory, images/s by backend, options, files of a call and decoders; and what
-  making the decoders takes;
-- nvjpeg: the same of nvJPEG itself, by backend and interpolation of colours;
+- alone: decoders on files in pinned memory, images/s by backend, files of a call and decoders; seconds to make them;
 - settings: `infer` inside of one process, without its start: slots, decoders, threads that read; and decoding by the
   CPU, by how long a thread waits for the interpreter;
 - infer: `vgg16gpu infer FOLDER --decode gpu` and `cpu`, whole processes in fp16, twice each: equal rows?
 - scores: of both decoders in fp32 and fp16, beside what fp16 itself changes;
-- pixels: after decoding, against libjpeg's, by subsampling of colours, with and without interpolation of colours.
+- pixels: after decoding, against libjpeg's, by subsampling of colours.
 
 Without MODEL a VGG16 is made; without DIR the photographs are those that packages here bring.
 """
@@ -40,17 +38,20 @@ import numpy.typing as npt
 from PIL import Image
 
 import vgg16gpu
-from tests.measure import decode_photos, nvjpeg_alone
+from tests.measure import decode_photos
+from tests.support.libjpeg_colours import planes_in, rgb
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened, open_codec, open_device
 from vgg16gpu.devices.base import Bytes, Device
-from vgg16gpu.devices.cuda import nvimgcodec
-from vgg16gpu.devices.cuda.nvimgcodec import NvDecoder, Way, load_nvimgcodec
+from vgg16gpu.devices.cuda import nvjpeg
+from vgg16gpu.devices.cuda.nvjpeg import NvJpegDecoder, Way, load_nvjpeg
 from vgg16gpu.devices.picture_decoder import PictureDecoder, Place
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.pictures.inputs import spec_of
+from vgg16gpu.pictures.jpeg_header import read_header
 from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.program.ycbcr import planes_nbytes
 from vgg16gpu.runtime.answers import decoding
 from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers.folder import Folder
@@ -59,21 +60,12 @@ from vgg16gpu.runtime.engine import Engine
 
 COUNT, COMPARED, BUDGET = 6400, 2000, 150.0  # pictures, and seconds of all parts together
 ROUND: Final = 1024  # files that are decoded for one rate
-CALLS: Final = ((64, 1), (64, 3), (128, 2), (256, 1), (512, 1))  # files of a call, decoders side by side
-NO_INTERPOLATION: Final = ":fancy_upsampling=0"
-ROOM: Final = ":preallocate_width_hint=512 :preallocate_height_hint=384 :preallocate_batch_size=128"
-NVJPEG: Final = tuple(
-    (nvjpeg_alone.Setting(backend, flags, threads), batch, many)
-    for backend, threads in (("hardware", 1), ("GPU Huffman", 1), ("CPU Huffman", 4))
-    for flags in (0, nvjpeg_alone.INTERPOLATION)
-    for batch, many in ((64, 1), (128, 1), (128, 3), (256, 2))
-)
-THREADS: Final = {"hardware": (1, 4), "CUDA": (8, 16)}
+CALLS: Final = ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (256, 1))  # files of a call, decoders side by side
 PIXELS: Final = 300  # pictures whose pixels are compared
 SETTINGS: Final = (  # rows of a slot, decoders, threads that read (None: as many as `infer` takes)
-    *((rows, 3, None) for rows in (32, 64, 128)),
-    *((64, decoders, None) for decoders in (1, 2)),
-    *((64, 3, workers) for workers in (4, 8)),
+    *((rows, 2, None) for rows in (32, 64, 128)),
+    *((64, decoders, None) for decoders in (1, 3)),
+    *((64, 2, workers) for workers in (3, 4, 6, 8)),
 )
 SWITCHING: Final = (2e-5, 1e-4, 3e-4, 1e-3, 5e-3)  # seconds
 
@@ -154,41 +146,18 @@ def _environment(where: Where) -> dict[str, Any]:
 
 
 def _alone(where: Where) -> list[dict[str, Any]]:
-    """Rates of nvImageCodec, by itself."""
+    """Rates of decoders, by themselves."""
     found: list[dict[str, Any]] = []
-    usual = nvimgcodec.OPTIONS
     with _opened(where) as device:
         block = _Block(device, [path.read_bytes() for path in where.files[:ROUND]])
-        for way in nvimgcodec.ways():
-            cases = [(calls, way.threads, usual) for calls in CALLS]
-            cases += [((128, 2), way.threads, options) for options in (NO_INTERPOLATION, f"{usual} {ROOM}")]
-            cases += [((128, 2), threads, usual) for threads in THREADS[way.name] if threads != way.threads]
-            for (batch, many), threads, options in cases:
+        for way in nvjpeg.WAYS:
+            for batch, many in CALLS:
                 where.require_time(80)  # for the other parts
-                case = {"way": way.name, "batch": batch, "decoders": many, "threads": threads, "options": options}
+                case = {"way": way.name, "batch": batch, "decoders": many}
                 try:
-                    with mock.patch.object(nvimgcodec, "OPTIONS", options):
-                        made = partial(_decoder, device, way._replace(threads=threads))
-                        found.append({**case, **block.rate(made, batch, many)})
+                    found.append({**case, **block.rate(partial(_decoder, device, way), batch, many)})
                 except Exception as error:
                     found.append({**case, "error": str(error)})
-        block.close()
-    return found
-
-
-def _nvjpeg(where: Where) -> list[dict[str, Any]]:
-    """Rates of nvJPEG, by itself."""
-    found: list[dict[str, Any]] = []
-    with _opened(where) as device:
-        block = _Block(device, [path.read_bytes() for path in where.files[:ROUND]])
-        for setting, batch, many in NVJPEG:
-            where.require_time(70)  # for the other parts
-            case = {**setting._asdict(), "batch": batch, "decoders": many}
-            assert device.foreign  # a card's
-            try:
-                found.append({**case, **block.rate(partial(nvjpeg_alone.NvJpeg, device.foreign, setting), batch, many)})
-            except Exception as error:
-                found.append({**case, "error": str(error)})
         block.close()
     return found
 
@@ -274,18 +243,9 @@ def _pixels(where: Where) -> dict[str, Any]:
             wanted.append(np.asarray(picture))
     with _opened(where) as device:
         block = _Block(device, [path.read_bytes() for path in files])
-        for way in nvimgcodec.ways():
-            for name, options in (("interpolated", nvimgcodec.OPTIONS), ("repeated", NO_INTERPOLATION)):
-                where.require_time(3)
-                with mock.patch.object(nvimgcodec, "OPTIONS", options):
-                    made = partial(_decoder, device, way)
-                    found[f"{way.name}, colours {name}"] = _compared(block, made, wanted)
-        for setting in dict.fromkeys(setting for setting, _, _ in NVJPEG):
+        for way in nvjpeg.WAYS:
             where.require_time(3)
-            assert device.foreign  # a card's
-            alone: Made = partial(nvjpeg_alone.NvJpeg, device.foreign, setting)
-            name = "interpolated" if setting.flags else "repeated"
-            found[f"nvJPEG, {setting.backend}, colours {name}"] = _compared(block, alone, wanted)
+            found[way.name] = _compared(block, partial(_decoder, device, way), wanted)
         block.close()
     return found
 
@@ -358,7 +318,6 @@ def _changes(found: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) ->
 PARTS: Final[dict[str, Callable[[Where], Any]]] = {
     "environment": _environment,
     "alone": _alone,
-    "nvjpeg": _nvjpeg,
     "settings": _settings,
     "infer": _infer,
     "scores": _scores,
@@ -383,8 +342,8 @@ class _Block:
     def __init__(self, device: Device, data: Sequence[bytes]) -> None:
         self._device = device
         height, width = decode_photos.SIZE[::-1]
-        self._shape = height, width, 3
-        self._nbytes = height * width * 3
+        headers = [header for header in map(read_header, data) if header]
+        self._nbytes = planes_nbytes(height, width, 0x11)  # as many as any sampling needs
         self._buffer = device.pinned(sum(map(len, data)))
         self._files: list[Bytes] = []
         start = 0
@@ -393,7 +352,9 @@ class _Block:
             self._files[-1][:] = np.frombuffer(each, np.uint8)
             start += len(each)
         self._address = device.allocate(len(data) * self._nbytes)
-        self._places = [Place(self._address + i * self._nbytes, height, width) for i in range(len(data))]
+        self._places = [
+            Place(self._address + i * self._nbytes, height, width, header.sampling) for i, header in enumerate(headers)
+        ]
 
     def rate(self, made: Made, batch: int, many: int) -> dict[str, float]:
         """Images a second of so many decoders side by side, files in calls of `batch`; seconds to make the decoders."""
@@ -418,15 +379,17 @@ class _Block:
         return {"images_per_s": done / seconds, "making_s": making}
 
     def pixels(self, made: Made) -> Iterator[Pixels | None]:
-        """Those of each file; None where one was refused."""
+        """Those of each file, made RGB as the kernel does it; None where one was refused."""
         with closing(made()) as decoder:
             for start in range(0, len(self._files), 64):
-                call = slice(start, start + 64)
-                taken = decoder.decode(self._files[call], self._places[call])
-                read = np.empty((len(taken), *self._shape), np.uint8)
-                self._device.copy_out(read, self._places[start].address)
+                places = self._places[start : start + 64]
+                taken = decoder.decode(self._files[start : start + 64], places)
+                read = np.empty((len(taken), self._nbytes), np.uint8)
+                self._device.copy_out(read, places[0].address)
                 self._device.synchronize()
-                yield from (one if done else None for one, done in zip(read, taken, strict=True))
+                for memory, place, done in zip(read, places, taken, strict=True):
+                    kind = place.height, place.width, place.sampling
+                    yield rgb(planes_in(memory, *kind), place.sampling) if done else None
 
     def close(self) -> None:
         """Give memory back."""
@@ -434,9 +397,9 @@ class _Block:
         self._device.unpin(self._buffer)
 
 
-def _decoder(device: Device, way: Way) -> NvDecoder:
+def _decoder(device: Device, way: Way) -> NvJpegDecoder:
     assert device.foreign  # a card's
-    return NvDecoder(load_nvimgcodec(), device.foreign, way)
+    return NvJpegDecoder(load_nvjpeg(), device.foreign, way)
 
 
 @contextmanager

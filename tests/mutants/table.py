@@ -12,7 +12,7 @@ from tests.kernels.conv.test_conv_igemm import Case
 from tests.kernels.gemm import test_gemm_splitk
 from tests.kernels.general import test_pool, test_softmax
 from tests.mutants.mutant import Edit, Mutant
-from tests.mutants.table_layout import EDGES_OF_THE_GRAPH, ELEMENTS, PICTURES
+from tests.mutants.table_layout import COLOURS, EDGES_OF_THE_GRAPH, ELEMENTS, PICTURES
 from vgg16gpu.program.values import Element
 
 PLAIN = partial(test_conv_igemm.test_edges, case=Case((2, 5, 6, 9), 10))
@@ -289,7 +289,7 @@ TENSOR_CORES = (
     ),
 )
 
-MUTANTS = (*CONVOLUTION, *GEMM, *POOL_AND_SOFTMAX, *EDGES_OF_THE_GRAPH, *ELEMENTS, *PICTURES, *TENSOR_CORES)
+MUTANTS = (*CONVOLUTION, *GEMM, *POOL_AND_SOFTMAX, *EDGES_OF_THE_GRAPH, *ELEMENTS, *PICTURES, *COLOURS, *TENSOR_CORES)
 
 # For the sanitizers. On the CPU they know where each buffer ends, on a GPU only where an allocation does.
 RACE = next(mutant for mutant in CONVOLUTION if mutant.name == "missing barrier")

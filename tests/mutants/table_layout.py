@@ -13,6 +13,7 @@ from tests.kernels.layout import (
     test_layout,
     test_pack,
     test_pack_blocks,
+    test_planes,
     test_preprocess,
     test_resize,
     test_scales,
@@ -361,5 +362,64 @@ PICTURES = (
         "resize.cu",
         Edit("static_cast<long long>(p.n) * H", "static_cast<long long>(blockIdx.z) * H"),
         partial(test_resize.test_a_batch_that_is_not_full, count=3),
+    ),
+)
+
+colours = partial(partial, test_planes.test_a_batch_of_every_kind)
+
+COLOURS = (
+    Mutant(
+        "narrow colours interpolated",
+        "planes.cu",
+        Edit("|| w <= NARROW", ""),
+        colours(sampling=0x21),
+    ),
+    Mutant(
+        "halves always up",
+        "planes.cu",
+        Edit("+ 8 - odd) >> 4", "+ 8) >> 4"),
+        colours(sampling=0x22),
+    ),
+    Mutant(
+        "halves always down",
+        "planes.cu",
+        Edit("near[next] + 1 + odd) >> 2", "near[next] + 1) >> 2"),
+        colours(sampling=0x21),
+    ),
+    Mutant(
+        "a neighbour on the wrong side",
+        "planes.cu",
+        Edit("(i & 1 ? 1 : -1)", "(i & 1 ? -1 : 1)"),
+        colours(sampling=0x22),
+    ),
+    Mutant(
+        "a neighbour beyond the edge",
+        "planes.cu",
+        Edit("+ (i & 1 ? 1 : -1), 0), size - 1)", "+ (i & 1 ? 1 : -1), 0), size)"),
+        colours(sampling=0x21),
+    ),
+    Mutant(
+        "colours not clipped",
+        "planes.cu",
+        Edit("return min(max(v, 0), 255);", "return max(v, 0);"),
+        colours(sampling=0x11),
+    ),
+    Mutant(
+        "rows without gaps",
+        "planes.cu",
+        Edit("(w + PITCH - 1) / PITCH * PITCH", "w"),
+        colours(sampling=0x11),
+    ),
+    Mutant(
+        "red and blue change places",
+        "planes.cu",
+        Edit("(RED_CR * cr + HALF)", "(RED_CR * cb + HALF)"),
+        colours(sampling=0x11),
+    ),
+    Mutant(
+        "pictures behind the last one",
+        "planes.cu",
+        Edit("if (static_cast<int>(blockIdx.y) >= table[0]) return;", ""),
+        test_planes.test_a_batch_that_is_not_full_and_lies_far_away,
     ),
 )

@@ -79,7 +79,7 @@ def codec_problem(name: str) -> str | None:
     """
     if name == "cpu":
         return "pictures are decoded by NVIDIA GPUs alone, and the device is the CPU; decode on the CPU"
-    from vgg16gpu.devices.cuda.nvimgcodec import packages_problem  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.nvjpeg import packages_problem  # noqa: PLC0415
 
     return packages_problem()
 
@@ -88,11 +88,9 @@ def open_codec(device: Device) -> PictureCodec:
     """What decodes pictures on a device that is open. Raises DeviceError, with what to do, where nothing does."""
     if device.foreign is None:
         raise DeviceError(f"pictures are decoded by NVIDIA GPUs alone, and the device is {device.facts.name}")
-    from vgg16gpu.devices.cuda.nvimgcodec import NvImageCodec, load_nvimgcodec  # noqa: PLC0415
+    from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, load_nvjpeg  # noqa: PLC0415
 
-    with device.foreign.current():  # the library looks at the card as it is loaded
-        module = load_nvimgcodec()
-    return NvImageCodec(module, device.foreign)
+    return NvJpeg(load_nvjpeg(), device.foreign)
 
 
 def _open_any() -> Opened:

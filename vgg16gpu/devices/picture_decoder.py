@@ -9,15 +9,19 @@ from vgg16gpu.devices.base import Bytes
 
 
 class Place(NamedTuple):
-    """Where a picture shall lie on the device: (height, width, 3) bytes, RGB, one row right behind the other."""
+    """Where a picture's planes shall lie on the device, as `program.ycbcr` says, from a multiple of 16 bytes on."""
 
     address: int
     height: int
     width: int
+    sampling: int
 
 
 class PictureDecoder(Protocol):
-    """Decodes JPEG files into memory of the device. One thread at a time; several decoders work beside each other."""
+    """Decodes JPEG files into memory of the device. One thread at a time; several decoders work beside each other.
+
+    It does not make RGB of them: what libraries make of the same planes differs, and ours is libjpeg's.
+    """
 
     def decode(self, files: Sequence[Bytes], places: Sequence[Place]) -> list[bool]:
         """Decode each file to its place, and wait for that; which of them are there.

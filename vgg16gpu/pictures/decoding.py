@@ -29,9 +29,10 @@ class Decoder:
         """(h, w) of a picture that `decode_into` takes and that is resized and cropped without more ado; else None."""
         return self._usual(jpeg_shape(data, self.channels))
 
-    def file_shape(self, data: bytes) -> tuple[int, int] | None:
-        """The same of a file that a GPU may decode to RGB, as it is."""
-        return self._usual(baseline_shape(data))
+    def file_shape(self, data: bytes) -> tuple[int, int, int] | None:
+        """(h, w, sampling) of such a file that a GPU may decode to planes, as in `program.ycbcr`; else None."""
+        found = baseline_shape(data)
+        return found if found and self._usual(found[:2]) else None
 
     def _usual(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
         if shape is None or max(shape) > MAX_SIDE:

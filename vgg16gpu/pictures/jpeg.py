@@ -18,7 +18,7 @@ Buffer: TypeAlias = Any  # writable and contiguous: an array of uint8, a memoryv
 
 _SAME_BITS: Final = (3, 0, 3)  # before that libjpeg-turbo smooths progressive files without refinements in other ways
 _END: Final = b"\xff\xd9"
-_SAMPLINGS_OF_GPUS: Final = frozenset((0x11, 0x21, 0x22))
+_SAMPLINGS_OF_GPUS: Final = frozenset((0x11, 0x21, 0x22))  # 4:4:4, 4:2:2, 4:2:0
 _SPACES: Final = {1: "GRAY", 3: "RGB", 4: "RGBX"}
 
 
@@ -37,8 +37,10 @@ def jpeg_shape(data: bytes, channels: int) -> tuple[int, int] | None:
     return header.height, header.width
 
 
-def baseline_shape(data: bytes) -> tuple[int, int] | None:
-    """(h, w) of a JPEG file that every decoder of a GPU knows; None for all others.
+def baseline_shape(data: bytes) -> tuple[int, int, int] | None:
+    """(h, w, sampling) of a JPEG file that every decoder of a GPU knows; None for all others.
+
+    sampling: as in `program.ycbcr`.
 
     It has colours, 4:4:4, 4:2:2 or 4:2:0, one scan, and its end in its place: such decoders may fill up with grey what
     a file lacks, and say nothing of it. What is unusual elsewhere is left to Pillow here, too.
@@ -48,7 +50,8 @@ def baseline_shape(data: bytes) -> tuple[int, int] | None:
         return None
     if header.sampling not in _SAMPLINGS_OF_GPUS or header.identities == b"RGB":
         return None
-    return (header.height, header.width) if 0 < header.height * header.width <= MAX_PIXELS else None
+    is_usual = 0 < header.height * header.width <= MAX_PIXELS
+    return (header.height, header.width, header.sampling) if is_usual else None
 
 
 def decode_jpeg(data: bytes, channels: int, out: Buffer) -> None:

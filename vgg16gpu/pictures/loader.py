@@ -23,6 +23,7 @@ from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.slots import ALIGNMENT, Bytes, Closed, Failure, Ring, Row, Slot
+from vgg16gpu.program.ycbcr import planes_nbytes
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
@@ -317,14 +318,14 @@ class _Worker:
         shape = decoder.file_shape(data)
         if shape is None:
             return False
-        height, width = shape
-        # Room for either: a file that is refused there comes as it was decoded, or of the network's size.
-        needed = aligned(max(height * width * decoder.channels, math.prod(self._loader.spec.shape)))
+        # Room for each: planes, RGB, and a file that is refused there, as it was decoded or of the network's size.
+        rgb = shape[0] * shape[1] * decoder.channels
+        needed = aligned(max(planes_nbytes(*shape), rgb, math.prod(self._loader.spec.shape)))
         if len(data) > ring.nbytes or needed > ring.room_nbytes:
             return False
         slot = self._with_room("uint8", len(data), needed)
         self._rest(slot, len(data))[:] = np.frombuffer(data, np.uint8)
-        self._add(slot, Row(index, 0, file, slot.used, height, width, len(data)), len(data), needed)
+        self._add(slot, Row(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
         return True
 
     def _load_numbers(self, index: int, file: str) -> None:

@@ -24,6 +24,7 @@ class Row(NamedTuple):
 
     height, width: of a picture as it was decoded, which is still to be resized and cropped; zero of what is ready.
     nbytes: of a file that the device is to decode, to a picture of that height and width; zero of what is decoded.
+    sampling: of a file, and of the planes that the device has decoded it to (`program.ycbcr`); zero of what is RGB.
     """
 
     file: int  # its number among all files
@@ -33,6 +34,7 @@ class Row(NamedTuple):
     height: int = 0
     width: int = 0
     nbytes: int = 0
+    sampling: int = 0
 
 
 class Room(NamedTuple):

@@ -73,8 +73,7 @@ def classify(
         let assume.
     class_names: one for each class; None: the model's own, else ImageNet's for 1000 classes.
     workers: threads that read and decode; None: one for each core.
-    decode: who decodes JPEG, "cpu", "gpu" (by nvImageCodec, to pixels that differ a little) or "auto", as
-        docs/pictures.md says.
+    decode: who decodes JPEG, "cpu", "gpu" (by nvJPEG) or "auto", as docs/pictures.md says.
 
     Leaving the iterator early ends all threads. Raises InputError for paths that do not exist and where no input at all
     can be read; ModelError, DeviceError, KernelError as `Engine` does.

@@ -30,10 +30,11 @@ from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.loader import aligned
 from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot
+from vgg16gpu.program.ycbcr import planes_nbytes
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
-DECODERS: Final = 3  # side by side: while one waits for the card, another prepares
+DECODERS: Final = 2  # side by side: while one waits for the card, the other prepares
 ROWS: Final = 64  # files of a slot, decoded in one call
 FILES_NBYTES: Final = 6 << 20  # of a slot of files
 ROOM_NBYTES: Final = 48 << 20  # of a slot's pictures on the device: 85 of 500x375
@@ -153,12 +154,12 @@ class DeviceDecoding(Closing):
         self._out.put(_END)
 
     def _decode(self, slot: Slot, address: int) -> Slot:
-        """All rows of a slot, as pictures or as what the network takes, from `address` on."""
+        """All rows of a slot, as planes, as pictures or as what the network takes, from `address` on."""
         start = time.perf_counter()
         sizes = [self._needed(row) for row in slot.rows]
         addresses = [address + offset for offset in accumulate(sizes[:-1], initial=0)]
         files = [i for i, row in enumerate(slot.rows) if row.nbytes]
-        places = [Place(addresses[i], slot.rows[i].height, slot.rows[i].width) for i in files]
+        places = [_place(addresses[i], slot.rows[i]) for i in files]
         decoder = self._decoders.get()
         try:
             taken = _taken(decoder, [_bytes_of(slot, slot.rows[i]) for i in files], places)
@@ -178,7 +179,10 @@ class DeviceDecoding(Closing):
 
     def _needed(self, row: Row) -> int:
         """Bytes on the device, as the loader counted them."""
-        return aligned(max(self._pixels_nbytes(row), self._fitted) if row.nbytes else self._pixels_nbytes(row))
+        pixels = self._pixels_nbytes(row)
+        if not row.nbytes:
+            return aligned(pixels)
+        return aligned(max(planes_nbytes(row.height, row.width, row.sampling), pixels, self._fitted))
 
     def _by_cpu(self, slot: Slot, row: Row, address: int) -> Row | None:
         """A row that no decoder has put in its place; None where there is no picture, which the slot says then."""
@@ -190,13 +194,13 @@ class DeviceDecoding(Closing):
         try:
             if self._cpu.shape(data) and self._cpu.decode_into(data, pixels):
                 self._upload(address, pixels)
-                return row._replace(nbytes=0)
+                return row._replace(nbytes=0, sampling=0)
             fitted = self._cpu.fitted(data, row.name)
         except InputError as error:
             slot.failures.append(Failure(row.file, row.sample, row.name, str(error)))
             return None
         self._upload(address, np.ascontiguousarray(fitted).reshape(-1))
-        return row._replace(height=0, width=0, nbytes=0)
+        return row._replace(height=0, width=0, nbytes=0, sampling=0)
 
     def _pixels_nbytes(self, row: Row) -> int:
         return row.height * row.width * self._cpu.channels or self._fitted
@@ -234,6 +238,10 @@ class _Rooms:
         with self._state:
             self._closed = True
             self._state.notify_all()
+
+
+def _place(address: int, row: Row) -> Place:
+    return Place(address, row.height, row.width, row.sampling)
 
 
 def _taken(decoder: PictureDecoder | None, files: Sequence[Bytes], places: Sequence[Place]) -> list[bool]:

@@ -102,7 +102,7 @@ class Feed:
     def _fits(self, fit: Fit) -> Fitter:
         from vgg16gpu.runtime.answers.fitting import Fitter  # noqa: PLC0415 - pictures may come as they are computed
 
-        return Fitter(self._device, fit, self._ring.nbytes, self._ring.rows)
+        return Fitter(self._device, fit, self._ring.nbytes, self._ring.rows, self._ring.room_nbytes)
 
     def close(self) -> None:
         """Wait for what is under way, whose results nobody wants; give memory back."""

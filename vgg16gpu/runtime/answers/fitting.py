@@ -1,4 +1,7 @@
-"""Pictures in a slot, resized and cropped by a kernel: from the host's buffer to images on the device."""
+"""Pictures in a slot, resized and cropped by a kernel: from the host's buffer to images on the device.
+
+What the device itself has decoded lies there as planes, and becomes RGB first, by another kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout import resize
-from vgg16gpu.compiler.lowering.layout.resize import Fit
+from vgg16gpu.compiler.lowering.layout import planes, resize
+from vgg16gpu.compiler.lowering.layout.resize import Fit, Integers
 from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.pass_order import pass_order
@@ -24,9 +27,9 @@ _PAGE: Final = 256
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """Where a slot's bytes lie on the device, behind their table and scratch."""
+    """Where a slot's bytes lie on the device, behind their tables and scratch."""
 
-    table: Bytes  # on the host, pinned
+    tables: Bytes  # on the host, pinned
     block: int
     free: Event  # its pictures have become images
     launch: Callable[[], None]
@@ -39,20 +42,27 @@ class Fitter:
     when memory runs out, KernelError where the kernel cannot be had.
     """
 
-    def __init__(self, device: Device, fit: Fit, nbytes: int, rows: int = ROWS) -> None:
-        """For slots of `nbytes`, with so many rows at most."""
+    def __init__(self, device: Device, fit: Fit, nbytes: int, rows: int = ROWS, room_nbytes: int = 0) -> None:
+        """For slots of `nbytes`, with so many rows at most. room_nbytes: of a slot's room, where the device decodes."""
         self._device, self._fit = device, fit
         height, width = fit.size
         largest = np.array([MAX_SIDE])
-        table = _paged(4 * (resize.HEADER_WORDS + rows * resize.ENTRY_WORDS))
+        self._colours = _paged(4 * (resize.HEADER_WORDS + rows * resize.ENTRY_WORDS))  # the second table
+        tables = self._colours + _paged(4 * (planes.HEADER_WORDS + rows * planes.ENTRY_WORDS))
         scratch = _paged(rows * int(resize.scratch_nbytes(fit, largest, largest)[0]))
-        self._pixels = table + scratch  # where a slot's bytes begin
-        pool, words, weights = (Pointer(Arena.STAGING, offset) for offset in (self._pixels, 0, table))
+        self._pixels = tables + scratch  # where a slot's bytes begin
+        pool, words, colours, weights = (
+            Pointer(Arena.STAGING, offset) for offset in (self._pixels, 0, self._colours, tables)
+        )
+        images = _paged(rows * height * width * fit.channels)
         steps = resize.steps(fit, Pointer(Arena.ACTIVATIONS, 0), pool, words, weights, rows)
+        if room_nbytes:
+            steps = (planes.step(Pointer(Arena.ACTIVATIONS, images), pool, colours, rows), *steps)
         device.build(step.kernel for step in steps)
         with ExitStack() as undo:
-            self._images = self._allocated(rows * height * width * fit.channels, undo)
-            self._pools = [self._pool(table, self._pixels + nbytes, steps, undo) for _ in range(POOLS)]
+            self._images = self._allocated(images + room_nbytes, undo)
+            self._rgb = self._images + images  # pictures that the device has decoded, each as far in as in its room
+            self._pools = [self._pool(tables, self._pixels + nbytes, steps, undo) for _ in range(POOLS)]
             self._undo = undo.pop_all()
         self._uploaded = device.event()
 
@@ -64,14 +74,14 @@ class Fitter:
         device, pool = self._device, self._pools[0]
         height, width = self._fit.size
         offsets, heights, widths = np.array([row[3:6] for row in slot.rows], np.int64).T
-        if slot.room:  # they lie elsewhere: an offset may be of any size, and negative
-            offsets = np.array(slot.addresses, np.int64) - (pool.block + self._pixels)
+        if slot.room:
+            offsets = self._place_colours(slot, pool, heights, widths)
         is_fitted = heights == 0
         heights, widths = np.where(is_fitted, height, heights), np.where(is_fitted, width, widths)
         words = resize.table(self._fit, offsets, heights, widths, np.arange(len(slot.rows)), is_fitted)
-        pool.table[: words.nbytes] = words.view(np.uint8)
+        pool.tables[: words.nbytes] = words.view(np.uint8)
         device.follow(Stream.UPLOAD, pool.free)
-        device.copy_in(pool.block, pool.table[: words.nbytes], Stream.UPLOAD)
+        device.copy_in(pool.block, pool.tables if slot.room else pool.tables[: words.nbytes], Stream.UPLOAD)
         if not slot.room:
             device.copy_in(pool.block + self._pixels, slot.buffer[: slot.used], Stream.UPLOAD)
         device.record(self._uploaded, Stream.UPLOAD)
@@ -93,9 +103,25 @@ class Fitter:
         """Give all memory back; nothing may be under way."""
         self._undo.close()
 
-    def _pool(self, table: int, nbytes: int, steps: tuple[Step, ...], undo: ExitStack) -> _Pool:
+    def _place_colours(self, slot: Slot, pool: _Pool, heights: Integers, widths: Integers) -> Integers:
+        """Where the rows of a slot with room will lie as RGB, from the pool's bytes on; fill the table of the planes.
+
+        They lie elsewhere: an offset may be of any size, and negative.
+        """
+        assert slot.room
+        addresses = np.array(slot.addresses, np.int64)
+        samplings = np.array([row.sampling for row in slot.rows], np.int64)
+        is_planes, start = samplings > 0, pool.block + self._pixels
+        targets = addresses - slot.room.address
+        words = planes.table(
+            *(each[is_planes] for each in (addresses - start, targets, heights, widths, samplings)),
+        )
+        pool.tables[self._colours : self._colours + words.nbytes] = words.view(np.uint8)
+        return np.where(is_planes, self._rgb + targets, addresses) - start
+
+    def _pool(self, tables: int, nbytes: int, steps: tuple[Step, ...], undo: ExitStack) -> _Pool:
         device, block = self._device, self._allocated(nbytes, undo)
-        host = device.pinned(table)
+        host = device.pinned(tables)
         undo.callback(device.unpin, host)
         launch = device.bind(steps, {Arena.STAGING: block, Arena.ACTIVATIONS: self._images})
         undo.callback(device.unbind, launch)

@@ -99,8 +99,8 @@ def entries(
     high, wide = np.where(fitted, height, high), np.where(fitted, width, wide)
     scratch = scratch_nbytes(fit, heights, widths) // 4
     table = np.empty((len(heights), ENTRY_WORDS), np.int32)
-    table[:, 0:2] = _halves(offsets)
-    table[:, 2:4] = _halves(np.cumsum(scratch) - scratch)
+    table[:, 0:2] = halves(offsets)
+    table[:, 2:4] = halves(np.cumsum(scratch) - scratch)
     table[:, 4], table[:, 5] = heights, widths
     table[:, 6], table[:, 7] = high, wide
     table[:, 8], table[:, 9] = _origin(high, height), _origin(wide, width)
@@ -173,6 +173,6 @@ def _origin(resized: Integers, size: int) -> npt.NDArray[np.int64]:
     return np.rint((resized - size) / 2).astype(np.int64)
 
 
-def _halves(numbers: Integers) -> Words:
+def halves(numbers: Integers) -> Words:
     """(n, 2): the low and the high words of numbers of 64 bits."""
     return np.ascontiguousarray(numbers, "<i8").view("<i4").reshape(-1, 2)

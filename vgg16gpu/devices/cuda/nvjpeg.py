@@ -1,0 +1,249 @@
+"""JPEG decoded on the card by nvJPEG: `devices.picture_decoder`.
+
+nvJPEG gives the planes of a file; interpolating and mixing them is ours (kernels/layout/planes.cu). Its hardware
+decoder (A100, H100 and later) has the planes of libjpeg to the bit: a picture then has the same bytes as one that the
+CPU decodes. Where there is none, CUDA kernels decode; their cosine transform differs from libjpeg's by at most 1.
+
+A batch of several samplings is slow, four times slower on an H200: so each sampling is a call of its own, with a state
+of its own, and all are waited for together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from vgg16gpu.devices.base import Bytes, Foreign
+from vgg16gpu.devices.cuda.host_memory import host_address
+from vgg16gpu.devices.cuda.probe import probe_driver
+from vgg16gpu.devices.picture_decoder import Place
+from vgg16gpu.errors import DeviceError
+from vgg16gpu.program.ycbcr import pitch, plane_shapes, planes_nbytes
+
+Library: TypeAlias = Any  # nvJPEG, as ctypes calls it
+
+_PACKAGES: Final = {12: "nvidia-nvjpeg-cu12", 13: "nvidia-nvjpeg"}  # by the major version of CUDA
+_NAMES: Final = tuple(f"libnvjpeg.so.{major}" for major in sorted(_PACKAGES, reverse=True))
+_YUV: Final = 1  # NVJPEG_OUTPUT_YUV: planes, as they are
+_THREADS: Final = 1  # of the processor; nvJPEG no longer asks
+_PARTS: Final = range(3)  # of a version: major, minor, patch (libraryPropertyType)
+_CHANNELS: Final = 4  # NVJPEG_MAX_COMPONENT
+_TRIED: Final = (64, 96)  # (h, w) of the picture that a backend decodes before it is taken
+_SAMPLING: Final = 0x22  # of that picture
+_FAR: Final = 4.0  # of 255, from libjpeg's luminance in the mean: then it is not the picture's
+
+
+class Way(NamedTuple):
+    """A backend. number: as nvjpegBackend_t counts them."""
+
+    name: str
+    number: int
+
+
+WAYS: Final = (Way("hardware", 3), Way("CUDA", 2))  # the one that has libjpeg's bits first
+
+
+class _Image(ctypes.Structure):
+    """nvjpegImage_t: where planes go, and the bytes from a row of each to the next."""
+
+    _fields_ = (("channel", ctypes.c_void_p * _CHANNELS), ("pitch", ctypes.c_size_t * _CHANNELS))
+
+
+def packages_problem() -> str | None:
+    """What is not installed, and what installs it; None where the library is there, whether it works or not."""
+    return None if is_installed() else _missing()
+
+
+def is_installed() -> bool:
+    """Whether the library is there, in a package or on the system; whether it works is found out by `NvJpeg`."""
+    return _library() is not None
+
+
+def install_line() -> str:
+    """What installs it, for the CUDA of this machine's driver."""
+    driver = probe_driver()
+    return f"python -m pip install {_PACKAGES[12 if driver and driver.version[0] == 12 else 13]}"
+
+
+def load_nvjpeg() -> Library:
+    """The library. Raises DeviceError with one line on what is missing and what to do."""
+    if (found := _library()) is None:
+        raise DeviceError(_missing())
+    return found
+
+
+class NvJpeg:
+    """nvJPEG on one card: `devices.picture_decoder.PictureCodec`.
+
+    Tries its backends on a small picture and keeps to the first that works. Raises DeviceError where none does.
+    """
+
+    def __init__(self, library: Library, foreign: Foreign) -> None:
+        self._library, self._foreign = library, foreign
+        problems = []
+        for way in WAYS:
+            try:
+                self._way = way
+                self._try()
+                break
+            except DeviceError as error:
+                problems.append(f"{way.name}: {error}")
+        else:
+            raise DeviceError(
+                f"nvJPEG {_version(library)} decodes nothing on this GPU ({'; '.join(problems)}); it must go with the "
+                f"driver: {install_line()}"
+            )
+        self.name = f"nvJPEG {_version(library)}, {self._way.name}"
+
+    def decoder(self) -> NvJpegDecoder:
+        """A decoder, to be closed before the device. Raises DeviceError where there can be none."""
+        return NvJpegDecoder(self._library, self._foreign, self._way)
+
+    def _try(self) -> None:
+        """Raise DeviceError unless a picture comes out."""
+        data, wanted = _sample()
+        memory, decoder = self._foreign.memory(planes_nbytes(*_TRIED, _SAMPLING)), self.decoder()
+        try:
+            if decoder.decode([np.frombuffer(data, np.uint8)], [Place(memory.address, *_TRIED, _SAMPLING)]) != [True]:
+                raise DeviceError("it refuses a JPEG file of the usual kind")
+            found = np.empty_like(wanted)  # the first of the planes, whose rows have no gaps
+            memory.read(found)
+        finally:
+            decoder.close()
+        difference = float(np.abs(found.astype(np.int16) - wanted).mean())
+        if not difference <= _FAR:
+            raise DeviceError(f"its luminance is {difference:.1f} of 255 from libjpeg's in the mean")
+
+
+class NvJpegDecoder:
+    """One decoder, on a stream of its own: `devices.picture_decoder.PictureDecoder`."""
+
+    def __init__(self, library: Library, foreign: Foreign, way: Way) -> None:
+        self._library, self._foreign = library, foreign
+        self._handle = ctypes.c_void_p()
+        self._states: dict[int, ctypes.c_void_p] = {}  # by sampling
+        with foreign.current():
+            self._call("CreateEx", way.number, None, None, ctypes.c_uint(0), ctypes.byref(self._handle))
+        self._stream = foreign.open_stream()
+
+    def decode(self, files: Sequence[Bytes], places: Sequence[Place]) -> list[bool]:
+        """Decode each file to its place, and wait for that; which of them are there.
+
+        Raises KernelError when the device has failed.
+        """
+        there = [False] * len(files)
+        with self._foreign.current():
+            for sampling, members in _by_sampling(places):
+                is_done = self._begin(sampling, [files[i] for i in members], [places[i] for i in members])
+                for i in members:
+                    there[i] = is_done
+            self._foreign.finish(self._stream)  # the files are read until then, too
+        return there
+
+    def close(self) -> None:
+        """Give everything back. Safe to call twice."""
+        states, self._states = self._states, {}
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        with self._foreign.current():
+            for state in states.values():
+                self._library.nvjpegJpegStateDestroy(state)
+            if handle:
+                self._library.nvjpegDestroy(handle)
+
+    def _begin(self, sampling: int, files: Sequence[Bytes], places: Sequence[Place]) -> bool:
+        """Enqueue the decoding of files of one sampling; whether nvJPEG takes them all."""
+        count = len(files)
+        data = (ctypes.c_void_p * count)(*map(host_address, files))
+        lengths = (ctypes.c_size_t * count)(*map(len, files))
+        images = (_Image * count)()
+        for image, place in zip(images, places, strict=True):
+            _aim(image, place)
+        try:
+            state = self._state(sampling)
+            self._call("DecodeBatchedInitialize", self._handle, state, count, _THREADS, _YUV)
+            self._call("DecodeBatched", self._handle, state, data, lengths, images, ctypes.c_void_p(self._stream))
+        except DeviceError:  # one of them is why; alone, each has its own answer
+            return False
+        return True
+
+    def _state(self, sampling: int) -> ctypes.c_void_p:
+        if sampling not in self._states:
+            state = ctypes.c_void_p()
+            self._call("JpegStateCreate", self._handle, ctypes.byref(state))
+            self._states[sampling] = state
+        return self._states[sampling]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if status := getattr(self._library, f"nvjpeg{name}")(*arguments):
+            raise DeviceError(f"nvjpeg{name} returns {status}")
+
+
+def _missing() -> str:
+    return f"nvJPEG, which decodes on GPUs, is not installed: {install_line()}"
+
+
+def _aim(image: _Image, place: Place) -> None:
+    """Have the planes of a picture go to its place."""
+    address = place.address
+    for plane, (rows, columns) in enumerate(plane_shapes(place.height, place.width, place.sampling)):
+        image.channel[plane], image.pitch[plane] = address, pitch(columns)
+        address += rows * pitch(columns)
+
+
+def _by_sampling(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:
+    """Each sampling with the places that have it."""
+    found: dict[int, list[int]] = {}
+    for i, place in enumerate(places):
+        found.setdefault(place.sampling, []).append(i)
+    yield from found.items()
+
+
+def _sample() -> tuple[bytes, Bytes]:
+    """A JPEG file of the usual kind, 4:2:0, and its luminance as libjpeg decodes it."""
+    from PIL import Image  # noqa: PLC0415 - who decodes on the CPU alone has no use for it here
+
+    height, width = _TRIED
+    rows, columns = np.mgrid[0:height, 0:width]
+    pixels = np.stack([255 * rows // height, 255 * columns // width, 255 - 255 * rows // height], axis=-1)
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "JPEG", quality=90, subsampling=2)
+    file.seek(0)
+    with Image.open(file, formats=["JPEG"]) as picture:
+        picture.draft("L", picture.size)
+        return file.getvalue(), np.array(picture)
+
+
+@cache
+def _library() -> Library | None:
+    """That of a package, else that of the system; None where there is none."""
+    for name in (*map(str, _packaged()), *_NAMES):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _packaged() -> Iterator[Path]:
+    """Where packages of NVIDIA's have it, the newest first."""
+    spec = find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    for name in _NAMES:
+        for folder in folders:
+            yield from sorted(Path(folder).glob(f"*/lib/{name}"))
+
+
+def _version(library: Library) -> str:
+    numbers = []
+    for part in _PARTS:
+        number = ctypes.c_int(-1)
+        library.nvjpegGetProperty(part, ctypes.byref(number))
+        numbers.append(number.value)
+    return ".".join(map(str, numbers))
