@@ -12,6 +12,7 @@
     python tools/record.py perceptual     features and losses on torch's tensors, torch and JAX beside   (290 s)
     python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)
     python tools/record.py compare OTHER  this checkout by another one, in turns A B B A                 (430 s)
+    python tools/record.py starts OTHER   the start of infer in both, in pairs                           (120 s)
 
 Records go to --output, as they are called in testbench/results. What a command prints goes to a log, whose end is shown
 when it fails; the last thing printed is a table. --dry-run shows the commands and their seconds. A step that does not
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of t
 from recording import machine, recipes
 from recording.compare import compare
 from recording.first_command import CLONE, clear, first_command
+from recording.pairs import starts
 from recording.says import says
 from recording.steps import ROOT, Ended, Recipe, run_all, table
 
@@ -110,10 +112,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         with_photographs.add_argument("--photographs", type=Path, metavar="DIR", help=use)
     newcomer = parts.add_parser("first-command", parents=[shared])
     newcomer.add_argument("--packages", type=Path, metavar="DIR", help="wheels of all that is installed")
+    paired = parts.add_parser("starts", parents=[shared])
+    paired.add_argument("--pairs", type=int, default=40, help="of processes")
     turns = parts.add_parser("compare", parents=[shared])
-    turns.add_argument("other", type=Path, help="the folder of another checkout")
+    for with_other in (turns, paired):
+        with_other.add_argument("other", type=Path, help="the folder of another checkout")
     turns.add_argument("--rounds", type=int, default=2, help="of four turns each")
-    turns.add_argument("--starts", action="store_true", help="of infer alone, no benchmark: 9 s a turn")
     turns.add_argument("--within", type=float, default=1.0, metavar="PERCENT", help="what counts as the same")
     return parser.parse_args(arguments)
 
@@ -143,11 +147,13 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         if not options.packages and not options.dry_run:
             raise Error("first-command needs --packages DIR: wheels of what is installed (pip download makes it)")
         return first_command(settings, options.packages and options.packages.resolve())
-    if options.part == "compare":
+    if options.part in ("compare", "starts"):
         if not (options.other / "vgg16gpu" / "__init__.py").is_file():
             raise Error(f"'{options.other}' is no checkout: it has no vgg16gpu/__init__.py; name its folder")
-        other, bound = options.other.resolve(), options.within / 100
-        return compare(settings, other, options.rounds, bound, starts_alone=options.starts)
+        other = options.other.resolve()
+        if options.part == "starts":
+            return starts(settings, other, options.pairs)
+        return compare(settings, other, options.rounds, options.within / 100)
     whole = {
         "suite": recipes.suite,
         "bench": recipes.bench,

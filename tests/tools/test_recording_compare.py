@@ -60,9 +60,9 @@ def bench(commit, seconds):
     return {"records": records, "model": {"sha256": "x"}, "environment": environment}
 
 
-def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=(), *, starts_alone=False):
+def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=()):
     settings = recipes.Settings("cuda", machine.Card("h200", "sm_90"), tmp_path / "records", tmp_path)
-    recipe = compare.compare(settings, Path("/other"), rounds, 0.01, starts_alone=starts_alone)
+    recipe = compare.compare(settings, Path("/other"), rounds, 0.01)
     ended = {step.name: Ended(step, "exit code 1" if step.name in failed else "done", 1.0) for step in recipe.steps}
     (tmp_path / "compare").mkdir(exist_ok=True)
     for number in range(1, rounds + 1):
@@ -72,7 +72,7 @@ def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=()
             (tmp_path / "compare" / f"bench-{name}.json").write_text(json.dumps(bench(commits[turn], seconds)))
             start = {"to_result_s": 0.5, "to_exit_s": 0.6, "parts_s": {"plan": seconds / 10, f"{whose} alone": 0.001}}
             start["environment"] = {"commit": {"hash": commits[turn], "dirty": False}}
-            (tmp_path / "compare" / f"start-{name}.json").write_text(json.dumps(start))
+            (tmp_path / "compare" / f"start-{name}.json").write_text(json.dumps({"checkouts": [start]}))
     written = recipe.finish(ended)
     return [json.loads(path.read_text()) for path in written]
 
@@ -89,26 +89,14 @@ def test_a_record_of_two_rounds(tmp_path, capsys):
     ]
     assert content["figures"][0]["ratio"] == pytest.approx(1.1)
     assert content["figures"][0]["turns_s"] == [[1.0, 1.1, 1.1, 1.0]] * 2
-    printed = capsys.readouterr().out
-    assert "fp16, batch 8, isolated, cool" in printed
-    assert " 1.1000  1.1000  1.1000   0.0%  slower" in printed
-    assert shown(content["figures"]) in printed
-
-
-def test_starts_alone(tmp_path, capsys):
-    (content,) = finished(tmp_path, starts_alone=True)
-    assert [each["method"] for each in content["figures"]] == ["infer, to the answer", "infer, to the end"]
     assert content["start_parts_s"] == {
         "other": {"plan": 0.1, "other alone": 0.001},
         "this": {"plan": pytest.approx(0.11), "this alone": 0.001},
     }
-    assert content["checkouts"]["other"]["hash"] == "old"
-    assert [line.split()[-2:] for line in capsys.readouterr().out.splitlines()[-3:]] == [
-        ["110.0", "100.0"],
-        ["1.0", "0.0"],
-        ["0.0", "1.0"],
-    ]
-    assert [path.name for path in (tmp_path / "records").iterdir()] == ["starts-h200.json"]
+    printed = capsys.readouterr().out
+    assert "fp16, batch 8, isolated, cool" in printed
+    assert " 1.1000  1.1000  1.1000   0.0%  slower" in printed
+    assert shown(content["figures"]) in printed
 
 
 def test_a_round_that_is_not_whole_does_not_count(tmp_path):

@@ -20,8 +20,7 @@ BENCH_SECONDS, START_SECONDS = 45.0, 9.0  # of one turn
 STARTS: Final = 8
 SAME, SLOWER, FASTER, UNKNOWN = "same", "slower", "faster", "cannot tell"
 METHOD: Final = (
-    "rounds of four turns, other, this, this, other: in each the benchmark without peers (not where starts "
-    "alone are asked for), then starts of infer; a "
+    "rounds of four turns, other, this, this, other: in each the benchmark without peers, then starts of infer; a "
     "turn's figure is its median, a round's ratio the sum of this checkout's two figures by that of the other's. "
     "ratio: the median of the rounds, low and high: the least and the greatest; noise: by how much two turns of the "
     "same checkout in one round differ at most. same: every round within the bound; slower, faster: every round beyond "
@@ -70,7 +69,7 @@ def _sum(turns: Sequence[float], whose: str) -> float:
     return sum(seconds for name, seconds in zip(TURNS, turns, strict=True) if name == whose)
 
 
-def compare(settings: Settings, other: Path, rounds: int, bound: float, *, starts_alone: bool = False) -> Recipe:
+def compare(settings: Settings, other: Path, rounds: int, bound: float) -> Recipe:
     """Both in `rounds` rounds; `bound`: what part of a figure counts as the same, 0.01 for 1 %."""
     steps, folder = made(settings, 224), settings.work / "compare"
     checkouts = {THIS: ROOT, OTHER: other}
@@ -82,33 +81,26 @@ def compare(settings: Settings, other: Path, rounds: int, bound: float, *, start
             name, place = f"{number}-{turn}-{whose}", checkouts[whose]
             bench, start = (folder / f"{kind}-{name}.json" for kind in ("bench", "start"))
             words = vgg16gpu("bench", model, *device, *measured, *effort, "--output", bench)
-            if not starts_alone:
-                steps.append(Step(bench.stem, words, BENCH_SECONDS, (bench,), cwd=place))
+            steps.append(Step(bench.stem, words, BENCH_SECONDS, (bench,), cwd=place))
+            given = ("--model", str(model), "--picture", str(settings.picture), *device)
             runs = ("--runs", str(1 if settings.quick else STARTS), "--output", str(start))
-            script = (
-                PYTHON,
-                "tools/recording/starts.py",
-                str(place),
-                str(model),
-                str(settings.picture),
-                *device,
-                *runs,
-            )
+            script = (PYTHON, "tools/recording/starts.py", str(place), *given, *runs)
             steps.append(Step(start.stem, script, START_SECONDS, (start,)))
-    return Recipe(steps, lambda ended: _finish(settings, folder, ended, rounds, bound, has_benches=not starts_alone))
+    return Recipe(steps, lambda ended: _finish(settings, folder, ended, rounds, bound))
 
 
-def _finish(
-    settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds: int, bound: float, *, has_benches: bool
-) -> Sequence[Path]:
+def _finish(settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds: int, bound: float) -> Sequence[Path]:
     """The record of the rounds that are whole; none where there is none."""
-    kinds = ("bench", "start") if has_benches else ("start",)
     names = [[f"{number}-{turn}-{whose}" for turn, whose in enumerate(TURNS, 1)] for number in range(1, rounds + 1)]
-    whole = [each for each in names if all(_is_there(ended, f"{kind}-{name}") for name in each for kind in kinds)]
+    whole = [
+        each
+        for each in names
+        if all(_is_there(ended, f"{kind}-{name}") for name in each for kind in ("bench", "start"))
+    ]
     if not whole:
         return ()
-    starts = [[_read(folder / f"start-{name}.json") for name in each] for each in whole]
-    benches = [[_read(folder / f"bench-{name}.json") if has_benches else {} for name in each] for each in whole]
+    starts = [[_read(folder / f"start-{name}.json")["checkouts"][0] for name in each] for each in whole]
+    benches = [[_read(folder / f"bench-{name}.json") for name in each] for each in whole]
     turns = [
         [_turn(bench, start) for bench, start in zip(*each, strict=True)] for each in zip(benches, starts, strict=True)
     ]
@@ -120,12 +112,12 @@ def _finish(
         "checkouts": {whose: _one_commit(starts, whose) for whose in (THIS, OTHER)},
         "bound": bound,
         "rounds": len(whole),
-        "model": benches[0][0].get("model"),
+        "model": benches[0][0]["model"],
         "figures": found,
         "start_parts_s": parts,
         "environment": starts[0][1]["environment"],
     }
-    record = settings.record("compare-CARD" if has_benches else "starts-CARD")
+    record = settings.record("compare-CARD")
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(content, indent=1) + "\n")
     print(shown(found))
