@@ -16,9 +16,9 @@ from recording.steps import PYTHON, ROOT, Ended, Recipe, Step
 PAIR_SECONDS: Final = 2.4
 STARTS: Final = "starts"
 METHOD: Final = (
-    "pairs of processes right behind each other, one of each checkout; who begins a pair ends the next. ratio: the median "
-    "over all pairs of this checkout's time by the other's; low and high: the 95 % interval of that median, by drawing "
-    "pairs anew 10,000 times. slower, faster: all of the interval is; else it cannot tell"
+    "pairs of processes right behind each other, one of each checkout; who begins a pair ends the next. ratio: the "
+    "median over all pairs of this checkout's time by the other's; low and high: the 95 % interval of that median, by "
+    "drawing pairs anew 10,000 times. slower, faster: all of the interval is; else it cannot tell"
 )
 _DRAWS, _SEED = 10_000, 16
 _TIMES: Final = {"to the answer": "results_s", "to the end": "exits_s"}

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def in_turns(starters: Sequence[Starter], runs: int) -> list[list[Start]]:
-    """The starts of each, after one that does not count; who begins a round ends the next, so that no drift is one's."""
+    """The starts of each, after one that does not count; who begins a round ends the next one."""
     found: list[list[Start]] = [[] for _ in starters]
     for run in range(1 + runs):
         order = range(len(starters)) if run % 2 else reversed(range(len(starters)))
