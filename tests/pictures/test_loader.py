@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vgg16gpu.pictures import loader as loader_module
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loader import Loader
@@ -146,6 +147,18 @@ def test_what_a_thread_stumbles_over_comes_out(folder, monkeypatch):
     with pytest.raises(MemoryError, match="no memory at all"):
         list(loader)
     loader.close()
+
+
+@pytest.mark.parametrize(("slow", "begun"), [(0.0, 4), (60.0, 1)])
+def test_one_thread_begins_and_all_join_it_where_it_is_slow(folder, monkeypatch, slow, begun):
+    monkeypatch.setattr(loader_module, "PACE", 5)
+    monkeypatch.setattr(loader_module, "SLOW", slow)  # seconds a picture
+    before = threading.active_count()
+    loader = Loader(list_files(files_of(folder)), SPEC, Ring(20_000, 8), 4, begins_alone=True)
+    found = collect(loader, loader.ring)
+    assert [row for row in found if "30n.npz" not in row[0]] == [row for row in expected(folder) if row is not None]
+    assert loader.threads == begun
+    assert threading.active_count() == before
 
 
 def test_closing_in_the_middle_ends_all_threads(folder):

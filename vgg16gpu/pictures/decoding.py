@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import default_preprocess, resized_shape
 from vgg16gpu.pictures.content import read_file
@@ -11,6 +13,8 @@ from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, baseline_shape, deco
 from vgg16gpu.pictures.limits import MAX_PIXELS
 from vgg16gpu.pictures.slots import MAX_SIDE
 
+_SHAPES: Final = 4096  # that are kept
+
 
 class Decoder:
     """Decodes pictures for a network that takes `spec`. Several threads may use it."""
@@ -19,6 +23,7 @@ class Decoder:
         self._spec = spec
         self.channels = spec.shape[0]
         self._preprocess = spec.preprocess or default_preprocess(self.channels)
+        self._usual_shapes: dict[tuple[int, int], bool] = {}  # what was found of each; most folders have few
 
     def read(self, file: str) -> bytes:
         """What is in a file. Raises InputError, also where the network takes no pictures."""
@@ -35,13 +40,21 @@ class Decoder:
         return found if found and self._usual(found[:2]) else None
 
     def _usual(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
-        if shape is None or max(shape) > MAX_SIDE:
+        if shape is None:
             return None
-        if self._preprocess.fit == "stretch":
-            return shape
-        rows, columns = resized_shape(*shape, (self._spec.shape[1], self._spec.shape[2]))
-        is_usual = max(shape) <= MAX_ASPECT * min(shape) and rows * columns <= MAX_PIXELS
+        if (is_usual := self._usual_shapes.get(shape)) is None:
+            if len(self._usual_shapes) >= _SHAPES:
+                self._usual_shapes.clear()
+            is_usual = self._usual_shapes[shape] = self._is_usual(shape)
         return shape if is_usual else None
+
+    def _is_usual(self, shape: tuple[int, int]) -> bool:
+        if max(shape) > MAX_SIDE:
+            return False
+        if self._preprocess.fit == "stretch":
+            return True
+        rows, columns = resized_shape(*shape, (self._spec.shape[1], self._spec.shape[2]))
+        return max(shape) <= MAX_ASPECT * min(shape) and rows * columns <= MAX_PIXELS
 
     def decode_into(self, data: bytes, out: Buffer) -> bool:
         """Decode a picture of known shape into h * w * channels bytes; False where only `fitted` can tell about it."""

@@ -26,7 +26,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
-from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream
@@ -100,7 +100,7 @@ class _Run:
         self._results: Results | None = None
         self._devices = resolve_devices(options.devices or (options.device,))
         self._decodes_on_device = decodes_on_device(options.decode, self._devices[0], asked.spec)
-        self._codec: PictureCodec | None = None
+        self._ahead: CodecAhead | None = None
         self._writing_seconds = 0.0
         if writing:
             writing.begin(asked)
@@ -149,12 +149,19 @@ class _Run:
         for each in opened:
             stack.enter_context(closing(each.device))
         if self._decodes_on_device:
-            with stage("decoder"):
-                self._codec = codec_for(opened[0].device, self._asked.options.decode)
+            self._ahead = stack.enter_context(closing(CodecAhead(opened[0].device, self._asked.options.decode)))
         return opened
 
+    def _codec(self) -> PictureCodec | None:
+        """What decodes on the first device, once it is known; None where nothing does."""
+        if self._ahead is None:
+            return None
+        with stage("decoder"):
+            return self._ahead.result()
+
     def _open_results(self, stack: ExitStack, opened: Sequence[Opened], writing: Writing) -> Results:
-        decoder = self._codec.name if self._codec else CPU
+        codec = self._codec()
+        decoder = codec.name if codec else CPU
         self._results = stack.enter_context(writing.open(self._asked, opened[0].device, decoder))
         return self._results
 
@@ -164,7 +171,7 @@ class _Run:
         if self._writing and not self._results:
             self._open_results(stack, opened, self._writing)  # by now the model's digest is there
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
-        stream = stack.enter_context(engines.answers(folder, ranking, self._codec))
+        stream = stack.enter_context(engines.answers(folder, ranking, self._codec()))
         start = time.perf_counter()
         try:
             with stage("first run"):

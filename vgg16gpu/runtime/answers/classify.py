@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.scores import Scores
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.engine import Engine
@@ -94,6 +94,7 @@ def classify(
         numbers = batch or default_batch(len(listing.files), graph, sample, opened.device.facts.kind)
         with (
             closing(opened.device),
+            closing(CodecAhead(opened.device, decode)) if on_device else nullcontext() as ahead,
             Engine(
                 opened_model,
                 device=opened,
@@ -107,7 +108,7 @@ def classify(
             folder.answers(
                 engine,
                 Ranking(top, gives_probabilities(engine.graph)),
-                codec=codec_for(engine.device, decode) if on_device else None,
+                codec=ahead.result() if ahead else None,
             ) as stream,
         ):
             yield from named(stream, class_names_of(opened_model, engine, class_names))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from vgg16gpu.devices import codec_problem, open_codec
@@ -42,6 +44,30 @@ def codec_for(device: Device, wanted: str) -> PictureCodec | None:
         if wanted == GPU:
             raise DeviceError(f"decode gpu: {error}") from error
         return None
+
+
+class CodecAhead:
+    """`codec_for` in a thread, beside whatever else is done with the device: it takes half a second."""
+
+    def __init__(self, device: Device, wanted: str) -> None:
+        """Begin. `close` it before the device."""
+        self._found: Future[PictureCodec | None] = Future()
+        self._thread = Thread(target=self._open, args=(device, wanted), name="vgg16gpu-codec")
+        self._thread.start()
+
+    def result(self) -> PictureCodec | None:
+        """Wait for it. Raises what `codec_for` does."""
+        return self._found.result()
+
+    def close(self) -> None:
+        """Wait for it, whatever it is."""
+        self._thread.join()
+
+    def _open(self, device: Device, wanted: str) -> None:
+        try:
+            self._found.set_result(codec_for(device, wanted))
+        except BaseException as error:
+            self._found.set_exception(error)
 
 
 def _network_problem(spec: InputSpec) -> str | None:

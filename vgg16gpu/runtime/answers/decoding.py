@@ -99,20 +99,20 @@ class DeviceDecoding(Closing):
         self.told = DecodedFiles(codec.name if codec else "the CPU", DECODERS)
         self._lock = threading.Lock()
         self._out: SimpleQueue[_Item] = SimpleQueue()
-        self._decoders: SimpleQueue[PictureDecoder | None] = SimpleQueue()
+        self._decoders: SimpleQueue[Future[PictureDecoder | None]] = SimpleQueue()
         self._rooms = _Rooms()
+        self._threads = ThreadPoolExecutor(DECODERS, "vgg16gpu-gpu-decode")
         with ExitStack() as undo:
-            for _ in range(DECODERS):
-                decoder = codec.decoder() if codec else None
-                if decoder:
-                    undo.callback(decoder.close)
-                self._decoders.put(decoder)
+            undo.callback(self._threads.shutdown, cancel_futures=True)
             for _ in range(DECODERS + SPARE_ROOMS):
                 with engine.turn():
                     address = self._device.allocate(loader.ring.room_nbytes)
                 undo.callback(self._free, address)
                 self._rooms.give_back(address)
-            self._threads = ThreadPoolExecutor(DECODERS, "vgg16gpu-gpu-decode")
+            for _ in range(DECODERS):  # side by side, beside whatever else begins: each takes a tenth of a second
+                made = self._threads.submit(codec.decoder if codec else _nobody)
+                undo.callback(_close, made)
+                self._decoders.put(made)
             self._undo = undo.pop_all()
         self._giver = threading.Thread(target=self._give, name="vgg16gpu-gpu-files")
 
@@ -162,7 +162,7 @@ class DeviceDecoding(Closing):
         places = [_place(addresses[i], slot.rows[i]) for i in files]
         decoder = self._decoders.get()
         try:
-            taken = _taken(decoder, [_bytes_of(slot, slot.rows[i]) for i in files], places)
+            taken = _taken(decoder.result(), [_bytes_of(slot, slot.rows[i]) for i in files], places)
         finally:
             self._decoders.put(decoder)
         refused = {i for i, is_there in zip(files, taken, strict=True) if not is_there}
@@ -238,6 +238,15 @@ class _Rooms:
         with self._state:
             self._closed = True
             self._state.notify_all()
+
+
+def _nobody() -> None:
+    """The decoder where none decodes."""
+
+
+def _close(made: Future[PictureDecoder | None]) -> None:
+    if not made.cancelled() and made.exception() is None and (decoder := made.result()):
+        decoder.close()
 
 
 def _place(address: int, row: Row) -> Place:

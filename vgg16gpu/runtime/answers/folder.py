@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from vgg16gpu.compiler.lowering.layout.resize import Fit
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
-# Seconds. A thread that has read or decoded waits until another gives the interpreter away, 5 ms by default: more than
-# decoding takes. On 16 cores 6,400 pictures took a third longer with that.
+# Seconds. A thread that has decoded waits until another gives the interpreter away, 5 ms by default: more than decoding
+# takes. On 16 cores 6,400 pictures took a third longer with that. Threads that only read give it away all the time.
 SWITCHING = 2e-5
 # Bytes of samples that may be ready before there is an engine: on 16 cores, as many pictures as are decoded meanwhile.
 EARLY_NBYTES = 256 << 20
@@ -62,10 +62,19 @@ class Folder(Closing):
         else:
             slots = count + SPARE_SLOTS * devices
             self.ring = Ring(slot_nbytes(spec, rows), slots, early=max(slots, _early_slots(spec, listing)))
-        self.loader = Loader(listing, spec, self.ring, max(1, count), first, takes_back=devices > 1)
+        self.loader = Loader(
+            listing,
+            spec,
+            self.ring,
+            max(1, count),
+            first,
+            takes_back=devices > 1,
+            begins_alone=decodes_on_device and threads is None,
+        )
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCHING, self._switching))
+        if not decodes_on_device:
+            sys.setswitchinterval(min(SWITCHING, self._switching))
         self.loader.start()
 
     def require_one(self) -> None:
