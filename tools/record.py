@@ -4,9 +4,10 @@
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
-    python tools/record.py lab a          S1 to S4, the ladder at 224 and 244 pixels                     (450 s)
-    python tools/record.py lab b          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
-    python tools/record.py lab claims     the verdicts on the claims, where both parts lie; no GPU       (10 s)
+    python tools/record.py lab a          S1 and S2, with cuDNN's front end                              (455 s)
+    python tools/record.py lab b          S3 and S4, the ladder at 224 and 244 pixels                    (285 s)
+    python tools/record.py lab c          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
+    python tools/record.py lab claims     the verdicts on the claims, where all parts lie; no GPU        (10 s)
     python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (350 s)
     python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores                 (150 s)
     python tools/record.py perceptual     features and losses on torch's tensors, torch and JAX beside   (290 s)
@@ -43,7 +44,7 @@ from vgg16gpu.bench.measure.environment import commit
 from vgg16gpu.errors import Error
 
 LIMIT: Final = 570.0  # seconds; a machine that is borrowed often gives ten minutes to a command
-LAB: Final = {"a": recipes.lab_a, "b": recipes.lab_b, "claims": recipes.lab_claims}
+LAB: Final = {"a": recipes.lab_a, "b": recipes.lab_b, "c": recipes.lab_c, "claims": recipes.lab_claims}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,12 +31,14 @@ PARTS = {
     "devices": ["devices"],
     "lab a": ["lab", "a"],
     "lab b": ["lab", "b"],
+    "lab c": ["lab", "c"],
     "lab claims": ["lab", "claims"],
     "promises": ["promises", "--photographs", "photographs"],
     "decode": ["decode", "--photographs", "photographs"],
     "perceptual": ["perceptual"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],
+    "starts": ["starts", str(ROOT)],
 }
 
 
@@ -196,8 +198,8 @@ def test_records_are_called_as_those_that_there_are(options, capsys):
         *("testbench-h200.json", "testbench-h200-int8.json", "testbench-digits-h200-bf16.json"),
         *("conformance-h200.json", "host-path-h200.json", "layer-errors-h200-b1.json"),
     } <= names
-    assert {f"S{number}" for number in range(1, 6)} == {*recipes.EXPERIMENTS, recipes.S5}
-    assert recipes.lab_b(settings(Path("/records"))).steps[0].stdout == Path("/records/lab/usage-sm_90.json")
+    assert {f"S{number}" for number in range(1, 6)} == {*recipes.BESIDE_CUDNN, *recipes.EXPERIMENTS, recipes.S5}
+    assert recipes.lab_c(settings(Path("/records"))).steps[0].stdout == Path("/records/lab/usage-sm_90.json")
 
 
 def settings(output, **changed):
@@ -222,7 +224,7 @@ def test_a_quick_benchmark_on_the_cpu(options, tmp_path, capsys):
 
 @pytest.mark.slow(reason="the lab's own tests run it, and the dry run holds its commands")
 def test_an_experiment_on_the_cpu(options, tmp_path, capsys):
-    assert record.main(["lab", "a", "--device", "cpu", "--quick", *options, "--only", "S4"]) == 0
+    assert record.main(["lab", "b", "--device", "cpu", "--quick", *options, "--only", "S4"]) == 0
     assert {"S4.json", "S4.csv"} <= {path.name for path in (tmp_path / "records" / "lab").iterdir()}
     assert re.search(r"S4\.json: \d+ right", capsys.readouterr().out)
 
