@@ -44,7 +44,7 @@ class Fitter:
 
     def __init__(self, device: Device, fit: Fit, nbytes: int, rows: int = ROWS, room_nbytes: int = 0) -> None:
         """For slots of `nbytes`, with so many rows at most. room_nbytes: of a slot's room, where the device decodes."""
-        self._device, self._fit = device, fit
+        self._device, self._fit, self._has_rooms = device, fit, room_nbytes > 0
         height, width = fit.size
         largest = np.array([MAX_SIDE])
         self._colours = _paged(4 * (resize.HEADER_WORDS + rows * resize.ENTRY_WORDS))  # the second table
@@ -56,7 +56,7 @@ class Fitter:
         )
         images = _paged(rows * height * width * fit.channels)
         steps = resize.steps(fit, Pointer(Arena.ACTIVATIONS, 0), pool, words, weights, rows)
-        if room_nbytes:
+        if self._has_rooms:
             steps = (planes.step(Pointer(Arena.ACTIVATIONS, images), pool, colours, rows), *steps)
         device.build(step.kernel for step in steps)
         with ExitStack() as undo:
@@ -74,14 +74,14 @@ class Fitter:
         device, pool = self._device, self._pools[0]
         height, width = self._fit.size
         offsets, heights, widths = np.array([row[3:6] for row in slot.rows], np.int64).T
-        if slot.room:
-            offsets = self._place_colours(slot, pool, heights, widths)
+        if self._has_rooms:
+            offsets = self._place_colours(slot, pool, offsets, heights, widths)
         is_fitted = heights == 0
         heights, widths = np.where(is_fitted, height, heights), np.where(is_fitted, width, widths)
         words = resize.table(self._fit, offsets, heights, widths, np.arange(len(slot.rows)), is_fitted)
         pool.tables[: words.nbytes] = words.view(np.uint8)
         device.follow(Stream.UPLOAD, pool.free)
-        device.copy_in(pool.block, pool.tables if slot.room else pool.tables[: words.nbytes], Stream.UPLOAD)
+        device.copy_in(pool.block, pool.tables if self._has_rooms else pool.tables[: words.nbytes], Stream.UPLOAD)
         if not slot.room:
             device.copy_in(pool.block + self._pixels, slot.buffer[: slot.used], Stream.UPLOAD)
         device.record(self._uploaded, Stream.UPLOAD)
@@ -103,19 +103,20 @@ class Fitter:
         """Give all memory back; nothing may be under way."""
         self._undo.close()
 
-    def _place_colours(self, slot: Slot, pool: _Pool, heights: Integers, widths: Integers) -> Integers:
-        """Where the rows of a slot with room will lie as RGB, from the pool's bytes on; fill the table of the planes.
+    def _place_colours(
+        self, slot: Slot, pool: _Pool, offsets: Integers, heights: Integers, widths: Integers
+    ) -> Integers:
+        """Where the rows of a slot will lie as RGB, from the pool's bytes on; fill the table of those that are planes.
 
-        They lie elsewhere: an offset may be of any size, and negative.
+        With room they lie elsewhere: an offset may be of any size, and negative.
         """
-        assert slot.room
-        addresses = np.array(slot.addresses, np.int64)
+        start = pool.block + self._pixels
+        addresses = np.array(slot.addresses, np.int64) if slot.room else start + offsets
         samplings = np.array([row.sampling for row in slot.rows], np.int64)
-        is_planes, start = samplings > 0, pool.block + self._pixels
-        targets = addresses - slot.room.address
-        words = planes.table(
-            *(each[is_planes] for each in (addresses - start, targets, heights, widths, samplings)),
-        )
+        targets = addresses - (slot.room.address if slot.room else start)
+        is_planes = samplings > 0
+        found = (addresses - start, targets, heights, widths, samplings)
+        words = planes.table(*(each[is_planes] for each in found))
         pool.tables[self._colours : self._colours + words.nbytes] = words.view(np.uint8)
         return np.where(is_planes, self._rgb + targets, addresses) - start
 
