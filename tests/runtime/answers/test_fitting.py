@@ -48,7 +48,7 @@ def images_of(device, fitter, slot):
 
 
 def test_slots_with_and_without_room_take_turns(device):
-    """What is RGB, in the slot or in its room, stays as it is; planes become RGB; tables of older slots are forgotten."""
+    """RGB, in the slot or in its room, stays as it is; planes become RGB; tables of older slots are forgotten."""
     fitter = Fitter(device, fit_of(PREPROCESS, (SIDE, SIDE)), 40_000, 4, ROOM_NBYTES)
     file = jpeg(61, 50, seed=1, subsampling=2)
     planes, pixels = planes_of(file, 0x22), np.random.default_rng(0).integers(0, 256, (40, 70, 3), dtype=np.uint8)
