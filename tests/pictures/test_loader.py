@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vgg16gpu.pictures import loader as loader_module
+from vgg16gpu.pictures import pace
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loader import Loader
@@ -151,8 +151,8 @@ def test_what_a_thread_stumbles_over_comes_out(folder, monkeypatch):
 
 @pytest.mark.parametrize(("slow", "begun"), [(0.0, 4), (60.0, 1)])
 def test_one_thread_begins_and_all_join_it_where_it_is_slow(folder, monkeypatch, slow, begun):
-    monkeypatch.setattr(loader_module, "PACE", 5)
-    monkeypatch.setattr(loader_module, "SLOW", slow)  # seconds a picture
+    monkeypatch.setattr(pace, "PICTURES", 5)
+    monkeypatch.setattr(pace, "SLOW", slow)  # seconds a picture
     before = threading.active_count()
     loader = Loader(list_files(files_of(folder)), SPEC, Ring(20_000, 8), 4, begins_alone=True)
     found = collect(loader, loader.ring)

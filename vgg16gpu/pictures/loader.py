@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -22,30 +22,14 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.slots import ALIGNMENT, Bytes, Closed, Failure, Ring, Row, Slot
+from vgg16gpu.pictures.pace import Pace, Seconds
+from vgg16gpu.pictures.slots import Bytes, Closed, Failure, Ring, Row, Slot, aligned
 from vgg16gpu.program.ycbcr import planes_nbytes
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
-PACE = 32  # pictures by which a thread that reads alone tells whether that is enough
-SLOW = 5e-4  # seconds a picture, on average: it waits for a disk, or decodes what the device does not
 
 _END = object()
-
-
-@dataclass
-class Seconds:
-    """Where the threads' time went, of all together."""
-
-    reading: float = 0.0
-    decoding: float = 0.0
-    waiting: float = 0.0  # for a slot, or for answers to older files
-
-    def add(self, other: Seconds) -> None:
-        """More of each."""
-        self.reading += other.reading
-        self.decoding += other.decoding
-        self.waiting += other.waiting
 
 
 class Loader:
@@ -91,7 +75,7 @@ class Loader:
         self._has_row = False
         self._threads: list[threading.Thread] = []
         self._alive = 0
-        self._paced = self._paced_seconds = 0.0  # pictures since the last look at the pace, and their seconds
+        self._pace = Pace()
 
     @property
     def threads(self) -> int:
@@ -111,15 +95,10 @@ class Loader:
 
     def has_loaded(self, seconds: float) -> None:
         """A thread has put a picture into its slot. If it is alone and slow, all others begin."""
-        if len(self._threads) == self._most:
-            return
-        self._paced, self._paced_seconds = self._paced + 1, self._paced_seconds + seconds
-        if self._paced == PACE:
-            if self._paced_seconds > PACE * SLOW:
-                with self._state:
-                    if not self._closed:
-                        self._begin(self._most - len(self._threads))
-            self._paced = self._paced_seconds = 0
+        if len(self._threads) < self._most and self._pace.is_slow(seconds):
+            with self._state:
+                if not self._closed:
+                    self._begin(self._most - len(self._threads))
 
     def _begin(self, count: int) -> None:
         names = range(len(self._threads), len(self._threads) + count)
@@ -257,11 +236,6 @@ class _Again(NamedTuple):
 
     file: int
     samples: frozenset[int]
-
-
-def aligned(nbytes: int) -> int:
-    """The bytes that lie before the next picture, if so many are taken."""
-    return nbytes + -nbytes % ALIGNMENT
 
 
 class _Worker:

@@ -19,6 +19,11 @@ ALIGNMENT = 16  # of a picture, in a slot and on the device
 MAX_SIDE = 8192  # and one with a longer side, too
 
 
+def aligned(nbytes: int) -> int:
+    """The bytes that lie before the next picture, if so many are taken."""
+    return nbytes + -nbytes % ALIGNMENT
+
+
 class Row(NamedTuple):
     """A sample in a slot: which, and where its bytes lie.
 

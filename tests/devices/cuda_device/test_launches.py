@@ -9,7 +9,7 @@ import pytest
 
 from tests.devices.cuda_device.harness import BLOCK, COUNT, axpb, chain, chained, numbers, run_chain
 from vgg16gpu.devices.base import Counters, Transfer
-from vgg16gpu.devices.cuda.transfers import MAX_TRANSFER_NBYTES
+from vgg16gpu.devices.cuda.host_memory import MAX_TRANSFER_NBYTES
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Arena

@@ -35,9 +35,8 @@ from vgg16gpu.devices.cuda.context import (
 )
 from vgg16gpu.devices.cuda.foreign import CudaForeign
 from vgg16gpu.devices.cuda.graph import kernel_signature, load_bindings
-from vgg16gpu.devices.cuda.host_memory import host_address
+from vgg16gpu.devices.cuda.host_memory import as_bytes, goes_by_kernel, host_address
 from vgg16gpu.devices.cuda.launch import BuiltKernel, Launch, LaunchSequence, resolve, step_name
-from vgg16gpu.devices.cuda.transfers import as_bytes, goes_by_kernel
 from vgg16gpu.devices.cuda.versions import cuda_versions
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.devices.staging import Stager

@@ -16,8 +16,8 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loader import THREADS, Loader, aligned
-from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring
+from vgg16gpu.pictures.loader import THREADS, Loader
+from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring, aligned
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
