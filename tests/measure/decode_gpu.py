@@ -342,7 +342,6 @@ class _Block:
     def __init__(self, device: Device, data: Sequence[bytes]) -> None:
         self._device = device
         height, width = decode_photos.SIZE[::-1]
-        headers = [header for header in map(read_header, data) if header]
         self._nbytes = planes_nbytes(height, width, 0x11)  # as many as any sampling needs
         self._buffer = device.pinned(sum(map(len, data)))
         self._files: list[Bytes] = []
@@ -353,7 +352,7 @@ class _Block:
             start += len(each)
         self._address = device.allocate(len(data) * self._nbytes)
         self._places = [
-            Place(self._address + i * self._nbytes, height, width, header.sampling) for i, header in enumerate(headers)
+            Place(self._address + i * self._nbytes, height, width, _sampling(each)) for i, each in enumerate(data)
         ]
 
     def rate(self, made: Made, batch: int, many: int) -> dict[str, float]:
@@ -395,6 +394,12 @@ class _Block:
         """Give memory back."""
         self._device.free(self._address)
         self._device.unpin(self._buffer)
+
+
+def _sampling(data: bytes) -> int:
+    header = read_header(data)
+    assert header  # these files are our own
+    return header.sampling
 
 
 def _decoder(device: Device, way: Way) -> NvJpegDecoder:
@@ -444,7 +449,7 @@ def _show(content: dict[str, Any]) -> None:
         for key, found in content.get(name, {}).items():
             _say(f"{name}, {key}: {_rounded(found)}")
     settings = content.get("settings", {})
-    for name, cases in (*settings.items(), *((name, content.get(name, ())) for name in ("alone", "nvjpeg"))):
+    for name, cases in (*settings.items(), *((name, content.get(name, ())) for name in ("alone",))):
         for case in sorted(cases, key=lambda case: -case.get("images_per_s", 0.0)):
             _say(f"{name}: {_rounded(case)}")
     _say(f"seconds: {_rounded(content['seconds'])}; failed: {', '.join(content['failures']) or 'nothing'}")

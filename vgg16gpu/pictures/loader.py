@@ -93,9 +93,9 @@ class Loader:
         with self._state:
             self._begin(1 if self._begins_alone else self._most)
 
-    def has_loaded(self, seconds: float) -> None:
-        """A thread has put a picture into its slot. If it is alone and slow, all others begin."""
-        if len(self._threads) < self._most and self._pace.is_slow(seconds):
+    def has_loaded(self, wall: float, cpu: float) -> None:
+        """A thread has put a picture into its slot, in so many seconds. If it is alone and slow, all others begin."""
+        if len(self._threads) < self._most and self._pace.is_slow(wall, cpu, is_waited_for=self._queue.empty()):
             with self._state:
                 if not self._closed:
                     self._begin(self._most - len(self._threads))
@@ -285,7 +285,7 @@ class _Worker:
             self._slot = None
 
     def _load_picture(self, index: int, file: str) -> None:
-        start = time.perf_counter()
+        start, start_of_cpu = time.perf_counter(), time.thread_time()
         waited = self.seconds.waiting
         try:
             contents = self._loader.listing.contents
@@ -296,7 +296,7 @@ class _Worker:
             self.decoded += 1
             end = time.perf_counter() - (self.seconds.waiting - waited)
             self.seconds.decoding += end - read
-            self._loader.has_loaded(end - start)
+            self._loader.has_loaded(end - start, time.thread_time() - start_of_cpu)
         except InputError as error:
             self._fail(index, 0, file, str(error))
         self._current().ends.append((index, 1))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PICTURES: Final = 32  # by which it is told
-SLOW: Final = 5e-4  # seconds a picture, on average: it waits for a disk, or decodes what the device does not
+SLOW: Final = 5e-4  # seconds a picture, on average
 
 
 @dataclass
@@ -28,12 +28,18 @@ class Pace:
     """Of a thread that loads alone. One thread at a time."""
 
     def __init__(self) -> None:
-        self._pictures, self._seconds = 0, 0.0
+        self._pictures, self._wall, self._cpu = 0, 0.0, 0.0
 
-    def is_slow(self, seconds: float) -> bool:
-        """Whether the last `PICTURES` took long; `seconds`: of one more. Between two looks it says no."""
-        self._pictures, self._seconds = self._pictures + 1, self._seconds + seconds
+    def is_slow(self, wall: float, cpu: float, *, is_waited_for: bool) -> bool:
+        """Whether the last `PICTURES` took long; for one more, which took so many seconds. Between two looks: no.
+
+        wall: of the clock. Where nobody waits for pictures these may have gone by for want of the interpreter, which
+        more threads would only make worse; so they count where somebody does: the thread waits for a disk. cpu: of the
+        processor. They always count: the thread decodes what the device does not.
+        """
+        self._pictures, self._wall, self._cpu = self._pictures + 1, self._wall + wall, self._cpu + cpu
         if self._pictures < PICTURES:
             return False
-        taken, self._pictures, self._seconds = self._seconds, 0, 0.0
+        taken = self._wall if is_waited_for else self._cpu
+        self._pictures, self._wall, self._cpu = 0, 0.0, 0.0
         return taken > PICTURES * SLOW

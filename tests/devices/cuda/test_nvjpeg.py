@@ -90,7 +90,7 @@ def test_a_file_that_is_refused_takes_those_of_its_sampling_with_it_and_is_no_tr
 @pytest.mark.parametrize(("cuda", "packages"), [((12, 8), "nvidia-nvjpeg-cu12"), ((13, 1), "nvidia-nvjpeg")])
 def test_what_to_install_goes_by_the_driver(cuda, packages, monkeypatch):
     monkeypatch.setattr(nvjpeg, "probe_driver", lambda: Driver(cuda, Path(), ()))
-    monkeypatch.setattr(nvjpeg, "_library", lambda: None)
+    monkeypatch.setattr(nvjpeg, "_found", lambda: (None, ""))
     wanted = f"is not installed: python -m pip install {packages}"
     assert codec_problem("cuda").endswith(wanted)
     with pytest.raises(DeviceError) as error:

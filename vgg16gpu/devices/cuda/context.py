@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
+import threading
 import warnings
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -102,6 +105,32 @@ def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
     )
 
 
+class Guests:
+    """Threads that are inside of another library with a device's context: it must not go meanwhile."""
+
+    def __init__(self) -> None:
+        self._state = threading.Condition()
+        self._inside: Counter[int] = Counter()  # times that a thread has entered, by its number
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """`with` it around whatever another library does."""
+        with self._state:
+            self._inside[threading.get_ident()] += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._inside[threading.get_ident()] -= 1
+                self._inside += Counter()  # those that are out are forgotten
+                self._state.notify_all()
+
+    def wait(self) -> None:
+        """Until no other thread is inside."""
+        with self._state:
+            self._state.wait_for(lambda: not self._inside.keys() - {threading.get_ident()})
+
+
 @dataclass
 class Held:
     """What a device has to give back. It knows nothing of the device, which may be gone by then.
@@ -123,6 +152,7 @@ class Held:
     buffers: list[Bytes] = field(default_factory=list)  # pinned, as PyCUDA made them
     registered: dict[int, Bytes] = field(default_factory=dict)  # others' memory that is pinned, by address
     ring: list[tuple[Bytes, Any]] = field(default_factory=list)
+    guests: Guests = field(default_factory=Guests)
 
     def open(self) -> None:
         """Make the streams and the events of `measure`."""
@@ -177,6 +207,7 @@ class Held:
         """Free everything, in any thread. On a context that a kernel has broken the driver may refuse: no matter."""
         if self.context is None:
             return
+        self.guests.wait()
         context, self.context = self.context, None
         with suppress(self.driver.Error):
             context.push()

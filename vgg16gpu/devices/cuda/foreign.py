@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -90,9 +90,11 @@ class CudaForeign:
         self._counters.allocations += 1
         return CudaMemory(self.ordinal, nbytes)
 
-    def current(self) -> AbstractContextManager[None]:
-        """What another library is called in: the context of this card is current inside."""
-        return Activation(self._held, DeviceError)
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """What another library is called in: the context of this card is current inside, and closing waits for it."""
+        with self._held.guests.inside(), Activation(self._held, DeviceError):
+            yield
 
     def capture(self, work: Callable[[], None]) -> CapturedWork:
         """What `work` enqueues on the compute stream, as one CUDA graph; nothing is executed.

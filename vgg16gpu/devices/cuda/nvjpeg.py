@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import logging
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -27,10 +28,11 @@ from vgg16gpu.devices.picture_decoder import Place
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.program.ycbcr import pitch, plane_shapes, planes_nbytes
 
+_log = logging.getLogger(__name__)
+
 Library: TypeAlias = Any  # nvJPEG, as ctypes calls it
 
 _PACKAGES: Final = {12: "nvidia-nvjpeg-cu12", 13: "nvidia-nvjpeg"}  # by the major version of CUDA
-_NAMES: Final = tuple(f"libnvjpeg.so.{major}" for major in sorted(_PACKAGES, reverse=True))
 _YUV: Final = 1  # NVJPEG_OUTPUT_YUV: planes, as they are
 _THREADS: Final = 1  # of the processor; nvJPEG no longer asks
 _PARTS: Final = range(3)  # of a version: major, minor, patch (libraryPropertyType)
@@ -56,14 +58,26 @@ class _Image(ctypes.Structure):
     _fields_ = (("channel", ctypes.c_void_p * _CHANNELS), ("pitch", ctypes.c_size_t * _CHANNELS))
 
 
+class _Call:
+    """What `nvjpegDecodeBatched` takes of files."""
+
+    def __init__(self, files: Sequence[Bytes], places: Sequence[Place]) -> None:
+        count = len(files)
+        self.data = (ctypes.c_void_p * count)(*map(host_address, files))
+        self.lengths = (ctypes.c_size_t * count)(*map(len, files))
+        self.images = (_Image * count)()
+        for image, place in zip(self.images, places, strict=True):
+            _aim(image, place)
+
+
 def packages_problem() -> str | None:
-    """What is not installed, and what installs it; None where the library is there, whether it works or not."""
+    """Why the library cannot be loaded, and what installs it; None where it can, whether it works or not."""
     return None if is_installed() else _missing()
 
 
 def is_installed() -> bool:
-    """Whether the library is there, in a package or on the system; whether it works is found out by `NvJpeg`."""
-    return _library() is not None
+    """Whether the library loads, of a package or of the system; whether it works is found out by `NvJpeg`."""
+    return _found()[0] is not None
 
 
 def install_line() -> str:
@@ -74,7 +88,7 @@ def install_line() -> str:
 
 def load_nvjpeg() -> Library:
     """The library. Raises DeviceError with one line on what is missing and what to do."""
-    if (found := _library()) is None:
+    if (found := _found()[0]) is None:
         raise DeviceError(_missing())
     return found
 
@@ -129,9 +143,9 @@ class NvJpegDecoder:
         self._library, self._foreign = library, foreign
         self._handle = ctypes.c_void_p()
         self._states: dict[int, ctypes.c_void_p] = {}  # by sampling
+        self._stream = foreign.open_stream()
         with foreign.current():
             self._call("CreateEx", way.number, None, None, ctypes.c_uint(0), ctypes.byref(self._handle))
-        self._stream = foreign.open_stream()
 
     def decode(self, files: Sequence[Bytes], places: Sequence[Place]) -> list[bool]:
         """Decode each file to its place, and wait for that; which of them are there.
@@ -139,12 +153,16 @@ class NvJpegDecoder:
         Raises KernelError when the device has failed.
         """
         there = [False] * len(files)
+        calls = []  # what nvJPEG was given, and may look at until all is done
         with self._foreign.current():
-            for sampling, members in _by_sampling(places):
-                is_done = self._begin(sampling, [files[i] for i in members], [places[i] for i in members])
-                for i in members:
-                    there[i] = is_done
-            self._foreign.finish(self._stream)  # the files are read until then, too
+            try:
+                for sampling, members in _by_sampling(places):
+                    calls.append(_Call([files[i] for i in members], [places[i] for i in members]))
+                    is_done = self._begin(sampling, calls[-1])
+                    for i in members:
+                        there[i] = is_done
+            finally:
+                self._foreign.finish(self._stream)  # the files are read until then, too
         return there
 
     def close(self) -> None:
@@ -157,19 +175,15 @@ class NvJpegDecoder:
             if handle:
                 self._library.nvjpegDestroy(handle)
 
-    def _begin(self, sampling: int, files: Sequence[Bytes], places: Sequence[Place]) -> bool:
+    def _begin(self, sampling: int, call: _Call) -> bool:
         """Enqueue the decoding of files of one sampling; whether nvJPEG takes them all."""
-        count = len(files)
-        data = (ctypes.c_void_p * count)(*map(host_address, files))
-        lengths = (ctypes.c_size_t * count)(*map(len, files))
-        images = (_Image * count)()
-        for image, place in zip(images, places, strict=True):
-            _aim(image, place)
+        stream = ctypes.c_void_p(self._stream)
         try:
             state = self._state(sampling)
-            self._call("DecodeBatchedInitialize", self._handle, state, count, _THREADS, _YUV)
-            self._call("DecodeBatched", self._handle, state, data, lengths, images, ctypes.c_void_p(self._stream))
-        except DeviceError:  # one of them is why; alone, each has its own answer
+            self._call("DecodeBatchedInitialize", self._handle, state, len(call.images), _THREADS, _YUV)
+            self._call("DecodeBatched", self._handle, state, call.data, call.lengths, call.images, stream)
+        except DeviceError as error:  # one of the files is why, most likely; alone, each has its own answer
+            _log.debug("%d files are not decoded on the GPU: %s", len(call.images), error)
             return False
         return True
 
@@ -186,6 +200,8 @@ class NvJpegDecoder:
 
 
 def _missing() -> str:
+    if problem := _found()[1]:
+        return f"nvJPEG, which decodes on GPUs, does not load: {problem}; install it again: {install_line()}"
     return f"nvJPEG, which decodes on GPUs, is not installed: {install_line()}"
 
 
@@ -221,21 +237,30 @@ def _sample() -> tuple[bytes, Bytes]:
 
 
 @cache
-def _library() -> Library | None:
-    """That of a package, else that of the system; None where there is none."""
-    for name in (*map(str, _packaged()), *_NAMES):
+def _found() -> tuple[Library | None, str]:
+    """The library of a package, else that of the system, for the CUDA of the driver; else why a package's fails."""
+    problem = ""
+    names = _names()
+    for name in (*map(str, _packaged(names)), *names):
         try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
+            return ctypes.CDLL(name), ""
+        except OSError as error:
+            problem = problem or (str(error) if Path(name).exists() else "")
+    return None, problem
 
 
-def _packaged() -> Iterator[Path]:
-    """Where packages of NVIDIA's have it, the newest first."""
+def _names() -> tuple[str, ...]:
+    """Of the library, the newest that the driver can have first: one for CUDA 13 does not work with a driver of 12."""
+    driver = probe_driver()
+    newest = max(_PACKAGES) if driver is None else driver.version[0]
+    return tuple(f"libnvjpeg.so.{major}" for major in sorted(_PACKAGES, reverse=True) if major <= newest)
+
+
+def _packaged(names: Sequence[str]) -> Iterator[Path]:
+    """Where packages of NVIDIA's have it."""
     spec = find_spec("nvidia")
     folders = list(spec.submodule_search_locations or ()) if spec else []
-    for name in _NAMES:
+    for name in names:
         for folder in folders:
             yield from sorted(Path(folder).glob(f"*/lib/{name}"))
 
