@@ -1,7 +1,7 @@
-// planes_to_rgb: out[n,y,x,(R,G,B)] of pictures that lie as luminance and two colours, as a JPEG file stores them. A
+// planes_to_rgb: out[n,y,x,c] = clip(Y + b[c] * (Cb - 128) + r[c] * (Cr - 128)) at y,x, with b = (0, -0.34414, 1.772) and
+//         r = (1.402, -0.71414, 0), of pictures that lie as luminance and two colours, as a JPEG file stores them. A
 //         colour of half the width (and height) is interpolated first, 3 to 1 from the nearest sample and its neighbour,
-//         in each direction. R = Y + 1.402 Cr, G = Y - 0.34414 Cb - 0.71414 Cr, B = Y + 1.772 Cb, of Cb and Cr less 128.
-//         The bits are libjpeg's: JFIF's constants times 2^16, its halves up and down, its clamping.
+//         in each direction. The bits are libjpeg's: constants times 2^16, its halves up and down, its clamping.
 // Layouts:  inp: pictures, each (h,w), (ch,cw), (ch,cw) unsigned char with rows at multiples of 16 bytes, ch and cw the
 //           sides by `down` and `across`, rounded up; out (h,w,3) unsigned char. Both at offsets of 64 bits. table:
 //           HEADER ints, the first the number of pictures, then a Planes for each.
