@@ -449,7 +449,7 @@ def _show(content: dict[str, Any]) -> None:
         for key, found in content.get(name, {}).items():
             _say(f"{name}, {key}: {_rounded(found)}")
     settings = content.get("settings", {})
-    for name, cases in (*settings.items(), *((name, content.get(name, ())) for name in ("alone",))):
+    for name, cases in (*settings.items(), ("alone", content.get("alone", ()))):
         for case in sorted(cases, key=lambda case: -case.get("images_per_s", 0.0)):
             _say(f"{name}: {_rounded(case)}")
     _say(f"seconds: {_rounded(content['seconds'])}; failed: {', '.join(content['failures']) or 'nothing'}")

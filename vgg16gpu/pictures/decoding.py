@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from vgg16gpu.io.normalize import Pixels
@@ -11,7 +12,8 @@ from vgg16gpu.pictures.images import MAX_ASPECT, check_target, fitted
 from vgg16gpu.pictures.inputs import InputSpec, image_shape
 from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, baseline_shape, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.limits import MAX_PIXELS
-from vgg16gpu.pictures.slots import MAX_SIDE
+from vgg16gpu.pictures.slots import MAX_SIDE, aligned
+from vgg16gpu.program.ycbcr import planes_nbytes
 
 _SHAPES: Final = 4096  # that are kept
 
@@ -38,6 +40,11 @@ class Decoder:
         """(h, w, sampling) of such a file that a GPU may decode to planes, as in `program.ycbcr`; else None."""
         found = baseline_shape(data)
         return found if found and self._usual(found[:2]) else None
+
+    def room_nbytes(self, height: int, width: int, sampling: int) -> int:
+        """Bytes on the device for such a file: as planes, as RGB, or of the network's size if the CPU decodes it."""
+        rgb = height * width * self.channels
+        return aligned(max(planes_nbytes(height, width, sampling), rgb, math.prod(self._spec.shape)))
 
     def _usual(self, shape: tuple[int, int] | None) -> tuple[int, int] | None:
         if shape is None:

@@ -7,7 +7,6 @@ of the interpreter's lock. What is under way is bounded: bytes by the ring, file
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -24,7 +23,6 @@ from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.pace import Pace, Seconds
 from vgg16gpu.pictures.slots import Bytes, Closed, Failure, Ring, Row, Slot, aligned
-from vgg16gpu.program.ycbcr import planes_nbytes
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
@@ -321,9 +319,7 @@ class _Worker:
         shape = decoder.file_shape(data)
         if shape is None:
             return False
-        # Room for each: planes, RGB, and a file that is refused there, as it was decoded or of the network's size.
-        rgb = shape[0] * shape[1] * decoder.channels
-        needed = aligned(max(planes_nbytes(*shape), rgb, math.prod(self._loader.spec.shape)))
+        needed = decoder.room_nbytes(*shape)
         if len(data) > ring.nbytes or needed > ring.room_nbytes:
             return False
         slot = self._with_room("uint8", len(data), needed)

@@ -29,7 +29,6 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot, aligned
-from vgg16gpu.program.ycbcr import planes_nbytes
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
@@ -178,10 +177,9 @@ class DeviceDecoding(Closing):
 
     def _needed(self, row: Row) -> int:
         """Bytes on the device, as the loader counted them."""
-        pixels = self._pixels_nbytes(row)
-        if not row.nbytes:
-            return aligned(pixels)
-        return aligned(max(planes_nbytes(row.height, row.width, row.sampling), pixels, self._fitted))
+        if row.nbytes:
+            return self._cpu.room_nbytes(row.height, row.width, row.sampling)
+        return aligned(self._pixels_nbytes(row))
 
     def _by_cpu(self, slot: Slot, row: Row, address: int) -> Row | None:
         """A row that no decoder has put in its place; None where there is no picture, which the slot says then."""

@@ -48,7 +48,7 @@ class Fitter:
         height, width = fit.size
         largest = np.array([MAX_SIDE])
         self._colours = _paged(4 * (resize.HEADER_WORDS + rows * resize.ENTRY_WORDS))  # the second table
-        tables = self._colours + _paged(4 * (planes.HEADER_WORDS + rows * planes.ENTRY_WORDS))
+        tables = self._colours + _paged(4 * (resize.HEADER_WORDS + rows * planes.ENTRY_WORDS))
         scratch = _paged(rows * int(resize.scratch_nbytes(fit, largest, largest)[0]))
         self._pixels = tables + scratch  # where a slot's bytes begin
         pool, words, colours, weights = (

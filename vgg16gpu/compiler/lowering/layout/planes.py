@@ -7,14 +7,13 @@ from typing import Final
 import numpy as np
 
 from vgg16gpu.compiler.lowering.base import BLOCK
-from vgg16gpu.compiler.lowering.layout.resize import Integers, Words, halves
+from vgg16gpu.compiler.lowering.layout.resize import Integers, Words, halves, with_header
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.program.ycbcr import factors
 
 KERNEL: Final = Kernel("planes.cu", "planes_to_rgb")
-HEADER_WORDS: Final = 2  # of 32 bits: the number of pictures, and nothing
-ENTRY_WORDS: Final = 8
+ENTRY_WORDS: Final = 8  # of 32 bits, behind the header that `resize` has, too
 _BLOCKS: Final = 32  # of a picture
 
 
@@ -28,7 +27,7 @@ def table(sources: Integers, targets: Integers, heights: Integers, widths: Integ
     found[:, 4], found[:, 5] = heights, widths
     down, across = factors(np.asarray(samplings))
     found[:, 6], found[:, 7] = across, down
-    return np.concatenate([np.array([len(found)] + [0] * (HEADER_WORDS - 1), np.int32), found.ravel()])
+    return with_header(found)
 
 
 def step(out: Pointer, pool: Pointer, table: Pointer, most: int) -> Step:

@@ -121,7 +121,12 @@ def table(
 ) -> Words:
     """The header and the entries of a batch, as the steps read them."""
     found = entries(fit, offsets, heights, widths, rows, fitted)
-    return np.concatenate([np.array([len(found)] + [0] * (HEADER_WORDS - 1), np.int32), found.ravel()])
+    return with_header(found)
+
+
+def with_header(entries: Words) -> Words:
+    """The words of a table of pictures: how many there are, then the entries."""
+    return np.concatenate([np.array([len(entries)] + [0] * (HEADER_WORDS - 1), np.int32), entries.ravel()])
 
 
 def steps(fit: Fit, out: Pointer, pool: Pointer, table: Pointer, scratch: Pointer, most: int) -> tuple[Step, ...]:
