@@ -68,7 +68,8 @@ class Clients(Asking):
     """Threads that send the same request again and again, each on a connection that it keeps.
 
     every: seconds between two requests of a client, None: at once. answered: ids of requests that got 200, by their
-    order; ended: how many requests ended how; seconds: of those that got 200; replies: a few of their bodies.
+    order; ended: how many requests ended how; seconds: of those that got 200; replies: a few of their bodies; refused:
+    what those were told that got something else.
     """
 
     def __init__(self, server, message, raw, count, every=None):
@@ -79,6 +80,7 @@ class Clients(Asking):
         self.seconds: list[float] = []
         self.replies: list[tuple[dict, bytes]] = []
         self.ended: Counter = Counter()
+        self.refused: set[bytes] = set()
         self._numbers = itertools.count()
         super().__init__(count)
 
@@ -109,3 +111,5 @@ class Clients(Asking):
             self.seconds.append(time.monotonic() - sent)
             if len(self.replies) < 50:
                 self.replies.append((dict(reply.getheaders()), body))
+        else:
+            self.refused.add(body)

@@ -140,6 +140,20 @@ def test_a_front_end_that_dies_is_started_again(digits, run_at):
             assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
 
 
+def test_a_front_end_listens_once_a_device_answers_it(digits):
+    message, raw = binary_request(digits[:1], "FP32")
+    with serving("--batch", "4", "--workers", "1", "--stall-s", "60") as server:
+        (device,), (end,) = server.children("device"), server.children("front-end")
+        os.kill(device, signal.SIGSTOP)
+        os.kill(end, signal.SIGKILL)
+        until(lambda: is_gone(end))
+        with Load(server, message, raw) as load:
+            time.sleep(2.5)  # the next front end is there by then, and would refuse
+            os.kill(device, signal.SIGCONT)
+            until(lambda: load.ended[200] > 20)
+        assert set(load.ended) <= {200, *BROKEN}
+
+
 def test_a_full_queue_refuses_at_once(digits):
     message, raw = binary_request(digits[:4], "FP32")
     with serving("--batch", "4", "--workers", "1", "--queue", "4") as server, Load(server, message, raw, 8) as load:

@@ -24,7 +24,7 @@ from vgg16gpu.server.served import Bounds, Served
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
 
 _NAME_CHARACTERS: Final = 128
-_STEP: Final = 0.01  # seconds between two looks whether all is answered
+_STEP: Final = 0.01  # seconds between two looks
 
 _PROCESS: Final = uuid.uuid4().hex[:16]
 _COUNT: Final = itertools.count()
@@ -95,6 +95,7 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
             ending.set()
 
     loop.add_reader(until.fileno(), asked)
+    await _until(lambda: links.is_ready or ending.is_set(), served.bounds.deadline)  # or it would refuse the first
     serving = asyncio.create_task(server.serve())
     while not serving.done() and not _bound_reading(served.bounds.body_seconds):
         await asyncio.sleep(_STEP)
@@ -103,7 +104,8 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     if serving.done():  # it does not listen
         serving.result()
         raise SystemExit(1)
-    await _drained(handler, served.bounds.deadline)
+    # Requests that come from now on are ended with the connections.
+    await _until(lambda: not handler.under_way[False], served.bounds.deadline)
     server.stop()
     await serving
 
@@ -138,10 +140,10 @@ def _socket(descriptor: str) -> socket.socket | None:
     return None
 
 
-async def _drained(handler: Handler, seconds: float) -> None:
-    """Until nothing is under way that began before the end; later requests are ended with the connections."""
+async def _until(is_so: Callable[[], bool], seconds: float) -> None:
+    """Wait, but no longer than for so many seconds."""
     last = time.monotonic() + seconds
-    while handler.under_way[False] and time.monotonic() < last:
+    while not is_so() and time.monotonic() < last:
         await asyncio.sleep(_STEP)
 
 
