@@ -234,3 +234,31 @@ def test_on_a_gpu_the_gradient_is_that_of_arrays_on_the_host(torch: Any, model: 
         expected = engine.vjp(x.numpy(), slopes)
     assert torch.equal(given.grad.cpu(), torch.from_numpy(expected))
     features.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_a_gpu_a_graph_has_the_gradient_too(torch: Any, wide: Path, precision: str) -> None:
+    from vgg16gpu.pytorch import Features
+
+    torch_with_cuda()
+    features = Features(wide, LAYERS, precision, batch=2)
+    x = images(torch, 2, 3, 48, 48).cuda().requires_grad_()
+
+    def step() -> Any:
+        return torch.autograd.grad(loss(features(x)), x)[0]
+
+    for _ in range(3):
+        expected = step()
+    (engine,) = features._engines.values()
+    before = engine.counters
+    torch.ops.vgg16gpu.features_gradient(x.detach(), features._handle, [y.detach() for y in features(x)])
+    assert engine.counters.since(before).synchronisations == (1 if precision == "fp32" else 0)  # that of the values
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, expected)
+    features.check()
+    features.close()

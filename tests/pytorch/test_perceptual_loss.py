@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,4 +211,38 @@ def test_on_a_gpu_the_loss_is_that_of_arrays_on_the_host(torch: Any, model: Path
         expected, gradient = engine.value_and_gradient(x.numpy(), engine.targets(y.numpy()))
     assert torch.equal(found.detach().cpu(), torch.from_numpy(expected))
     assert torch.equal(given.grad.cpu(), torch.from_numpy(gradient))
+    loss.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_a_gpu_nobody_waits_and_a_graph_gives_the_same_bits(torch: Any, model: Path, precision: str) -> None:
+    from vgg16gpu.pytorch import PerceptualLoss
+
+    torch_with_cuda()
+    loss = PerceptualLoss(model, LAYERS, STYLE, precision=precision)
+    given, y = images(torch, *SHAPE).cuda().requires_grad_(), -images(torch, *SHAPE).cuda()
+
+    def step() -> tuple[Any, Any]:
+        found = loss(given, y)
+        return found.detach(), torch.autograd.grad(found, given)[0]
+
+    for _ in range(3):
+        expected = step()
+    (engine,) = loss._engines.values()
+    before = replace(engine.device.counters)
+    for _ in range(5):
+        step()
+    done = engine.device.counters.since(before)
+    assert (done.copies_in, done.copies_out, done.synchronisations, done.allocations) == (0, 0, 0, 0)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(2):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert all(map(torch.equal, captured, expected))
+    with pytest.raises(InputError, match="the images lie on cuda:0, and a target or a style on cpu"):
+        loss(given, tuple(t.cpu() for t in loss.targets(y, y)))
+    loss.check()
     loss.close()

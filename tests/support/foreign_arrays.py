@@ -156,6 +156,14 @@ class Placed(ByInterface):
         super().__init__(array, data=(address, False), strides=None)
 
 
+def read(engine: Any, placed: Placed) -> Any:
+    """What is in that memory now."""
+    left = np.empty_like(placed.array)
+    engine.device.copy_out(left, placed.__cuda_array_interface__["data"][0])
+    engine.device.synchronize()
+    return left
+
+
 def pixels(count: int) -> Any:
     return structured_images(count, SIZE, seed=5)
 

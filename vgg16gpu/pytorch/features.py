@@ -12,12 +12,11 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch import operators
+from vgg16gpu.pytorch.views import current_stream, taken, view
 from vgg16gpu.runtime.engine import Engine
-from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
 
 DIFFERENTIABLE: Final = PRECISIONS
-_TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -33,9 +32,9 @@ class Features(nn.Module):
     itself. Tensors on the CPU are computed by our kernels on the CPU, to float32; those on a GPU there, to float32,
     float16 or bfloat16 as the precision says, channels_last: what the kernels store. An engine for each device is built
     when the first tensor of it comes. `backward` gives the gradient in the element type of the input; a second
-    derivative is refused. It computes the values once more, and waits for its end.
+    derivative is refused. It computes the values once more.
 
-    On a GPU the work goes on the current stream, and in fp16, bf16 and int8 nobody waits for it: what `Engine.run`
+    On a GPU the work goes on the current stream, and nobody waits for it but for values in fp32: what `Engine.run`
     would raise is NaN in the rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has
     run for the same size before, and `torch.compile` keeps it in one graph.
 
@@ -115,12 +114,11 @@ class Features(nn.Module):
         if x.device.type == "cpu":
             found: Any = engine.run(given.float().contiguous().numpy())
             return list(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
-        given = given if given.dtype in _TAKEN else given.float()
+        given = taken(given)
         out = tuple(self.empty(x))
         # An image out of range is run again, which somebody has to wait for.
         waits = self.precision == "fp32" and not torch.cuda.is_current_stream_capturing()
-        stream = torch.cuda.current_stream(x.device).cuda_stream
-        engine.run(_view(given), out=tuple(map(_view, out)), stream=stream, wait=waits)
+        engine.run(view(given), out=tuple(map(view, out)), stream=current_stream(x.device), wait=waits)
         return list(out)
 
     def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -129,9 +127,10 @@ class Features(nn.Module):
         if x.device.type == "cpu":
             weights = [cotangent.detach().float().contiguous().numpy() for cotangent in cotangents]
             return torch.from_numpy(engine.vjp(x.detach().float().contiguous().numpy(), weights)).to(x.dtype)
-        given, *slopes = (y.detach() if y.dtype in _TAKEN else y.detach().float() for y in (x, *cotangents))
-        found: Any = engine.vjp(given, slopes)
-        return torch.from_dlpack(found).to(x.dtype)
+        found = torch.empty(x.shape, dtype=torch.float32, device=x.device)
+        given, *slopes = (taken(y.detach()) for y in (x, *cotangents))
+        engine.vjp(view(given), list(map(view, slopes)), out=view(found), stream=current_stream(x.device), wait=False)
+        return found.to(x.dtype)
 
     def _engine(self, device: torch.device) -> Engine:
         name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
@@ -145,8 +144,3 @@ class Features(nn.Module):
                 gradient=self.precision in DIFFERENTIABLE,
             )
         return self._engines[name]
-
-
-def _view(tensor: torch.Tensor) -> DeviceView:
-    """Where a tensor lies on its card: what DLPack says, several times as fast."""
-    return DeviceView(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), _TAKEN[tensor.dtype])

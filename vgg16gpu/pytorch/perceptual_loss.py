@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch.second_derivative import once
+from vgg16gpu.pytorch.views import current_stream, taken, view
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.loss_engine import Comparison, Distance, LossEngine, Weight
 
@@ -31,7 +31,8 @@ class PerceptualLoss(nn.Module):
     images for the style layers, of any size. A float32 tensor comes back. The gradient to x is computed in the same run
     of the kernels as the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for
     theirs. It has the element type of x; a second derivative is refused, and so is a gradient to the target. Tensors on
-    the CPU are computed by our kernels on the CPU; those on a GPU there, and a call waits for its end.
+    the CPU are computed by our kernels on the CPU; those on a GPU there, on the current stream, and nobody waits for
+    them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same sizes.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `LossEngine`.
     """
@@ -69,8 +70,15 @@ class PerceptualLoss(nn.Module):
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")
-        found = self._engine(given.device).targets(*(x if x is None else _taken(x) for x in (images, style)))
-        return tuple(map(_tensor, found))
+        engine = self._engine(given.device)
+        pair = tuple(x if x is None else _taken_on(given.device, x) for x in (images, style))
+        if given.device.type == "cpu":
+            return tuple(map(torch.from_numpy, engine.targets(*pair)))
+        shapes = engine.target_shapes(*(x if x is None else tuple(x.shape) for x in pair))
+        found = tuple(torch.empty(shape, dtype=torch.float32, device=given.device) for shape in shapes)
+        options = _unwaited(given.device, found)
+        engine.targets(*(x if x is None else view(x) for x in pair), **options)
+        return found
 
     def forward(
         self, x: torch.Tensor, target: torch.Tensor | Targets | None = None, style: torch.Tensor | None = None
@@ -82,6 +90,11 @@ class PerceptualLoss(nn.Module):
         found = target if isinstance(target, tuple) else self.targets(target, style)
         losses: torch.Tensor = _Run.apply(x, self._engine(x.device), found)
         return losses if self.reduction == "none" else losses.mean() if self.reduction == "mean" else losses.sum()
+
+    def check(self) -> None:
+        """Wait for what runs on GPUs, and raise what was wrong with it since the last check: `LossEngine.check`."""
+        for engine in self._engines.values():
+            engine.check()
 
     def close(self) -> None:
         """Free what lies on devices; the next call builds it anew. Safe to call twice."""
@@ -100,17 +113,38 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, engine: LossEngine, targets: Targets) -> torch.Tensor:
-        arrays = [_taken(target) for target in targets]
-        if not ctx.needs_input_grad[0]:
-            return _tensor(engine.value(_taken(x), arrays))
-        loss, gradient = map(_tensor, engine.value_and_gradient(_taken(x), arrays))
-        ctx.save_for_backward(x, gradient)
-        return loss
+        wants_gradient = ctx.needs_input_grad[0]
+        found = (_on_host if x.device.type == "cpu" else _on_card)(x, engine, targets, wants_gradient)
+        if wants_gradient:
+            ctx.save_for_backward(x, found[1])
+        return found[0]
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         x, gradient = ctx.saved_tensors
         return once((gradient * slope[:, None, None, None]).to(x.dtype), x), None, None
+
+
+def _on_host(x: torch.Tensor, engine: LossEngine, targets: Targets, wants_gradient: bool) -> list[torch.Tensor]:
+    """The losses and, if it is wanted, their gradient."""
+    arrays = [_taken(target) for target in targets]
+    found = engine.value_and_gradient(_taken(x), arrays) if wants_gradient else (engine.value(_taken(x), arrays),)
+    return list(map(torch.from_numpy, found))
+
+
+def _on_card(x: torch.Tensor, engine: LossEngine, targets: Targets, wants_gradient: bool) -> list[torch.Tensor]:
+    """The same, enqueued on the current stream."""
+    shapes = (x.shape[:1], x.shape) if wants_gradient else (x.shape[:1],)
+    found = [torch.empty(shape, dtype=torch.float32, device=x.device) for shape in shapes]
+    images, *goals = (_taken_on(x.device, tensor) for tensor in (x, *targets))
+    compute = engine.value_and_gradient if wants_gradient else engine.value
+    compute(view(images), list(map(view, goals)), **_unwaited(x.device, found))
+    return found
+
+
+def _unwaited(device: torch.device, out: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Options of a run on the current stream that nobody waits for."""
+    return {"stream": current_stream(device), "out": tuple(map(view, out)), "wait": False}
 
 
 def _taken(x: torch.Tensor) -> Any:
@@ -119,9 +153,11 @@ def _taken(x: torch.Tensor) -> Any:
         raise InputError(f"the images are {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
     if x.device.type == "cpu":
         return x.detach().float().contiguous().numpy()
-    return x.detach() if x.dtype in (torch.float32, torch.float16, torch.bfloat16) else x.detach().float()
+    return taken(x.detach())
 
 
-def _tensor(found: Any) -> torch.Tensor:
-    """What an engine gives as a tensor, without a copy."""
-    return torch.from_numpy(found) if isinstance(found, np.ndarray) else torch.from_dlpack(found)
+def _taken_on(device: torch.device, x: torch.Tensor) -> Any:
+    """The same. Raises InputError for one that lies elsewhere."""
+    if x.device != device:
+        raise InputError(f"the images lie on {device}, and a target or a style on {x.device}; bring all to one device")
+    return _taken(x)

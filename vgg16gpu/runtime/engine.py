@@ -129,8 +129,7 @@ class Engine(BuiltEngine):
         """
         if on_device.is_on_device(array := self._form.only(x)):
             return self._run_on_device(array, on_device.Asked(stream, form, out, wait))
-        if not (wait and stream is form is out is None):
-            on_device.Asked(stream, form, out, wait).refuse_on_host()
+        on_device.refuse_on_host(stream, form, out, wait)
         images = self._form.checked(x)
         parts = []
         with self._lock:
@@ -146,30 +145,38 @@ class Engine(BuiltEngine):
         return self.run(x, **options)
 
     @overload
-    def vjp(self, x: DeviceInput, cotangents: Any) -> DeviceArray: ...
+    def vjp(
+        self, x: DeviceInput, cotangents: Any, *, stream: Stream = None, out: None = None, wait: bool = True
+    ) -> DeviceArray: ...
+
+    @overload
+    def vjp(self, x: DeviceInput, cotangents: Any, *, stream: Stream = None, out: Any, wait: bool = True) -> Any: ...
 
     @overload
     def vjp(self, x: Input, cotangents: Any) -> Array: ...
 
-    def vjp(self, x: Any, cotangents: Any) -> Any:
+    def vjp(self, x: Any, cotangents: Any, *, stream: Stream = None, out: Any = None, wait: bool = True) -> Any:
         """The gradient to x of the sum of all outputs, each weighted by its cotangent (a vector-Jacobian product).
 
         x: float32 on the host, as `run` takes it. cotangents: float32 in the shape of the outputs for x, one array or
         one for each output: the gradients of a loss to them. The result has the shape of x. A ReLU hands nothing on at
         0, a maximum to the first of equals. The same bits in every run, at any position in the batch. NaN and Inf are
         not looked for. Arrays on the engine's GPU, of float32, float16 or bfloat16 and any strides, all of them there,
-        give a float32 `DeviceArray`; they are waited for as those of `run` are, and nothing goes over the host.
+        give a float32 `DeviceArray`; they are waited for as those of `run` are, and nothing goes over the host. stream,
+        out, wait: as for `run`.
         Raises InputError for wrong shapes and types, and for an engine without `gradient=True`.
         """
         if on_device.is_on_device(array := self._form.only(x)):
-            return self._vjp_on_device(array, cotangents)
+            return self._vjp_on_device(array, cotangents, on_device.Asked(stream, None, out, wait))
+        on_device.refuse_on_host(stream, None, out, wait)
         images = self._form.checked(x)
         with self._lock:
+            self._check_pending()
             sized = self._at(images.dtype, images.shape)
             gradients = self._require_gradients()
             return self.graph.input.to_file(gradients.vjp(images, cotangents, sized.batches(len(images))))
 
-    def _vjp_on_device(self, x: object, cotangents: Any) -> DeviceArray:
+    def _vjp_on_device(self, x: object, cotangents: Any, asked: Asked) -> Any:
         given = cotangents if isinstance(cotangents, list | tuple) else [cotangents]
         if not all(map(on_device.is_on_device, given)):
             raise InputError("the input lies on a GPU, and a gradient of an output on the host; bring it there, too")
@@ -178,14 +185,17 @@ class Engine(BuiltEngine):
             gradients, foreign = self._require_gradients(), self._require_foreign()
             if self.graph.input.channels_last:
                 raise InputError("a model with its channels last gives gradients on the host; give arrays there")
-            images = on_device.view_of(x, foreign)
-            view = self._checked_view(images)
+            pending = self._require_pending()
+            is_captured, waits = asked.checked(foreign, pending), asked.stream is None
+            view = self._checked_view(on_device.view_of(x, foreign, asked.stream))
             if view.element_type == "uint8":
                 raise InputError("x is uint8, whole numbers without a gradient; give float32, normalised")
-            slopes = [on_device.view_of(y, foreign, what="the gradient of an output") for y in given]
-            sized = self._at(view.input_type, view.shape)
-            found = on_device.DeviceArray(foreign, images.shape)
-            gradients.vjp_on_device(view, slopes, found.view, sized.batches(view.shape[0]))
+            what = "the gradient of an output"
+            slopes = [on_device.view_of(y, foreign, asked.stream, what=what, waits=waits) for y in given]
+            runs = self._at(view.input_type, view.shape).batches(view.shape[0])
+            (target,), (found,) = asked.outputs(foreign, [view.shape], None, pending)
+            gradients.vjp_on_device(view, slopes, target, runs, asked.verdict(pending), singly=is_captured)
+            asked.lead(foreign)
         return found
 
     def _require_gradients(self) -> Gradients:
@@ -235,8 +245,7 @@ class Engine(BuiltEngine):
                 else:
                     verdict = on_device.Verdict(pending.found, first, self.allows_nonfinite)
                     sized.direct.enqueue(batch, images, rows, verdict, singly=is_captured)
-            if not asked.wait:
-                foreign.lead(on_device.stream_handle(asked.stream))
+            asked.lead(foreign)
         check_flags(parts, self.allows_nonfinite)
         return results[0] if len(results) == 1 else results
 

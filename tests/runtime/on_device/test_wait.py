@@ -114,6 +114,11 @@ def test_the_callers_stream_waits_for_the_results(model: Path, device: Device) -
         assert (foreign.followed, foreign.led) == ([0x55], [])
         engine.run(given, stream=0x66, wait=False)
         assert (foreign.followed, foreign.led) == ([0x55, 0x66], [0x66])
+    with opened(model, device, gradient=True) as engine:
+        foreign = engine.device.foreign
+        slopes = Placed(engine.device, engine.run(images(1)))
+        engine.vjp(given, slopes, stream=0x77, wait=False)
+        assert (foreign.followed, foreign.led) == ([0x77], [0x77])
 
 
 def test_rows_of_images_with_nan_are_nan_and_the_check_says_so(device: Device, model: Path) -> None:

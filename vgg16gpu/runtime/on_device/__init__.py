@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vgg16gpu.errors import InputError
+
 if TYPE_CHECKING:
     from vgg16gpu.runtime.on_device.device_array import DeviceArray
     from vgg16gpu.runtime.on_device.direct import DirectRuns, Verdict
     from vgg16gpu.runtime.on_device.pending import Pending
     from vgg16gpu.runtime.on_device.results import Asked
-    from vgg16gpu.runtime.on_device.views import stream_handle, view_of
+    from vgg16gpu.runtime.on_device.views import view_of
 
 __all__ = [
     "Asked",
@@ -25,7 +27,7 @@ __all__ = [
     "Pending",
     "Verdict",
     "is_on_device",
-    "stream_handle",
+    "refuse_on_host",
     "view_of",
 ]
 
@@ -35,7 +37,6 @@ _MODULES = {
     "DirectRuns": "direct",
     "Pending": "pending",
     "Verdict": "direct",
-    "stream_handle": "views",
     "view_of": "views",
 }
 
@@ -44,6 +45,13 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module '{__name__}' has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def refuse_on_host(stream: object, form: object, out: object, wait: bool) -> None:
+    """Raise InputError for what an input on the host cannot have."""
+    given = {"stream": stream is not None, "form": form is not None, "out": out is not None, "wait=False": not wait}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise InputError(f"{name} is for arrays on the GPU, and this input is on the host; leave it out")
 
 
 def is_on_device(x: object) -> bool:

@@ -123,18 +123,7 @@ class DirectRuns:
 
     def _settled(self, call: _Call, verdict: Verdict) -> list[Step]:
         program = self._program(call)
-        written = [
-            Written(absolute(target.address), target.shape, _form(target), program.is_whole(y))
-            for target, y in zip(call.targets, program.outputs, strict=True)
-        ]
-        return settle(
-            program.control,
-            absolute(verdict.found),
-            written,
-            call.images.shape[0],
-            verdict.first,
-            allows_nonfinite=verdict.allows_nonfinite,
-        )
+        return settled(program, call.targets, call.images.shape[0], verdict)
 
     def _program(self, call: _Call) -> Program:
         if call.is_exact:
@@ -154,9 +143,19 @@ class DirectRuns:
         for stored, y, target in zip(program.stored_outputs, program.outputs, call.targets, strict=True):
             if stored.name not in there:
                 images_given = None if program.is_whole(y) else images.shape[0]
-                steps.append(give(stored, _form(target), absolute(target.address), images_given))
+                steps.append(give(stored, form_of(target), absolute(target.address), images_given))
             there.discard(stored.name)  # the same value as a further output
         return [_moved(step, moves) for step in steps]
+
+
+def settled(program: Program, targets: Sequence[DeviceView], images: int, verdict: Verdict) -> list[Step]:
+    """Launches that note what is wrong with so many images, and fill the rows of these in the outputs with NaN."""
+    written = [
+        Written(absolute(target.address), target.shape, form_of(target), program.is_whole(y))
+        for target, y in zip(targets, program.outputs, strict=True)
+    ]
+    found = absolute(verdict.found)
+    return settle(program.control, found, written, images, verdict.first, allows_nonfinite=verdict.allows_nonfinite)
 
 
 def report(executor: Executor, program: Program) -> Step:
@@ -185,7 +184,8 @@ def _reported(program: Program) -> int:
     return program.control.error.offset // 16 * 16
 
 
-def _form(target: DeviceView) -> OutputForm:
+def form_of(target: DeviceView) -> OutputForm:
+    """How an array lies there that is to be written."""
     form = target.form
     assert form is not None  # whoever calls has seen to it
     return form
@@ -203,7 +203,7 @@ def _moves(program: Program, call: _Call) -> Iterator[_Move]:
 
 def _holds(target: DeviceView, stored: Value) -> bool:
     """Whether an op can write its value there, with all that it writes between the elements."""
-    form = _form(target)
+    form = form_of(target)
     may_pad = target.takes_padding or not form.has_padding(stored.shape)
     return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.program.launches import Step
-from vgg16gpu.program.values import OutputForm, Pointer
+from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.direct import absolute, report, reported_words
+from vgg16gpu.runtime.on_device.direct import Verdict, absolute, form_of, report, reported_words, settled
 from vgg16gpu.runtime.on_device.launches import KeptLaunches
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.outputs import ResultBlock
@@ -23,17 +23,32 @@ class PlacedRuns:
         self._executor, self._program = executor, executor.plan.programs[0]
         self._launches = KeptLaunches(executor)
 
-    def run(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> None:
-        """All outputs for these inputs, and waits for that; targets: float32, dense, the first rows of each output.
+    def run(
+        self,
+        inputs: Mapping[str, DeviceView],
+        targets: Sequence[DeviceView],
+        verdict: Verdict | None = None,
+        *,
+        singly: bool = False,
+    ) -> None:
+        """All outputs for these inputs, and waits for that; targets: the first rows of each output.
 
-        Inputs of fewer rows than planned get rows of zeros behind them. NaN and Inf are let through. Raises KernelError
-        for a kernel that gave up waiting.
+        Inputs of fewer rows than planned get rows of zeros behind them. NaN and Inf are let through. verdict, singly:
+        for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises KernelError for a kernel that gave up.
         """
-        places = {name: replace(view, owner=None) for name, view in inputs.items()}
-        outs = [replace(target, owner=None) for target in targets]
-        self._launches.launch((*places.items(), *outs), lambda: self._steps(places, outs))
-        self._executor.device.synchronize()
-        ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+        places = {name: view.place for name, view in inputs.items()}
+        outs = [target.place for target in targets]
+        key = (*places.items(), *outs, verdict)
+        self._launches.launch(key, lambda: [*self._steps(places, outs), *self._last(outs, verdict)], singly=singly)
+        if verdict is None:
+            self._executor.device.synchronize()
+            ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+
+    def _last(self, targets: Sequence[DeviceView], verdict: Verdict | None) -> list[Step]:
+        """Who waits gets the control words; else they are looked at on the device."""
+        if verdict is None:
+            return [report(self._executor, self._program)]
+        return settled(self._program, targets, targets[0].shape[0], verdict)
 
     def _steps(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
         program = self._program
@@ -46,8 +61,8 @@ class PlacedRuns:
         ]
         steps += [*entry.steps, *program.steps]
         for stored, target in zip(program.stored_outputs, targets, strict=True):
-            steps.append(give(stored, OutputForm(), absolute(target.address), _images(target)))
-        return [*steps, report(self._executor, program)]
+            steps.append(give(stored, form_of(target), absolute(target.address), _images(target)))
+        return steps
 
 
 def _images(target: DeviceView) -> int | None:

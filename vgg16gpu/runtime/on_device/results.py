@@ -15,6 +15,7 @@ from vgg16gpu.program.plans import Program
 from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm, Value
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.on_device.device_array import DeviceArray
+from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.pending import Pending
 from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
 
@@ -32,17 +33,6 @@ class Asked:
     form: str | None = None
     out: Any = None
     wait: bool = True
-
-    def refuse_on_host(self) -> None:
-        """Raise InputError for what an input on the host cannot have."""
-        for name, is_given in (
-            ("stream", self.stream is not None),
-            ("form", self.form is not None),
-            ("out", self.out is not None),
-            ("wait=False", not self.wait),
-        ):
-            if is_given:
-                raise InputError(f"{name} is for arrays on the GPU, and this input is on the host; leave it out")
 
     def checked(self, foreign: Foreign, pending: Pending) -> bool:
         """Whether the stream captures. Raises InputError for what does not go together, and what earlier runs left."""
@@ -65,17 +55,29 @@ class Asked:
         return True
 
     def outputs(
-        self, foreign: Foreign, shapes: Sequence[Shape], program: Program, pending: Pending
+        self, foreign: Foreign, shapes: Sequence[Shape], program: Program | None, pending: Pending
     ) -> tuple[tuple[DeviceView, ...], tuple[Any, ...]]:
-        """Where each output goes, and what the caller gets for it. Raises InputError and DeviceError."""
+        """Where each output goes, and what the caller gets for it. program: None where `form` is not asked for.
+
+        Raises InputError and DeviceError.
+        """
         if self.out is not None:
             results = tuple(self.out) if isinstance(self.out, list | tuple) else (self.out,)
             return given_outputs(results, shapes, foreign, self.stream), results
         handle = None if self.wait else stream_handle(self.stream)
         allocate = foreign.memory if handle is None else partial(pending.memory, foreign, handle)
-        pairs = zip(shapes, output_forms(self.form, program), strict=True)
-        made = tuple(DeviceArray(foreign, shape, wanted, allocate) for shape, wanted in pairs)
+        forms = output_forms(self.form, program) if program else [OutputForm()] * len(shapes)
+        made = tuple(DeviceArray(foreign, shape, wanted, allocate) for shape, wanted in zip(shapes, forms, strict=True))
         return tuple(array.view for array in made), made
+
+    def verdict(self, pending: Pending, first: int = 0) -> Verdict | None:
+        """What becomes of faults where nobody waits, and NaN and Inf are let through; None for who waits."""
+        return None if self.wait else Verdict(pending.found, first, allows_nonfinite=True)
+
+    def lead(self, foreign: Foreign) -> None:
+        """Have the stream wait for what was enqueued, where nobody else has."""
+        if not self.wait:
+            foreign.lead(stream_handle(self.stream))
 
 
 def output_forms(asked: str | None, program: Program) -> list[OutputForm]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.kept import KeptPlans
@@ -89,9 +91,19 @@ class Gradients:
         return np.concatenate(parts) if parts else np.empty(x.shape, np.float32)
 
     def vjp_on_device(
-        self, x: DeviceView, cotangents: Sequence[DeviceView], target: DeviceView, runs: Iterable[tuple[int, int]]
+        self,
+        x: DeviceView,
+        cotangents: Sequence[DeviceView],
+        target: DeviceView,
+        runs: Iterable[tuple[int, int]],
+        verdict: Verdict | None = None,
+        *,
+        singly: bool = False,
     ) -> None:
-        """As `vjp`, for arrays on the device as the kernels read them; the gradient goes to `target`."""
+        """As `vjp`, for arrays on the device as the kernels read them; the gradient goes to `target`.
+
+        verdict, singly: for one that nobody waits for, as for `PlacedRuns.run`.
+        """
         shapes = infer_shapes(self._graph, x.shape)
         _check_shapes(
             [(y.element_type, y.shape) for y in cotangents],
@@ -102,7 +114,8 @@ class Gradients:
             prepared = self._at((batch, *x.shape[1:]))
             arrays = {self._graph.input.name: x, **dict(zip(prepared.cotangents, cotangents, strict=True))}
             rows = {name: arrays[name].rows(first, first + batch) for name in prepared.inputs}
-            prepared.placed.run(rows, [target.rows(first, first + batch)])
+            told = verdict and replace(verdict, first=first)
+            prepared.placed.run(rows, [target.rows(first, first + batch)], told, singly=singly)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""

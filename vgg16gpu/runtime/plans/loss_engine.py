@@ -21,14 +21,16 @@ from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.on_device import is_on_device
-from vgg16gpu.runtime.on_device.device_array import DeviceArray
-from vgg16gpu.runtime.on_device.views import DeviceView, view_of
+from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
+from vgg16gpu.runtime.on_device.pending import Pending
+from vgg16gpu.runtime.on_device.results import Asked
+from vgg16gpu.runtime.on_device.views import DeviceView, Stream, view_of
 from vgg16gpu.runtime.plans.losses import Losses
 
 Weight: TypeAlias = float | npt.ArrayLike
 Distance: TypeAlias = Literal["squared", "absolute", "unit"]
 DISTANCES: Final = ("squared", "absolute", "unit")
+_KEPT: Final = 256  # shapes of images
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,40 +120,62 @@ class LossEngine(Closing):
             raise
         self._lock = threading.Lock()
         self._is_closed = False
+        self._pending: Pending | None = None
+        self._shapes: dict[Shape, list[Shape]] = {}
 
-    def targets(self, images: Any = None, style: Any = None) -> tuple[Any, ...]:
+    def targets(
+        self, images: Any = None, style: Any = None, *, stream: Stream = None, out: Any = None, wait: bool = True
+    ) -> tuple[Any, ...]:
         """What `value` compares with: of each layer features (N, H*W, C), then of each style layer a Gram matrix.
 
         images: what `layers` are compared with, and, without `style`, the others, too. style: of any size. Raises
         InputError where images that are needed are missing.
         Arrays on the engine's GPU, as `Engine.run` takes them, give float32 `DeviceArray`s, here and below: nothing
-        goes over the host, and they are done when the call returns.
+        goes over the host. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
+        shapes `target_shapes` tells.
         """
+        asked = Asked(stream, None, out, wait)
         content, styled = len(self._compared.content), len(self._compared.style)
         pictures = images if style is None else style
         if (content and images is None) or (styled and pictures is None):
             raise InputError("images to compare with are missing; give images, and style where layers have one")
+        if out is not None and len(out) != content + styled:
+            raise InputError(f"out has {len(out)} arrays; there are {content + styled} targets: give one for each")
         found: tuple[Any, ...] = ()
-        if content:
-            found += self._targets(images, tuple(range(content)))
-        if styled:
-            found += self._targets(pictures, tuple(range(content, content + styled)))
+        for given, terms in ((images, range(content)), (pictures, range(content, content + styled))):
+            if terms:
+                part = replace(asked, out=None if out is None else tuple(out[i] for i in terms))
+                found += self._targets(given, tuple(terms), part)
         return found
 
-    def value(self, x: Any, targets: Sequence[Any]) -> Any:
+    def target_shapes(self, images: Shape | None, style: Shape | None = None) -> tuple[Shape, ...]:
+        """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError, ModelError."""
+        shapes = (images if style is None or term.kind != "gram" else style for term in self._compared.terms)
+        return tuple(self._target_shapes(shape)[i] for i, shape in enumerate(shapes) if shape is not None)
+
+    def value(
+        self, x: Any, targets: Sequence[Any], *, stream: Stream = None, out: Any = None, wait: bool = True
+    ) -> Any:
         """The loss of each image, (N,) float32. targets: as `targets` gives them, each of N images or of one for all.
 
-        Raises InputError for targets that do not fit x.
+        stream, out, wait: as for `targets`. Raises InputError for targets that do not fit x.
         """
-        return self._loss(x, targets, gradient=False)[0]
+        return self._loss(x, targets, Asked(stream, None, out, wait), gradient=False)[0]
 
-    def value_and_gradient(self, x: Any, targets: Sequence[Any]) -> tuple[Any, Any]:
+    def value_and_gradient(
+        self, x: Any, targets: Sequence[Any], *, stream: Stream = None, out: Any = None, wait: bool = True
+    ) -> tuple[Any, Any]:
         """The loss of each image, (N,) float32, and its gradient to that image, in the shape of x. Raises as `value`.
 
-        A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope.
+        A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope. out: two arrays.
         """
-        loss, gradient = self._loss(x, targets, gradient=True)
+        loss, gradient = self._loss(x, targets, Asked(stream, None, out, wait), gradient=True)
         return loss, gradient
+
+    def check(self) -> None:
+        """Wait for all runs with wait=False, and raise what was wrong with them, as `Engine.check` does."""
+        with self._lock:
+            self._check_pending()
 
     def close(self) -> None:
         """Free everything on the device. Safe to call twice."""
@@ -159,6 +183,8 @@ class LossEngine(Closing):
             self._is_closed = True
             try:
                 self._losses.close()
+                if self._pending:
+                    self._pending.close()
             finally:
                 self.device.close()
 
@@ -170,32 +196,42 @@ class LossEngine(Closing):
         fixed = self.graph.input.shape[0]
         return min(count, self._batch) if fixed is None else fixed
 
-    def _targets(self, images: Any, terms: tuple[int, ...]) -> tuple[Any, ...]:
+    def _targets(self, images: Any, terms: tuple[int, ...], asked: Asked) -> tuple[Any, ...]:
         if is_on_device(images):
-            return self._targets_on_device(images, terms)
+            return self._targets_on_device(images, terms, asked)
+        refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
         x = self._checked(images)
         with self._lock:
-            self._require_open()
+            self._check_pending()
             parts = [self._losses.targets(x[rows], terms) for rows in self._cut(len(x))]
         return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
 
-    def _targets_on_device(self, images: object, terms: tuple[int, ...]) -> tuple[DeviceArray, ...]:
+    def _targets_on_device(self, images: object, terms: tuple[int, ...], asked: Asked) -> tuple[Any, ...]:
         with self._lock:
-            x, foreign = self._view(images)
+            x, foreign = self._view(images, asked)
+            pending, singly = self._begun(foreign, asked)
             shapes = self._target_shapes(x.shape)
-            found = tuple(DeviceArray(foreign, shapes[i]) for i in terms)
+            places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending)
             for rows in self._cut(x.shape[0]):
-                outs = [array.view.rows(rows.start, rows.stop) for array in found]
-                self._losses.targets_on_device(x.rows(rows.start, rows.stop), terms, outs)
+                part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
+                verdict = asked.verdict(pending, rows.start)
+                self._losses.targets_on_device(part, terms, outs, verdict, singly=singly)
+            asked.lead(foreign)
         return found
 
-    def _loss(self, images: Any, targets: Sequence[Any], *, gradient: bool) -> tuple[Any, ...]:
+    def _begun(self, foreign: Foreign, asked: Asked) -> tuple[Pending, bool]:
+        """What runs leave to say, and whether the stream captures. Raises InputError."""
+        self._pending = self._pending or Pending(self.device)
+        return self._pending, asked.checked(foreign, self._pending)
+
+    def _loss(self, images: Any, targets: Sequence[Any], asked: Asked, *, gradient: bool) -> tuple[Any, ...]:
         if is_on_device(images):
-            return self._loss_on_device(images, targets, gradient)
+            return self._loss_on_device(images, targets, asked, gradient)
+        refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
         x = self._checked(images)
         given = self._checked_targets(targets, x.shape)
         with self._lock:
-            self._require_open()
+            self._check_pending()
             parts = [
                 self._losses.loss(x[rows], [target[rows] for target in given], gradient=gradient)
                 for rows in self._cut(len(x))
@@ -203,22 +239,27 @@ class LossEngine(Closing):
         loss, *others = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return loss, *(self.graph.input.to_file(array) for array in others)
 
-    def _loss_on_device(self, images: object, targets: Sequence[object], gradient: bool) -> tuple[DeviceArray, ...]:
+    def _loss_on_device(
+        self, images: object, targets: Sequence[object], asked: Asked, gradient: bool
+    ) -> tuple[Any, ...]:
         if not all(map(is_on_device, targets)):
             raise InputError("the images lie on a GPU, and a target on the host; use targets(...) of images there")
         with self._lock:
-            x, foreign = self._view(images)
-            given = [view_of(target, foreign, what="a target") for target in targets]
+            x, foreign = self._view(images, asked)
+            pending, singly = self._begun(foreign, asked)
+            waits = asked.stream is None
+            given = [view_of(target, foreign, asked.stream, what="a target", waits=waits) for target in targets]
             wanted = self._check_target_shapes([(y.element_type, y.shape) for y in given], x.shape)
             spread = [_repeated(y, shape[0]) for y, shape in zip(given, wanted, strict=True)]
-            found = tuple(DeviceArray(foreign, shape) for shape in (x.shape[:1], x.shape)[: 1 + gradient])
+            places, found = asked.outputs(foreign, (x.shape[:1], x.shape)[: 1 + gradient], None, pending)
             for rows in self._cut(x.shape[0]):
                 part, *others = (view.rows(rows.start, rows.stop) for view in (x, *spread))
-                outs = [array.view.rows(rows.start, rows.stop) for array in found]
-                self._losses.loss_on_device(part, others, outs)
+                outs = [place.rows(rows.start, rows.stop) for place in places]
+                self._losses.loss_on_device(part, others, outs, asked.verdict(pending, rows.start), singly=singly)
+            asked.lead(foreign)
         return found
 
-    def _view(self, images: object) -> tuple[DeviceView, Foreign]:
+    def _view(self, images: object, asked: Asked) -> tuple[DeviceView, Foreign]:
         """Images on the device, and what knows others' arrays there. Raises InputError."""
         self._require_open()
         foreign = self.device.foreign
@@ -226,7 +267,7 @@ class LossEngine(Closing):
             raise InputError("the images lie on a GPU, this engine runs on the CPU; build it with device='cuda'")
         if self.graph.input.channels_last:
             raise InputError("a model with its channels last has its losses on the host; give arrays there")
-        x = view_of(images, foreign, what="the images")
+        x = view_of(images, foreign, asked.stream, what="the images")
         self._check_images(x.element_type, x.shape)
         return x, foreign
 
@@ -246,6 +287,8 @@ class LossEngine(Closing):
         """Raise InputError for no images, and ModelError for a size that the model does not fit."""
         item = self.graph.input
         channels = item.shape[1]
+        if shape in self._shapes and "float" in element_type:
+            return
         if "float" not in element_type or len(shape) != 4 or channels not in (None, shape[1]) or not shape[0]:
             wanted = f"N, H, W, {channels or 'C'}" if item.channels_last else f"N, {channels or 'C'}, H, W"
             raise InputError(
@@ -282,10 +325,22 @@ class LossEngine(Closing):
         return shapes
 
     def _target_shapes(self, shape: Shape) -> list[Shape]:
-        """Of all terms, for images of this shape."""
-        graph = target_graph(self.graph, self._compared.terms, shape)
-        shapes = infer_shapes(graph, shape)
-        return [shapes[name] for name in graph.outputs]
+        """Of all terms, for images of this shape; kept, as to find them takes as long as to enqueue a run."""
+        found = self._shapes.get(shape)
+        if found is None:
+            self._check_images("float32", shape)
+            graph = target_graph(self.graph, self._compared.terms, shape)
+            shapes = infer_shapes(graph, shape)
+            found = [shapes[name] for name in graph.outputs]
+            if len(self._shapes) >= _KEPT:
+                self._shapes.clear()
+            self._shapes[shape] = found
+        return found
+
+    def _check_pending(self) -> None:
+        self._require_open()
+        if self._pending:
+            self._pending.check()
 
     def _require_open(self) -> None:
         if self._is_closed:

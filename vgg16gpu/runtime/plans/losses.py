@@ -10,6 +10,7 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import gradient_options
@@ -66,15 +67,32 @@ class Losses:
         given = dict(zip(prepared.targets, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
 
-    def targets_on_device(self, x: DeviceView, terms: tuple[int, ...], outs: Sequence[DeviceView]) -> None:
-        """As `targets`, for arrays on the device; float32, dense, go to `outs`."""
-        self._at(_Key(x.shape, terms, False)).placed.run({self._graph.input.name: x}, outs)
+    def targets_on_device(
+        self,
+        x: DeviceView,
+        terms: tuple[int, ...],
+        outs: Sequence[DeviceView],
+        verdict: Verdict | None,
+        *,
+        singly: bool,
+    ) -> None:
+        """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
+        prepared = self._at(_Key(x.shape, terms, False))
+        prepared.placed.run({self._graph.input.name: x}, outs, verdict, singly=singly)
 
-    def loss_on_device(self, x: DeviceView, targets: Sequence[DeviceView], outs: Sequence[DeviceView]) -> None:
+    def loss_on_device(
+        self,
+        x: DeviceView,
+        targets: Sequence[DeviceView],
+        outs: Sequence[DeviceView],
+        verdict: Verdict | None,
+        *,
+        singly: bool,
+    ) -> None:
         """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient."""
         prepared = self._at(_Key(x.shape, None, len(outs) > 1))
         given = dict(zip(prepared.targets, targets, strict=True))
-        prepared.placed.run({self._graph.input.name: x, **given}, outs)
+        prepared.placed.run({self._graph.input.name: x, **given}, outs, verdict, singly=singly)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
