@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.kernels.general import test_feature_loss, test_gram
+from tests.kernels.general import test_feature_loss, test_gram, test_power_of_two
 from tests.mutants.mutant import Edit, Mutant
 
 SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="squared", shape=(3, 5, 13, 11))
@@ -16,6 +16,8 @@ ZEROS = partial(test_feature_loss.test_pixels_of_zeros_have_a_unit_vector_of_zer
 ROWS = partial(test_feature_loss.test_sums_of_rows, shapes=[(2, 700, 1), (2,), (2, 3, 3)])
 GRAM = partial(test_gram.test_products_of_channels, shape=(2, 70, 33, 40))
 GRAM_NARROW = partial(test_gram.test_products_of_channels, shape=(3, 3, 64, 65))
+
+POWERS = partial(test_power_of_two.test_factors, shape=(3, 70, 33, 40), exponent=3)
 
 FEATURE_LOSS = "feature_loss.cu"
 
@@ -58,6 +60,10 @@ LOSS_MUTANTS = (
     ),
     Mutant("nothing under the root", FEATURE_LOSS, Edit("EPSILON = 1e-8f", "EPSILON = 0.f"), ZEROS),
     Mutant("the row of another operand", FEATURE_LOSS, Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
+    Mutant("one power too large", "power_of_two.cu", Edit("found - 126", "found - 127"), POWERS),
+    Mutant("the slices after the first lost", "power_of_two.cu", Edit("s < slices; s", "s < 1; s"), POWERS),
+    Mutant("the magnitude of the first image", "power_of_two.cu", Edit("blockIdx.x) * slices", "0) * slices"), POWERS),
+    Mutant("negative numbers lost", "power_of_two.cu", Edit("fabsf(v[k])", "v[k]"), POWERS),
     Mutant("the last slice lost", "gram.cu", Edit("s < slices; s++", "s < max(slices - 1, 1); s++"), GRAM),
     Mutant("no mirror", "gram.cu", Edit("if (row_tile != column_tile) partials", "if (false) partials"), GRAM),
     Mutant("pixels of the next image", "gram.cu", Edit("pixel < pixels && c", "c"), GRAM),

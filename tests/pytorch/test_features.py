@@ -120,9 +120,10 @@ def test_what_is_wrong_is_said(torch: Any, model: Path, features: Any) -> None:
         gradient.sum().backward()
     with pytest.raises(InputError, match=r"torch.uint8; give floats"):
         features(torch.zeros((1, 3, 48, 48), dtype=torch.uint8))
+    with pytest.raises(InputError, match="computed in fp32, fp16, bf16, and precision is int8"):
+        Features(model, LAYERS, "int8")(x)
     half = Features(model, LAYERS, "fp16")
-    with pytest.raises(InputError, match="computed in fp32 and bf16, and precision is fp16"):
-        half(x)
+    assert half(x)[0].requires_grad
     with torch.no_grad():
         assert half(x)[0].shape == (1, 8, 48, 48)
     half.close()
@@ -237,7 +238,7 @@ def test_on_a_gpu_the_gradient_is_that_of_arrays_on_the_host(torch: Any, model: 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_on_a_gpu_a_graph_has_the_gradient_too(torch: Any, wide: Path, precision: str) -> None:
     from vgg16gpu.pytorch import Features
 

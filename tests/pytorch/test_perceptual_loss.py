@@ -215,7 +215,7 @@ def test_on_a_gpu_the_loss_is_that_of_arrays_on_the_host(torch: Any, model: Path
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_on_a_gpu_nobody_waits_and_a_graph_gives_the_same_bits(torch: Any, model: Path, precision: str) -> None:
     from vgg16gpu.pytorch import PerceptualLoss
 

@@ -24,7 +24,7 @@ class Features(nn.Module):
     """Layers of a model as a torch module, differentiable in its input; the weights are frozen.
 
     model: as for `Engine`. layers: names as for `Engine(outputs=...)`, say "relu3_3"; one name or several.
-    precision: as for `Engine`; gradients are there in "fp32" and "bf16". batch: sizes that engines are built for; any
+    precision: as for `Engine`; gradients are there in all but "int8". batch: sizes that engines are built for; any
     number of images is cut into these.
 
     `forward` takes (N, C, H, W) tensors of any float type and any strides, normalised as the model wants it, of any
@@ -71,7 +71,7 @@ class Features(nn.Module):
         wants_gradient = x.requires_grad and torch.is_grad_enabled()
         if wants_gradient and self.precision not in DIFFERENTIABLE:
             raise InputError(
-                f"the input requires a gradient, which is computed in {' and '.join(DIFFERENTIABLE)}, and precision is "
+                f"the input requires a gradient, which is computed in {', '.join(DIFFERENTIABLE)}, and precision is "
                 f"{self.precision}; use one of these, or torch.no_grad()"
             )
         # As an operator of torch's it costs tens of microseconds, which only compilers and gradients need.

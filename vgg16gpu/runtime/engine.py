@@ -75,7 +75,7 @@ class Engine(BuiltEngine):
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
-    gradient: also build what `vjp` needs; in fp32 (on FFMA kernels) and bf16.
+    gradient: also build what `vjp` needs; in fp32 (on FFMA kernels), fp16 and bf16.
     planner: what makes the plans; one of these very options, for engines on equal devices to share.
 
     Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
@@ -164,7 +164,8 @@ class Engine(BuiltEngine):
         not looked for. Arrays on the engine's GPU, of float32, float16 or bfloat16 and any strides, all of them there,
         give a float32 `DeviceArray`; they are waited for as those of `run` are, and nothing goes over the host. stream,
         out, wait: as for `run`.
-        Raises InputError for wrong shapes and types, and for an engine without `gradient=True`.
+        Raises InputError for wrong shapes and types, for an engine without `gradient=True`, and in fp16 for images
+        whose values leave its range.
         """
         if on_device.is_on_device(array := self._form.only(x)):
             return self._vjp_on_device(array, cotangents, on_device.Asked(stream, None, out, wait))

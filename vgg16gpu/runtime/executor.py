@@ -121,7 +121,8 @@ class Executor:
     def run_once(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
         """The outputs for arrays of exactly the planned shapes, by name of the input; NaN and Inf are let through.
 
-        Of the plan's first program. Copies and raises as `run` does.
+        Of the plan's first program. Copies and raises as `run` does, and InputError for values that left float16's
+        range.
         """
         program = self.plan.programs[0]
         if self._single is None:

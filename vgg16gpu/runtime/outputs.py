@@ -75,9 +75,11 @@ class ResultBlock:
         return Results(tuple([rows[:count].copy() for rows in self._rows]), *flags)
 
     def whole(self) -> tuple[Array, ...]:
-        """A copy of all outputs, whatever the control words say of the images. Raises KernelError as `read` does."""
-        if self._words[0]:
-            raise self._gave_up()
+        """A copy of all outputs. NaN and Inf are let through.
+
+        Raises KernelError as `read` does, and InputError for images whose values left the range of float16.
+        """
+        check_flags([Results((), *self._flags(self._program.batch))], allows_nonfinite=True)
         return tuple([output.copy() for output in self._outputs])
 
     def _flags(self, count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

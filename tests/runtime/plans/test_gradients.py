@@ -139,28 +139,29 @@ def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
         assert_same_bits(double, engine.vjp(x, np.ones((2, SCORES), np.float32)))
     with pytest.raises(InputError, match="closed"):
         engine.vjp(x, np.ones((2, SCORES), np.float32))
-    with pytest.raises(ModelError, match="gradients are computed in fp32 and bf16, and precision fp16"):
-        Engine(model, device=kind, precision="fp16", gradient=True)
+    with pytest.raises(ModelError, match="gradients are computed in fp32, fp16, bf16, and precision int8"):
+        Gradients(engine.graph, engine.device, "int8")
     unknown = torch_vgg()
     unknown.node("LeakyRelu", [unknown.nodes[-1].output[0]], "leaky")
     with pytest.raises(ModelError, match="LeakyRelu 'leaky': its gradient is not supported"):
         Engine(unknown.proto(), device=kind, gradient=True)
 
 
-def test_bf16_rounds_what_convolutions_read(device: Device) -> None:
-    """Without ReLUs, which flip: 8 bits of each operand of three convolutions, there and back."""
+@pytest.mark.parametrize(("precision", "bits"), [("bf16", 8), ("fp16", 11)])
+def test_convolutions_round_what_they_read(device: Device, precision: str, bits: int) -> None:
+    """Without ReLUs, which flip: 8 or 11 bits of each operand of three convolutions, there and back."""
     made = Model((None, 3, 12, 10))
     x = made.conv(made.conv(made.conv("input", "a", 3, 8), "b", 8, 16), "c", 16, 8)
     made.node("AveragePool", [x], "y", kernel_shape=[2, 2], strides=[2, 2])
     given = normal(seeded("bf16"), 3, 3, 12, 10)
     kind: Any = device.facts.kind
-    with Engine(made.proto(), device=kind, precision="bf16", kernels="mma", batch=2, gradient=True) as engine:
+    with Engine(made.proto(), device=kind, precision=precision, kernels="mma", batch=2, gradient=True) as engine:
         slopes = cotangents([engine.run(given)])
         gradient = engine.vjp(given, slopes)
         assert_same_bits(engine.vjp(given, slopes), gradient)
         expected = exact(engine, given, slopes)
     error = np.linalg.norm(gradient - expected) / np.linalg.norm(expected)
-    assert 2**-11 < error < 2**-7
+    assert 2 ** -(bits + 3) < error < 2 ** -(bits - 1)
 
 
 @pytest.mark.parametrize("kernels", ["auto", "mma"])
@@ -176,6 +177,36 @@ def test_features_in_bf16(device: Device, model: Path, kernels: str) -> None:
     likeness = (gradient * expected).sum() / np.linalg.norm(gradient) / np.linalg.norm(expected)
     assert likeness > 0.98
     assert np.linalg.norm(gradient) == pytest.approx(np.linalg.norm(expected), rel=0.02)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "mma"])
+def test_small_and_large_gradients_in_float16_keep_their_bits(device: Device, model: Path, kernels: str) -> None:
+    """Each image has its own factor; whatever power of two its cotangent is multiplied by comes out again."""
+    layers, x = ["relu1_2", "relu2_2", "output"], images(3)
+    options: dict[str, Any] = {"outputs": layers, "precision": "fp16", "kernels": kernels, "gradient": True, "batch": 4}
+    with Engine(model, device=device.facts.kind, **options) as engine:
+        slopes = cotangents(engine.run(x))  # type: ignore[arg-type]
+        right = engine.vjp(x, slopes)
+        assert np.isfinite(right).all()
+        factors = np.array([2.0**-60, 1.0, 2.0**40], np.float32)
+        given = [y * factors.reshape(-1, *(1,) * (y.ndim - 1)) for y in slopes]
+        assert_same_bits(engine.vjp(x, given), right * factors[:, None, None, None])
+        assert not engine.vjp(x, [0 * y for y in slopes]).any()
+    with Engine(model, device=device.facts.kind, outputs=layers, gradient=True) as engine:
+        expected = engine.vjp(x, slopes)
+    likeness = (right * expected).sum() / np.linalg.norm(right) / np.linalg.norm(expected)
+    assert likeness > 0.995
+
+
+def test_values_that_leave_the_range_of_float16_are_said(device: Device, model: Path) -> None:
+    x = images(2)
+    x[1] *= np.float32(1e6)
+    options: dict[str, Any] = {"outputs": ["relu2_2"], "precision": "fp16", "kernels": "mma", "gradient": True}
+    with Engine(model, device=device.facts.kind, batch=2, **options) as engine:
+        (given,) = cotangents([engine.run(images(2))])
+        with pytest.raises(InputError, match=r"input 1 of 2 .* values leave the range of float16"):
+            engine.vjp(x, given)
+        assert np.isfinite(engine.vjp(images(2), given)).all()
 
 
 def test_everything_is_given_back(device: Device, model: Path) -> None:

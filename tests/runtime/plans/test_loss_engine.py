@@ -178,18 +178,19 @@ def test_a_file_with_a_batch_of_its_own_takes_that(device: Device) -> None:
 
 
 @pytest.mark.parametrize("kernels", ["auto", "mma"])
-def test_bf16(device: Device, model: Path, kernels: str) -> None:
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_of_half_the_bits(device: Device, model: Path, kernels: str, precision: str) -> None:
     x, y = images(2), -images(2)
     with LossEngine(model, LAYERS, device=device.facts.kind) as engine:
         expected, slope = engine.value_and_gradient(x, engine.targets(y))
-    options: dict[str, Any] = {"precision": "bf16", "kernels": kernels, "device": device.facts.kind}
+    options: dict[str, Any] = {"precision": precision, "kernels": kernels, "device": device.facts.kind}
     with LossEngine(model, LAYERS, **options) as engine:
         loss, gradient = engine.value_and_gradient(x, engine.targets(y))
         assert_same_bits(engine.value_and_gradient(x, engine.targets(y))[1], gradient)
     np.testing.assert_allclose(loss, expected, rtol=0.02)
     assert (gradient * slope).sum() / np.linalg.norm(gradient) / np.linalg.norm(slope) > 0.95  # ReLUs and pools flip
-    with pytest.raises(ModelError, match="gradients are computed in fp32 and bf16, and precision fp16"):
-        LossEngine(model, LAYERS, precision="fp16", device=device.facts.kind)
+    with pytest.raises(ModelError, match="gradients are computed in fp32, fp16, bf16, and precision int8"):
+        LossEngine(model, LAYERS, precision="int8", device=device.facts.kind)
 
 
 def test_everything_is_given_back(device: Device, model: Path) -> None:

@@ -7,13 +7,14 @@ it: a ReLU hands nothing on at 0, the first of several maxima gets all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.gradient_ops import PoolGradient, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import PoolGradient, PowerOfTwo, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
@@ -41,14 +42,19 @@ from vgg16gpu.errors import ModelError
 
 _MOST_GRADIENTS: Final = 4  # that one ReluGradient takes
 _MOST_OPERANDS: Final = 5  # that one Arithmetic takes
+_FLOAT16: Final = 15  # 2^15 and a rounding are below its largest number
 
 
 @dataclass
 class Backward:
-    """The ops of a gradient so far, in order. `shapes`, `constants`: of the forward graph, and of what came since."""
+    """The ops of a gradient so far, in order. `shapes`, `constants`: of the forward graph, and of what came since.
+
+    rescales: whether products are of float16, so that each image's gradient is brought to its range before them.
+    """
 
     shapes: dict[str, Shape]
     constants: dict[str, Array]
+    rescales: bool = False
     ops: list[Op] = field(default_factory=list)
 
     def fresh(self, name: str) -> str:
@@ -72,6 +78,22 @@ class Backward:
         self.constants[name] = np.ascontiguousarray(array, np.float32)
         self.shapes[name] = array.shape
         return name
+
+    def product(self, op_type: Callable[..., Op], x: str, of: str, weight: Array, /, *rest: Any) -> str:
+        """An op that multiplies x by `weight`, whose first dimension is that of its outputs.
+
+        The factor of an image is a power of two, which comes out again exactly. No sum leaves float16's range.
+        """
+        if not self.rescales:
+            return self.add(op_type, x, of, weight, *rest)
+        largest = float(np.abs(weight, dtype=np.float64).reshape(len(weight), -1).sum(1).max(initial=0))
+        exponent = min(_FLOAT16, math.floor(_FLOAT16 - math.log2(largest))) if largest else 0
+        factor = self.add(PowerOfTwo, x, of, exponent)
+        scaled = self.add(Arithmetic, x, of, others=(factor,), function="mul")
+        found = self.add(op_type, scaled, of, weight, *rest)
+        if len(self.shapes[found]) != len(self.shapes[factor]):
+            factor = self.add(Reshape, factor, of, self.shapes[factor][:1] + (1,) * (len(self.shapes[found]) - 1))
+        return self.add(Arithmetic, found, of, others=(factor,), function="div")
 
     def summed(self, gradients: list[str], of: str) -> str:
         """The sum of what several readers of a value hand back."""
@@ -124,7 +146,7 @@ def _transposed(back: Backward, op: Transpose, gradient: str) -> _Found:
 def _conv(back: Backward, op: Conv, gradient: str) -> _Found:
     spread, window = _turned_window(back, op, op.window, gradient)
     weight = np.ascontiguousarray(op.weight[:, :, ::-1, ::-1].swapaxes(0, 1))
-    return [(op.x, back.add(Conv, spread, op.x, weight, None, window))]
+    return [(op.x, back.product(Conv, spread, op.x, weight, None, window))]
 
 
 def _general_conv(back: Backward, op: GeneralConv, gradient: str) -> _Found:
@@ -164,7 +186,7 @@ def _with_zeros_between(back: Backward, op: Op, gradient: str, strides: tuple[in
 
 
 def _gemm(back: Backward, op: Gemm, gradient: str) -> _Found:
-    found = back.add(Gemm, gradient, op.x, np.ascontiguousarray(op.weight.T), None)
+    found = back.product(Gemm, gradient, op.x, np.ascontiguousarray(op.weight.T), None)
     return [(op.x, back.add(Reshape, found, op.x, back.shapes[op.x]) if op.flattens else found)]
 
 

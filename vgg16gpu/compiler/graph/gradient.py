@@ -28,12 +28,12 @@ class GradientGraph:
     cotangents: Mapping[str, Shape]
 
 
-def gradient_graph(graph: Graph, shape: Shape) -> GradientGraph:
-    """The gradient of a simplified graph with one input, for inputs of this shape.
+def gradient_graph(graph: Graph, shape: Shape, precision: str = "fp32") -> GradientGraph:
+    """The gradient of a simplified graph with one input, for inputs of this shape; precision: of its products.
 
     Raises ModelError for an op whose gradient is not known, and where no output depends on the input.
     """
-    back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants))
+    back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants), rescales=precision == "fp16")
     forward = unpooled(graph, back)
     given: list[tuple[str, str]] = []
     cotangents: dict[str, Shape] = {}

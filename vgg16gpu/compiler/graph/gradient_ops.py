@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from vgg16gpu.compiler.graph.ops import Elementwise, MultiOp, Shape
+from vgg16gpu.compiler.graph.ops import Elementwise, MultiOp, Op, Shape
 from vgg16gpu.compiler.graph.shapes import broadcast_shape, map_shape, window_shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 from vgg16gpu.errors import ModelError
@@ -29,6 +29,20 @@ class PoolGradient(MultiOp):
         if gradient != (batch, channels, *window_shape(self, self.window, height, width)):
             raise ModelError(f"PoolGradient '{self.y}': a gradient of shape {gradient} for a pool of {shape}")
         return shape
+
+
+@dataclass(frozen=True, eq=False)
+class PowerOfTwo(Op):
+    """For each image the power of two that brings its largest magnitude to 2^(exponent-1) or more, below 2^exponent."""
+
+    exponent: int = 0
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """(N, 1) for a matrix, (N, 1, 1, 1) for maps. Raises ModelError."""
+        (shape,) = shapes
+        if len(shape) not in (2, 4):
+            raise ModelError(f"PowerOfTwo '{self.y}': its input has shape {shape}; it needs maps, or a row an image")
+        return shape[0], *(1,) * (len(shape) - 1)
 
 
 @dataclass(frozen=True, eq=False)

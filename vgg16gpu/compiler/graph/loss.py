@@ -65,9 +65,14 @@ def target_graph(graph: Graph, terms: Sequence[Term], shape: Shape) -> Graph:
     return Graph(graph.input, kept, tuple(outputs), (), _read(back, names))
 
 
-def loss_graph(graph: Graph, terms: Sequence[Term], shape: Shape, *, gradient: bool) -> LossGraph:
-    """The loss of images of this shape by a simplified graph with one input. Raises ModelError as `gradient_graph`."""
-    back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants))
+def loss_graph(
+    graph: Graph, terms: Sequence[Term], shape: Shape, *, gradient: bool, precision: str = "fp32"
+) -> LossGraph:
+    """The loss of images of this shape by a simplified graph with one input; precision: of its products.
+
+    Raises ModelError as `gradient_graph`.
+    """
+    back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants), rescales=precision == "fp16")
     forward = unpooled(graph, back) if gradient else graph.ops
     behind: dict[str, list[Op]] = {}  # a feature: what its terms compute, right behind it while the caches have it
     found = []

@@ -49,6 +49,7 @@ MODULES: Final = (
     Row("general.pool", _FFMA, ("GlobalPool", "Pool")),
     Row("general.pool_gradient", _FFMA, ("PoolGradient",)),
     Row("general.pool_stored", ("wgmma", "mma"), ("Pool",)),
+    Row("general.power_of_two", _FFMA, ("PowerOfTwo",)),
     Row("general.rearrange", _FFMA, ("Concat", "Gather", "Pad", "Reshape", "Slice", "Transpose")),
     Row("general.softmax", _FFMA, ("AxisSoftmax", "Softmax")),
     Row("layout.layout", _FFMA, ("Flatten", "Identity")),

@@ -34,7 +34,8 @@ class PlacedRuns:
         """All outputs for these inputs, and waits for that; targets: the first rows of each output.
 
         Inputs of fewer rows than planned get rows of zeros behind them. NaN and Inf are let through. verdict, singly:
-        for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises KernelError for a kernel that gave up.
+        for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises KernelError for a kernel that gave up,
+        InputError for values that left float16's range.
         """
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]

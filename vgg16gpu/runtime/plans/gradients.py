@@ -22,14 +22,14 @@ from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.kept import KeptPlans
 
-PRECISIONS: Final = ("fp32", "bf16")  # in which there are gradients
+PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
 
 
 def gradient_options(precision: str, kernels: str) -> PlanOptions:
-    """What plans of gradients are made for. Raises ModelError for another precision than fp32 and bf16."""
+    """What plans of gradients are made for. Raises ModelError for int8."""
     if precision not in PRECISIONS:
         raise ModelError(
-            f"gradients are computed in {' and '.join(PRECISIONS)}, and precision {precision} is asked for; use one of "
+            f"gradients are computed in {', '.join(PRECISIONS)}, and precision {precision} is asked for; use one of "
             "these"
         )
     return PlanOptions(precision, kernels)
@@ -57,14 +57,15 @@ class _Prepared(NamedTuple):
 class Gradients:
     """Vector-Jacobian products of a graph's outputs to its input. One thread at a time; close it.
 
-    In bf16 convolutions and products round what they read, values between are float32.
+    In fp16 and bf16 convolutions and products round what they read, values between are float32; in fp16 the gradient of
+    an image is brought to float16's range before each product, and back behind it, by a power of two.
 
     The model's values are computed again in each run, so that nothing is kept from call to call. The weights lie on the
     device once more, and those of the backward run beside them. Plans are kept by the shape of a batch: the last ones.
     """
 
     def __init__(self, graph: Graph, device: Device, precision: str, kernels: str = "auto") -> None:
-        """Raises ModelError for another precision than fp32 and bf16."""
+        """Raises ModelError for int8."""
         self._options = gradient_options(precision, kernels)
         self._graph, self._device = graph, device
         self._kept: KeptPlans[Shape, _Prepared] = KeptPlans(device)
@@ -124,7 +125,7 @@ class Gradients:
     def _at(self, shape: Shape) -> _Prepared:
         if kept := self._kept.find(shape):
             return kept
-        found = gradient_graph(self._graph, shape)
+        found = gradient_graph(self._graph, shape, self._options.precision)
         inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
         plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs}, self._options)
         executor = self._kept.load(plan, f"the gradient of a batch of shape {shape}")

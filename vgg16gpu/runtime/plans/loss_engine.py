@@ -84,8 +84,8 @@ class LossEngine(Closing):
     style: the weight of each layer whose Gram matrices are compared, w times the mean of their squared differences. A
         Gram matrix has the products of all pairs of channels, summed over pixels, divided by C * H * W (Gatys et al.,
         "Image Style Transfer Using Convolutional Neural Networks").
-    precision: "fp32", on FFMA kernels, or "bf16": convolutions round what they read, all else is float32, and bits may
-        depend on the batch.
+    precision: "fp32", on FFMA kernels, or "fp16" or "bf16": convolutions round what they read, all else is float32, and
+        bits may depend on the batch. In fp16 the gradient of each image is brought to its range before each product.
     device, kernels: as for `Engine`. batch: the most images that are computed at once; more are cut up.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned

@@ -52,7 +52,7 @@ class Losses:
     def __init__(
         self, graph: Graph, terms: Sequence[Term], device: Device, precision: str = "fp32", kernels: str = "auto"
     ) -> None:
-        """Raises ModelError for another precision than fp32 and bf16."""
+        """Raises ModelError for int8."""
         self._options = gradient_options(precision, kernels)
         self._graph, self._terms, self._device = graph, tuple(terms), device
         self._kept: KeptPlans[_Key, _Prepared] = KeptPlans(device)
@@ -105,7 +105,8 @@ class Losses:
         if key.terms is not None:
             graph, targets = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape), {}
         else:
-            found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient)
+            precision = self._options.precision
+            found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient, precision=precision)
             graph, targets = found.graph, dict(found.targets)
         plan = make_plan(graph, self._device.facts, {**inputs, **targets}, self._options)
         executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
