@@ -16,10 +16,12 @@ from tests.runtime.answers.test_stream import numbers_among
 from tests.support.late_device import LateDevice
 from vgg16gpu import Engine, EnginePool
 from vgg16gpu.devices import Opened
-from vgg16gpu.errors import InputError, KernelError
+from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import loader as loader_module
 from vgg16gpu.pictures import slots
+from vgg16gpu.runtime.answers import stream
+from vgg16gpu.runtime.answers.feeding import Feeder
 from vgg16gpu.runtime.frames import Frames
 
 from .conftest import PATIENCE
@@ -155,6 +157,33 @@ def test_the_last_device_that_fails_is_told(
             list(pool.classify([pictures]))
         assert sum(bool(share.problem) for share in pool.shares) == 1
     assert threading.active_count() == before
+
+
+def test_a_device_that_cannot_begin_leaves_nothing_of_the_others(
+    narrow_model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Feeder] = []
+    closed: list[Feeder] = []
+
+    class Noted(Feeder):
+        def __init__(self, *given: Any) -> None:
+            if made:
+                raise DeviceError("there is no room for pictures")
+            super().__init__(*given)
+            made.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr(stream, "Feeder", Noted)
+    before = {*threading.enumerate()}
+    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
+        with pytest.raises(DeviceError, match="there is no room for pictures"):
+            list(pool.classify([pictures]))
+        assert closed == made
+    assert len(made) == 1
+    assert not {*threading.enumerate()} - before
 
 
 def test_leaving_early_ends_all_threads(narrow_model: Path, pictures: Path) -> None:

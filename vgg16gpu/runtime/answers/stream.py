@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -68,10 +69,12 @@ class AnswerStream(Closing):
         self._alive = len(stations)
         self._dealer = Dealer(loader, len(stations)) if len(stations) > 1 else None
         hands: Sequence[Slots] = self._dealer.hands if self._dealer else [loader]
-        self.feeders = [
-            Feeder(engine, hand, fit, codec, self._told.put)
-            for (engine, codec), hand in zip(stations, hands, strict=True)
-        ]
+        self.feeders: list[Feeder] = []
+        with ExitStack() as undo:  # where a device has no room for what it decodes
+            for (engine, codec), hand in zip(stations, hands, strict=True):
+                self.feeders.append(Feeder(engine, hand, fit, codec, self._told.put))
+                undo.callback(self.feeders[-1].close)
+            undo.pop_all()
         self._threads = [
             threading.Thread(target=self._compute, args=(feeder,), name=f"vgg16gpu-feed-{number}")
             for number, feeder in enumerate(self.feeders)
