@@ -86,7 +86,7 @@ class Backward:
         """
         if not self.rescales:
             return self.add(op_type, x, of, weight, *rest)
-        largest = float(np.abs(weight, dtype=np.float64).reshape(len(weight), -1).sum(1).max(initial=0))
+        largest = max(float(np.abs(row).sum(dtype=np.float64)) for row in weight)  # row by row: they may be large
         exponent = min(_FLOAT16, math.floor(_FLOAT16 - math.log2(largest))) if largest else 0
         factor = self.add(PowerOfTwo, x, of, exponent)
         scaled = self.add(Arithmetic, x, of, others=(factor,), function="mul")

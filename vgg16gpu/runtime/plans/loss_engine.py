@@ -139,12 +139,13 @@ class LossEngine(Closing):
         pictures = images if style is None else style
         if (content and images is None) or (styled and pictures is None):
             raise InputError("images to compare with are missing; give images, and style where layers have one")
-        if out is not None and len(out) != content + styled:
-            raise InputError(f"out has {len(out)} arrays; there are {content + styled} targets: give one for each")
+        outs = out if out is None or isinstance(out, list | tuple) else (out,)
+        if outs is not None and len(outs) != content + styled:
+            raise InputError(f"out has {len(outs)} arrays; there are {content + styled} targets: give one for each")
         found: tuple[Any, ...] = ()
         for given, terms in ((images, range(content)), (pictures, range(content, content + styled))):
             if terms:
-                part = replace(asked, out=None if out is None else tuple(out[i] for i in terms))
+                part = replace(asked, out=None if outs is None else tuple(outs[i] for i in terms))
                 found += self._targets(given, tuple(terms), part)
         return found
 
