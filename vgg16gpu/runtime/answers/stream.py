@@ -71,6 +71,9 @@ class AnswerStream(Closing):
         hands: Sequence[Slots] = self._dealer.hands if self._dealer else [loader]
         self.feeders: list[Feeder] = []
         with ExitStack() as undo:  # where a device has no room for what it decodes
+            if self._dealer:
+                undo.callback(self._dealer.close)
+                undo.callback(loader.close)
             for (engine, codec), hand in zip(stations, hands, strict=True):
                 self.feeders.append(Feeder(engine, hand, fit, codec, self._told.put))
                 undo.callback(self.feeders[-1].close)
