@@ -91,8 +91,6 @@ class Backward:
         factor = self.add(PowerOfTwo, x, of, exponent)
         scaled = self.add(Arithmetic, x, of, others=(factor,), function="mul")
         found = self.add(op_type, scaled, of, weight, *rest)
-        if len(self.shapes[found]) != len(self.shapes[factor]):
-            factor = self.add(Reshape, factor, of, self.shapes[factor][:1] + (1,) * (len(self.shapes[found]) - 1))
         return self.add(Arithmetic, found, of, others=(factor,), function="div")
 
     def summed(self, gradients: list[str], of: str) -> str:

@@ -49,6 +49,8 @@ def __getattr__(name: str) -> object:
 
 def refuse_on_host(stream: object, form: object, out: object, wait: bool) -> None:
     """Raise InputError for what an input on the host cannot have."""
+    if wait and stream is form is out is None:
+        return
     given = {"stream": stream is not None, "form": form is not None, "out": out is not None, "wait=False": not wait}
     for name in (name for name, is_given in given.items() if is_given):
         raise InputError(f"{name} is for arrays on the GPU, and this input is on the host; leave it out")

@@ -118,12 +118,10 @@ class DirectRuns:
         """
         call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
         self._launches.launch(
-            (call, verdict), lambda: [*self._steps(call), *self._settled(call, verdict)], singly=singly
+            (call, verdict),
+            lambda: [*self._steps(call), *settled(self._program(call), call.targets, call.images.shape[0], verdict)],
+            singly=singly,
         )
-
-    def _settled(self, call: _Call, verdict: Verdict) -> list[Step]:
-        program = self._program(call)
-        return settled(program, call.targets, call.images.shape[0], verdict)
 
     def _program(self, call: _Call) -> Program:
         if call.is_exact:
