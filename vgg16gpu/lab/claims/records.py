@@ -17,6 +17,7 @@ from vgg16gpu.lab.published import Key
 
 SCHEMA: Final = 1  # of all of them
 SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")
+PLANES: Final = "NCHW"  # the order of the reports' arrays, as libraries call it
 ABSENT: Final = "not run, or not at these sizes"
 
 _LADDER_STATUS: Final = {"measured": Status.RIGHT, "wrong": Status.WRONG, "missing": Status.MISSING}
@@ -140,16 +141,45 @@ def _floor(empty: Mapping[str, Any] | None) -> float | None:
     return None if empty is None else 1e3 * float(empty["p95_s"])
 
 
-def _row(row: Mapping[str, Any]) -> tuple[Key, Entry]:
+def _row(recorded: Mapping[str, Any]) -> tuple[Key, Entry]:
+    row = in_planes(recorded)
     setup = row["details"].get("setup_s")
     name = (row["seed"], row["table"], row["size"], row["method"], row["parameter"])
     setup_ms = None if setup is None else 1e3 * setup
     parts = [row["compute"], *([row["convert"]] if row["scope"] == "total" and row["convert"] else [])]
-    spread = _spread(*(part["warm"] for part in parts)) if row["compute"] and row["scope"] != "setup" else None
+    has_spread = row["compute"] and "p95_s" in row["compute"]["warm"] and row["scope"] != "setup"
+    spread = _spread(*(part["warm"] for part in parts)) if has_spread else None
     samples = row["compute"]["warm"].get("samples") if row["compute"] else None
     tolerance, variant = row.get("tolerance"), row.get("variant", "")
     taken = Entry(row["ours"], row["status"], row["remark"], row["error"], setup_ms, spread, tolerance)
     return name, replace(taken, variant=variant, samples=samples)
+
+
+def in_planes(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the best plan of a library for the order of axes that the reports' arrays have: planes, NCHW.
+
+    The row itself where that is the order of its fastest plan, or the row has none; also where image and output have
+    one channel, as both orders are one then. A row without a plan for planes was refused.
+    """
+    details, compute = row["details"], row["compute"]
+    if details.get("order") in (None, PLANES) or compute is None:
+        return row
+    problem = row["problem"]
+    if problem["channels"] == problem["outputs"] == 1:
+        return row
+    plans = [plan for plan in details["plans"] if plan["order"] == PLANES and plan["median_s"] is not None]
+    if not plans:
+        remark = "no plan for planes (NCHW)"
+        return {**row, "ours": None, "error": None, "compute": None, "status": Status.REFUSED.value, "remark": remark}
+    best = min(plans, key=lambda plan: plan["median_s"])
+    return {
+        **row,
+        "ours": 1e3 * best["median_s"],
+        "error": best["error"],
+        "compute": {"warm": {"median_s": best["median_s"], "samples": best["samples"]}},  # plans have no percentiles
+        "details": {**details, "order": PLANES, "setup_s": best["setup_s"]},
+        "remark": "the fastest plan for planes (NCHW)",
+    }
 
 
 def _spread(*summaries: Mapping[str, Any]) -> tuple[float, float]:
