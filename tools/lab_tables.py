@@ -18,6 +18,7 @@ from lab_roofline import by_hand
 from readme_table import ROOT, load, row, settle
 from result_tables import RESULTS
 
+from vgg16gpu.lab.claims.records import in_planes
 from vgg16gpu.lab.ladder.plot import digits
 from vgg16gpu.lab.measure.profile import READINGS
 
@@ -35,7 +36,8 @@ S1_METHODS: Final = {
     "several_outputs": "four outputs a thread (not theirs)",
     "im2col_gemm_only": "im2col's product alone (what they timed)",
     "im2col_gemm": "im2col with its conversion",
-    "cudnn": "cuDNN, the fastest of its plans",
+    "cudnn": "cuDNN, the fastest of its plans (channels side by side)",
+    "cudnn_planes": "cuDNN, the fastest for planes, as verdicts have it",
 }
 LAYER_METHODS: Final = {
     "direct": "direct, HWC",
@@ -52,6 +54,7 @@ def s1() -> str:
     rows = {(each["method"], each["size"]): each for each in plain}
     text = row("3x3, 3 channels to 1, ms", [f"{size}x{size}" for size in S1_SIZES] + ["of the roofline"])
     text += row("---", ["---:"] * (len(S1_SIZES) + 1))
+    rows |= {("cudnn_planes", size): in_planes(rows["cudnn", size]) for size in S1_SIZES}
     for method, label in S1_METHODS.items():
         found = [rows[method, size] for size in S1_SIZES]
         text += row(label, [*(digits(each["ours"]) for each in found), _percents(found)])

@@ -26,6 +26,7 @@ ROW = {
     "scope": "kernel",
     "problem": {"channels": 3, "outputs": 1},
     "ours": 2.0,
+    "ours_percent": 12.0,
     "error": 0.0,
     "status": "",
     "remark": "",
@@ -42,6 +43,7 @@ def changed(**parts):
 def test_the_best_plan_for_planes_counts():
     found = in_planes(ROW)
     assert found["ours"] == pytest.approx(3.0)
+    assert found["ours_percent"] == pytest.approx(8.0)
     assert found["error"] == 2e-7
     assert found["compute"]["warm"] == {"median_s": 3e-3, "samples": 20}
     assert found["details"]["setup_s"] == 0.03
@@ -55,8 +57,9 @@ def test_the_best_plan_for_planes_counts():
         changed(details={**ROW["details"], "order": "NCHW"}),
         changed(details={}),  # no library's
         changed(compute=None),
+        changed(scope="setup"),
     ],
-    ids=["one channel", "planes already", "a kernel", "no time"],
+    ids=["one channel", "planes already", "a kernel", "no time", "set-up"],
 )
 def test_what_is_in_planes_already_stays(row):
     assert in_planes(row) is row

@@ -17,7 +17,7 @@ from vgg16gpu.lab.published import Key
 
 SCHEMA: Final = 1  # of all of them
 SEEDS: Final = ("S1", "S2", "S3", "S4", "S5")
-PLANES: Final = "NCHW"  # the order of the reports' arrays, as libraries call it
+PLANES: Final = "NCHW"  # as the reports give images to libraries
 ABSENT: Final = "not run, or not at these sizes"
 
 _LADDER_STATUS: Final = {"measured": Status.RIGHT, "wrong": Status.WRONG, "missing": Status.MISSING}
@@ -156,13 +156,13 @@ def _row(recorded: Mapping[str, Any]) -> tuple[Key, Entry]:
 
 
 def in_planes(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row with the best plan of a library for the order of axes that the reports' arrays have: planes, NCHW.
+    """A row with the best plan of a library for the order of axes in which the reports give it images: planes, NCHW.
 
-    The row itself where that is the order of its fastest plan, or the row has none; also where image and output have
-    one channel, as both orders are one then. A row without a plan for planes was refused.
+    The row itself where that is the order of its fastest plan, or the row has none, or tells its set-up; also where
+    image and output have one channel, as both orders are one then. Without a plan for planes it counts as refused.
     """
     details, compute = row["details"], row["compute"]
-    if details.get("order") in (None, PLANES) or compute is None:
+    if details.get("order") in (None, PLANES) or compute is None or row["scope"] == "setup":
         return row
     problem = row["problem"]
     if problem["channels"] == problem["outputs"] == 1:
@@ -175,6 +175,7 @@ def in_planes(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         **row,
         "ours": 1e3 * best["median_s"],
+        "ours_percent": row["ours_percent"] * row["ours"] / (1e3 * best["median_s"]),
         "error": best["error"],
         "compute": {"warm": {"median_s": best["median_s"], "samples": best["samples"]}},  # plans have no percentiles
         "details": {**details, "order": PLANES, "setup_s": best["setup_s"]},

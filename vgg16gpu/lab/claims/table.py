@@ -25,7 +25,7 @@ METHOD: Final = (
     f"percentile), are too close to be different; a comparison with a time below {LAUNCHES} empty launches of the same "
     f"device (95th percentile) counts for nothing, published times apart; 'about' is within a factor of {ABOUT:g}; "
     f"cannot tell: rows are missing, or times too close or too short; cuDNN's time is that of its best plan for planes "
-    f"(NCHW), the order of the reports' images: a plan for channels side by side is in the record, and in no verdict"
+    f"(NCHW), as the reports give it images: one for channels side by side counts where one channel goes in and out"
 )
 BETWEEN: Final = "; "  # labels of cases in a cell
 NO_FLOOR: Final = "none of their times is too short to count."
