@@ -6,12 +6,21 @@ import os
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.picture_files import every_kind
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures import content
-from vgg16gpu.pictures.content import HEAD_NBYTES, check_regular, picture_kind, read_file, read_head, suffix_of
+from vgg16gpu.pictures.content import (
+    HEAD_NBYTES,
+    check_regular,
+    picture_kind,
+    read_file,
+    read_head,
+    read_into,
+    suffix_of,
+)
 
 KINDS = {"jpg": "JPEG", "jpeg": "JPEG", "tif": "TIFF", "tiff": "TIFF"}
 
@@ -81,6 +90,25 @@ def test_a_file_that_grows_without_end_is_cut(tmp_path):
     os.truncate(tmp_path / "a", content.MAX_NBYTES + 1)  # a hole, which takes no room
     with pytest.raises(InputError, match=r"at most 1,073,741,824 are read"):
         read_file(str(tmp_path / "a"))
+
+
+def test_a_file_is_read_to_where_it_shall_lie(tmp_path, monkeypatch):
+    path, data = tmp_path / "a", bytes(range(200))
+    path.write_bytes(data)
+    out = np.zeros(300, np.uint8)
+    assert read_into(str(path), out) == 200
+    assert out.tobytes() == data + bytes(100)  # and nothing behind it is touched
+    assert read_into(str(path), out[:200]) == 200
+    assert read_into(str(path), out[:199]) is None
+    readv = os.readv
+    monkeypatch.setattr(os, "readv", lambda file, places: readv(file, [places[0][:7]]))  # the system may give less
+    out[:] = 0
+    assert read_into(str(path), out) == 200
+    assert out.tobytes() == data + bytes(100)
+    with pytest.raises(InputError, match="does not exist"):
+        read_into(str(tmp_path / "b"), out)
+    with pytest.raises(InputError, match="is a folder"):
+        read_into(str(tmp_path), out)
 
 
 def test_only_regular_files_are_read(tmp_path, monkeypatch):

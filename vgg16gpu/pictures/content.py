@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.limits import MAX_NBYTES
+from vgg16gpu.pictures.slots import Bytes
+
+T = TypeVar("T")
 
 IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".avif")
 NUMBER_SUFFIXES: Final = (".txt", ".npy", ".npz")
@@ -74,17 +78,28 @@ def check_regular(path: str, most: int | None = None) -> int:
 def read_file(path: str, most: int | None = MAX_NBYTES) -> bytes:
     """All of a regular file. Raises InputError where it cannot be read; never waits for a pipe or a device."""
     size = check_regular(path, most)
-    try:
-        file = _open(path)
-        try:
-            data = os.read(file, size)
-            while len(data) < size and (more := os.read(file, size - len(data))):
-                data += more
-            return data
-        finally:
-            os.close(file)
-    except OSError as error:
-        raise unreadable(path, error) from error
+
+    def read(file: int) -> bytes:
+        data = os.read(file, size)
+        while len(data) < size and (more := os.read(file, size - len(data))):
+            data += more
+        return data
+
+    return _opened(path, read)
+
+
+def read_into(path: str, out: Bytes) -> int | None:
+    """As `read_file`, to where the bytes shall lie: how many there are; None where `out` is too short for them."""
+    size = check_regular(path, MAX_NBYTES)
+
+    def read(file: int) -> int:
+        place = out.data[:size]
+        count = os.readv(file, [place])
+        while count < size and (more := os.readv(file, [place[count:]])):
+            count += more
+        return count
+
+    return None if size > len(out) else _opened(path, read)
 
 
 def unreadable(path: str, error: OSError | ValueError) -> InputError:
@@ -92,6 +107,18 @@ def unreadable(path: str, error: OSError | ValueError) -> InputError:
     if not isinstance(error, OSError) or is_missing(error):
         return InputError(f"'{path}' does not exist")
     return InputError(f"'{path}' cannot be read: {error.strerror or error}")
+
+
+def _opened(path: str, read: Callable[[int], T]) -> T:
+    """What `read` makes of a file that is open while it runs. Raises InputError."""
+    try:
+        file = _open(path)
+        try:
+            return read(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _open(path: str) -> int:

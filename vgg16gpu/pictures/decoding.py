@@ -7,12 +7,12 @@ from typing import Final
 
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import default_preprocess, resized_shape
-from vgg16gpu.pictures.content import read_file
+from vgg16gpu.pictures.content import read_file, read_into
 from vgg16gpu.pictures.images import MAX_ASPECT, check_target, fitted
 from vgg16gpu.pictures.inputs import InputSpec, image_shape
 from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, baseline_shape, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.limits import MAX_PIXELS
-from vgg16gpu.pictures.slots import MAX_SIDE, aligned
+from vgg16gpu.pictures.slots import MAX_SIDE, Bytes, aligned
 from vgg16gpu.program.ycbcr import planes_nbytes
 
 _SHAPES: Final = 4096  # that are kept
@@ -31,6 +31,11 @@ class Decoder:
         """What is in a file. Raises InputError, also where the network takes no pictures."""
         check_target(file, *image_shape(self._spec, file))
         return read_file(file)
+
+    def read_into(self, file: str, out: Bytes) -> int | None:
+        """The same, to where the bytes shall lie: how many there are; None where `out` is too short for them."""
+        check_target(file, *image_shape(self._spec, file))
+        return read_into(file, out)
 
     def shape(self, data: bytes) -> tuple[int, int] | None:
         """(h, w) of a picture that `decode_into` takes and that is resized and cropped without more ado; else None."""

@@ -283,14 +283,15 @@ class _Worker:
             self._slot = None
 
     def _load_picture(self, index: int, file: str) -> None:
+        if self._ring.room_nbytes:
+            self._current()  # it is read to there
         start, start_of_cpu = time.perf_counter(), time.thread_time()
         waited = self.seconds.waiting
         try:
-            contents = self._loader.listing.contents
-            data = self._decoder.read(file) if contents is None else contents[index]
+            data, place = self._read(index, file)
             read = time.perf_counter()
             self.seconds.reading += read - start
-            self._place_picture(index, file, data)
+            self._place_picture(index, file, data, place)
             self.decoded += 1
             end = time.perf_counter() - (self.seconds.waiting - waited)
             self.seconds.decoding += end - read
@@ -299,9 +300,20 @@ class _Worker:
             self._fail(index, 0, file, str(error))
         self._current().ends.append((index, 1))
 
-    def _place_picture(self, index: int, file: str, data: bytes) -> None:
+    def _read(self, index: int, file: str) -> tuple[bytes, Slot | None]:
+        """A file's bytes, and the slot at whose free end they lie already, where the device may decode it."""
+        contents, slot = self._loader.listing.contents, self._slot
+        if contents is not None:
+            return contents[index], None
+        if self._ring.room_nbytes and slot:
+            rest = slot.buffer[slot.used :]
+            if (nbytes := self._decoder.read_into(file, rest)) is not None:
+                return rest[:nbytes].tobytes(), slot
+        return self._decoder.read(file), None
+
+    def _place_picture(self, index: int, file: str, data: bytes, place: Slot | None) -> None:
         decoder, ring = self._decoder, self._ring
-        if ring.room_nbytes and self._place_file(index, file, data):
+        if ring.room_nbytes and self._place_file(index, file, data, place):
             return
         if ring.takes_pictures and (shape := decoder.shape(data)):
             height, width = shape
@@ -313,8 +325,8 @@ class _Worker:
                     return
         self._place(index, 0, file, decoder.fitted(data, file))
 
-    def _place_file(self, index: int, file: str, data: bytes) -> bool:
-        """Put a file that the device may decode into a slot as it is; whether it is one."""
+    def _place_file(self, index: int, file: str, data: bytes, place: Slot | None) -> bool:
+        """Put a file that the device may decode into a slot as it is; whether it is one. place: as of `_read`."""
         decoder, ring = self._decoder, self._ring
         shape = decoder.file_shape(data)
         if shape is None:
@@ -323,7 +335,8 @@ class _Worker:
         if len(data) > ring.nbytes or needed > ring.room_nbytes:
             return False
         slot = self._with_room("uint8", len(data), needed)
-        self._rest(slot, len(data))[:] = np.frombuffer(data, np.uint8)
+        if slot is not place:
+            self._rest(slot, len(data))[:] = np.frombuffer(data, np.uint8)
         self._add(slot, Row(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
         return True
 

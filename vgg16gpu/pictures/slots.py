@@ -137,6 +137,11 @@ class Ring:
             self._free.extend(self._slot(part, is_pinned=True) for part in parts)
             self._lock.notify_all()
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether `pin` has been called."""
+        return self._buffer is not None
+
     def unpinned(self) -> Bytes | None:
         """What `pin` made, to be given back, once nobody fills or reads a slot; None if there is nothing."""
         buffer, self._buffer = self._buffer, None

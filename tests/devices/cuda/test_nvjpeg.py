@@ -36,8 +36,28 @@ def room(height, width, sampling=0x22):
 def test_the_first_backend_that_works_is_taken_and_named():
     assert NvJpeg(FakeLibrary(), FakeForeign()).name == "nvJPEG 0.0.1, hardware"
     library = FakeLibrary(works=("CUDA",))
-    assert NvJpeg(library, FakeForeign()).name == "nvJPEG 0.0.1, CUDA"
-    assert library.open == 0  # what was tried is given back
+    codec = NvJpeg(library, FakeForeign())
+    assert codec.name == "nvJPEG 0.0.1, CUDA"
+    held = library.open
+    assert held > 0  # what was tried is kept: making it takes most of a second
+    first = codec.decoder()
+    assert library.open == held
+    second = codec.decoder()
+    assert library.open > held
+    codec.close()  # of what nobody took; both were taken
+    second.close()
+    assert library.open == held
+    first.close()
+    assert library.open == 0
+
+
+def test_a_decoder_that_nobody_takes_is_given_back():
+    library = FakeLibrary()
+    codec = NvJpeg(library, FakeForeign())
+    assert library.open > 0
+    codec.close()
+    codec.close()
+    assert library.open == 0
 
 
 @pytest.mark.parametrize(

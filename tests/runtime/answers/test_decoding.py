@@ -13,7 +13,7 @@ from tests.support.late_device import LateDevice
 from tests.support.picture_files import jpeg, pixels
 from vgg16gpu import Engine, classify
 from vgg16gpu.devices import Opened, open_codec
-from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, is_installed
+from vgg16gpu.devices.cuda.nvjpeg import NvJpeg, NvJpegDecoder, is_installed
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.images import fit, load_image
@@ -160,7 +160,7 @@ def test_a_file_that_nobody_decodes_costs_its_own_row(narrow_model, pictures, fa
             check(rows(stream), [(name, None if name == lost else scores) for name, scores in faded])
         assert stream.decoded.failed == 1
     only = FakeLibrary(refuses=lambda _: True)  # a slot without a single row
-    monkeypatch.setattr(NvJpeg, "_try", lambda _: None)
+    monkeypatch.setattr(NvJpeg, "_tried", lambda self, way: NvJpegDecoder(self._library, self._foreign, way))
     with Engine(narrow_model, device="cpu") as engine, answering(engine, [lost], codec_of(only)) as stream:
         check(rows(stream), [(lost, None)])
 

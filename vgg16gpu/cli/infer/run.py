@@ -168,6 +168,9 @@ class _Run:
     def _compute(self, stack: ExitStack, folder: Folder, opened: Sequence[Opened]) -> int:
         engines = self._engines(stack, opened)
         engine = engines.engine
+        if self._ahead:  # while its decoder is made
+            stack.callback(folder.close)
+            folder.pin(engine)
         if self._writing and not self._results:
             self._open_results(stack, opened, self._writing)  # by now the model's digest is there
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))

@@ -14,6 +14,7 @@ import ctypes
 import io
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -96,7 +97,8 @@ def load_nvjpeg() -> Library:
 class NvJpeg:
     """nvJPEG on one card: `devices.picture_decoder.PictureCodec`.
 
-    Tries its backends on a small picture and keeps to the first that works. Raises DeviceError where none does.
+    Tries its backends on a small picture and keeps to the first that works; what was tried is the first `decoder`, as
+    making one takes most of a second. Raises DeviceError where none does.
     """
 
     def __init__(self, library: Library, foreign: Foreign) -> None:
@@ -104,8 +106,8 @@ class NvJpeg:
         problems = []
         for way in WAYS:
             try:
+                self._made: NvJpegDecoder | None = self._tried(way)
                 self._way = way
-                self._try()
                 break
             except DeviceError as error:
                 problems.append(f"{way.name}: {error}")
@@ -118,22 +120,31 @@ class NvJpeg:
 
     def decoder(self) -> NvJpegDecoder:
         """A decoder, to be closed before the device. Raises DeviceError where there can be none."""
-        return NvJpegDecoder(self._library, self._foreign, self._way)
+        made, self._made = self._made, None
+        return made or NvJpegDecoder(self._library, self._foreign, self._way)
 
-    def _try(self) -> None:
-        """Raise DeviceError unless a picture comes out."""
+    def close(self) -> None:
+        """Give back what nobody has taken. Safe to call twice."""
+        made, self._made = self._made, None
+        if made:
+            made.close()
+
+    def _tried(self, way: Way) -> NvJpegDecoder:
+        """A decoder that has decoded a picture; raises DeviceError unless one came out."""
         data, wanted = _sample()
-        memory, decoder = self._foreign.memory(planes_nbytes(*_TRIED, _SAMPLING)), self.decoder()
-        try:
+        with ExitStack() as undo:
+            decoder = NvJpegDecoder(self._library, self._foreign, way)
+            undo.callback(decoder.close)
+            memory = self._foreign.memory(planes_nbytes(*_TRIED, _SAMPLING))
             if decoder.decode([np.frombuffer(data, np.uint8)], [Place(memory.address, *_TRIED, _SAMPLING)]) != [True]:
                 raise DeviceError("it refuses a JPEG file of the usual kind")
             found = np.empty_like(wanted)  # the first of the planes, whose rows have no gaps
             memory.read(found)
-        finally:
-            decoder.close()
-        difference = float(np.abs(found.astype(np.int16) - wanted).mean())
-        if not difference <= _FAR:
-            raise DeviceError(f"its luminance is {difference:.1f} of 255 from libjpeg's in the mean")
+            difference = float(np.abs(found.astype(np.int16) - wanted).mean())
+            if not difference <= _FAR:
+                raise DeviceError(f"its luminance is {difference:.1f} of 255 from libjpeg's in the mean")
+            undo.pop_all()
+        return decoder
 
 
 class NvJpegDecoder:

@@ -60,8 +60,10 @@ class CodecAhead:
         return self._found.result()
 
     def close(self) -> None:
-        """Wait for it, whatever it is."""
+        """Wait for it, whatever it is, and give it back."""
         self._thread.join()
+        if self._found.exception() is None and (codec := self._found.result()):
+            codec.close()
 
     def _open(self, device: Device, wanted: str) -> None:
         try:

@@ -101,6 +101,8 @@ class DeviceDecoding(Closing):
         self._rooms = _Rooms()
         self._threads = ThreadPoolExecutor(DECODERS, "vgg16gpu-gpu-decode")
         with ExitStack() as undo:
+            if codec:
+                undo.callback(codec.close)
             undo.callback(self._threads.shutdown, cancel_futures=True)
             for _ in range(DECODERS + SPARE_ROOMS):
                 with engine.turn():

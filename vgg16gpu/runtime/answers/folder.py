@@ -113,13 +113,26 @@ class Folder(Closing):
 
         take_out: is told of an engine that fails, and says whether the others go on without it.
         """
-        engine = stations[0].engine
+        fit = self.pin(stations[0].engine, resize_on_device=resize_on_device)
+        try:
+            return AnswerStream(stations, self.loader, ranking, fit, take_out)
+        except BaseException:
+            self.close()  # before the memory that the threads fill goes with its device
+            raise
+
+    def pin(self, engine: Engine, *, resize_on_device: bool | None = None) -> Fit | None:
+        """Have the threads go on in memory of the engine's device; what that does to pictures.
+
+        `answers` does it, too, where it has not been done: it takes a tenth of a second, which somebody who waits for
+        other things has. Whoever does it closes the folder before the engine, whatever happens.
+        """
         usual = resizes_on_device(engine.device.facts.kind, self.loader.listing)
         wanted = usual if resize_on_device is None else resize_on_device
         fit = fit_for(self.loader.spec) if wanted or self.ring.room_nbytes else None
-        with engine.turn():  # memory that one card has pinned is pinned for all (unified addressing)
-            self.ring.pin(engine.device.pinned, takes_pictures=fit is not None)
-        return AnswerStream(stations, self.loader, ranking, fit, take_out)
+        if not self.ring.is_pinned:
+            with engine.turn():  # memory that one card has pinned is pinned for all (unified addressing)
+                self.ring.pin(engine.device.pinned, takes_pictures=fit is not None)
+        return fit
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""
