@@ -104,6 +104,7 @@ def test_no_room_is_decoded_into_while_it_is_read(narrow_model, pictures, faded,
 
 def test_several_decoders_work_side_by_side_in_batches_of_a_slot(narrow_model, pictures, faded, monkeypatch):
     monkeypatch.setattr(decoding, "ROWS", 8)
+    monkeypatch.setattr(decoding, "DECODERS", 2)
     library = FakeLibrary(seconds=1e-3)
     with (
         Engine(narrow_model, device="cpu", batch=8) as engine,

@@ -16,7 +16,7 @@ from vgg16gpu.bench.pipeline.watching import infer_command, watch
 from vgg16gpu.bench.pipeline.whole_runs import options
 from vgg16gpu.pictures.listing import list_files
 
-FLAT: Final = 0.05  # of the smallest peak: so much may it grow, names apart
+FLAT: Final = 0.05  # of the peak before the last: so much may it grow, names apart
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,14 @@ def measure_memory(work: Work, precision: str, folder: Path, say: Callable[[str]
 
 
 def is_flat(found: Sequence[Memory]) -> bool | None:
-    """Whether the peaks are the same but for the names; None of fewer than two."""
+    """Whether the last peak is that of the run before, names apart; None of fewer than two.
+
+    The smaller runs may take less: rings and windows, which bound the memory, are not full yet.
+    """
     if len(found) < 2:
         return None
-    apart = [each.apart for each in found]
-    return max(apart) - apart[0] <= FLAT * found[0].peak_memory_nbytes
+    before, last = found[-2:]
+    return last.apart - before.apart <= FLAT * before.peak_memory_nbytes
 
 
 def fields(found: Sequence[Memory]) -> list[dict[str, Any]]:

@@ -32,10 +32,10 @@ from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot, alig
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
-DECODERS: Final = 2  # side by side: while one waits for the card, the other prepares
-ROWS: Final = 64  # files of a slot, decoded in one call
-FILES_NBYTES: Final = 6 << 20  # of a slot of files
-ROOM_NBYTES: Final = 48 << 20  # of a slot's pictures on the device: 85 of 500x375
+DECODERS: Final = 1  # side by side: what a second one gains on the card it loses in the interpreter
+ROWS: Final = 128  # files of a slot, decoded in one call
+FILES_NBYTES: Final = 12 << 20  # of a slot of files
+ROOM_NBYTES: Final = 96 << 20  # of a slot's pictures on the device: 170 of 500x375
 SPARE_ROOMS: Final = 3  # beside one for each decoder: two that are read by the kernel, one that waits for it
 
 _END: Final = object()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
 # Seconds. A thread that has decoded waits until another gives the interpreter away, 5 ms by default: more than decoding
-# takes. On 16 cores 6,400 pictures took a third longer with that. Threads that only read give it away all the time.
+# takes. On 16 cores 6,400 pictures took a third longer with that.
 SWITCHING = 2e-5
 # Bytes of samples that may be ready before there is an engine: on 16 cores, as many pictures as are decoded meanwhile.
 EARLY_NBYTES = 256 << 20
@@ -73,8 +73,7 @@ class Folder(Closing):
         )
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
-        if not decodes_on_device:
-            sys.setswitchinterval(min(SWITCHING, self._switching))
+        sys.setswitchinterval(min(SWITCHING, self._switching))
         self.loader.start()
 
     def require_one(self) -> None:
