@@ -182,9 +182,9 @@ def _is_small(listing: Listing) -> bool:
 
 
 def default_threads() -> int:
-    """One for each core, but for those that feed the device and write, where there are cores enough."""
+    """One for each core, but for a quarter of them, which build, feed the device and write, where there are enough."""
     cores = usable_cores()
-    return min(cores if cores < MANY_CORES else cores - 2, THREADS)
+    return min(cores if cores < MANY_CORES else cores - cores // 4, THREADS)
 
 
 def default_batch(count: int, graph: Graph, sample: Shape, kind: str) -> int:
