@@ -22,7 +22,7 @@ from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.pace import Pace, Seconds
-from vgg16gpu.pictures.slots import Bytes, Closed, Failure, Ring, Row, Slot, aligned
+from vgg16gpu.pictures.slots import Closed, Failure, Ring, Row, Slot, aligned
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
@@ -320,7 +320,7 @@ class _Worker:
             nbytes = height * width * decoder.channels
             if nbytes <= ring.nbytes:
                 slot = self._with_room("uint8", nbytes)
-                if decoder.decode_into(data, self._rest(slot, nbytes)):
+                if decoder.decode_into(data, slot.rest(nbytes)):
                     self._add(slot, Row(index, 0, file, slot.used, height, width), nbytes)
                     return
         self._place(index, 0, file, decoder.fitted(data, file))
@@ -328,15 +328,14 @@ class _Worker:
     def _place_file(self, index: int, file: str, data: bytes, place: Slot | None) -> bool:
         """Put a file that the device may decode into a slot as it is; whether it is one. place: as of `_read`."""
         decoder, ring = self._decoder, self._ring
-        shape = decoder.file_shape(data)
-        if shape is None:
+        if (shape := decoder.file_shape(data)) is None:
             return False
         needed = decoder.room_nbytes(*shape)
         if len(data) > ring.nbytes or needed > ring.room_nbytes:
             return False
         slot = self._with_room("uint8", len(data), needed)
         if slot is not place:
-            self._rest(slot, len(data))[:] = np.frombuffer(data, np.uint8)
+            slot.rest(len(data))[:] = np.frombuffer(data, np.uint8)
         self._add(slot, Row(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
         return True
 
@@ -370,7 +369,7 @@ class _Worker:
         if self._loader.spec.turns(array.dtype.name):
             array = np.moveaxis(array, -1, 0)
         slot = self._with_room(array.dtype.name, array.nbytes)
-        self._rest(slot, array.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        slot.rest(array.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self._add(slot, Row(index, sample, name, slot.used), array.nbytes)
 
     def _fail(self, index: int, sample: int, name: str, problem: str) -> None:
@@ -399,7 +398,3 @@ class _Worker:
         slot.needed += aligned(nbytes) if needed is None else needed
         if self._ring.takes_pictures:
             slot.used = aligned(slot.used)
-
-    @staticmethod
-    def _rest(slot: Slot, nbytes: int) -> Bytes:
-        return slot.buffer[slot.used : slot.used + nbytes]

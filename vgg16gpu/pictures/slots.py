@@ -90,6 +90,10 @@ class Slot:
         fits_there = not self.most_needed or self.needed + needed <= self.most_needed
         return len(self.rows) < self.most_rows and self.used + nbytes <= len(self.buffer) and fits_there
 
+    def rest(self, nbytes: int) -> Bytes:
+        """Where so many bytes go next."""
+        return self.buffer[self.used : self.used + nbytes]
+
     def clear(self) -> None:
         """Make it as new."""
         self.used = self.needed = 0
