@@ -12,7 +12,11 @@ from vgg16gpu.compiler.lowering import modules
 from vgg16gpu.devices.kernel_source import headers, own_sources, read_source, source_name, source_path
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+TESTS = {
+    path.name: path
+    for folder in ("kernels", "lab/variants")  # a kernel's, a variant's
+    for path in (ROOT / "tests" / folder).rglob("test_*.py")
+}
 SIDES = {name.rpartition(".")[2]: name for name in modules()}  # the Python sides
 # Those of several kernels, or of none.
 SHARED = {"base", "common", "conv_wgmma_tiles", "mma", "mma_geometry", "same_3x3", "strided", "tile_choice"}
