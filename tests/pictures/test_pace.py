@@ -1,5 +1,7 @@
 """pictures/pace.py: when one thread that loads is not enough."""
 
+import itertools
+
 import pytest
 
 from vgg16gpu.pictures.pace import PICTURES, SLOW, Pace
@@ -17,12 +19,21 @@ from vgg16gpu.pictures.pace import PICTURES, SLOW, Pace
     ],
 )
 def test_what_is_slow(wall, cpu, is_waited_for, is_slow):
-    pace = Pace()
+    pace = Pace(at_each(cpu))
     for _ in range(2):
-        said = [pace.is_slow(wall * SLOW, cpu * SLOW, is_waited_for=is_waited_for) for _ in range(PICTURES)]
+        said = [pace.is_slow(wall * SLOW, is_waited_for=is_waited_for) for _ in range(PICTURES)]
         assert said == [False] * (PICTURES - 1) + [is_slow]
 
 
-def test_a_picture_among_many_is_not_the_pace():
-    pace = Pace()
-    assert not any(pace.is_slow(SLOW * (20 if i == 5 else 0.3), 0.0, is_waited_for=True) for i in range(PICTURES))
+def at_each(cpu):
+    """A clock that is looked at before the first picture, and after each `PICTURES`."""
+    looks = itertools.count()
+    return lambda: next(looks) * PICTURES * cpu * SLOW
+
+
+@pytest.mark.parametrize(("late", "is_slow"), [(1, False), (PICTURES // 2, False), (PICTURES // 2 + 1, True)])
+def test_pictures_that_took_very_long_are_not_the_pace_unless_most_did(late, is_slow):
+    pace = Pace(at_each(0.1))
+    said = [pace.is_slow(SLOW * (1000 if i < late else 0.3), is_waited_for=True) for i in range(PICTURES)]
+    assert said[-1] is is_slow
+    assert not any(said[:-1])

@@ -91,9 +91,9 @@ class Loader:
         with self._state:
             self._begin(1 if self._begins_alone else self._most)
 
-    def has_loaded(self, wall: float, cpu: float) -> None:
+    def has_loaded(self, wall: float) -> None:
         """A thread has put a picture into its slot, in so many seconds. If it is alone and slow, all others begin."""
-        if len(self._threads) < self._most and self._pace.is_slow(wall, cpu, is_waited_for=self._queue.empty()):
+        if len(self._threads) < self._most and self._pace.is_slow(wall, is_waited_for=self._queue.empty()):
             with self._state:
                 if not self._closed:
                     self._begin(self._most - len(self._threads))
@@ -285,8 +285,7 @@ class _Worker:
     def _load_picture(self, index: int, file: str) -> None:
         if self._ring.room_nbytes:
             self._current()  # it is read to there
-        start, start_of_cpu = time.perf_counter(), time.thread_time()
-        waited = self.seconds.waiting
+        start, waited = time.perf_counter(), self.seconds.waiting
         try:
             data, place = self._read(index, file)
             read = time.perf_counter()
@@ -295,7 +294,7 @@ class _Worker:
             self.decoded += 1
             end = time.perf_counter() - (self.seconds.waiting - waited)
             self.seconds.decoding += end - read
-            self._loader.has_loaded(end - start, time.thread_time() - start_of_cpu)
+            self._loader.has_loaded(end - start)
         except InputError as error:
             self._fail(index, 0, file, str(error))
         self._current().ends.append((index, 1))

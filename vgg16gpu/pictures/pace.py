@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 PICTURES: Final = 32  # by which it is told
-SLOW: Final = 5e-4  # seconds a picture, on average
+SLOW: Final = 5e-4  # seconds a picture
 
 
 @dataclass
@@ -25,21 +27,29 @@ class Seconds:
 
 
 class Pace:
-    """Of a thread that loads alone. One thread at a time."""
+    """Of a thread that loads alone, and asks. Times are seconds.
 
-    def __init__(self) -> None:
-        self._pictures, self._wall, self._cpu = 0, 0.0, 0.0
+    cpu_clock: what the thread has had of the processor; from its first question on.
+    """
 
-    def is_slow(self, wall: float, cpu: float, *, is_waited_for: bool) -> bool:
-        """Whether the last `PICTURES` took long; for one more, which took so many seconds. Between two looks: no.
+    def __init__(self, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._cpu_clock = cpu_clock
+        self._pictures = self._late = 0
+        self._cpu: float | None = None  # when these pictures began
 
-        wall: of the clock. Where nobody waits for pictures these may have gone by for want of the interpreter, which
-        more threads would only make worse; so they count where somebody does: the thread waits for a disk. cpu: of the
-        processor. They always count: the thread decodes what the device does not.
+    def is_slow(self, wall: float, *, is_waited_for: bool) -> bool:
+        """Whether the last `PICTURES` took long; for one more, which took so long. Between two looks: no.
+
+        What they took of the processor always counts: the thread decodes what the device does not. Where somebody waits
+        for pictures, so does how many of them took long by the clock: the thread waits for a disk. A single one that
+        took very long does not: then somebody else had the interpreter, and more threads would only make that worse.
         """
-        self._pictures, self._wall, self._cpu = self._pictures + 1, self._wall + wall, self._cpu + cpu
+        if self._cpu is None:
+            self._cpu = self._cpu_clock()
+        self._pictures += 1
+        self._late += wall > SLOW
         if self._pictures < PICTURES:
             return False
-        taken = self._wall if is_waited_for else self._cpu
-        self._pictures, self._wall, self._cpu = 0, 0.0, 0.0
-        return taken > PICTURES * SLOW
+        begun, self._cpu = self._cpu, self._cpu_clock()
+        late, self._pictures, self._late = self._late, 0, 0
+        return self._cpu - begun > PICTURES * SLOW or (is_waited_for and 2 * late > PICTURES)
