@@ -115,7 +115,7 @@ def pipeline(settings: Settings) -> Recipe:
         command = vgg16gpu("model", "make", "--size", SIZES[0], "--output", model)
         steps.append(Step(f"model-{SIZES[0]}", command, 6, once=Path(model)))
     model = QUICK if is_small else settings.model(SIZES[0])
-    beside = () if is_small else ("--against", "torch")
+    beside = () if is_small else ("--against", "torch", "--decode", "cpu,gpu")
     memory = "40,80" if settings.quick else "300,3000" if is_small else "1000,10000,100000"
     # A processor is shared with whoever else is there: its engine is timed for as long as a whole run nearly takes.
     effort = ("--repeats", 1, "--seconds", 0.1) if settings.quick else ("--seconds", 20) if is_small else ()

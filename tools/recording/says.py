@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
+from vgg16gpu.bench.pipeline.content import way
 
 Content: TypeAlias = Mapping[str, Any]
 
@@ -57,12 +58,12 @@ def _devices(content: Content) -> str:
 
 def _pipeline(content: Content) -> str:
     """Our rate and what it is of the smallest ceiling, then the others' rates."""
-    shares = {verdict["precision"]: verdict["share"] for verdict in content["verdicts"]}
+    shares = {way(verdict): verdict["share"] for verdict in content["verdicts"]}
     parts = []
     for run in content["runs"]:
-        share = shares[run["precision"]]
+        share = shares[way(run)]
         of = "" if share is None else f", {share:.0%} of the ceiling"
-        parts.append(f"{run['precision']} x{run['batch']} {run['rows_per_s'] or 0:,.0f} pictures/s{of}")
+        parts.append(f"{way(run)} x{run['batch']} {run['rows_per_s'] or 0:,.0f} pictures/s{of}")
     parts += [f"{peer['name']} {peer['pictures_per_s']:,.0f}" for peer in content["peers"]]
     return "; ".join(parts + [f"{len(failures)} failures" for failures in [content.get("failures")] if failures])
 

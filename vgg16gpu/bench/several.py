@@ -27,6 +27,7 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.several import resolve_devices
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.synthetic import structured_images
+from vgg16gpu.pictures.choices import CPU
 
 SCHEMA: Final = 1
 WHAT: Final = "one device, and several that share the work"
@@ -200,6 +201,6 @@ def _pictures(wanted: Wanted, names: Sequence[str], say: Say) -> list[dict[str, 
         for precision in wanted.precisions:
             for count in (1, len(names)):
                 several = replace(work, wanted=replace(work.wanted, devices=tuple(names[:count])))
-                runs = run_whole(several, precision, Path(folder), say)
+                runs = run_whole(several, precision, CPU, Path(folder), say)
                 found.append({**runs.fields(), "devices": count, "failures": list(runs.failures)})
     return found

@@ -30,7 +30,7 @@ def test_a_rate_is_of_the_median_and_at_best_of_the_least():
 
 
 def test_times_of_one_place_add_up():
-    found = {each.place: each for each in ceilings(STAGES, "fp16", "cuda")}
+    found = {each.place: each for each in ceilings(STAGES, "fp16", "cpu", "cuda")}
     assert found[Place.DEVICE].stages == ("resizing", "computing")
     assert found[Place.DEVICE].pictures_per_s == pytest.approx(100 / (1 + 3))
     assert found[Place.DEVICE].best_pictures_per_s == pytest.approx(100 / (1 + 2))
@@ -40,13 +40,13 @@ def test_times_of_one_place_add_up():
 
 
 def test_what_does_not_count_and_another_precision_are_left_out():
-    found = {each.place: each for each in ceilings(STAGES, "fp32", "cuda")}
+    found = {each.place: each for each in ceilings(STAGES, "fp32", "cpu", "cuda")}
     assert found[Place.DEVICE].pictures_per_s == pytest.approx(100 / 31)
     assert found[Place.CORES].pictures_per_s == 50
 
 
 def test_the_device_of_a_cpu_is_its_cores():
-    found = {each.place: each for each in ceilings(STAGES, "fp16", "cpu")}
+    found = {each.place: each for each in ceilings(STAGES, "fp16", "cpu", "cpu")}
     assert Place.DEVICE not in found
     assert found[Place.CORES].stages == ("decoding", "resizing", "computing")
     assert found[Place.CORES].pictures_per_s == pytest.approx(100 / 6)
@@ -54,7 +54,7 @@ def test_the_device_of_a_cpu_is_its_cores():
 
 
 def test_a_whole_run_by_its_smallest_ceiling():
-    speed = Speed("fp16", 7.0, rows_per_s=20.0, best_rows_per_s=25.0, cpu_s_each=0.04)
+    speed = Speed("fp16", "cpu", 7.0, rows_per_s=20.0, best_rows_per_s=25.0, cpu_s_each=0.04)
     on_gpu = verdict(STAGES, speed, "cuda")
     assert (on_gpu.share, on_gpu.best, on_gpu.cpu) == (pytest.approx(0.8), pytest.approx(0.75), None)
     on_cpu = verdict(STAGES, speed, "cpu")
@@ -65,7 +65,7 @@ def test_a_whole_run_by_its_smallest_ceiling():
 
 
 def test_without_a_rate_there_is_no_share():
-    found = verdict(STAGES, Speed("fp16", 7.0, None, None, None), "cpu")
+    found = verdict(STAGES, Speed("fp16", "cpu", 7.0, None, None, None), "cpu")
     assert (found.share, found.best, found.cpu) == (None, None, None)
 
 
@@ -81,7 +81,7 @@ def test_the_record_that_there_is_follows_from_its_stages():
     stages = [StageTime(**{**each, "place": Place(each["place"])}) for each in keep]
     (run,), (said,) = record["runs"], record["verdicts"]
     best = max(run["rows_samples_per_s"])
-    speed = Speed(run["precision"], run["whole_s"], run["rows_per_s"], best, run["cpu_s_each"])
+    speed = Speed(run["precision"], "cpu", run["whole_s"], run["rows_per_s"], best, run["cpu_s_each"])
     found = verdict(stages, speed, record["device"]["kind"])
     assert [found.share, found.best, found.cpu] == pytest.approx([said["share"], said["best"], said["cpu"]])
     assert list(found.ceiling.stages) == said["ceiling"]["stages"]

@@ -99,7 +99,7 @@ def test_rows_that_differ_end_with_1(pictures, tmp_path, monkeypatch):
     path = tmp_path / "pipeline.json"
     result = bench("--pipeline", pictures, "--repeats", 2, "--seconds", 0.01, "--batch", 4, "--output", path, "--json")
     assert result.exit_code == 1
-    assert "vgg16gpu: fp32: the rows of whole runs differ: 2 files of 2 runs" in result.stderr
+    assert "vgg16gpu: fp32, decoded by the CPU: the rows of whole runs differ: 2 files of 2 runs" in result.stderr
     assert json.loads(result.stdout)["failures"] == json.loads(path.read_text())["failures"] != []
 
 
@@ -123,10 +123,19 @@ def test_options_that_do_not_go_together(words, said, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
-def test_memory_alone_is_refused():
-    result = bench("--memory", "1000")
+@pytest.mark.parametrize("words", [("--memory", "1000"), ("--decode", "gpu")])
+def test_what_is_of_a_folder_alone_is_refused(words):
+    result = bench(*words)
     assert result.exit_code == 2
-    assert "--memory is of --pipeline DIR" in result.stderr
+    assert f"{words[0]}: of --pipeline DIR" in result.stderr
+
+
+@pytest.mark.parametrize("decode", ["gpu", "cpu,gpu"])
+def test_where_no_gpu_decodes_it_says_so_before_it_measures(pictures, decode):
+    result = bench("--pipeline", pictures, "--decode", decode, "--device", "cpu")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("vgg16gpu: decode gpu: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_folder_that_is_none(tmp_path):
@@ -155,4 +164,4 @@ def test_a_broken_picture_costs_the_exit_code(tmp_path):
     (folder / "05x.jpg").write_text("no picture")
     result = bench("--pipeline", folder, "--repeats", 1, "--seconds", 0.01, "--batch", 2, "--json")
     assert result.exit_code == 1, result.stderr
-    assert "fp32: 1 of 10 have no answer, the first: '" in result.stderr
+    assert "fp32, decoded by the CPU: 1 of 10 have no answer, the first: '" in result.stderr

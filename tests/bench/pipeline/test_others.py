@@ -30,7 +30,7 @@ def setting(*files, way=LOADER, precision="fp16"):
 
 
 def ours(best=(), choice="cuda: a card"):
-    return WholeRuns("fp16", (watched(device_choice=choice),), tuple(best), ())
+    return WholeRuns("fp16", "cpu", (watched(device_choice=choice),), tuple(best), ())
 
 
 @pytest.fixture

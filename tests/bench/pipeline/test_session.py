@@ -20,7 +20,7 @@ def test_where_the_device_resizes(pictures, monkeypatch):
     """On the cpu device, as a GPU does it: pixels as they are count, and the kernel takes turns with the network."""
     monkeypatch.setattr(session, "resizes_on_device", lambda *_: True)
     monkeypatch.setattr(device_stages, "_PICTURES", 30)
-    runs = WholeRuns("fp32", (watched(50.0),), (), ())
+    runs = WholeRuns("fp32", "cpu", (watched(50.0),), (), ())
     monkeypatch.setattr(session, "run_whole", lambda *_: runs)
     said = []
     work = Work.of(Wanted(pictures, Model("digits"), "cpu", repeats=1, seconds=0.01))
@@ -39,7 +39,7 @@ def test_every_precision_has_its_runs_and_its_verdict(pictures, monkeypatch):
 
     def run_whole(_, precision, *__):
         asked.append(precision)
-        return WholeRuns(precision, (watched(50.0 * len(asked)),), (), ())
+        return WholeRuns(precision, "cpu", (watched(50.0 * len(asked)),), (), ())
 
     monkeypatch.setattr(session, "run_whole", run_whole)
     work = Work.of(Wanted(pictures, Model("digits"), "cpu", ("fp32", "bf16"), repeats=1, seconds=0.01))

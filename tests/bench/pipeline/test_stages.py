@@ -107,7 +107,7 @@ def test_uploading_moves_whole_slots(work, memory, engine):
 def test_resizing_launches_nothing_but_the_kernel(work, memory, engine, monkeypatch):
     monkeypatch.setattr(device_stages, "_PICTURES", 30)
     slots = filled_slots(work, memory, 2, as_they_are=True)
-    found = measure_resizing(engine.device, slots, fit_for(work.spec), slot_nbytes(work.spec), 2)
+    found = measure_resizing(engine.device, slots, fit_for(work.spec), 2)
     assert (found.stage, found.place, len(found.seconds)) == ("resizing", Place.DEVICE, 2)
     assert found.pictures >= 30
 

@@ -81,7 +81,7 @@ def run_made_up(work, tmp_path, monkeypatch, contents):
         return watched()
 
     monkeypatch.setattr(whole_runs, "watch", instead)
-    found = run_whole(work, "fp32", tmp_path, lambda _: None)
+    found = run_whole(work, "fp32", "cpu", tmp_path, lambda _: None)
     assert not left
     return found
 
@@ -95,26 +95,27 @@ def test_the_first_run_does_not_count(work, tmp_path, monkeypatch):
 
 def test_rows_that_differ_are_a_failure(work, tmp_path, monkeypatch):
     found = run_made_up(work, tmp_path, monkeypatch, [([1, 2],), ([1, 2],), ([1, 3],)])
-    assert found.failures == ("fp32: the rows of whole runs differ: 2 files of 2 runs",)
+    assert found.failures == ("fp32, decoded by the CPU: the rows of whole runs differ: 2 files of 2 runs",)
 
 
 def test_a_picture_without_an_answer_is_a_failure(work, tmp_path, monkeypatch):
     found = run_made_up(work, tmp_path, monkeypatch, [([1, -1, 3], {1: "'1.jpg' is empty"})] * 3)
-    assert found.failures == ("fp32: 1 of 3 have no answer, the first: '1.jpg' is empty",)
+    assert found.failures == ("fp32, decoded by the CPU: 1 of 3 have no answer, the first: '1.jpg' is empty",)
     assert found.best == (1, -1, 3)
 
 
 def test_the_options_of_a_run_are_ours(work):
-    words = list(map(str, whole_runs.options(work.wanted, "fp16")))
+    words = list(map(str, whole_runs.options(work.wanted, "fp16", "gpu")))
     assert words[words.index("--precision") + 1] == "fp16"
     assert words[words.index("--device") + 1] == "cpu"
+    assert words[words.index("--decode") + 1] == "gpu"
     assert words[words.index("--top") + 1] == "5"
     assert "--batch" not in words
 
 
 def test_medians_of_the_runs_and_the_best():
     runs = (watched(100.0, 5.0, 0.004), watched(50.0, 9.0, 0.002), watched(80.0, 6.0, 0.003))
-    found = WholeRuns("fp32", runs, (), ())
+    found = WholeRuns("fp32", "cpu", runs, (), ())
     speed = found.speed
     assert (speed.rows_per_s, speed.best_rows_per_s, speed.whole_s, speed.cpu_s_each) == (80.0, 100.0, 6.0, 0.002)
     assert found.median is runs[2]
@@ -125,7 +126,7 @@ def test_medians_of_the_runs_and_the_best():
 
 
 def test_runs_without_a_rate():
-    found = WholeRuns("fp32", (watched(None, 3.0), watched(None, 2.0)), (), ())
+    found = WholeRuns("fp32", "cpu", (watched(None, 3.0), watched(None, 2.0)), (), ())
     assert (found.speed.rows_per_s, found.speed.best_rows_per_s, found.speed.cpu_s_each) == (None, None, None)
     assert found.median.whole_s in (2.0, 3.0)
 

@@ -23,9 +23,13 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Speed:
-    """What whole runs in one precision came to: None where all rows came at once, so that there is no rate."""
+    """What whole runs in one precision came to, JPEG decoded by the "cpu" or the "gpu".
+
+    None where all rows came at once, so that there is no rate.
+    """
 
     precision: str
+    decode: str
     whole_s: float
     rows_per_s: float | None
     best_rows_per_s: float | None
@@ -41,6 +45,7 @@ class Verdict:
     """
 
     precision: str
+    decode: str
     ceiling: Ceiling
     share: float | None
     best: float | None
@@ -54,11 +59,11 @@ class Verdict:
         return found
 
 
-def ceilings(stages: Sequence[StageTime], precision: str, kind: str) -> list[Ceiling]:
+def ceilings(stages: Sequence[StageTime], precision: str, decode: str, kind: str) -> list[Ceiling]:
     """Of each place, in the order of the stages. kind: "cuda", or "cpu", where the device is the processor's cores."""
     places: dict[Place, list[StageTime]] = {}
     for stage in stages:
-        if stage.counts and stage.precision in (None, precision):
+        if stage.counts and stage.precision in (None, precision) and stage.decode in (None, decode):
             place = Place.CORES if kind == "cpu" and stage.place is Place.DEVICE else stage.place
             places.setdefault(place, []).append(stage)
     return [_ceiling(place, found) for place, found in places.items()]
@@ -71,10 +76,11 @@ def smallest(found: Sequence[Ceiling]) -> Ceiling:
 
 def verdict(stages: Sequence[StageTime], speed: Speed, kind: str) -> Verdict:
     """What a whole run has of its smallest ceiling."""
-    ceiling = smallest(ceilings(stages, speed.precision, kind))
+    ceiling = smallest(ceilings(stages, speed.precision, speed.decode, kind))
     on_cores = kind == "cpu" and ceiling.place is Place.CORES
     return Verdict(
         speed.precision,
+        speed.decode,
         ceiling,
         _ratio(speed.rows_per_s, ceiling.pictures_per_s),
         _ratio(speed.best_rows_per_s, ceiling.best_pictures_per_s),

@@ -16,6 +16,7 @@ from vgg16gpu.bench.pipeline.wanted import Work
 from vgg16gpu.bench.pipeline.whole_runs import WholeRuns
 from vgg16gpu.bench.records.content import model_identity
 from vgg16gpu.bench.records.record import Content
+from vgg16gpu.pictures.choices import GPU
 
 SCHEMA: Final = 1
 WHAT: Final = "from a folder of pictures to rows of a CSV"
@@ -33,6 +34,11 @@ class Findings:
     others: Others = field(default_factory=lambda: Others([], []))
     memory: list[Memory] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def of_each_precision(self) -> list[WholeRuns]:
+        """The first runs of each."""
+        return [run for run in self.runs if run.decode == self.runs[0].decode]
 
     @property
     def failures(self) -> list[str]:
@@ -67,6 +73,16 @@ def content(work: Work, findings: Findings) -> Content:
         "verdicts": [verdict.fields() for verdict in findings.verdicts],
         "failures": findings.failures,
     }
+
+
+def way(found: Content) -> str:
+    """Precision and decoder of a run or a verdict of a record; older ones are of decoding by the CPU alone."""
+    return f"{found['precision']}, decoded by the GPU" if found.get("decode") == GPU else str(found["precision"])
+
+
+def command(run: Content) -> str:
+    """What a whole run is called in a table."""
+    return "vgg16gpu infer" + " --decode gpu" * (run.get("decode") == GPU)
 
 
 def _from_here(path: Path) -> str:

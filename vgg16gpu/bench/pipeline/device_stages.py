@@ -16,6 +16,7 @@ from vgg16gpu.bench.pipeline.wanted import Work
 from vgg16gpu.compiler.lowering.layout.resize import Fit
 from vgg16gpu.devices.base import Device, Stream
 from vgg16gpu.errors import InputError
+from vgg16gpu.pictures.choices import CPU, GPU
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.slots import Slot
 from vgg16gpu.runtime.answers.fitting import Fitter
@@ -23,6 +24,7 @@ from vgg16gpu.runtime.engine import Engine
 
 UPLOADING: Final = "uploading"
 RESIZING: Final = "resizing"
+COLOURS: Final = "colours, resizing"  # of what a GPU has decoded
 COMPUTING: Final = "computing"
 _PICTURES: Final = 1024  # through the bus, and through the kernel, in each repeat
 _FEW: Final = 3  # runs of the engine, in each repeat at least
@@ -46,15 +48,19 @@ def measure_uploading(device: Device, slots: Sequence[Slot], repeats: int) -> St
         upload()
         samples = timed(repeats, upload)
     pictures = rounds * sum(len(slot.rows) for slot in slots)
-    return StageTime(UPLOADING, Place.BUS, pictures, samples.wall, samples.cpu)
+    return StageTime(UPLOADING, Place.BUS, pictures, samples.wall, samples.cpu, decode=CPU)
 
 
-def measure_resizing(device: Device, slots: Sequence[Slot], fit: Fit, nbytes: int, repeats: int) -> StageTime:
-    """The kernel on slots of at most `nbytes` that lie on the device: the same one again and again, then the next."""
+def measure_resizing(device: Device, slots: Sequence[Slot], fit: Fit, repeats: int) -> StageTime:
+    """The kernel on slots that lie on the device: the same one again and again, then the next.
+
+    Where the device has decoded them, another kernel makes RGB of what that left before.
+    """
+    first, decode = slots[0], GPU if slots[0].room else CPU
     rounds = -(-_PICTURES // sum(len(slot.rows) for slot in slots))
     wall, cpu = np.zeros(repeats), np.zeros(repeats)
     with ExitStack() as undo:
-        fitter = Fitter(device, fit, nbytes)
+        fitter = Fitter(device, fit, len(first.buffer), first.most_rows, first.most_needed)
         undo.callback(fitter.close)
         for slot in slots:
             fitter.begin(slot)
@@ -70,7 +76,8 @@ def measure_resizing(device: Device, slots: Sequence[Slot], fit: Fit, nbytes: in
             fitter.end()
         device.synchronize()
     pictures = rounds * sum(len(slot.rows) for slot in slots)
-    return StageTime(RESIZING, Place.DEVICE, pictures, tuple(wall.tolist()), tuple(cpu.tolist()))
+    name = RESIZING if decode == CPU else COLOURS
+    return StageTime(name, Place.DEVICE, pictures, tuple(wall.tolist()), tuple(cpu.tolist()), decode=decode)
 
 
 def measure_computing(engine: Engine, images: npt.NDArray[np.uint8], seconds: float, repeats: int) -> StageTime:

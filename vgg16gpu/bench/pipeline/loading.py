@@ -12,6 +12,7 @@ from typing import Final
 from vgg16gpu.bench.pipeline.stage import Place, Samples, StageTime, timed
 from vgg16gpu.bench.pipeline.wanted import Work
 from vgg16gpu.errors import InputError
+from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.pictures.content import read_file
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
@@ -36,14 +37,14 @@ def measure_loading(
     own, repeats = _own_threads(work), work.wanted.repeats
     say("reading")
     samples = timed(repeats, lambda: _read_all(work.files, own))
-    yield StageTime(READING, Place.FILES, len(work.files), samples.wall, samples.cpu, own)
+    yield StageTime(READING, Place.FILES, len(work.files), samples.wall, samples.cpu, own, decode=CPU)
     for name, as_they_are in ((RESIZED, False), (DECODING, True)):
         for threads in thread_counts(cores, own):
             files = _share(work.files, threads, cores)
             say(f"{name}, {threads} {'thread' if threads == 1 else 'threads'}")
             samples = _decoding(work, files, threads, memory, as_they_are=as_they_are)
             counts = threads == own and as_they_are is on_device
-            yield StageTime(name, Place.CORES, len(files), samples.wall, samples.cpu, threads, counts)
+            yield StageTime(name, Place.CORES, len(files), samples.wall, samples.cpu, threads, counts, decode=CPU)
 
 
 def thread_counts(cores: int, own: int) -> list[int]:
@@ -79,6 +80,11 @@ def loader_into(
 def filled_slots(work: Work, memory: Bytes, count: int, *, as_they_are: bool) -> list[Slot]:
     """At most `count` slots of `memory` with the first pictures. Raises InputError where none can be read."""
     loader = loader_into(memory, work.listing, work.spec, 1, as_they_are=as_they_are, slots=count + 1)
+    return full_slots(work, loader, count)
+
+
+def full_slots(work: Work, loader: Loader, count: int) -> list[Slot]:
+    """At most `count` slots of a loader, whose ring has more. Raises InputError where no picture can be read."""
     found: list[Slot] = []
     loader.start()
     try:

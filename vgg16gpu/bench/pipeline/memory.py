@@ -33,7 +33,7 @@ class Memory:
         return self.peak_memory_nbytes - self.names_nbytes
 
 
-def measure_memory(work: Work, precision: str, folder: Path, say: Callable[[str], None]) -> list[Memory]:
+def measure_memory(work: Work, precision: str, decode: str, folder: Path, say: Callable[[str], None]) -> list[Memory]:
     """One process for each number of pictures that is wanted, smallest first. Raises Error as `watch` does."""
     found = []
     for count in sorted(set(work.wanted.memory)):
@@ -42,7 +42,7 @@ def measure_memory(work: Work, precision: str, folder: Path, say: Callable[[str]
         files = itertools.islice(itertools.cycle(work.files), count)
         names.write_bytes(b"\0".join(map(os.fsencode, files)) + b"\0")  # a name may hold a line break
         output.unlink(missing_ok=True)
-        words = ("--files-from", names, *options(work.wanted, precision), "--output", output)
+        words = ("--files-from", names, *options(work.wanted, precision, decode), "--output", output)
         ended = watch(infer_command(*words), output, with_byte_code(str(folder / "byte-code")))
         found.append(Memory(count, ended.peak_memory_nbytes, _names_nbytes(names)))
     return found

@@ -20,18 +20,19 @@ def methods(seconds: float) -> Mapping[str, str]:
         f"again and again for {seconds:g} s, bytes in memory to scores. Ranking, writing: scores to answers in order, "
         "answers to a CSV, without forcing it to the disk at the end. What shares a place (processor cores, the "
         "device, the bus, the thread that writes) takes turns there, so their times add up; on a CPU the device is its "
-        "cores",
+        "cores. Where a GPU decodes: reading into slots, the loader with one thread; decoding on the GPU, files in "
+        "pinned memory to planes on the card, the engine still; colours, resizing: both kernels on what lies there",
         "runs": "python -m vgg16gpu -vv infer DIR --output rows.csv in a process of its own, kernels and byte code in "
         "caches (one run before, not counted), before the benchmark's own process uses the device. whole_s: from its "
         "start to its end. rows_per_s: rows behind those of the first batch, by the seconds from that to the end of "
         "the file; so what was decoded while the engine was built, a few hundred pictures at most, counts as well. "
-        "stages, rates, timings: what it reports of itself",
+        "stages, rates, timings: what it reports of itself; decode: who decodes JPEG",
         "peers": "torch in processes of their own, one way after the other: its model channels last in the precision "
         "that is named, no TF32, cudnn.benchmark, batches of 128, a warm-up before the loop. DataLoader: Pillow and "
         "torchvision's transforms in one process a core; nvJPEG: torchvision decodes on the GPU, each picture is "
         "resized by itself. pictures_per_s: of the loop, which ends with the five best classes on the host; whole_s: "
         "from the start of the process to its end, without a file of rows; same_best: how many of its best classes are "
-        "those of our CSV",
+        "those of our CSV, of the first decoder",
         "memory": "the most memory of infer (VmHWM) over a list that names the folder's files again and again; "
         f"names: what reading that list takes at most, which grows. Flat: the rest grows by {FLAT:.0%} of the smallest",
         "verdicts": "share: rows_per_s by the rate of the smallest ceiling, medians both; best: the same of what was "

@@ -21,6 +21,7 @@ from vgg16gpu.bench.pipeline.loading import loader_into, run_through, switching_
 from vgg16gpu.bench.pipeline.stage import Place, Samples, StageTime
 from vgg16gpu.bench.pipeline.wanted import Work
 from vgg16gpu.errors import Error
+from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.runtime.answers.folder import SPARE_SLOTS, slot_nbytes
@@ -42,7 +43,7 @@ def measure_processes(work: Work, cores: int, *, as_they_are: bool) -> StageTime
             cpu.append(sum(_ask(workers, "decode")))
             wall.append(time.perf_counter() - start)
     samples = Samples(tuple(wall), tuple(cpu))
-    return StageTime(WITHOUT_LOCK, Place.CORES, len(work.files), samples.wall, samples.cpu, count, counts=False)
+    return StageTime(WITHOUT_LOCK, Place.CORES, len(work.files), samples.wall, samples.cpu, count, False, decode=CPU)
 
 
 class _Decoding:

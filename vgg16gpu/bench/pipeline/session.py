@@ -17,14 +17,17 @@ from vgg16gpu.bench.pipeline.device_stages import (
     measure_resizing,
     measure_uploading,
 )
+from vgg16gpu.bench.pipeline.gpu_decoding import measure_gpu_decoding
 from vgg16gpu.bench.pipeline.loading import filled_slots, measure_loading, memory_nbytes
 from vgg16gpu.bench.pipeline.memory import measure_memory
 from vgg16gpu.bench.pipeline.others import measure_others
 from vgg16gpu.bench.pipeline.processes import measure_processes
 from vgg16gpu.bench.pipeline.wanted import Work
 from vgg16gpu.bench.pipeline.whole_runs import run_whole
+from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.platforms import usable_cores
-from vgg16gpu.runtime.answers.folder import fit_for, resizes_on_device, slot_nbytes
+from vgg16gpu.pictures.choices import CPU, GPU
+from vgg16gpu.runtime.answers.folder import fit_for, resizes_on_device
 from vgg16gpu.runtime.engine import Engine
 
 SLOTS: Final = 4  # that lie full in pinned memory, to be uploaded and resized again and again
@@ -41,7 +44,7 @@ def run_pipeline(work: Work, say: Say) -> Findings:
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
         folder = Path(name)
         _measure_processes(work, findings, folder, say)
-        for run in findings.runs:
+        for run in findings.of_each_precision:
             say(f"{run.precision}: building the engine")
             with _engine(work, run.precision, run.batch) as engine:
                 if run is findings.runs[0]:
@@ -56,22 +59,35 @@ def run_pipeline(work: Work, say: Say) -> Findings:
 
 def _measure_processes(work: Work, findings: Findings, folder: Path, say: Say) -> None:
     """What has the device to itself: whole runs, peers; and decoding in processes, which has the cores to itself."""
-    for precision in work.wanted.precisions:
-        findings.runs.append(run_whole(work, precision, folder, say))
-    findings.memory = measure_memory(work, work.wanted.precisions[0], folder, say)
-    if work.wanted.against:
-        for run in findings.runs:
+    wanted = work.wanted
+    for precision in wanted.precisions:
+        for decode in wanted.decode:
+            findings.runs.append(run_whole(work, precision, decode, folder, say))
+    findings.memory = measure_memory(work, wanted.precisions[0], wanted.decode[0], folder, say)
+    if wanted.against:
+        for run in findings.of_each_precision:
             measure_others(work, run, findings.cores, findings.others, say)
-    say("decoding, a process a core")
-    as_they_are = _resizes_on_device(work, findings.runs[0].kind)
-    findings.stages.append(measure_processes(work, findings.cores, as_they_are=as_they_are))
+    if CPU in wanted.decode:
+        say("decoding, a process a core")
+        as_they_are = _resizes_on_device(work, findings.runs[0].kind)
+        findings.stages.append(measure_processes(work, findings.cores, as_they_are=as_they_are))
 
 
 def _measure_shared(work: Work, engine: Engine, findings: Findings, folder: Path, say: Say) -> None:
     """What is the same in all precisions."""
-    device, cores, repeats = engine.device, findings.cores, work.wanted.repeats
-    kind = device.facts.kind
-    findings.environment, findings.gpu_before = environment(device), gpu_readings(kind)
+    device = engine.device
+    findings.environment, findings.gpu_before = environment(device), gpu_readings(device.facts.kind)
+    if CPU in work.wanted.decode:
+        _measure_cpu_decoding(work, device, findings, say)
+    if GPU in work.wanted.decode:
+        findings.stages += measure_gpu_decoding(work, engine, say)
+    say("ranking and writing")
+    findings.stages += measure_answers(work, engine, first_images(work, engine.program.batch), folder)
+
+
+def _measure_cpu_decoding(work: Work, device: Device, findings: Findings, say: Say) -> None:
+    """Everything up to images of the network's size, where threads decode."""
+    kind, cores, repeats = device.facts.kind, findings.cores, work.wanted.repeats
     on_device = _resizes_on_device(work, kind)
     memory = device.pinned(memory_nbytes(work, cores))
     try:
@@ -82,11 +98,9 @@ def _measure_shared(work: Work, engine: Engine, findings: Findings, folder: Path
         fit = fit_for(work.spec) if on_device else None
         if fit:
             say("resizing")
-            findings.stages.append(measure_resizing(device, slots, fit, slot_nbytes(work.spec), repeats))
+            findings.stages.append(measure_resizing(device, slots, fit, repeats))
     finally:
         device.unpin(memory)
-    say("ranking and writing")
-    findings.stages += measure_answers(work, engine, first_images(work, engine.program.batch), folder)
 
 
 def _engine(work: Work, precision: str, batch: int) -> Engine:

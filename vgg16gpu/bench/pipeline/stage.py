@@ -17,6 +17,7 @@ class Place(StrEnum):
     CORES = "cores"
     BUS = "bus"
     DEVICE = "device"
+    DECODER = "decoder"  # of a GPU, which decodes JPEG
     WRITER = "writer"  # the one thread that ranks and writes
 
 
@@ -25,7 +26,8 @@ class StageTime:
     """Seconds of each repeat: of the wall clock, and of all processors together.
 
     threads: how many worked on it. counts: whether a whole run has it in this form; what does not is there to compare.
-    precision: of the engine; None of what has none.
+    precision: of the engine; None of what has none. decode: who decodes in runs that have it, "cpu" or "gpu"; None: in
+    all runs.
     """
 
     stage: str
@@ -36,6 +38,7 @@ class StageTime:
     threads: int = 1
     counts: bool = True
     precision: str | None = None
+    decode: str | None = None
 
     @property
     def pictures_per_s(self) -> float:
@@ -56,7 +59,7 @@ class StageTime:
         """As plain data."""
         rates = {"pictures_per_s": self.pictures_per_s, "best_pictures_per_s": self.best_pictures_per_s}
         found = {**asdict(self), "place": self.place.value, **rates}
-        return found if self.precision else {name: value for name, value in found.items() if name != "precision"}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

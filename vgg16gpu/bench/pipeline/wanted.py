@@ -12,6 +12,7 @@ from vgg16gpu.compiler.graph.ops import Graph
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.pictures.inputs import InputSpec, listed, spec_of
 from vgg16gpu.pictures.listing import Listing
 
@@ -25,7 +26,8 @@ PEERS: Final = ("torch",)
 class Wanted:
     """What to measure. batch, size: None as `infer` chooses; memory: how many pictures, each a process of its own.
 
-    devices: several that share a whole run, in place of `device`; () for that alone.
+    devices: several that share a whole run, in place of `device`; () for that alone. decode: who decodes JPEG,
+    "cpu" and "gpu" or one of them; each has whole runs of its own.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class Wanted:
     against: tuple[str, ...] = ()
     memory: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
+    decode: tuple[str, ...] = (CPU,)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,13 @@ _OUTPUT: Final = "rows.csv"
 
 @dataclass(frozen=True)
 class WholeRuns:
-    """All repeats in one precision. best: the best class of each picture, in order; -1 without one."""
+    """All repeats in one precision, JPEG decoded by the "cpu" or the "gpu".
+
+    best: the best class of each picture, in order; -1 without one.
+    """
 
     precision: str
+    decode: str
     runs: tuple[Watched, ...]
     best: tuple[int, ...]
     failures: tuple[str, ...]
@@ -50,6 +54,7 @@ class WholeRuns:
         busy = [run.rows.cpu_s_each for run in self.runs if run.rows.cpu_s_each]
         return Speed(
             self.precision,
+            self.decode,
             statistics.median(run.whole_s for run in self.runs),
             statistics.median(rates) if rates else None,
             max(rates, default=None),
@@ -61,6 +66,7 @@ class WholeRuns:
         shown, speed = self.median, self.speed
         return {
             "precision": self.precision,
+            "decode": self.decode,
             "batch": shown.told["batch"],
             "device": shown.told["device"],
             "device_choice": shown.told["device_choice"],
@@ -75,31 +81,34 @@ class WholeRuns:
         }
 
 
-def run_whole(work: Work, precision: str, folder: Path, say: Callable[[str], None]) -> WholeRuns:
+def run_whole(work: Work, precision: str, decode: str, folder: Path, say: Callable[[str], None]) -> WholeRuns:
     """The folder to a CSV. folder: for what is written. Raises Error where `infer` gives no rows."""
     output, environ = folder / _OUTPUT, with_byte_code(str(folder / "byte-code"))
-    command = infer_command(work.wanted.folder, *options(work.wanted, precision), "--output", output)
+    command = infer_command(work.wanted.folder, *options(work.wanted, precision, decode), "--output", output)
     runs, digests, failures = [], [], []
+    way = f"{precision}, decoded by the {decode.upper()}"
     for number in range(1 + work.wanted.repeats):
-        say(f"{precision}: whole run {number} of {work.wanted.repeats}" if number else f"{precision}: warming up")
+        step = f"whole run {number} of {work.wanted.repeats}" if number else "warming up"
+        say(f"{way}: {step}")
         output.unlink(missing_ok=True)
         found = watch(command, output, environ)
         if number:
             runs.append(found)
             digests.append(hashlib.sha256(output.read_bytes()).hexdigest())
     if len(set(digests)) > 1:
-        failures.append(f"{precision}: the rows of whole runs differ: {len(set(digests))} files of {len(digests)} runs")
+        failures.append(f"{way}: the rows of whole runs differ: {len(set(digests))} files of {len(digests)} runs")
     best, errors = read_rows(output)
     if errors:
-        failures.append(f"{precision}: {len(errors):,} of {len(best):,} have no answer, the first: {errors[0]}")
-    return WholeRuns(precision, tuple(runs), best, tuple(failures))
+        count = f"{len(errors):,} of {len(best):,}"
+        failures.append(f"{way}: {count} have no answer, the first: {errors[0]}")
+    return WholeRuns(precision, decode, tuple(runs), best, tuple(failures))
 
 
-def options(wanted: Wanted, precision: str) -> list[object]:
+def options(wanted: Wanted, precision: str, decode: str) -> list[object]:
     """Those of `infer` that say the same as ours."""
     device = ("--devices", ",".join(wanted.devices)) if len(wanted.devices) > 1 else ("--device", wanted.device)
     words: list[object] = ["--model", wanted.model.path, *device, "--precision", precision]
-    words += ["--kernels", wanted.kernels, "--top", TOP]
+    words += ["--kernels", wanted.kernels, "--decode", decode, "--top", TOP]
     if wanted.size:
         words += ["--size", f"{wanted.size[0]}x{wanted.size[1]}"]
     return words + (["--batch", wanted.batch] if wanted.batch else [])

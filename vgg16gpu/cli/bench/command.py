@@ -46,6 +46,7 @@ from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import GraphInput
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.pictures.choices import CPU, GPU
 from vgg16gpu.runtime.engine import Engine
 
 _AGAINST_HELP = (
@@ -81,6 +82,7 @@ _CONNECTIONS_HELP = "With --server and rates, connections in all. Default: 128."
 _PROCESSES_HELP = "With --server, processes of clients. Default: half of the cores."
 _PICTURES_HELP = "With --server, a folder whose pictures are sent in place of made ones."
 _TOKEN_HELP = "With --server, a file whose first line is the token."
+_DECODERS_HELP = "With --pipeline, who decodes JPEG, with a comma for both: cpu, gpu. Default: cpu."
 _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each a run: 1000,10000."
 
 
@@ -102,6 +104,7 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
 @click.option("--pipeline", type=click.Path(path_type=Path), metavar="DIR", help=_PIPELINE_HELP)
 @click.option("--memory", callback=parse_counts, metavar="COUNTS", help=_MEMORY_HELP)
+@click.option("--decode", callback=parse_names((CPU, GPU)), metavar="NAMES", help=_DECODERS_HELP)
 @click.option("--server", metavar="URL", help=_SERVER_HELP)
 @click.option("--clients", callback=parse_counts, metavar="COUNTS", help=_CLIENTS_HELP)
 @click.option("--rates", callback=parse_counts, metavar="RATES", help=_RATES_HELP)

@@ -35,6 +35,7 @@ class Options:
     cold_start: bool
     pipeline: Path | None
     memory: tuple[int, ...]
+    decode: tuple[str, ...]
     server: str | None
     clients: tuple[int, ...]
     rates: tuple[int, ...]
@@ -59,8 +60,8 @@ class Options:
             self._check_devices()
         if self.pipeline:
             self._check_pipeline()
-        elif self.memory:
-            raise click.UsageError("--memory is of --pipeline DIR: name a folder of pictures, or leave it out")
+        elif given := [name for name, value in self._of_a_folder.items() if value is not None]:
+            raise click.UsageError(f"{', '.join(given)}: of --pipeline DIR; name a folder of pictures, or leave it out")
         if self.outputs and (self.against or self.cold_start):
             named = "--against" if self.against else "--cold-start"
             raise click.UsageError(f"{named} measures whole models: it goes without --outputs")
@@ -95,10 +96,15 @@ class Options:
             f"--against {FASTAPI}": self.against if FASTAPI in self.against else None,
         }
 
+    @property
+    def _of_a_folder(self) -> dict[str, object]:
+        """What only the benchmark of one device and a folder takes; None where it is not given."""
+        return {"--memory": self.memory or None, "--decode": self.decode or None}
+
     def _check_server(self) -> None:
         others = {**self._of_one_model, "--devices": self.devices, "--pipeline": self.pipeline, "--size": self.size}
         del others["--plot"]
-        others |= {"--memory": self.memory or None, "--repeats": self.repeats}
+        others |= {**self._of_a_folder, "--repeats": self.repeats}
         _refuse("--server measures a server that is there", others)
         self._check_one_batch("--server")
         if unknown := [name for name in self.against if name != FASTAPI]:
@@ -111,7 +117,7 @@ class Options:
             raise click.UsageError(f"{named} runs one batch size, and --batch has {len(self.batches)}; give one")
 
     def _check_devices(self) -> None:
-        others: dict[str, object] = {"--against": self.against or None, "--memory": self.memory or None}
+        others: dict[str, object] = {"--against": self.against or None, **self._of_a_folder}
         if not self.pipeline:
             others |= self._of_one_model
         _refuse("--devices measures how several share the work", others)

@@ -14,11 +14,15 @@ from vgg16gpu.cli.bench.pipeline_screen import print_pipeline
 from vgg16gpu.cli.common.options import find_model
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.pictures.choices import CPU, GPU
+from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 
 
 def measure_pipeline(options: Options, say: Callable[[str], None]) -> int:
     """Measure, write and show. Returns the exit code: 1 where something of ours went wrong."""
     work = Work.of(_wanted(options))
+    if GPU in work.wanted.decode:
+        decodes_on_device(GPU, work.wanted.device, work.spec)  # or it says now why not
     findings = run_pipeline(work, say)
     for failure in findings.failures:
         tell(failure)
@@ -41,4 +45,5 @@ def _wanted(options: Options) -> Wanted:
         options.seconds or COMPUTING_SECONDS,
         options.against,
         options.memory,
+        decode=options.decode or (CPU,),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vgg16gpu.bench.pipeline.content import command, way
 from vgg16gpu.bench.records.record import Content
 from vgg16gpu.cli.common.columns import fitting
 from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, seconds, table
@@ -55,7 +56,7 @@ def _runs_table(result: Content, omitted: Any) -> Any:
     shown = table(columns, right=numbers)
     for run in result["runs"]:
         row = {
-            "whole run": "vgg16gpu infer",
+            "whole run": command(run),
             "precision": f"{run['precision']} x {run['batch']}",
             "pictures/s": rate(run["rows_per_s"]),
             "whole": seconds(run["whole_s"]),
@@ -98,7 +99,7 @@ def _remarks(result: Content) -> list[str]:
 def _verdict(verdict: Content) -> str:
     ceiling = verdict["ceiling"]
     turns = " and ".join(ceiling["stages"])
-    text = f"{verdict['precision']}: at most {rate(ceiling['pictures_per_s'])} pictures/s by {turns}"
+    text = f"{way(verdict)}: at most {rate(ceiling['pictures_per_s'])} pictures/s by {turns}"
     if verdict["share"] is None:
         return f"{text}; too few batches for a rate of the whole run"
     text += f"; a whole run has {verdict['share']:.0%} of that ({verdict['best']:.0%}, the best by the best)"
@@ -108,7 +109,7 @@ def _verdict(verdict: Content) -> str:
 
 def _where(run: Content) -> str:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in run["stages"]["shares"].items())
-    return f"{run['precision']}, at work in a whole run, stages beside each other: {shares}"
+    return f"{way(run)}, at work in a whole run, stages beside each other: {shares}"
 
 
 def rate(value: float | None) -> str:

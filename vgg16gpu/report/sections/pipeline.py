@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vgg16gpu.bench.pipeline.content import command, way
 from vgg16gpu.bench.records.record import Content
 from vgg16gpu.report.folder import Record, Results, each
 from vgg16gpu.report.html.markup import NONE, Html, element, fold, joined, missing, number, paragraph, table
@@ -42,7 +43,7 @@ def _verdict(verdict: Content) -> str:
     ceiling = verdict["ceiling"]
     turns = " and ".join(ceiling["stages"])
     rate = number(ceiling["pictures_per_s"])
-    text = f"{verdict['precision']}: {turns} alone let at most {rate} pictures a second through"
+    text = f"{way(verdict)}: {turns} alone let at most {rate} pictures a second through"
     share = "" if verdict["share"] is None else f", a whole run has {verdict['share']:.0%} of that"
     cpu = "" if verdict["cpu"] is None else f"; the stages alone take {verdict['cpu']:.0%} of its processor time"
     return f"{text}{share}{cpu}."
@@ -58,7 +59,7 @@ def _run(run: Content) -> list[object]:
     peak = max(run["peak_memory_nbytes"]) / 1e6
     rate = element("b", number(run["rows_per_s"]))
     whole = (number(run["whole_s"]), number(peak), NONE)
-    return [element("b", "vgg16gpu infer"), run["precision"], run["batch"], rate, *whole]
+    return [element("b", command(run)), run["precision"], run["batch"], rate, *whole]
 
 
 def _peer(peer: Content) -> list[object]:

@@ -58,7 +58,7 @@ class Folder(Closing):
         count = threads or min(default_threads(), len(listing.files))
         rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
         if decodes_on_device:
-            self.ring = _ring_of_files(spec, count, len(listing.files), devices)
+            self.ring = ring_of_files(spec, count, len(listing.files), devices)
         else:
             slots = count + SPARE_SLOTS * devices
             self.ring = Ring(slot_nbytes(spec, rows), slots, early=max(slots, _early_slots(spec, listing)))
@@ -139,7 +139,7 @@ class Folder(Closing):
         sys.setswitchinterval(self._switching)
 
 
-def _ring_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> Ring:
+def ring_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> Ring:
     """Slots for files that the device decodes, and for samples."""
     from vgg16gpu.runtime.answers import decoding  # noqa: PLC0415 - who decodes on the CPU does without
 
