@@ -102,7 +102,7 @@ def bench(settings: Settings) -> Recipe:
 
 
 def pipeline(settings: Settings) -> Recipe:
-    """From a folder of pictures to rows of a CSV: on a GPU photographs and VGG16, torch beside it; on a CPU digits."""
+    """A folder to rows and to scales: on a GPU photographs and VGG16, torch beside it; on a CPU pictures of digits."""
     is_small = settings.quick or settings.device == "cpu"
     count = 40 if settings.quick else 3000 if is_small else 6400
     size, least, most = ("96x72", 2, 4) if is_small else ("500x375", 42, 60)
@@ -121,7 +121,11 @@ def pipeline(settings: Settings) -> Recipe:
     effort = ("--repeats", 1, "--seconds", 0.1) if settings.quick else ("--seconds", 20) if is_small else ()
     where = ("--device", settings.device, "--precision", "fp32" if is_small else "fp16")
     words = ("--pipeline", folder, *where, *beside, "--memory", memory, *effort, "--output", record)
-    return Recipe([*steps, Step("pipeline", vgg16gpu("bench", model, *words), 330, (record,))])
+    steps.append(Step("pipeline", vgg16gpu("bench", model, *words), 330, (record,)))
+    few = ("--limit", 20, "--repeats", 1) if settings.quick else ()
+    scales = settings.record("calibrate-CARD")
+    images = ("--images", folder, "--device", settings.device, *few)
+    return Recipe([*steps, _tool("measure.calibration", 20, scales, model, *images)])
 
 
 def devices(settings: Settings) -> Recipe:

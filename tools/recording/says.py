@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, TypeAlias
 
 from vgg16gpu.bench.measure.ours import NAME
@@ -126,6 +127,7 @@ KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
     "streams": _devices,
     "ray_by_pool": lambda content: f"{content['devices']} devices: Ray {content['ray_by_pool']:.1%} of the pool's rate",
+    "calibrate_s": lambda content: f"{content['images']} images: {median(content['calibrate_s']):.2f} s",
     "pipeline": _pipeline,
     "tests": _tests,
     "figures": _ratios,

@@ -109,6 +109,6 @@ def _require_all(decoding: DeviceDecoding) -> None:
     told = decoding.told
     if told.refused:
         raise DeviceError(
-            f"{told.by} refuses {told.refused:,} of {told.count:,} files, which the CPU decodes then: that is no rate of "
-            "the GPU; measure sound photographs, or give --decode cpu"
+            f"{told.by} refuses {told.refused:,} of {told.count:,} files, which the CPU decodes then: that is no rate "
+            "of the GPU; measure sound photographs, or give --decode cpu"
         )
