@@ -63,9 +63,9 @@ ROUND: Final = 1024  # files that are decoded for one rate
 CALLS: Final = ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (256, 1))  # files of a call, decoders side by side
 PIXELS: Final = 300  # pictures whose pixels are compared
 SETTINGS: Final = (  # rows of a slot, decoders, threads that read (None: as many as `infer` takes)
-    *((rows, 2, None) for rows in (32, 64, 128)),
-    *((64, decoders, None) for decoders in (1, 3)),
-    *((64, 2, workers) for workers in (3, 4, 6, 8)),
+    *((rows, 1, None) for rows in (32, 64, 128, 256)),
+    *((128, decoders, None) for decoders in (2, 3)),
+    *((128, 1, workers) for workers in (2, 4, 8)),
 )
 SWITCHING: Final = (2e-5, 1e-4, 3e-4, 1e-3, 5e-3)  # seconds
 
@@ -202,7 +202,7 @@ def _settings(where: Where) -> dict[str, Any]:
     on_gpu, on_cpu = [], []
     with _opened(where) as device, _engine(where, device) as engine:
         _rate(engine, where)
-        for seconds in SWITCHING * 2:
+        for seconds in SWITCHING:
             where.require_time(60)  # for what comes behind
             with mock.patch.object(folder_module, "SWITCHING", seconds):
                 on_cpu.append({"switching_s": seconds, "images_per_s": _rate(engine, where)})
