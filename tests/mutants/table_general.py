@@ -9,6 +9,7 @@ from tests.kernels.general import (
     test_elementwise,
     test_lrn,
     test_magnitudes,
+    test_masked_gradient,
     test_matmul,
     test_pool,
     test_pool_gradient,
@@ -189,6 +190,12 @@ TIES = partial(test_pool_gradient.test_random_windows_with_ties, case=3)
 LEFT_OUT = partial(test_pool_gradient.test_windows_that_leave_out_rows_give_them_nothing, kind="average")
 PADDED_SHARE = partial(test_pool_gradient.test_average_that_counted_the_padding, window="3x3-same")
 DILATED_MAXIMUM = partial(test_pool_gradient.test_windows, kind="max", shape=(2, 3, 10, 9), window="dilated-padded")
+MASKED = partial(
+    test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.BF16, shape=(3, 20, 9, 9), pools=True
+)
+MASKED_NAN = partial(
+    test_masked_gradient.test_nan_is_above_zero_and_the_last_of_several_the_maximum, element=Element.BF16
+)
 CROSS_CHANNEL = partial(test_lrn.test_sizes, channels=4, inner=True)
 
 SOFTMAX_POOL_LRN = (
@@ -246,6 +253,18 @@ SOFTMAX_POOL_LRN = (
     Mutant("padding not counted", "pool_gradient.cu", Edit("count_include_pad ? H + PB : H", "H"), PADDED_SHARE),
     Mutant("gradient of the first image", "pool_gradient.cu", Edit("(long long)n * OH + oh", "oh"), TIES),
     Mutant("elements not dilated", "pool_gradient.cu", Edit("top + kh * g.DH", "top + kh"), DILATED_MAXIMUM),
+    Mutant("last of a window's maxima", "masked_gradient.cu", Edit("x[p][v] > best[v]", "x[p][v] >= best[v]"), MASKED),
+    Mutant("NaN no maximum of a window", "masked_gradient.cu", Edit(" || x[p][v] != x[p][v]", ""), MASKED_NAN),
+    Mutant("mask forgotten", "masked_gradient.cu", Edit("x[p][v] <= 0.f ? 0.f : sum[v]", "sum[v]"), MASKED),
+    Mutant("NaN masked", "masked_gradient.cu", Edit("x[p][v] <= 0.f ?", "!(x[p][v] > 0.f) ?"), MASKED_NAN),
+    Mutant("half windows taken for whole", "masked_gradient.cu", Edit("corner.h + 1 <", "corner.h <"), MASKED),
+    Mutant("masks of the first image", "masked_gradient.cu", Edit("n * stride[0]", "0 * stride[0]"), MASKED),
+    Mutant(
+        "element of the operand before",
+        "masked_gradient.cu",
+        Edit("[FLOATS] >> (row - MAP_STRIDES)", "[FLOATS] >> (row - OUT_STRIDES)"),
+        partial(test_masked_gradient.test_operands_of_both_elements, element=Element.BF16, pools=True),
+    ),
     Mutant("last pixel of a map lost", "pool.cu", Edit("p < HW;", "p < HW - 1;"), WHOLE_MEAN),
     Mutant("map of the first image", "pool.cu", Edit("(long long)n * HW * C", "0 * n"), WHOLE_MEAN),
     Mutant(

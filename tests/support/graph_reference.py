@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tests.support import loss_reference as losses
 from tests.support import reference
-from vgg16gpu.compiler.graph.gradient_ops import PoolGradient, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient, PoolGradient, ReluGradient
 from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, Gram, GramGradient, RowSum
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
@@ -36,7 +36,7 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import Window
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Window
 
 Array64: TypeAlias = npt.NDArray[np.float64]
 
@@ -65,8 +65,8 @@ def _apply(op: Op, x: Array64, *others: Array64) -> Array64:
             return _pool(op, x)
         case LocalResponseNorm():
             return _lrn(op, x)
-        case PoolGradient():
-            return _pool_gradient(op, x, *others)
+        case PoolGradient() | MaskedGradient():
+            return _map_gradient(op, x, *others)
         case Elementwise():
             return _elementwise(op, x, *others)
         case GeneralBatchNorm():
@@ -146,6 +146,15 @@ def _pool_gradient(op: PoolGradient, gradient: Array64, x: Array64) -> Array64:
             for place, (h, w) in enumerate(inside):
                 found[:, :, h, w] += np.where(first == place, share, 0)
     return found
+
+
+def _map_gradient(op: PoolGradient | MaskedGradient, x: Array64, *gradients: Array64) -> Array64:
+    first, *others = gradients
+    if isinstance(op, PoolGradient):
+        return _pool_gradient(op, x, first)
+    if op.pools:
+        first = _pool_gradient(PoolGradient("g", "y", ("y",), ("x",), "max", MAX_POOL_2X2), first, x)
+    return np.where(x > 0, sum(others, start=first), 0)
 
 
 def _convolve(op: GeneralConv, x: Array64, weight: Array64, bias: Array64 | None = None) -> Array64:

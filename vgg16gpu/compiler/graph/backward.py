@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.gradient_ops import PoolGradient, PowerOfTwo, ReluGradient
+from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient, PoolGradient, PowerOfTwo, ReluGradient
 from vgg16gpu.compiler.graph.ops import (
     Arithmetic,
     Array,
@@ -37,10 +37,11 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window, same_window
 from vgg16gpu.errors import ModelError
 
-_MOST_GRADIENTS: Final = 4  # that one ReluGradient takes
+_MOST_GRADIENTS: Final = 4  # that one ReluGradient or MaskedGradient takes
+_MAP_RANK: Final = 4
 _MOST_OPERANDS: Final = 5  # that one Arithmetic takes
 _FLOAT16: Final = 15  # 2^15 and a rounding are below its largest number
 
@@ -102,9 +103,22 @@ class Backward:
 
     def through_relu(self, gradients: list[str], y: str) -> str:
         """The sum, where the result y of a ReLU is above zero."""
-        if len(gradients) > _MOST_GRADIENTS:
-            gradients = [self.summed(gradients, y)]
-        return self.add(ReluGradient, y, y, others=tuple(gradients))
+        if len(self.shapes[y]) != _MAP_RANK:
+            gradients = gradients if len(gradients) <= _MOST_GRADIENTS else [self.summed(gradients, y)]
+            return self.add(ReluGradient, y, y, others=tuple(gradients))
+        pool = self._pool_gradient(gradients, y)
+        if pool:
+            self.ops.remove(pool)  # nobody else reads it: it is done in the same pass
+            gradients = [name for name in gradients if name != pool.y]
+        most = _MOST_GRADIENTS - bool(pool)
+        gradients = gradients if len(gradients) <= most else [self.summed(gradients, y)]
+        others = (pool.x, *gradients) if pool else tuple(gradients)
+        return self.add(MaskedGradient, y, y, others=others, pools=bool(pool))
+
+    def _pool_gradient(self, gradients: list[str], y: str) -> PoolGradient | None:
+        """That of these gradients which a 2x2 max pool of y hands back."""
+        pools = (op for op in self.ops if isinstance(op, PoolGradient) and op.y in gradients and op.others == (y,))
+        return next((op for op in pools if op.kind == "max" and same_window(op.window, MAX_POOL_2X2)), None)
 
 
 def hand_back(back: Backward, op: Op, gradients: list[str]) -> Iterable[tuple[str, str]]:

@@ -12,6 +12,25 @@ from vgg16gpu.errors import ModelError
 
 
 @dataclass(frozen=True, eq=False)
+class MaskedGradient(MultiOp):
+    """0 where x, maps that a ReLU has given, is 0; else the sum of 1 to 4 gradients, the further operands.
+
+    pools: the first of them is that of a 2x2 max pool of x, whose windows hand it to their first maximum, row by row.
+    """
+
+    pools: bool = False
+
+    def shape_of_y(self, *shapes: Shape) -> Shape:
+        """That of x. Raises ModelError for gradients of other shapes."""
+        shape, *gradients = shapes
+        batch, channels, height, width = map_shape(self, shape)
+        pooled = (batch, channels, *window_shape(self, MAX_POOL_2X2, height, width)) if self.pools else shape
+        if gradients != [pooled, *(shape for _ in gradients[1:])]:
+            raise ModelError(f"MaskedGradient '{self.y}': gradients of shapes {gradients} for maps of {shape}")
+        return shape
+
+
+@dataclass(frozen=True, eq=False)
 class PoolGradient(MultiOp):
     """What a pool hands back to its input; operands: the gradient of its result, and that input.
 

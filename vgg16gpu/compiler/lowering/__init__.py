@@ -45,6 +45,7 @@ MODULES: Final = (
     Row("general.feature_loss", _FFMA, ("FeatureLoss", "RowSum")),
     Row("general.gram", _FFMA, ("Gram", "GramGradient")),
     Row("general.lrn", _FFMA, ("LocalResponseNorm",)),
+    Row("general.masked_gradient", ("wgmma", "mma", "ffma"), ("MaskedGradient",)),
     Row("general.matmul", _FFMA, ("MatMul",)),
     Row("general.pool", _FFMA, ("GlobalPool", "Pool")),
     Row("general.pool_gradient", _FFMA, ("PoolGradient",)),

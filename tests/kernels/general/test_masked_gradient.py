@@ -1,0 +1,195 @@
+"""kernels/general/masked_gradient.cu against numpy, to the last bit, whatever operands are made of and lie like."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.kernels.layout.test_convert import encoded
+from tests.support.kernel_harness import Array, Bench, normal, seeded
+from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
+from vgg16gpu.compiler.lowering.base import Layer, Places
+from vgg16gpu.compiler.lowering.general import masked_gradient
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Control
+from vgg16gpu.program.values import Element, Layout, Value
+
+FACTS: Final = DeviceFacts("cpu", "a processor", 2, (0, 0), 1 << 17, 1 << 34, 1 << 34)
+SHAPES: Final = ((1, 3, 5, 7), (2, 64, 33, 40), (3, 20, 8, 9), (1, 70, 2, 3), (2, 8, 1, 6))
+FORMS: Final = ((Element.F32, Element.F32), (Element.F16, Element.F32), (Element.BF16, Element.F32))
+ALL_FORMS: Final = (*FORMS, (Element.BF16, Element.BF16))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Numbers, and how they lie on the device."""
+
+    numbers: Array
+    element: Element = Element.F32
+    layout: Layout = Layout.NHWC
+
+    @property
+    def rounded(self) -> Array:
+        """What the kernel reads."""
+        return decoded(encoded(self.numbers, self.element), self.element)
+
+    def put(self, bench: Bench, name: str) -> Value:
+        """On the device; what is no number of its own is NaN."""
+        if self.layout is Layout.PLAIN:
+            return Value(name, self.numbers.shape, Layout.PLAIN, bench.put(self.numbers))
+        last = np.moveaxis(self.numbers, 1, -1)
+        missing = self.element.padded(last.shape[-1]) - last.shape[-1]
+        poisoned = np.pad(last, [(0, 0)] * 3 + [(0, missing)], constant_values=np.nan)
+        pointer = bench.put(encoded(poisoned, self.element))
+        return Value(name, self.numbers.shape, Layout.NHWC, pointer, self.element)
+
+
+def decoded(bits: npt.NDArray[Any], element: Element) -> Array:
+    if element is Element.BF16:
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.astype(np.float32)
+
+
+def masked(
+    device: Device,
+    x: Operand,
+    *gradients: Operand,
+    pools: bool = False,
+    out: Element = Element.F32,
+    layout: Layout = Layout.NHWC,
+) -> Array:
+    """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero."""
+    bench = Bench(device)
+    values = [operand.put(bench, f"g{k}") for k, operand in enumerate((x, *gradients))]
+    room = Value("y", x.numbers.shape, layout, values[0].pointer, out)
+    y = replace(room, pointer=bench.room(room.nbytes))
+    op = MaskedGradient("g0", "y", ("y",), tuple(value.name for value in values[1:]), pools=pools)
+    shapes = tuple(value.shape for value in values)
+    layer = Layer(op, shapes[0], FACTS, other_shapes=shapes[1:])
+    nowhere = values[0].pointer
+    places = Places(nowhere, Control(nowhere, nowhere, len(x.numbers)), nowhere, nowhere)
+    bench.run(*masked_gradient.steps(layer, tuple(values), y, (), places))
+    bits = bench.get(y.pointer, y.stored_shape, np.uint16 if out is Element.BF16 else np.float32)
+    found = decoded(bits, out)
+    if layout is Layout.PLAIN:
+        return found
+    channels = x.numbers.shape[1]
+    np.testing.assert_array_equal(found[..., channels:], 0)
+    return np.moveaxis(found[..., :channels], -1, 1)
+
+
+def expected(x: Operand, *gradients: Operand, pools: bool = False, out: Element = Element.F32) -> Array:
+    """In float32, the sum in the order of the gradients, rounded once."""
+    map_, (first, *others) = x.rounded, [gradient.rounded for gradient in gradients]
+    total = handed_back(map_, first) if pools else first
+    for other in others:
+        total = total + other
+    return Operand(np.where(map_ <= 0, np.float32(0), total), out).rounded
+
+
+def handed_back(x: Array, gradient: Array) -> Array:
+    """Of 2x2 windows to their first maximum, row by row; of several NaN to the last."""
+    found = np.zeros_like(x)
+    batch, channels, rows, columns = gradient.shape
+    for n, c, oh, ow in itertools.product(range(batch), range(channels), range(rows), range(columns)):
+        best: tuple[int, int] | None = None
+        for h, w in ((2 * oh + i, 2 * ow + j) for i in (0, 1) for j in (0, 1)):
+            if best is None or x[n, c, h, w] > x[n, c, *best] or np.isnan(x[n, c, h, w]):
+                best = h, w
+        assert best
+        found[n, c, *best] = gradient[n, c, oh, ow]
+    return found
+
+
+def of_a_relu(random: np.random.Generator, *shape: int) -> Array:
+    """Half zeros, and whole numbers, so that windows have ties."""
+    return np.maximum(random.integers(-3, 4, shape), 0).astype(np.float32)
+
+
+def pooled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:2], shape[2] // 2, shape[3] // 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("element", "out"), ALL_FORMS, ids=lambda e: e.name)
+@pytest.mark.parametrize("pools", [False, True])
+def test_masks_and_sums(device: Device, element: Element, out: Element, shape: tuple[int, ...], pools: bool) -> None:
+    random = seeded(f"{shape} {element}")
+    x = Operand(of_a_relu(random, *shape), element)
+    for count in range(1, 5):
+        shapes = [pooled_shape(shape) if pools and k == 0 else shape for k in range(count)]
+        gradients = [Operand(normal(random, *each), element) for each in shapes]
+        found = masked(device, x, *gradients, pools=pools, out=out)
+        np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools, out=out))
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("element", [Element.F16, Element.BF16], ids=lambda e: e.name)
+def test_operands_of_both_elements(device: Device, element: Element, pools: bool) -> None:
+    """Each of three operands as float32 or not, in every combination."""
+    shape, random = (2, 20, 6, 5), seeded("both")
+    numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape))]
+    numbers.append(normal(random, *shape))
+    for elements in itertools.product((Element.F32, element), repeat=3):
+        x, *gradients = [Operand(each, of) for each, of in zip(numbers, elements, strict=True)]
+        found = masked(device, x, *gradients, pools=pools)
+        np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("channels", [3, 8, 130])
+def test_operands_that_lie_as_onnx_has_them(device: Device, channels: int, pools: bool) -> None:
+    shape, random = (2, channels, 5, 6), seeded(f"plain {channels}")
+    numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape))]
+    numbers.append(normal(random, *shape))
+    for layouts in itertools.product(Layout, repeat=4):
+        x, *gradients = [Operand(each, layout=how) for each, how in zip(numbers, layouts, strict=False)]
+        found = masked(device, x, *gradients, pools=pools, layout=layouts[3])
+        np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
+
+
+@pytest.mark.parametrize("element", [Element.F32, Element.BF16], ids=lambda e: e.name)
+def test_nan_is_above_zero_and_the_last_of_several_the_maximum(device: Device, element: Element) -> None:
+    x = np.ones((1, 4, 4, 4), np.float32)
+    x[0, 0, 0, 1] = x[0, 0, 1, 0] = x[0, 1, 2, 2] = np.nan
+    x[0, 2] = 0
+    operand, gradient = Operand(x, element), Operand(np.full((1, 4, 2, 2), 5, np.float32))
+    found = masked(device, operand, gradient, pools=True)
+    np.testing.assert_array_equal(found, expected(operand, gradient, pools=True))
+    assert found[0, 0, 1, 0] == found[0, 1, 2, 2] == found[0, 3, 0, 0] == 5
+    assert found[0, 0, 0, 1] == 0
+    assert not found[0, 2].any()  # the maximum is 0: a ReLU hands nothing on there
+    plain = Operand(np.full_like(x, 7))
+    assert masked(device, operand, plain)[0, 0, 0, 1] == 7
+
+
+def test_a_gradient_of_nan_stays_where_it_is(device: Device) -> None:
+    x, gradient = np.ones((2, 4, 3, 3), np.float32), np.ones((2, 4, 3, 3), np.float32)
+    x[0, 1, 1, 1] = 0
+    gradient[0, 1, 1, 1] = gradient[1, 2, 2, 0] = np.nan
+    found = masked(device, Operand(x), Operand(gradient))
+    assert found[0, 1, 1, 1] == 0
+    assert np.isnan(found[1, 2, 2, 0])
+    assert np.count_nonzero(np.isnan(found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pools", "shapes"),
+    [
+        (True, [(1, 4, 5, 5)]),
+        (False, [(1, 4, 2, 2)]),
+        (True, [(1, 4, 2, 2), (1, 4, 5, 4)]),
+        (True, [(1, 3, 2, 2)]),
+    ],
+)
+def test_gradients_of_other_shapes_are_refused(pools: bool, shapes: list[tuple[int, ...]]) -> None:
+    op = MaskedGradient("x", "y", ("y",), tuple(f"g{k}" for k in range(len(shapes))), pools=pools)
+    with pytest.raises(ModelError, match="MaskedGradient 'y'"):
+        op.shape_of_y((1, 4, 5, 5), *shapes)
