@@ -49,24 +49,9 @@ struct Place {
 };
 
 template <int E>
-__device__ __forceinline__ void load_vector(float (&v)[WIDTH], const void* source, long long at) {
-  if constexpr (E == F32) {
-    unpack4(v, load4(static_cast<const float*>(source) + at));
-  } else {
-    const uint2 words = *reinterpret_cast<const uint2*>(static_cast<const unsigned short*>(source) + at);
-    const unsigned word[2] = {words.x, words.y};
-    UNROLL
-    for (int i = 0; i < WIDTH; i++) {
-      const unsigned bits = word[i / 2] >> i % 2 * 16 & 0xffffu;
-      v[i] = E == BF16 ? __uint_as_float(bits << 16) : f16_value(static_cast<unsigned short>(bits));
-    }
-  }
-}
-
-template <int E>
 __device__ __forceinline__ void load_channels(float (&v)[WIDTH], const void* source, long long at, int step, int real,
                                               bool in_vectors) {
-  if (in_vectors && real >= WIDTH) return load_vector<E>(v, source, at);
+  if (in_vectors && real >= WIDTH) return load4_stored<E>(v, source, at);
   UNROLL
   for (int i = 0; i < WIDTH; i++)
     v[i] = i < real ? StoredElement<E>::load(source, at + static_cast<long long>(i) * step, 0) : 0.f;

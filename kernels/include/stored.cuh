@@ -1,4 +1,4 @@
-// What stored values are made of, read and written one at a time: for the kernels beside the main path.
+// What stored values are made of, read one or four at a time, written one: for the kernels beside the main path.
 #pragma once
 
 #include "mma_epilogue.cuh"
@@ -87,3 +87,19 @@ struct StoredElement<S8> {
     return fabsf(static_cast<float>(q));
   }
 };
+
+// 4 neighbours from `index` on, of float32, float16 or bfloat16; where they begin is a multiple of their 16 or 8 bytes.
+template <int ELEMENT_>
+__device__ __forceinline__ void load4_stored(float (&v)[4], const void* values, long long index) {
+  if constexpr (ELEMENT_ == F32) {
+    unpack4(v, load4(static_cast<const float*>(values) + index));
+  } else {
+    const uint2 words = *reinterpret_cast<const uint2*>(static_cast<const unsigned short*>(values) + index);
+    const unsigned word[2] = {words.x, words.y};
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+      const unsigned bits = word[i / 2] >> i % 2 * 16 & 0xffffu;
+      v[i] = ELEMENT_ == BF16 ? __uint_as_float(bits << 16) : f16_value(static_cast<unsigned short>(bits));
+    }
+  }
+}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.kernels.general import test_feature_loss, test_gram, test_power_of_two
+from tests.kernels.general import test_feature_loss, test_gram, test_power_of_two, test_row_sum
 from tests.mutants.mutant import Edit, Mutant
+from vgg16gpu.program.values import Element
 
 SQUARED = partial(test_feature_loss.test_partial_sums_and_gradients, distance="squared", shape=(3, 5, 13, 11))
 ABSOLUTE = partial(test_feature_loss.test_partial_sums_and_gradients, distance="absolute", shape=(2, 64, 17, 9))
@@ -13,7 +14,7 @@ UNIT = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit
 UNIT_NARROW = partial(test_feature_loss.test_partial_sums_and_gradients, distance="unit", shape=(3, 5, 13, 11))
 EQUAL = partial(test_feature_loss.test_no_difference_has_no_loss_and_no_slope, distance="absolute")
 ZEROS = partial(test_feature_loss.test_pixels_of_zeros_have_a_unit_vector_of_zeros, channels=4)
-ROWS = partial(test_feature_loss.test_sums_of_rows, shapes=[(2, 700, 1), (2,), (2, 3, 3)])
+ROWS = partial(test_row_sum.test_sums_of_rows, shapes=[(2, 700, 1), (2,), (2, 3, 3)])
 GRAM = partial(test_gram.test_products_of_channels, shape=(2, 70, 33, 40))
 GRAM_NARROW = partial(test_gram.test_products_of_channels, shape=(3, 3, 64, 65))
 
@@ -26,8 +27,19 @@ LOSS_MUTANTS = (
     Mutant(
         "padding of a cotangent left as it was",
         FEATURE_LOSS,
-        Edit("k = WIDTH; c + k < pitch", "k = WIDTH; c + k < 0"),
+        Edit("c + k < cotangent_pitch", "c + k < 0"),
         SQUARED,
+    ),
+    Mutant(
+        "one pitch for both maps",
+        FEATURE_LOSS,
+        Edit("(pixel) * cotangent_pitch + c", "(pixel) * pitch + c"),
+        partial(
+            test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
+            element=Element.BF16,
+            distance="squared",
+            shape=(2, 36, 4, 3),
+        ),
     ),
     Mutant("the target of the first image", FEATURE_LOSS, Edit("target += n * pixels * C;", "target += 0;"), SQUARED),
     Mutant("magnitudes squared", FEATURE_LOSS, Edit("sum += fabsf(d);", "sum += d * d;"), ABSOLUTE),
@@ -55,11 +67,11 @@ LOSS_MUTANTS = (
     Mutant(
         "padding of pixels left as it was",
         FEATURE_LOSS,
-        Edit("valid && c < pitch; c", "valid && c < 0; c"),
+        Edit("valid && c < cotangent_pitch; c", "valid && c < 0; c"),
         UNIT_NARROW,
     ),
     Mutant("nothing under the root", FEATURE_LOSS, Edit("EPSILON = 1e-8f", "EPSILON = 0.f"), ZEROS),
-    Mutant("the row of another operand", FEATURE_LOSS, Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
+    Mutant("the row of another operand", "row_sum.cu", Edit("n * count[k] + i", "n * count[0] + i"), ROWS),
     Mutant("one power too large", "power_of_two.cu", Edit("found - 126", "found - 127"), POWERS),
     Mutant("the slices after the first lost", "power_of_two.cu", Edit("s < slices; s", "s < 1; s"), POWERS),
     Mutant("the magnitude of the first image", "power_of_two.cu", Edit("blockIdx.x) * slices", "0) * slices"), POWERS),

@@ -12,6 +12,7 @@ from itertools import product
 
 import numpy as np
 
+from tests.kernels.layout.test_convert import encoded
 from tests.support.kernel_harness import Bench, stored
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler import lowering as ops
@@ -20,7 +21,7 @@ from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering.base import Layer, Places, WeightArena
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.plans import Control
-from vgg16gpu.program.values import Arena, Layout, Pointer, Value
+from vgg16gpu.program.values import Arena, Element, Layout, Pointer, Value
 
 NOWHERE = Pointer(Arena.ACTIVATIONS, 0)
 NO_PLACES = Places(NOWHERE, Control(NOWHERE, NOWHERE, 1), NOWHERE, NOWHERE)
@@ -53,16 +54,22 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     return real_part(bench.get(y.pointer, y.stored_shape), y)
 
 
-def compute_all(device: Device, op: Op, operands: Sequence[Array]) -> list[Array]:
-    """Every result of an op, all values NHWC where they are maps or matrices, else plain."""
+def compute_all(device: Device, op: Op, operands: Sequence[Array], first: Element = Element.F32) -> list[Array]:
+    """Every result of an op, all values NHWC where they are maps or matrices, else plain.
+
+    first: the element of the first operand.
+    """
     bench = Bench(device, Arena.ACTIVATIONS)
     shapes = [operand.shape for operand in operands]
     maps = [Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN for shape in shapes]
     values = [_put(bench, array, layout) for array, layout in zip(operands, maps, strict=True)]
+    if first is not Element.F32:
+        pointer = bench.put(encoded(stored(operands[0], first), first))
+        values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first)
     found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]
     results = [Value("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found]
     results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]
-    (lowering,) = ops.lowerings(op)
+    (lowering,) = ops.lowerings(op, "ffma")
     layer = Layer(op, shapes[0], device.facts, other_shapes=tuple(shapes[1:]))
     workspace = bench.room(max(lowering.workspace_nbytes(layer), 4))
     places = replace(NO_PLACES, workspace=workspace, further=tuple(results[1:]))

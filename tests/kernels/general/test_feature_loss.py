@@ -1,4 +1,4 @@
-"""kernels/general/feature_loss.cu against float64 numpy: partial sums, their gradients, sums of rows."""
+"""kernels/general/feature_loss.cu against float64 numpy: partial sums and their gradients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels.general.test_masked_gradient import decoded
+from tests.kernels.layout.test_convert import encoded
 from tests.support.general_harness import compute_all
 from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
-from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, RowSum, target_shape
+from vgg16gpu.compiler.graph.loss_ops import CHUNK, FeatureLoss, target_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Shape
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
+from vgg16gpu.program.values import Element
 
 # A part of a block, blocks that end in the middle, channels that are no multiple of 4 or of 32, one pixel, many images.
 SHAPES = [(1, 4, 3, 3), (2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47), (2, 36, 1, 1), (1, 1, 96, 90), (2, 8, 16, 64)]
@@ -57,6 +60,21 @@ def test_partial_sums_and_gradients(device: Device, distance: str, shape: Shape)
     given = operands(op, shape)
     parts, _ = check(device, op, given)
     assert_same_bits(compute_all(device, replace(op, cotangent=None), given)[0], parts)
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 17, 9), (3, 5, 13, 11), (2, 36, 4, 3), (1, 3, 61, 47)], ids=str)
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("element", [Element.F16, Element.BF16], ids=lambda e: e.name)
+def test_features_as_they_are_stored_give_the_bits_of_the_same_numbers(
+    device: Device, element: Element, distance: str, shape: Shape
+) -> None:
+    op = loss_op(distance)
+    x, *others = operands(op, shape)
+    rounded = decoded(encoded(x, element), element)
+    found, right = compute_all(device, op, [x, *others], element), compute_all(device, op, [rounded, *others])
+    assert not np.array_equal(rounded, x)
+    for ours, wanted in zip(found, right, strict=True):
+        assert_same_bits(ours, wanted)
 
 
 @pytest.mark.parametrize("distance", ["squared", "absolute"])
@@ -122,19 +140,8 @@ def test_the_end_of_a_block(device: Device) -> None:
         assert np.count_nonzero(cotangent) == 1
 
 
-@pytest.mark.parametrize("shapes", [[(3, 7, 1)], [(2, 700, 1), (2,), (2, 3, 3)], [(1, 300, 1)] * 8], ids=str)
-def test_sums_of_rows(device: Device, shapes: list[Shape]) -> None:
-    names = [f"o{k}" for k in range(len(shapes))]
-    op = RowSum(names[0], "y", ("y",), tuple(names[1:]))
-    given = [normal(seeded(f"rows {k}"), *shape) for k, shape in enumerate(shapes)]
-    (found,) = compute_all(device, op, given)
-    np.testing.assert_allclose(found, exact(op, given)[0], rtol=0, atol=2e-5)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match=r"FeatureLoss 'y': a target of shape \(1, 9, 5\)"):
         output_shape(loss_op(), (1, 4, 3, 3), (1, 9, 5))
     with pytest.raises(ModelError, match="FeatureLoss 'y'"):
         output_shape(loss_op("unit"), (1, 4, 3, 3), (1, 9, 4), (5,))
-    with pytest.raises(ModelError, match="RowSum 'y'"):
-        output_shape(RowSum("a", "y", ("y",), ("b",)), (2, 3), (3, 3))

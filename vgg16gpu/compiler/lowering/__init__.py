@@ -42,7 +42,7 @@ MODULES: Final = (
         _FFMA,
         ("Arithmetic", "BatchNorm", "Clip", "FakeQuantize", "GeneralBatchNorm", "LeakyRelu", "Relu", "ReluGradient"),
     ),
-    Row("general.feature_loss", _FFMA, ("FeatureLoss", "RowSum")),
+    Row("general.feature_loss", ("wgmma", "mma", "ffma"), ("FeatureLoss",)),
     Row("general.gram", _FFMA, ("Gram", "GramGradient")),
     Row("general.lrn", _FFMA, ("LocalResponseNorm",)),
     Row("general.masked_gradient", ("wgmma", "mma", "ffma"), ("MaskedGradient",)),
@@ -52,6 +52,7 @@ MODULES: Final = (
     Row("general.pool_stored", ("wgmma", "mma"), ("Pool",)),
     Row("general.power_of_two", _FFMA, ("PowerOfTwo",)),
     Row("general.rearrange", _FFMA, ("Concat", "Gather", "Pad", "Reshape", "Slice", "Transpose")),
+    Row("general.row_sum", _FFMA, ("RowSum",)),
     Row("general.softmax", _FFMA, ("AxisSoftmax", "Softmax")),
     Row("layout.layout", _FFMA, ("Flatten", "Identity")),
 )

@@ -24,7 +24,7 @@ READING: Final = (
     *("scales.cu", "pack_blocks.cu", "convert.cu", "mma.cuh", "implicit_gemm.cuh", "conv_mma.cu", "gemm_mma.cu"),
     *("mma_epilogue.cuh", "conv_igemm.cu", "gemm_splitk.cu", "walk.cuh", "elementwise.cu", "rearrange.cu", "matmul.cu"),
     *("conv_general.cu", "window.cuh", "pool.cu", "lrn.cu", "softmax.cu", "masked_gradient.cu", "pool_gradient.cu"),
-    *("feature_loss.cu", "block_reduce.cuh", "gram.cu"),
+    *("feature_loss.cu", "row_sum.cu", "block_reduce.cuh", "gram.cu"),
 )
 
 _INCLUDE: Final = re.compile(r'^#include "([\w./]+)"', re.MULTILINE)

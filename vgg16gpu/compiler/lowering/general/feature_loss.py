@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
-from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, FeatureLoss, RowSum, blocks, pixels_and_channels
+from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, blocks, pixels_and_channels
+from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, MultiLowering, NoWeights, Places, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
-from vgg16gpu.program.values import Layout, Value
+from vgg16gpu.program.values import Element, Layout, Value
 
 SOURCE = "feature_loss.cu"
+VARIANTS = ((), *((("FEATURE", element.number),) for element in mma.ELEMENTS.values()))  # tools/ptxas.py
 
 
 def steps(
@@ -19,18 +21,18 @@ def steps(
     del held
     op, (feature, target, *weights) = layer.op, x
     pixels, channels = pixels_and_channels(feature.shape)
-    pitch = feature.pitch if feature.layout is Layout.NHWC else channels
     is_unit, is_absolute = op.distance == "unit", op.distance == "absolute"
-    cotangent = places.further[0] if places.further else y
-    flags = (() if is_unit else (int(is_absolute),), (int(bool(places.further)),))
+    cotangent = places.further[0] if places.further else None
+    flags = (() if is_unit else (int(is_absolute),), (int(cotangent is not None),))
+    macros = () if feature.element is Element.F32 else (("FEATURE", feature.element.number),)
     return (
         Step(
-            kernel=Kernel(SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32"),
+            kernel=Kernel(SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", macros),
             grid=Dim3(blocks(op, feature.shape), feature.shape[0]),
             block=Dim3(BLOCK),
             arguments=(
-                *(value.pointer for value in (y, cotangent, feature, target, *weights)),
-                *scalars(pixels, channels, pitch),
+                *(value.pointer for value in (y, cotangent or y, feature, target, *weights)),
+                *scalars(pixels, channels, _pitch(feature), _pitch(cotangent or feature)),
                 *(Scalar(op.weight, "f"), Scalar(op.weight if is_absolute else 2 * op.weight, "f")),
                 *scalars(*(flag for group in flags for flag in group)),
             ),
@@ -42,27 +44,27 @@ def steps(
     )
 
 
-def sum_steps(
-    layer: Layer[RowSum], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
-) -> tuple[Step, ...]:
-    """One launch."""
-    del held, places
-    missing = MAX_ROWS - len(x)
-    return (
-        Step(
-            kernel=Kernel(SOURCE, "row_sum_f32"),
-            grid=Dim3(y.shape[0]),
-            block=Dim3(BLOCK),
-            arguments=(
-                *(value.pointer for value in (y, *x, *missing * x[:1])),
-                *scalars(*(math.prod(value.shape[1:]) for value in x), *(0,) * missing),
-            ),
-            flop=sum(math.prod(value.shape) for value in x),
-            nbytes=sum(value.nbytes for value in x) + y.nbytes,
-            names=layer.op.names,
-            label="sum of losses",
-        ),
-    )
+def _pitch(value: Value) -> int:
+    """Elements from a pixel, or a row of a matrix, to the next."""
+    return value.pitch if value.layout is Layout.NHWC else pixels_and_channels(value.shape)[1]
 
 
-LOWERINGS = (MultiLowering(FeatureLoss, steps, no_weights), MultiLowering(RowSum, sum_steps, no_weights))
+def _supports_stored(layer: Layer[FeatureLoss]) -> bool:
+    """Maps, as tensor cores store them; a Gram matrix is float32."""
+    return len(layer.x_shape) == 4 and mma.supports(layer)
+
+
+LOWERINGS = (
+    MultiLowering(FeatureLoss, steps, no_weights),
+    *(
+        MultiLowering(
+            FeatureLoss,
+            steps,
+            no_weights,
+            family=family,
+            supports=_supports_stored,
+            takes=lambda layer: (mma.ELEMENTS[layer.precision], Element.F32),
+        )
+        for family in ("wgmma", "mma")
+    ),
+)

@@ -1,0 +1,36 @@
+"""Sums over rows of several operands: the Python side of kernels/general/row_sum.cu."""
+
+from __future__ import annotations
+
+import math
+
+from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, RowSum
+from vgg16gpu.compiler.lowering.base import BLOCK, Layer, MultiLowering, NoWeights, Places, no_weights, scalars
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Value
+
+SOURCE = "row_sum.cu"
+
+
+def steps(layer: Layer[RowSum], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
+    """One launch."""
+    del held, places
+    missing = MAX_ROWS - len(x)
+    return (
+        Step(
+            kernel=Kernel(SOURCE, "row_sum_f32"),
+            grid=Dim3(y.shape[0]),
+            block=Dim3(BLOCK),
+            arguments=(
+                *(value.pointer for value in (y, *x, *missing * x[:1])),
+                *scalars(*(math.prod(value.shape[1:]) for value in x), *(0,) * missing),
+            ),
+            flop=sum(math.prod(value.shape) for value in x),
+            nbytes=sum(value.nbytes for value in x) + y.nbytes,
+            names=layer.op.names,
+            label="sum of losses",
+        ),
+    )
+
+
+LOWERING = MultiLowering(RowSum, steps, no_weights)
