@@ -57,8 +57,8 @@ class _Prepared(NamedTuple):
 class Gradients:
     """Vector-Jacobian products of a graph's outputs to its input. One thread at a time; close it.
 
-    In fp16 and bf16 convolutions and products round what they read, values between are float32; in fp16 the gradient of
-    an image is brought to float16's range before each product, and back behind it, by a power of two.
+    In fp16 and bf16 convolutions and products round what they read, and sums are float32; in fp16 the gradient of an
+    image is brought to float16's range before each product, and back behind it, by a power of two.
 
     The model's values are computed again in each run, so that nothing is kept from call to call. The weights lie on the
     device once more, and those of the backward run beside them. Plans are kept by the shape of a batch: the last ones.
