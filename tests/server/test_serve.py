@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import mmap
+import re
 import socket
 import struct
 import threading
@@ -279,6 +280,14 @@ def test_metrics_have_every_stage_and_the_memory_of_the_device(server):
     for name in ("queue_seconds", "device_seconds", "batch_size"):
         assert told[f'vgg16gpu_{name}_count{{device="0"}}'] >= 1
     assert 0.5 * resident < told['vgg16gpu_device_memory_bytes{device="0"}'] < 2 * resident
+
+
+def test_the_line_at_start_tells_what_memory_is_taken(server):
+    told = re.search(r"; engines take (\d+) MB, slots ([\d.]+) MB, requests at most (\d+) MB$", server.line.strip())
+    (device,) = server.children("device")
+    pages = int(Path(f"/proc/{device}/statm").read_text().split()[1])
+    assert float(told[1]) == pytest.approx(pages * mmap.PAGESIZE / 1e6, rel=0.2)
+    assert all(float(number) > 0 for number in told.groups())
 
 
 def test_json_numbers_are_read_back_to_the_same_bits(server, run_at, digits):

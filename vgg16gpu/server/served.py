@@ -83,10 +83,15 @@ class Description:
 
 @dataclass(frozen=True)
 class Warm:
-    """A device process is ready. slowest: seconds of the slowest batch of its warm-up."""
+    """A device process is ready. slowest: seconds of the slowest batch of its warm-up.
+
+    resident_nbytes: memory that the process has; card_nbytes: that is in use on its GPU, by whomever, 0 without one.
+    """
 
     description: Description
     slowest: float
+    resident_nbytes: int
+    card_nbytes: int
 
 
 @dataclass(frozen=True)

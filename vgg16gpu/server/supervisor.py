@@ -120,10 +120,10 @@ class Supervisor:
             for number in range(len(self._choices)):
                 start = partial(self._start_device, number)
                 self._devices.append(Post(f"device process {number}", start, start()))
-            descriptions = self._described()
-            if not descriptions:
+            devices = self._warmed_up()
+            if not devices:
                 return
-            self._served = self._make(descriptions[0])
+            self._served = self._make(devices[0].description)
             if self._served.explainable:
                 self._explainers.append(
                     Post("the process that explains", self._start_explainer, self._start_explainer())
@@ -131,7 +131,7 @@ class Supervisor:
             for number in range(self._workers):
                 start = partial(self._start_end, number)
                 self._ends.append(Post(f"front end {number}", start, start()))
-            tell(self._line([each.device for each in descriptions]))
+            tell(self._line(devices))
             while not self._is_ending:
                 self._watch()
             self._drain()
@@ -144,9 +144,9 @@ class Supervisor:
         with suppress(OSError):
             os.write(self._woken, b"x")
 
-    def _described(self) -> list[Description]:
+    def _warmed_up(self) -> list[Warm]:
         """What the device processes tell once all are warm; nothing where a signal ends all before."""
-        found: dict[Post, Description] = {}
+        found: dict[Post, Warm] = {}
         while len(found) < len(self._devices) and not self._is_ending:
             building = [post for post in self._devices if post not in found]
             wait([*(post.child.pipe for post in building), self._wake])
@@ -155,7 +155,7 @@ class Supervisor:
                 if isinstance(told, Error):
                     raise told
                 if isinstance(told, Warm):
-                    found[post] = told.description
+                    found[post] = told
                 elif not post.child.process.is_alive():
                     raise DeviceError(f"{post.name} ended with code {post.child.process.exitcode}")
         return [] if self._is_ending else [found[post] for post in self._devices]
@@ -212,19 +212,24 @@ class Supervisor:
         given = (self._served, self._door, self._paths, str(self._metrics))
         return started(front_end.main, given, f"vgg16gpu-front-end-{number}", self._stall)
 
-    def _line(self, devices: Sequence[str]) -> str:
+    def _line(self, devices: Sequence[Warm]) -> str:
         scheme = "https" if self._door.certificate else "http"
         host = f"[{self._door.host}]" if ":" in self._door.host else self._door.host
         bounds, description = self._served.bounds, self._served.description
         slots = SlotLayout.of(description).stride * bounds.queue * self._workers
         decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
         held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding)
-        where = devices[0] if len(devices) == 1 else f"{len(devices)} devices: {', '.join(devices)}"
+        names = [each.description.device for each in devices]
+        where = names[0] if len(names) == 1 else f"{len(names)} devices: {', '.join(names)}"
+        engines = f"{sum(each.resident_nbytes for each in devices) / 1e6:.0f} MB"
+        if on_cards := sum(each.card_nbytes for each in devices):
+            engines += f" (GPU memory in use: {on_cards / 1e6:.0f} MB)"
         if self._served.explainable:
             held += 2 * (BACKLOG + 2) * bounds.body  # answers of who is explained and who waits
         return (
             f"serving '{self._served.name}' at {scheme}://{host}:{self._door.port}, on {where}; batches "
-            f"of up to {description.largest}; slots take {slots / 1e6:.1f} MB, requests at most {held / 1e6:.0f} MB"
+            f"of up to {description.largest}; engines take {engines}, slots {slots / 1e6:.1f} MB, requests at most "
+            f"{held / 1e6:.0f} MB"
         )
 
 

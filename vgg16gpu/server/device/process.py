@@ -41,7 +41,9 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
         told = DeviceMetrics(number)
         loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)))
         with closing(loop):
-            status.send(Warm(description, loop.warm_up()))
+            slowest = loop.warm_up()
+            foreign = engine.device.foreign
+            status.send(Warm(description, slowest, _resident_nbytes(), foreign.used_nbytes() if foreign else 0))
             try:
                 loop.serve(listener, status)
             except (DeviceError, KernelError) as error:
@@ -51,8 +53,12 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
 
 def _used_nbytes(engine: Engine) -> int:
     """Of the card's memory; without a card of this process's own."""
-    if foreign := engine.device.foreign:
-        return foreign.used_nbytes()
+    foreign = engine.device.foreign
+    return foreign.used_nbytes() if foreign else _resident_nbytes()
+
+
+def _resident_nbytes() -> int:
+    """Memory that this process has."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
