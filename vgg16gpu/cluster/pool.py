@@ -155,7 +155,8 @@ class EnginePool(Closing):
         listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
         spec = spec_of(engine.graph.input, sample, wanted)
         on_device = decodes_on_device(decode, engine.device.facts.kind, spec)
-        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=len(self.roll.working)) as folder:
+        devices, for_gpu = len(self.roll.working), engine.device.facts.kind == "cuda"
+        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=devices, for_gpu=for_gpu) as folder:
             folder.require_one()
             ranking = Ranking(top, gives_probabilities(engine.graph))
             with self.answers(folder, ranking, decode if on_device else None) as stream:

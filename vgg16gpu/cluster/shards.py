@@ -97,10 +97,14 @@ class ShardWorker(Closing):
         """Rows, and how many of them have no answer."""
         job, rows, errors = self.job, 0, 0
         ranking = Ranking(job.columns.top, job.are_probabilities)
-        devices = len(self.pool.roll.working)
         with (
             Folder(
-                listing, self._spec, job.workers, decodes_on_device=self._decode is not None, devices=devices
+                listing,
+                self._spec,
+                job.workers,
+                decodes_on_device=self._decode is not None,
+                devices=len(self.pool.roll.working),
+                for_gpu=self.pool.engine.device.facts.kind == "cuda",
             ) as reading,
             self.pool.answers(reading, ranking, self._decode) as stream,
             ParquetFile(path, job.columns, job.run, resume=False) as results,

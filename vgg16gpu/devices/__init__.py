@@ -37,11 +37,16 @@ def opening_ahead(name: str) -> AbstractContextManager[object]:
     closed.
     """
     found = _CUDA_NAME.fullmatch("cuda" if name == "auto" else name)
-    if not found or find_spec("pycuda") is None:
+    if not found or not expects_gpu(name):
         return nullcontext()
     from vgg16gpu.devices.cuda.ahead import ContextAhead  # noqa: PLC0415
 
     return ContextAhead(int(found[1] or 0))
+
+
+def expects_gpu(name: str) -> bool:
+    """Whether `open_device(name)` opens a GPU, as far as is known before: if there is one, where the name is "auto"."""
+    return name != "cpu" and find_spec("pycuda") is not None
 
 
 class Opened(NamedTuple):

@@ -17,10 +17,10 @@ from vgg16gpu.devices import open_codec
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.pictures.choices import GPU
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.loader import Loader
-from vgg16gpu.pictures.slots import Bytes, Ring, Slot
+from vgg16gpu.pictures.loading.loader import Loader
+from vgg16gpu.pictures.loading.slots import Bytes, Ring, Slot
 from vgg16gpu.runtime.answers.decoding import SPARE_ROOMS, DeviceDecoding
-from vgg16gpu.runtime.answers.folder import fit_for, ring_of_files
+from vgg16gpu.runtime.answers.folder import extent_of_files, fit_for
 from vgg16gpu.runtime.engine import Engine
 
 READING: Final = "reading into slots"
@@ -36,7 +36,7 @@ def measure_gpu_decoding(work: Work, engine: Engine, say: Callable[[str], None])
     """
     device, repeats = engine.device, work.wanted.repeats
     with ExitStack() as undo:
-        ring = ring_of_files(work.spec, _THREADS, len(work.files), 1)
+        ring = Ring(*extent_of_files(work.spec, _THREADS, len(work.files), 1))
         memory = device.pinned(ring.nbytes * ring.count)
         undo.callback(device.unpin, memory)
         say(READING)
@@ -93,7 +93,7 @@ def _measured_resizing(engine: Engine, again: _Again, repeats: int) -> StageTime
 
 
 def _loader_into(work: Work, memory: Bytes) -> Loader:
-    ring = ring_of_files(work.spec, _THREADS, len(work.files), 1)
+    ring = Ring(*extent_of_files(work.spec, _THREADS, len(work.files), 1))
     ring.pin(lambda nbytes: memory[:nbytes], takes_pictures=True)
     return Loader(work.listing, work.spec, ring, _THREADS, window=len(work.files) + 1)
 

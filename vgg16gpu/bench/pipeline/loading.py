@@ -16,9 +16,10 @@ from vgg16gpu.pictures.choices import CPU
 from vgg16gpu.pictures.content import read_file
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loader import Loader
-from vgg16gpu.pictures.slots import Bytes, Ring, Slot
-from vgg16gpu.runtime.answers.folder import SPARE_SLOTS, SWITCHING, default_threads, slot_nbytes
+from vgg16gpu.pictures.loading.loader import Loader
+from vgg16gpu.pictures.loading.pace import SWITCHING
+from vgg16gpu.pictures.loading.slots import Bytes, Ring, Slot
+from vgg16gpu.runtime.answers.folder import SPARE_SLOTS, default_threads, slot_nbytes
 
 READING: Final = "reading"
 DECODING: Final = "decoding"  # pixels as they are, for a device that resizes

@@ -19,7 +19,7 @@ from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages
 from vgg16gpu.compiler.graph.ops import gives_probabilities
-from vgg16gpu.devices import Opened
+from vgg16gpu.devices import Opened, expects_gpu
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.devices.stages import stage, tell_run
 from vgg16gpu.errors import InputError
@@ -141,6 +141,7 @@ class _Run:
                 first,
                 decodes_on_device=on_device,
                 devices=len(self._devices),
+                for_gpu=expects_gpu(self._devices[0]),
             )
         )
 

@@ -12,7 +12,7 @@ from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
-from vgg16gpu.devices import open_device
+from vgg16gpu.devices import expects_gpu, open_device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.preprocessing import Preprocess
@@ -89,7 +89,7 @@ def classify(
     listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
     spec = spec_of(graph.input, sample, wanted)
     on_device = decodes_on_device(decode, device, spec)
-    with Folder(listing, spec, workers, decodes_on_device=on_device) as folder:
+    with Folder(listing, spec, workers, decodes_on_device=on_device, for_gpu=expects_gpu(device)) as folder:
         folder.require_one()
         opened = open_device(device)
         numbers = batch or default_batch(len(listing.files), graph, sample, opened.device.facts.kind)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgg16gpu.compiler.graph.batch_independence import mixing_op
 from vgg16gpu.compiler.graph.input_size import USUAL_SIZE
@@ -16,8 +16,11 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loader import THREADS, Loader
-from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring, aligned
+from vgg16gpu.pictures.loading.loader import THREADS, Loader
+from vgg16gpu.pictures.loading.pace import SWITCHING
+from vgg16gpu.pictures.loading.processes import THREADS_EACH, ProcessLoader
+from vgg16gpu.pictures.loading.shared import SharedRing
+from vgg16gpu.pictures.loading.slots import ROWS, SLOT_NBYTES, Bytes, Ring, aligned
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
@@ -27,13 +30,11 @@ if TYPE_CHECKING:
     from vgg16gpu.compiler.lowering.layout.resize import Fit
     from vgg16gpu.devices.picture_decoder import PictureCodec
 
-# Seconds. A thread that has decoded waits until another gives the interpreter away, 5 ms by default: more than decoding
-# takes. On 16 cores 6,400 pictures took a third longer with that.
-SWITCHING = 2e-5
 # Bytes of samples that may be ready before there is an engine: on 16 cores, as many pictures as are decoded meanwhile.
 EARLY_NBYTES = 256 << 20
 SPARE_SLOTS = 4  # beside one for each thread: two on their way to the device, two that wait
 MANY_CORES = 8
+MANY = 1024  # files: processes are there after 0.3 s, in which threads decode so many
 LARGEST_BATCH = {"cuda": 128, "cpu": 8}  # of images of the usual size, unless the user says otherwise
 
 
@@ -41,8 +42,9 @@ class Folder(Closing):
     """Files on their way to an engine: threads read and decode them from now on.
 
     threads: how many; None for one a core. first: the (file, sample) to begin with. decodes_on_device: they read JPEG
-    files of the usual kind, and leave decoding to the device. devices: how many will share the files. `started`: when,
-    by `time.perf_counter`. Close it after the engine's stream, before the engine.
+    files of the usual kind, and leave decoding to the device. devices: how many will share the files. for_gpu: whether
+    these are GPUs, as far as is known; many pictures are then loaded by processes. `started`: when, by
+    `time.perf_counter`. Close it after the engine's stream, before the engine.
     """
 
     def __init__(
@@ -54,23 +56,19 @@ class Folder(Closing):
         *,
         decodes_on_device: bool = False,
         devices: int = 1,
+        for_gpu: bool = False,
     ) -> None:
-        count = threads or min(default_threads(), len(listing.files))
-        rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
-        if decodes_on_device:
-            self.ring = ring_of_files(spec, count, len(listing.files), devices)
+        count = max(1, threads or min(default_threads(), len(listing.files)))
+        options: Any = {"takes_back": devices > 1, "begins_alone": decodes_on_device and threads is None}
+        self.ring: Ring
+        self.loader: Loader
+        if for_gpu and _wants_processes(listing, spec, count):
+            shared = SharedRing(*_extent(listing, spec, count, devices, on_device=decodes_on_device))
+            self.ring, self.loader = shared, ProcessLoader(listing, spec, shared, count, first, **options)
         else:
-            slots = count + SPARE_SLOTS * devices
-            self.ring = Ring(slot_nbytes(spec, rows), slots, early=max(slots, _early_slots(spec, listing)))
-        self.loader = Loader(
-            listing,
-            spec,
-            self.ring,
-            max(1, count),
-            first,
-            takes_back=devices > 1,
-            begins_alone=decodes_on_device and threads is None,
-        )
+            extent = _extent(listing, spec, count, devices, on_device=decodes_on_device)
+            self.ring = Ring(*extent, early=max(extent.slots, 0 if decodes_on_device else _early_slots(spec, listing)))
+            self.loader = Loader(listing, spec, self.ring, count, first, **options)
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCHING, self._switching))
@@ -130,8 +128,20 @@ class Folder(Closing):
         fit = fit_for(self.loader.spec) if wanted or self.ring.room_nbytes else None
         if not self.ring.is_pinned:
             with engine.turn():  # memory that one card has pinned is pinned for all (unified addressing)
-                self.ring.pin(engine.device.pinned, takes_pictures=fit is not None)
+                self.ring.pin(self._pinned(engine), takes_pictures=fit is not None)
         return fit
+
+    def _pinned(self, engine: Engine) -> Callable[[int], Bytes]:
+        """What makes memory that the device knows, or has it know what processes share."""
+        if not isinstance(self.ring, SharedRing):
+            return engine.device.pinned
+        memory = self.ring.memory
+
+        def known(nbytes: int) -> Bytes:
+            engine.device.pin(memory)
+            return memory[:nbytes]
+
+        return known
 
     def close(self) -> None:
         """End the threads. Safe to call twice."""
@@ -139,16 +149,37 @@ class Folder(Closing):
         sys.setswitchinterval(self._switching)
 
 
-def ring_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> Ring:
-    """Slots for files that the device decodes, and for samples."""
+class Extent(NamedTuple):
+    """Of a ring: bytes of a slot, how many slots, samples of one, bytes of its room on the device."""
+
+    nbytes: int
+    slots: int
+    rows: int
+    room_nbytes: int = 0
+
+
+def _extent(listing: Listing, spec: InputSpec, threads: int, devices: int, *, on_device: bool) -> Extent:
+    if on_device:
+        return extent_of_files(spec, threads, len(listing.files), devices)
+    rows = len(listing.files) if _is_small(listing) else ROWS  # pinned memory takes time to get
+    return Extent(slot_nbytes(spec, rows), threads + SPARE_SLOTS * devices, ROWS)
+
+
+def extent_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> Extent:
+    """Of slots for files that the device decodes, and for samples."""
     from vgg16gpu.runtime.answers import decoding  # noqa: PLC0415 - who decodes on the CPU does without
 
     rows = min(decoding.ROWS, files)
     nbytes = 4 * math.prod(spec.shape)
     most = max(nbytes, min(decoding.FILES_NBYTES, rows * nbytes))
-    return Ring(
-        most, threads + (decoding.DECODERS + SPARE_SLOTS) * devices, rows, max(decoding.ROOM_NBYTES, aligned(most))
-    )
+    count = threads + (decoding.DECODERS + SPARE_SLOTS) * devices
+    return Extent(most, count, rows, max(decoding.ROOM_NBYTES, aligned(most)))
+
+
+def _wants_processes(listing: Listing, spec: InputSpec, threads: int) -> bool:
+    """Whether processes load sooner than threads: many pictures in files, which the device resizes, many threads."""
+    is_plain = not listing.numbers and listing.contents is None
+    return is_plain and threads > THREADS_EACH and len(listing.files) >= MANY and fit_for(spec) is not None
 
 
 def _early_slots(spec: InputSpec, listing: Listing) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.io.answers import Answers
-from vgg16gpu.pictures.loader import Loader
+from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.runtime.answers.dealing import Dealer
 from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeder, Told
 from vgg16gpu.runtime.answers.rows import AnswerRows, Ranking

@@ -1,10 +1,10 @@
-"""pictures/pace.py: when one thread that loads is not enough."""
+"""pictures/loading/pace.py: when one thread that loads is not enough."""
 
 import itertools
 
 import pytest
 
-from vgg16gpu.pictures.pace import PICTURES, SLOW, Pace
+from vgg16gpu.pictures.loading.pace import PICTURES, SLOW, Pace
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""pictures/order.py: the order of files, whatever the order of what comes."""
+"""pictures/loading/order.py: the order of files, whatever the order of what comes."""
 
 import random
 
 import pytest
 
-from vgg16gpu.pictures.order import InOrder
+from vgg16gpu.pictures.loading.order import InOrder
 
 
 @pytest.mark.parametrize("seed", range(30))

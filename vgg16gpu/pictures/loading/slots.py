@@ -63,7 +63,8 @@ class Slot:
     """A buffer, and what lies in it: samples of one element type, failures, and the ends of files.
 
     ends: (number of a file, samples in it), once that is known. needed: bytes on the device, where that decodes.
-    room: where there the rows lie, at `addresses`, once it has decoded. holder: who of several has it in hand.
+    room: where there the rows lie, at `addresses`, once it has decoded. holder: who of several has it in hand. number:
+    of its part of memory that processes share.
     """
 
     buffer: Bytes
@@ -79,6 +80,7 @@ class Slot:
     room: Room | None = None
     addresses: list[int] = field(default_factory=list)
     holder: object | None = None
+    number: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -171,15 +173,18 @@ class Ring:
         slot.holder = None
         if slot.is_pinned:
             slot.clear()
-            with self._lock:
-                self._free.append(slot)
-                self._lock.notify()
+            self._put_back(slot)
 
     def close(self) -> None:
         """Whoever waits for a slot gets Closed."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
+
+    def _put_back(self, slot: Slot) -> None:
+        with self._lock:
+            self._free.append(slot)
+            self._lock.notify()
 
     def _slot(self, buffer: Bytes, *, is_pinned: bool) -> Slot:
         return Slot(buffer, is_pinned, self.rows, self.room_nbytes)

@@ -1,4 +1,4 @@
-"""pictures/loader.py: every sample of every file in some slot, whatever the threads do."""
+"""pictures/loading/loader.py: every sample of every file in some slot, whatever the threads do."""
 
 import threading
 import time
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vgg16gpu.pictures import pace
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.pictures.loader import Loader
-from vgg16gpu.pictures.order import InOrder
+from vgg16gpu.pictures.loading import pace
+from vgg16gpu.pictures.loading.loader import Loader
+from vgg16gpu.pictures.loading.order import InOrder
+from vgg16gpu.pictures.loading.slots import Ring, ordinary
 from vgg16gpu.pictures.reading import read_inputs
-from vgg16gpu.pictures.slots import Ring, ordinary
 
 SHAPE = (3, 16, 16)
 SPEC = InputSpec(SHAPE)

@@ -1,0 +1,69 @@
+"""runtime/answers/folder.py: who loads the files, threads or processes; the answers are the same."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vgg16gpu
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.pictures.loading.processes import ProcessLoader
+from vgg16gpu.runtime.answers import classify as classify_module
+from vgg16gpu.runtime.answers import folder as folder_module
+from vgg16gpu.runtime.answers.folder import Folder
+
+SPEC = InputSpec((3, 32, 32), preprocess=Preprocess.named("torchvision"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    chance = np.random.default_rng(3)
+    for i in range(50):
+        pixels = chance.integers(0, 256, (*chance.integers(20, 70, 2), 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i:02}.{'jpg' if i % 4 else 'png'}")
+    (tmp_path / "17.jpg").write_bytes(b"\xff\xd8\xff nothing")
+    return tmp_path
+
+
+@pytest.fixture
+def few_are_many(monkeypatch):
+    monkeypatch.setattr(folder_module, "MANY", 20)
+    monkeypatch.setattr(folder_module, "default_threads", lambda: 6)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize(
+    ("options", "threads", "by_processes"),
+    [
+        ({"for_gpu": True}, None, True),
+        ({"for_gpu": True, "devices": 2}, None, True),
+        ({"for_gpu": False}, None, False),
+        ({"for_gpu": True}, 4, False),
+    ],
+)
+def test_many_pictures_for_a_gpu_are_loaded_by_processes(folder, options, threads, by_processes):
+    with Folder(list_files([folder]), SPEC, threads, **options) as files:
+        assert isinstance(files.loader, ProcessLoader) is by_processes
+        assert files.loader.has_row()
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_what_processes_cannot_load_is_loaded_by_threads(folder):
+    np.save(folder / "numbers.npy", np.zeros((2, 3, 32, 32), np.float32))
+    given = [folder, folder / "numbers.npy"]
+    for listing, spec in ((list_files(given), SPEC), (list_files([folder]), InputSpec((7,)))):
+        with Folder(listing, spec, for_gpu=True) as files:
+            assert not isinstance(files.loader, ProcessLoader)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_answers_are_the_same_whoever_loads(folder, monkeypatch):
+    found = {}
+    for by_processes in (False, True):
+        monkeypatch.setattr(classify_module, "expects_gpu", lambda _, found=by_processes: found)
+        answers = vgg16gpu.classify(folder, "digits", device="cpu", batch=4)
+        found[by_processes] = [(each.name, each.error, each.scores.tobytes()) for each in answers]
+    assert len(found[True]) == 50
+    assert found[True] == found[False]
+    assert sum(bool(error) for _, error, _ in found[True]) == 1

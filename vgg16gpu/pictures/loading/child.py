@@ -1,0 +1,120 @@
+"""A process that reads and decodes pictures into slots of memory that it shares with the one that started it.
+
+It takes numbers of files from a pipe that all such processes read, and ends when that is closed: at the end of the
+files, and when the process that started it is gone. Its threads are those of `Loader`: few of them, so that they seldom
+wait for each other's interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.loading.job import Job, Names, read_job
+from vgg16gpu.pictures.loading.messages import Ended, slot_line
+from vgg16gpu.pictures.loading.pace import SWITCHING, Pace, Seconds
+from vgg16gpu.pictures.loading.shared import SharedRing
+from vgg16gpu.pictures.loading.slots import Closed, Slot
+from vgg16gpu.pictures.loading.worker import Worker
+
+NUMBER_NBYTES: Final = 8  # of a file in the pipe
+ORDER: Final = "little"
+_TOGETHER: Final = 4  # files that a thread takes at once
+
+
+def main() -> None:
+    """Run as `processes.py` starts it: with the descriptors of the job, the ring, the files and the answers."""
+    job, memory, free, files, answers = map(int, sys.argv[1:])
+    sys.setswitchinterval(SWITCHING)
+    child = Child(*read_job(job), (memory, free, None), files, answers)
+    try:
+        child.run()
+    except BrokenPipeError:  # nobody wants the answers any more
+        return
+
+
+class Child:
+    """The threads of this process: `worker.Loading`."""
+
+    def __init__(self, job: Job, names: Names, ring: tuple[int, int, int | None], files: int, answers: int) -> None:
+        """files, answers: descriptors; the first does not wait."""
+        self.files: Sequence[str] = names
+        self.listing = Listing(())
+        self.spec, self.first = job.spec, job.first
+        self.ring = SharedRing(job.nbytes, job.count, job.rows, job.room_nbytes, ring)
+        self._job, self._from, self._to = job, files, answers
+        self._lock = threading.Lock()
+        self._pace = Pace()
+        self._threads: list[threading.Thread] = []
+        self._seconds, self._decoded = Seconds(), 0
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Until there are no more files. Raises what a thread has raised."""
+        self._begin(1 if self._job.begins_alone else self._job.threads)
+        for thread in self._threads:  # it grows while they run
+            thread.join()
+        if self._error:
+            raise self._error
+        self._send(Ended(self._decoded, len(self._threads), self._seconds).line())
+
+    def submit(self, slot: Slot) -> None:
+        """See Loading."""
+        self._send(slot_line(slot))
+
+    def has_loaded(self, wall: float) -> None:
+        """See Loading. If a thread is alone and slow, all others begin."""
+        if len(self._threads) < self._job.threads and self._pace.is_slow(wall, is_waited_for=True):
+            self._begin(self._job.threads - len(self._threads))
+
+    def wait_for_turn(self, worker: Worker, index: int) -> None:
+        """Only files of numbers wait, and these come to no child."""
+        raise NotImplementedError
+
+    def _begin(self, count: int) -> None:
+        begun = [threading.Thread(target=self._work, name="vgg16gpu-decode") for _ in range(count)]
+        self._threads += begun
+        for thread in begun:
+            thread.start()
+
+    def _work(self) -> None:
+        worker = Worker(self)
+        try:
+            while numbers := self._next(worker):
+                for number in numbers:
+                    worker.load(number)
+            worker.flush()
+        except Closed:
+            pass
+        except BaseException as error:
+            self._error = error
+        with self._lock:
+            self._seconds.add(worker.seconds)
+            self._decoded += worker.decoded
+
+    def _next(self, worker: Worker) -> list[int]:
+        """The numbers of the files that are next; none at the end. Waits for them."""
+        while True:
+            try:
+                found = os.read(self._from, NUMBER_NBYTES * _TOGETHER)
+            except BlockingIOError:
+                worker.flush()  # what lies there may be what everybody waits for
+                start = time.perf_counter()
+                select.select([self._from], [], [])
+                worker.seconds.waiting += time.perf_counter() - start
+                continue
+            return [
+                int.from_bytes(found[start : start + NUMBER_NBYTES], ORDER)
+                for start in range(0, len(found), NUMBER_NBYTES)
+            ]
+
+    def _send(self, line: bytes) -> None:
+        with self._lock:
+            while line:
+                line = line[os.write(self._to, line) :]

@@ -1,0 +1,244 @@
+"""Files to samples in slots: read, decoded and, where no device does it, fitted by threads of this process.
+
+Each thread takes the next file, and fills a slot of its own until that is full; so slots come in any order, and
+`pictures/loading/order.py` puts what they say into the order of the files. Nothing is pickled, and the decoders let go
+of the interpreter's lock. What is under way is bounded: bytes by the ring, files by a window.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.loading.pace import Pace, Seconds
+from vgg16gpu.pictures.loading.slots import Closed, Ring, Row, Slot
+from vgg16gpu.pictures.loading.worker import Worker
+
+WINDOW = 4096  # files from the first that is not answered to the last that is begun
+THREADS = 32  # at most, unless the user wants more
+
+_END = object()
+
+
+class Loader:
+    """Threads that fill slots with the samples of the files listed, as kernels read them.
+
+    first: the (file, sample) to begin with. window: how many files are begun before the first of them is answered.
+    takes_back: whether rows may be asked for `again`; then the threads stay until all is answered. begins_alone: one
+    thread begins, and all others join it if it is slow: for those who only read, threads that take the interpreter from
+    each other at every system call are slower than one (60 us a file, 100 with two, 180 with 14).
+
+    Files of numbers are read one at a time, in their turn: one may hold more samples than memory has room for.
+    Iterate over it once, and `close` it. The iterator gives filled slots, which go back to `ring`; and None where
+    nobody can go on before all that was given out is answered (`answered`). What a thread raises that is no InputError
+    comes out of the iterator.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        spec: InputSpec,
+        ring: Ring,
+        threads: int,
+        first: tuple[int, int] = (0, 0),
+        window: int = WINDOW,
+        *,
+        takes_back: bool = False,
+        begins_alone: bool = False,
+    ) -> None:
+        self.listing, self.spec, self.ring = listing, spec, ring
+        self.files = listing.files
+        self.seconds = Seconds()
+        self.decoded = 0  # pictures
+        self.first = first
+        self._window, self._takes_back = window, takes_back
+        self._most, self._begins_alone = threads, begins_alone
+        self._again: deque[_Again] = deque()
+        self._queue: SimpleQueue[Slot | BaseException | object | None] = SimpleQueue()
+        self._state = threading.Condition()
+        self._position = self._answered = first[0]
+        self._waiting = 0
+        self._closed = False
+        self._is_decided = threading.Event()  # whether there is anything to compute
+        self._has_row = False
+        self._threads: list[threading.Thread] = []
+        self._alive = 0
+        self._pace = Pace()
+
+    @property
+    def threads(self) -> int:
+        """How many have begun."""
+        return len(self._threads)
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Pictures a second of all threads at work together; None if there was none to decode."""
+        seconds = self.seconds.reading + self.seconds.decoding
+        return self.decoded * self.threads / seconds if self.decoded else None
+
+    def start(self) -> None:
+        """Begin to fill slots."""
+        with self._state:
+            self._begin(1 if self._begins_alone else self._most)
+
+    def has_loaded(self, wall: float) -> None:
+        """A thread has put a picture into its slot, in so many seconds. If it is alone and slow, all others begin."""
+        if len(self._threads) < self._most and self._pace.is_slow(wall, is_waited_for=self._queue.empty()):
+            with self._state:
+                if not self._closed:
+                    self._begin(self._most - len(self._threads))
+
+    def _begin(self, count: int) -> None:
+        names = range(len(self._threads), len(self._threads) + count)
+        begun = [threading.Thread(target=self._work, name=f"vgg16gpu-decode-{name}") for name in names]
+        self._threads += begun
+        self._alive += count
+        for thread in begun:
+            thread.start()
+
+    def __iter__(self) -> Iterator[Slot | None]:
+        while (item := self._queue.get()) is not _END:
+            if isinstance(item, BaseException):
+                raise item
+            assert item is None or isinstance(item, Slot)
+            yield item
+
+    def has_row(self) -> bool:
+        """Whether there is a sample to compute: waits for the first, or for the end, or until all wait for answers."""
+        self._is_decided.wait()
+        return self._has_row
+
+    def answered(self, files: int) -> None:
+        """So many files, from the first on, have been given out: later ones may begin."""
+        with self._state:
+            self._answered = files
+            if self._waiting:
+                self._state.notify_all()
+
+    def again(self, rows: Iterable[Row]) -> None:
+        """Read and decode these once more: what was to compute them has failed. Of a loader that `takes_back`."""
+        samples: dict[int, set[int]] = {}
+        for row in rows:
+            samples.setdefault(row.file, set()).add(row.sample)
+        with self._state:
+            self._again += [_Again(file, frozenset(samples[file])) for file in sorted(samples)]
+            self._state.notify_all()
+
+    def close(self) -> None:
+        """End the threads, once each is done with its picture. Safe to call twice."""
+        self.ring.close()
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+
+    def _work(self) -> None:
+        worker = Worker(self)
+        try:
+            while (piece := self._next(worker)) is not None:
+                worker.load(piece) if isinstance(piece, int) else worker.load_again(*piece)
+            worker.flush()
+        except Closed:
+            pass
+        except BaseException as error:
+            self.fail(error)
+        with self._state:
+            self.seconds.add(worker.seconds)
+            self.decoded += worker.decoded
+            self._leave()
+
+    def _next(self, worker: Worker) -> int | _Again | None:
+        """The number of the file that is next, or what is to be read again; None at the end.
+
+        Waits while too many files are not answered.
+        """
+        while True:
+            with self._state:
+                if self._closed:
+                    raise Closed
+                if self._again:
+                    return self._again.popleft()
+                if self._may_go_on():
+                    if self._position == len(self.files):
+                        return None
+                    self._position += 1
+                    return self._position - 1
+            self._wait(worker, self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        """Whether a thread has something to read, or may end."""
+        if self._again:
+            return True
+        if self._position == len(self.files):
+            return not self._takes_back or self._answered == len(self.files)
+        return self._position - self._answered < self._window
+
+    def wait_for_turn(self, worker: Worker, index: int) -> None:
+        """Until every file before this one has its answers; what of them is to be read again is read meanwhile."""
+        while True:
+            self._wait(worker, lambda: self._answered == index or bool(self._again))
+            with self._state:
+                if not self._again:
+                    return
+                piece = self._again.popleft()
+            worker.load_again(*piece)
+
+    def _wait(self, worker: Worker, is_over: Callable[[], bool]) -> None:
+        worker.flush()  # what lies there may be what everybody waits for
+        start = time.perf_counter()
+        with self._state:
+            if not is_over():
+                self._waiting += 1
+                self._tell_when_stuck()
+                while not (is_over() or self._closed):
+                    self._state.wait()
+                self._waiting -= 1
+            if self._closed:
+                raise Closed
+        worker.seconds.waiting += time.perf_counter() - start
+
+    def _leave(self) -> None:
+        """One of those who fill slots is done."""
+        self._alive -= 1
+        self._tell_when_stuck()
+        if not self._alive:
+            self._is_decided.set()
+            self._queue.put(_END)
+
+    def _tell_when_stuck(self) -> None:
+        if self._waiting == self._alive > 0:
+            self._tell_nothing_more()
+
+    def _tell_nothing_more(self) -> None:
+        """Nothing more comes before what was given out is answered."""
+        self._has_row = True  # perhaps, among the files that are left
+        self._is_decided.set()
+        self._queue.put(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Have the reader raise this."""
+        self._has_row = True  # so that it reads
+        self._is_decided.set()
+        self._queue.put(error)
+
+    def submit(self, slot: Slot) -> None:
+        """A slot is filled."""
+        if slot.rows and not self._has_row:
+            self._has_row = True
+            self._is_decided.set()
+        self._queue.put(slot)
+
+
+class _Again(NamedTuple):
+    """Samples of a file that are read once more."""
+
+    file: int
+    samples: frozenset[int]

@@ -1,0 +1,255 @@
+"""A loader whose files are read and decoded by several processes, of a few threads each.
+
+A dozen threads of one process that each decode a picture in a millisecond spend as long again waiting for the
+interpreter, and so does whoever builds an engine beside them. Here these are in processes of their own: they share
+slots with this one (`shared.py`), take numbers of files from a pipe, and say in lines what lies where (`messages.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.loading.child import NUMBER_NBYTES, ORDER
+from vgg16gpu.pictures.loading.job import Job
+from vgg16gpu.pictures.loading.loader import WINDOW, Loader
+from vgg16gpu.pictures.loading.messages import Ended, read_line
+from vgg16gpu.pictures.loading.shared import SharedRing
+from vgg16gpu.pictures.loading.slots import Closed, Slot
+from vgg16gpu.pictures.loading.worker import Worker
+
+THREADS_EACH: Final = 4  # of a process
+_HERE: Final = 8  # files that are loaded here at most, until one of them is a picture
+
+_MAIN: Final = "from vgg16gpu.pictures.loading.child import main; main()"
+_PIPE_NBYTES: Final = 1 << 16  # that a pipe holds: what is dealt out never waits for a reader
+
+
+class ProcessLoader(Loader):
+    """As `Loader`, for pictures in files, and a device that resizes them.
+
+    threads: of all processes together. The first files are loaded here, until there is one to compute: that tells
+    whether the files are any good before the processes run. A process that dies ends the loading with an InputError.
+    """
+
+    def __init__(
+        self,
+        listing: Listing,
+        spec: InputSpec,
+        ring: SharedRing,
+        threads: int,
+        first: tuple[int, int] = (0, 0),
+        window: int = WINDOW,
+        *,
+        takes_back: bool = False,
+        begins_alone: bool = False,
+    ) -> None:
+        super().__init__(
+            listing,
+            spec,
+            ring,
+            threads,
+            first,
+            min(window, _PIPE_NBYTES // NUMBER_NBYTES),
+            takes_back=takes_back,
+            begins_alone=begins_alone,
+        )
+        self._shared = ring
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._heard = first[0]  # files whose ends are told, and those before the first
+        self._counts_here = True  # whether what is loaded here is loaded for the first time
+        self._begun = 0
+        self._deals: int | None = None  # where numbers of files are written; None where all are
+        self._has_ended = False
+
+    @property
+    def threads(self) -> int:
+        """How many have begun."""
+        return self._begun or self._most
+
+    def start(self) -> None:
+        """Begin to fill slots."""
+        count = -(-self._most // THREADS_EACH)
+        self._alive = 1 + count
+        files, self._deals = os.pipe()
+        os.set_blocking(files, False)
+        self._start_thread(self._work, "here")
+        job = self._job(-(-self._most // count)).written(self.files)
+        try:
+            for number in range(count):
+                self._start_child(number, job, files)
+        except OSError as error:
+            self.close()
+            raise InputError(
+                f"no process can be started to decode pictures ({error}); with --workers {THREADS_EACH} none is needed"
+            ) from error
+        finally:
+            os.close(job)
+            os.close(files)
+
+    def answered(self, files: int) -> None:
+        """See Loader."""
+        with self._state:
+            self._answered = files
+            self._deal()
+            self._tell_when_over()
+            self._state.notify_all()
+
+    def close(self) -> None:
+        """End the processes, and the threads. Safe to call twice."""
+        with self._state:
+            self._closed = True
+            self._end_dealing()
+            self._state.notify_all()
+        self.ring.close()
+        for child in self._children:
+            child.kill()  # it has nothing that anybody wants
+        for thread in self._threads:
+            thread.join()
+        self._shared.release()
+
+    def submit(self, slot: Slot) -> None:
+        """See Loader: of what is loaded here."""
+        self._take(slot, len(slot.ends) if self._counts_here else 0)
+
+    def _job(self, threads: int) -> Job:
+        ring = self._shared
+        return Job(
+            self.spec, ring.nbytes, ring.count, ring.rows, ring.room_nbytes, threads, self._begins_alone, self.first
+        )
+
+    def _start_child(self, number: int, job: int, files: int) -> None:
+        answers, told = os.pipe()
+        given = (job, self._shared.memory_file, self._shared.numbers, files, told)
+        paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _MAIN, *map(str, given)],
+            pass_fds=given,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C is for this process, which ends its children
+        )
+        os.close(told)
+        self._children.append(child)
+        self._start_thread(partial(self._hear, child, answers), str(number))
+
+    def _start_thread(self, target: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=target, name=f"vgg16gpu-decoded-{name}")
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        """Load the first files, then what is asked for `again`."""
+        worker = Worker(self)
+        try:
+            self._load_first(worker)
+            while piece := self._next_again():
+                worker.load_again(*piece)
+                worker.flush()
+                with self._state:
+                    self._tell_when_over()
+        except Closed:
+            pass
+        except BaseException as error:
+            self.fail(error)
+        with self._state:
+            self.seconds.add(worker.seconds)
+            self.decoded += worker.decoded
+            self._leave()
+
+    def _load_first(self, worker: Worker) -> None:
+        position = self.first[0]
+        most = min(position + _HERE, len(self.files))
+        while position < most and not self._has_row:
+            worker.load(position)
+            position += 1
+            if worker.has_rows:
+                worker.flush()
+        worker.flush()
+        self._counts_here = False
+        with self._state:
+            self._position = position
+            self._deal()
+            self._tell_when_over()
+
+    def _next_again(self) -> tuple[int, frozenset[int]] | None:
+        """What is to be read once more; None when nothing more can be asked for."""
+        with self._state:
+            while self._takes_back and not (self._again or self._closed or self._answered == len(self.files)):
+                self._state.wait()
+            return self._again.popleft() if self._again and not self._closed else None
+
+    def _deal(self) -> None:
+        """Write the numbers of the files that may be begun."""
+        if self._deals is None or self._counts_here:
+            return
+        end = min(len(self.files), self._answered + self._window)
+        if end > self._position:
+            numbers = range(self._position, end)
+            os.write(self._deals, b"".join(number.to_bytes(NUMBER_NBYTES, ORDER) for number in numbers))
+            self._position = end
+        if self._position == len(self.files):
+            self._end_dealing()
+
+    def _end_dealing(self) -> None:
+        deals, self._deals = self._deals, None
+        if deals is not None:
+            os.close(deals)
+
+    def _hear(self, child: subprocess.Popen[bytes], answers: int) -> None:
+        """What a process says, until it ends."""
+        ended: Ended | None = None
+        try:
+            with os.fdopen(answers, "rb") as lines:
+                for line in lines:
+                    told = read_line(line, self._shared, self.files)
+                    if isinstance(told, Ended):
+                        ended = told
+                    else:
+                        self._take(told, len(told.ends))
+            status = child.wait()
+            if ended is None and not self._closed:
+                self.fail(InputError(_death(status)))
+        except BaseException as error:
+            self.fail(error)
+        with self._state:
+            if ended:
+                self.seconds.add(ended.seconds)
+                self.decoded += ended.decoded
+                self._begun += ended.threads
+            self._leave()
+
+    def _take(self, slot: Slot, ends: int) -> None:
+        super().submit(slot)
+        with self._state:
+            self._heard += ends
+            self._tell_when_over()
+
+    def _tell_when_over(self) -> None:
+        """Tell the reader where all that was begun is there, and nothing more comes before it is answered."""
+        if self._counts_here or self._again or self._heard < self._position:
+            return
+        if self._takes_back or self._position < len(self.files):
+            self._tell_nothing_more()
+
+
+def _death(status: int) -> str:
+    """What to say of a process that ended before its work did."""
+    try:
+        cause = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+    except ValueError:
+        cause = f"was ended by signal {-status}"
+    return (
+        f"a process that decodes pictures {cause}: a picture may be why, or too little memory. Rows that are written "
+        f"stay, and --resume goes on; with --workers {THREADS_EACH} this process decodes by itself"
+    )
