@@ -86,20 +86,6 @@ __device__ __forceinline__ float4 load4_stream(const float* source) {
 #endif
 }
 
-// 16 bytes of global memory, asked for where this stands: a compiler moves other loads to where they are used first,
-// one behind the other, to save registers. The address is a multiple of 16; for memory that the kernel does not write.
-__device__ __forceinline__ uint4 load16_here(const void* source) {
-#ifdef __CUDACC__
-  uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(__cvta_generic_to_global(source)));
-  return v;
-#else
-  return *static_cast<const uint4*>(source);
-#endif
-}
-
 // 4 values to and from a register array, which loops can index.
 __device__ __forceinline__ void unpack4(float* values, float4 v) {
   values[0] = v.x;
