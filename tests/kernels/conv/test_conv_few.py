@@ -115,7 +115,7 @@ def test_padding_channels_stay_zero_beside_an_infinity(device: Device, precision
 
 # ---- Where it is taken, without a device
 
-H200 = DeviceFacts("cuda", "an H200", 132, (9, 0), 227 << 10, 140 << 30, 140 << 30)
+H200 = DeviceFacts("cuda", "an H200", 132, (9, 0), 232448, 2**37, 2**37, tensor_maps=True)
 
 
 def planned(shapes: Shapes, precision: str = "bf16", facts: DeviceFacts = H200, batch: int = 1) -> str:
