@@ -41,7 +41,7 @@ LOSS_MUTANTS = (
             shape=(2, 36, 4, 3),
         ),
     ),
-    Mutant("the target of the first image", FEATURE_LOSS, Edit("target += n * pixels * C;", "target += 0;"), SQUARED),
+    Mutant("the target of the first image", FEATURE_LOSS, Edit("goal = n * pixels * C;", "goal = 0;"), SQUARED),
     Mutant("magnitudes squared", FEATURE_LOSS, Edit("sum += fabsf(d);", "sum += d * d;"), ABSOLUTE),
     Mutant("a slope where there is none", FEATURE_LOSS, Edit("v < 0.f ? -1.f : v", "v <= 0.f ? -1.f : v"), EQUAL),
     Mutant(

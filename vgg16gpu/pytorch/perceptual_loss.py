@@ -11,7 +11,7 @@ from torch import nn
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch.second_derivative import once
-from vgg16gpu.pytorch.views import current_stream, taken, view
+from vgg16gpu.pytorch.views import TYPES, current_stream, taken, view
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.loss_engine import Comparison, Distance, LossEngine, Weight
 
@@ -74,8 +74,9 @@ class PerceptualLoss(nn.Module):
         pair = tuple(x if x is None else _taken_on(given.device, x) for x in (images, style))
         if given.device.type == "cpu":
             return tuple(map(torch.from_numpy, engine.targets(*pair)))
-        shapes = engine.target_shapes(*(x if x is None else tuple(x.shape) for x in pair))
-        found = tuple(torch.empty(shape, dtype=torch.float32, device=given.device) for shape in shapes)
+        of = [x if x is None else tuple(x.shape) for x in pair]
+        forms = zip(engine.target_shapes(*of), engine.target_types(*of), strict=True)
+        found = tuple(torch.empty(shape, dtype=TYPES[name], device=given.device) for shape, name in forms)
         options = _unwaited(given.device, found)
         engine.targets(*(x if x is None else view(x) for x in pair), **options)
         return found

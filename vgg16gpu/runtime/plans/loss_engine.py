@@ -13,6 +13,7 @@ import numpy.typing as npt
 from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, target_graph
+from vgg16gpu.compiler.graph.loss_ops import target_shape
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
@@ -20,6 +21,7 @@ from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
 from vgg16gpu.runtime.on_device.pending import Pending
@@ -130,8 +132,9 @@ class LossEngine(Closing):
 
         images: what `layers` are compared with, and, without `style`, the others, too. style: of any size. Raises
         InputError where images that are needed are missing.
-        Arrays on the engine's GPU, as `Engine.run` takes them, give float32 `DeviceArray`s, here and below: nothing
-        goes over the host. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
+        Arrays on the engine's GPU, as `Engine.run` takes them, give `DeviceArray`s, here and below: nothing goes over
+        the host. Targets come in the element type that `target_types` tells, and are read where they lie; float32 ones
+        are taken, too. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
         shapes `target_shapes` tells.
         """
         asked = Asked(stream, None, out, wait)
@@ -153,6 +156,17 @@ class LossEngine(Closing):
         """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError, ModelError."""
         shapes = (images if style is None or term.kind != "gram" else style for term in self._compared.terms)
         return tuple(self._target_shapes(shape)[i] for i, shape in enumerate(shapes) if shape is not None)
+
+    def target_types(self, images: Shape | None, style: Shape | None = None) -> tuple[str, ...]:
+        """The element types of what `targets` gives on a GPU for images of these shapes: those of stored features.
+
+        In fp16 and bf16 two bytes hold a feature as the kernels store it, and no more would tell it better. Gram
+        matrices are float32. Raises as `target_shapes`.
+        """
+        shapes = [images if style is None or term.kind != "gram" else style for term in self._compared.terms]
+        with self._lock:
+            found = [self._stored(shape)[i] for i, shape in enumerate(shapes) if shape is not None]
+        return tuple(OUTPUT_ELEMENTS[element] for element in found)
 
     def value(
         self, x: Any, targets: Sequence[Any], *, stream: Stream = None, out: Any = None, wait: bool = True
@@ -212,7 +226,9 @@ class LossEngine(Closing):
             x, foreign = self._view(images, asked)
             pending, singly = self._begun(foreign, asked)
             shapes = self._target_shapes(x.shape)
-            places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending)
+            stored = self._stored(x.shape)
+            forms = [OutputForm(stored[i]) for i in terms]
+            places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
             for rows in self._cut(x.shape[0]):
                 part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
                 verdict = asked.verdict(pending, rows.start)
@@ -332,11 +348,16 @@ class LossEngine(Closing):
             self._check_images("float32", shape)
             graph = target_graph(self.graph, self._compared.terms, shape)
             shapes = infer_shapes(graph, shape)
-            found = [shapes[name] for name in graph.outputs]
+            found = [target_shape(shapes[name]) for name in graph.outputs]
             if len(self._shapes) >= _KEPT:
                 self._shapes.clear()
             self._shapes[shape] = found
         return found
+
+    def _stored(self, shape: Shape) -> tuple[Element, ...]:
+        """What targets of images of this shape are made of; of the batches that are computed."""
+        self._target_shapes(shape)
+        return self._losses.stored((self._rows(shape[0]), *shape[1:]))
 
     def _check_pending(self) -> None:
         self._require_open()
