@@ -146,7 +146,10 @@ class LossEngine(Closing):
         if outs is not None and len(outs) != content + styled:
             raise InputError(f"out has {len(outs)} arrays; there are {content + styled} targets: give one for each")
         found: tuple[Any, ...] = ()
-        for given, terms in ((images, range(content)), (pictures, range(content, content + styled))):
+        parts = ((images, range(content)), (pictures, range(content, content + styled)))
+        if style is None:  # then one run gives all
+            parts = ((images, range(content + styled)), (None, range(0)))
+        for given, terms in parts:
             if terms:
                 part = replace(asked, out=None if outs is None else tuple(outs[i] for i in terms))
                 found += self._targets(given, tuple(terms), part)
