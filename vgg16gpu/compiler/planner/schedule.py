@@ -33,8 +33,8 @@ class Scheduler:
 
     `weights` are what each op's lowering put into the arena, `held` the places of the graph's constants.
     `normalisation`: scale and shift of the entry for bytes. With `keep_values` no buffer is used twice. `reserved`:
-    bytes at the start of the activation arena that are left alone. `given`: what further inputs are made of that are read
-    where a caller has them.
+    bytes at the start of the activation arena that are left alone. `given`: what further inputs are made of that are
+    read where a caller has them.
     """
 
     selection: KernelSelection

@@ -20,6 +20,7 @@ from vgg16gpu.runtime.on_device.moves import absolute, form_of, gives, moved, ou
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.outputs import ResultBlock, Results
 
+
 @dataclass(frozen=True)
 class _Call:
     """A run of one program: of the second pass or not, and which arrays. An output's form comes with its view."""

@@ -10,7 +10,7 @@ from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict, report, reported_words, settled
-from vgg16gpu.runtime.on_device.launches import KeptLaunches
+from vgg16gpu.runtime.on_device.launches import KeptLaunches, Key
 from vgg16gpu.runtime.on_device.moves import Move, absolute, gives, moved, output_moves
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.outputs import ResultBlock
@@ -30,21 +30,26 @@ class PlacedRuns:
         verdict: Verdict | None = None,
         *,
         singly: bool = False,
-    ) -> None:
-        """All outputs for these inputs, and waits for that; targets: the first rows of each output.
+    ) -> Key:
+        """All outputs for these inputs, and waits for that: what `repeat` takes.
 
-        Inputs of fewer rows than planned get rows of zeros behind them; those that the program reads where a caller has
-        them (`Program.given`) are as they were planned. An output is written by its op where its target can hold it. NaN and Inf are let through. verdict, singly:
-        for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises KernelError for a kernel that gave up,
-        InputError for values that left float16's range.
+        targets: the first rows of each output, which its op writes there itself where it can. Inputs of fewer rows than
+        planned get rows of zeros behind them; those of `Program.given` are read where they lie, and are as planned. NaN
+        and Inf are let through. verdict, singly: for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises
+        KernelError for a kernel that gave up, InputError for values that left float16's range.
         """
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]
-        key = (*places.items(), *outs, verdict)
+        key = Key(*places.items(), *outs, verdict)
         self._launches.launch(key, lambda: [*self._steps(places, outs), *self._last(outs, verdict)], singly=singly)
         if verdict is None:
             self._executor.device.synchronize()
             ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+        return key
+
+    def repeat(self, key: Key) -> bool:
+        """Enqueue what a run that nobody waits for has enqueued; False where it is not kept."""
+        return self._launches.repeat(key)
 
     def _last(self, targets: Sequence[DeviceView], verdict: Verdict | None) -> list[Step]:
         """Who waits gets the control words; else they are looked at on the device."""

@@ -62,9 +62,9 @@ class Asked:
         pending: Pending,
         forms: Sequence[OutputForm] | None = None,
     ) -> tuple[tuple[DeviceView, ...], tuple[Any, ...]]:
-        """Where each output goes, and what the caller gets for it. program: None where `form` is not asked for; forms
-        are those of results then, else float32.
+        """Where each output goes, and what the caller gets for it.
 
+        program: None where `form` is not asked for; `forms` are those of new results then, without them float32.
         Raises InputError and DeviceError.
         """
         if self.out is not None:

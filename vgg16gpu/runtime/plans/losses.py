@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Element
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict
+from vgg16gpu.runtime.on_device.launches import Key
 from vgg16gpu.runtime.on_device.moves import can_be_read
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
@@ -46,12 +47,17 @@ class _Key(NamedTuple):
     """What a program is for: targets of some terms (their numbers), or the loss of all (None).
 
     given: what the targets of a loss are made of that are read where a caller has them; None where they are taken in.
+    share: how many images divide the loss of each.
     """
 
     shape: Shape
     terms: tuple[int, ...] | None
     gradient: bool
     given: tuple[Element, ...] | None = None
+    share: int = 1
+
+
+Enqueued: TypeAlias = tuple[tuple[_Key, Key], ...]  # of each batch the program, and the places of its launches
 
 
 class Losses:
@@ -77,9 +83,9 @@ class Losses:
         found = self._at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
         return tuple(_channels_last(array) if array.ndim == 4 else array for array in found)
 
-    def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool) -> tuple[Array, ...]:
-        """The loss of each image, (N,), and, if wanted, its gradient to x. Raises as `targets`."""
-        prepared = self._at(_Key(x.shape, None, gradient))
+    def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool, share: int = 1) -> tuple[Array, ...]:
+        """The loss of each image, (N,), over `share`, and, if wanted, its gradient to x. Raises as `targets`."""
+        prepared = self._at(_Key(x.shape, None, gradient, share=share))
         given = dict(zip(prepared.targets, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
 
@@ -121,7 +127,8 @@ class Losses:
         verdict: Verdict | None,
         *,
         singly: bool,
-    ) -> None:
+        share: int = 1,
+    ) -> tuple[_Key, Key]:
         """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient.
 
         Targets are read where they lie, if the kernels can read all of them there; else they are taken in first.
@@ -131,9 +138,16 @@ class Losses:
             for target, readable in zip(targets, self._readable, strict=True)
         )
         given = tuple(target.element for target in targets) if in_place else None
-        prepared = self._at(_Key(x.shape, None, len(outs) > 1, given))
+        key = _Key(x.shape, None, len(outs) > 1, given, share)
+        prepared = self._at(key)
         inputs = {self._graph.input.name: x, **dict(zip(prepared.targets, targets, strict=True))}
-        prepared.placed.run(inputs, outs, verdict, singly=singly)
+        return key, prepared.placed.run(inputs, outs, verdict, singly=singly)
+
+    def repeat(self, enqueued: Enqueued) -> bool:
+        """Enqueue once more what `loss_on_device` has enqueued; False where some of it is no longer kept."""
+        return all(
+            (kept := self._kept.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
+        )
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
@@ -153,7 +167,8 @@ class Losses:
             graph = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape)
             return (), make_plan(graph, self._device.facts, inputs, self._options)
         precision = self._options.precision
-        found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient, precision=precision)
+        terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
+        found = loss_graph(self._graph, terms, key.shape, gradient=key.gradient, precision=precision)
         given = dict(zip(found.targets, key.given, strict=True)) if key.given else {}
         options = replace(self._options, given=given)
         return tuple(found.targets), make_plan(found.graph, self._device.facts, {**inputs, **found.targets}, options)

@@ -42,7 +42,9 @@ def steps(
     flags = (() if is_unit else (int(is_absolute),), (int(cotangent is not None),))
     return (
         Step(
-            kernel=Kernel(SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", _macros(feature.element, target.element)),
+            kernel=Kernel(
+                SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", _macros(feature.element, target.element)
+            ),
             grid=Dim3(blocks(op, feature.shape), feature.shape[0]),
             block=Dim3(BLOCK),
             arguments=(
