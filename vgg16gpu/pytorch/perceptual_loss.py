@@ -65,7 +65,10 @@ class PerceptualLoss(nn.Module):
         return ", ".join((self._model.name, *given, self._options["distance"], self.reduction))
 
     def targets(self, images: torch.Tensor | None = None, style: torch.Tensor | None = None) -> Targets:
-        """What `forward` compares with, for images that are compared with more than once; on their device."""
+        """What `forward` compares with, for images that are compared with more than once; on their device.
+
+        Of the shapes and, on a GPU, the element types that `LossEngine` tells (`target_shapes`, `target_types`).
+        """
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")

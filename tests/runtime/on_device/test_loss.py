@@ -134,7 +134,7 @@ def test_targets_are_made_of_what_features_are_stored_as(
     path = tmp_path_factory.mktemp("wide") / "vgg.onnx"
     make_vgg(path, variant="vgg11", size=32, width=64, hidden=64, classes=10)
     del hopper
-    with LossEngine(path, {"relu1": 1.0, "relu2": 0.5}, precision=precision, device="cuda") as engine:
+    with LossEngine(path, {"relu1_1": 1.0, "relu2_1": 0.5}, precision=precision, device="cuda") as engine:
         x, y = (normal(seeded(name), 2, 3, 32, 32) for name in "xy")
         there, goal = Placed(engine.device, x), Placed(engine.device, y)
         targets = engine.targets(goal)
