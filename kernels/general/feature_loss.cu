@@ -3,12 +3,12 @@
 //           slope * sign(feature - target)
 //           unit_loss_f32: the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target,
 //           divided by sqrt(1e-8 + the sum of their squares)
-// Layouts:  feature (N,P,pitch) of FEATURE, cotangent (N,P,cotangent_pitch), target (N,P,C) float, C <= both pitches;
+// Layouts:  feature (N,P,pitch) of FEATURE, cotangent (N,P,cotangent_pitch), target (N,P,C) of TARGET, C <= both pitches;
 //           out (N,blocks), channels (C).
 // Mapping:  feature_loss: a block of 256 threads has 8192 elements of an image; a thread 8 times 4 neighbouring ones,
 //           where C is a multiple of 4, else 32 single ones: a warp reads consecutive bytes. unit_loss: 8 lanes have a
 //           pixel, 4 neighbouring channels a lane (or one), a block 32 pixels at a time, 4 times.
-// Tiles:    FEATURE (0): 0 float32, 1 float16, 2 bfloat16.
+// Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16.
 // Shared:   32 bytes; 256 threads.
 // Cost:     reads feature and target once (unit_loss three times, from the caches after the first), writes the cotangent
 //           once: loss and gradient are one pass.
@@ -22,6 +22,9 @@
 
 #ifndef FEATURE
 #define FEATURE 0
+#endif
+#ifndef TARGET
+#define TARGET 0
 #endif
 
 constexpr int THREADS = 256;
@@ -55,20 +58,20 @@ __device__ __forceinline__ void load_channels(float (&values)[WIDTH], const floa
     values[0] = *source;
 }
 
-// Up to WIDTH neighbouring channels of the feature, from element `at` on.
-template <int WIDTH>
-__device__ __forceinline__ void load_feature(float (&values)[WIDTH], const void* feature, long long at) {
+// The same of a map of ELEMENT, the feature or the target, from element `at` on.
+template <int ELEMENT, int WIDTH>
+__device__ __forceinline__ void load_stored(float (&values)[WIDTH], const void* map, long long at) {
   if constexpr (WIDTH == 4)
-    load4_stored<FEATURE>(values, feature, at);
+    load4_stored<ELEMENT>(values, map, at);
   else
-    values[0] = StoredElement<FEATURE>::load(feature, at, 0);
+    values[0] = StoredElement<ELEMENT>::load(map, at, 0);
 }
 
-// first_at: where the image begins in `feature`.
+// first_at, target_first: where the image begins in `feature` and `target`.
 template <bool ABSOLUTE, int WIDTH>
 __device__ __forceinline__ float chunk_loss(float* cotangent, const void* feature, long long first_at,
-                                            const float* target, int pixels, int C, int pitch, int cotangent_pitch,
-                                            float slope, bool wants_cotangent) {
+                                            const void* target, long long target_first, int pixels, int C, int pitch,
+                                            int cotangent_pitch, float slope, bool wants_cotangent) {
   float sums[WIDTH] = {};
   const int vectors = C / WIDTH, count = pixels * vectors;
   const int first = static_cast<int>(blockIdx.x) * (CHUNK / WIDTH);
@@ -76,10 +79,10 @@ __device__ __forceinline__ float chunk_loss(float* cotangent, const void* featur
     const int vector = first + i;
     const int pixel = pitch == C && cotangent_pitch == C ? 0 : vector / vectors, c = (vector - pixel * vectors) * WIDTH;
     const long long at = static_cast<long long>(pixel) * cotangent_pitch + c;
-    const long long target_at = static_cast<long long>(vector) * WIDTH;
+    const long long target_at = target_first + static_cast<long long>(vector) * WIDTH;
     float x[WIDTH], t[WIDTH], d[WIDTH];
-    load_feature(x, feature, first_at + static_cast<long long>(pixel) * pitch + c);
-    load_channels(t, target + target_at);
+    load_stored<FEATURE>(x, feature, first_at + static_cast<long long>(pixel) * pitch + c);
+    load_stored<TARGET>(t, target, target_at);
     UNROLL
     for (int v = 0; v < WIDTH; v++) d[v] = slope * differ<ABSOLUTE>(x[v], t[v], sums[v]);
     if (!wants_cotangent) continue;
@@ -98,20 +101,19 @@ __device__ __forceinline__ float chunk_loss(float* cotangent, const void* featur
 
 extern "C" __global__ void __launch_bounds__(THREADS) feature_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const float* __restrict__ target, int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope,
+    const void* __restrict__ target, int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope,
     int absolute, int wants_cotangent) {
   __shared__ float scratch[WARPS];
-  const long long n = blockIdx.y, at = n * pixels * pitch;
+  const long long n = blockIdx.y, at = n * pixels * pitch, goal = n * pixels * C;
   cotangent += n * pixels * cotangent_pitch;
-  target += n * pixels * C;
   const bool wants = wants_cotangent != 0;
   float sum;
   if (C % 4 == 0)
-    sum = absolute ? chunk_loss<true, 4>(cotangent, feature, at, target, pixels, C, pitch, cotangent_pitch, slope, wants)
-                   : chunk_loss<false, 4>(cotangent, feature, at, target, pixels, C, pitch, cotangent_pitch, slope, wants);
+    sum = absolute ? chunk_loss<true, 4>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
+                   : chunk_loss<false, 4>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
   else
-    sum = absolute ? chunk_loss<true, 1>(cotangent, feature, at, target, pixels, C, pitch, cotangent_pitch, slope, wants)
-                   : chunk_loss<false, 1>(cotangent, feature, at, target, pixels, C, pitch, cotangent_pitch, slope, wants);
+    sum = absolute ? chunk_loss<true, 1>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
+                   : chunk_loss<false, 1>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
   sum = block_reduce<false, WARPS>(sum, scratch);
   if (threadIdx.x == 0) out[n * gridDim.x + blockIdx.x] = scale * sum;
 }
@@ -125,16 +127,16 @@ __device__ __forceinline__ float pixel_sum(float value) {
 }
 
 template <int WIDTH>
-__device__ __forceinline__ float pixel_loss(float* cotangent, const void* feature, long long at, const float* target,
-                                            const float* channels, int C, int cotangent_pitch, float slope,
-                                            bool wants_cotangent, bool valid) {
+__device__ __forceinline__ float pixel_loss(float* cotangent, const void* feature, long long at, const void* target,
+                                            long long goal, const float* channels, int C, int cotangent_pitch,
+                                            float slope, bool wants_cotangent, bool valid) {
   const int lane = threadIdx.x % PIXEL_LANES, step = PIXEL_LANES * WIDTH;
   const int end = valid ? C : 0;
   float x[WIDTH], t[WIDTH], w[WIDTH];
   float squares = 0.f, target_squares = 0.f;
   for (int c = lane * WIDTH; c < end; c += step) {
-    load_feature<WIDTH>(x, feature, at + c);
-    load_channels<WIDTH>(t, target + c);
+    load_stored<FEATURE>(x, feature, at + c);
+    load_stored<TARGET>(t, target, goal + c);
     UNROLL
     for (int v = 0; v < WIDTH; v++) {
       squares = fmaf(x[v], x[v], squares);
@@ -144,8 +146,8 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
   const float length = sqrtf(EPSILON + pixel_sum(squares)), target_length = sqrtf(EPSILON + pixel_sum(target_squares));
   float loss = 0.f, along = 0.f;  // along: the part of the gradient in the direction of u, which its length undoes
   for (int c = lane * WIDTH; c < end; c += step) {
-    load_feature<WIDTH>(x, feature, at + c);
-    load_channels<WIDTH>(t, target + c);
+    load_stored<FEATURE>(x, feature, at + c);
+    load_stored<TARGET>(t, target, goal + c);
     load_channels<WIDTH>(w, channels + c);
     UNROLL
     for (int v = 0; v < WIDTH; v++) {
@@ -157,8 +159,8 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
   along = pixel_sum(along);
   if (!wants_cotangent) return loss;
   for (int c = lane * WIDTH; c < end; c += step) {
-    load_feature<WIDTH>(x, feature, at + c);
-    load_channels<WIDTH>(t, target + c);
+    load_stored<FEATURE>(x, feature, at + c);
+    load_stored<TARGET>(t, target, goal + c);
     load_channels<WIDTH>(w, channels + c);
     UNROLL
     for (int v = 0; v < WIDTH; v++) {
@@ -176,7 +178,7 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
 
 extern "C" __global__ void __launch_bounds__(THREADS) unit_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const float* __restrict__ target, const float* __restrict__ channels, int pixels, int C, int pitch,
+    const void* __restrict__ target, const float* __restrict__ channels, int pixels, int C, int pitch,
     int cotangent_pitch, float scale, float slope, int wants_cotangent) {
   __shared__ float scratch[WARPS];
   const long long n = blockIdx.y;
@@ -187,9 +189,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) unit_loss_f32(
     const bool valid = pixel < pixels;  // all lanes come to the shuffles
     const long long row = n * pixels + (valid ? pixel : 0);
     float* const back = cotangent + row * cotangent_pitch;
-    sum += C % 4 == 0 ? pixel_loss<4>(back, feature, row * pitch, target + row * C, channels, C, cotangent_pitch, slope,
+    sum += C % 4 == 0 ? pixel_loss<4>(back, feature, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
                                       wants, valid)
-                      : pixel_loss<1>(back, feature, row * pitch, target + row * C, channels, C, cotangent_pitch, slope,
+                      : pixel_loss<1>(back, feature, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
                                       wants, valid);
   }
   sum = block_reduce<false, WARPS>(sum, scratch);

@@ -85,7 +85,7 @@ UNUSED = {  # by the room that it lies in: what one picture on the CPU does with
     "compiler.": ("declared", "quantization"),
     "compiler.graph.": ("backward", "costs", "first_layers", "gradient", "gradient_ops", "loss", "loss_ops"),
     "compiler.lowering.": ("general", "mma", "strided", "tile_choice", "wgmma"),
-    "compiler.lowering.conv.": ("conv_first", "conv_general", "conv_mma", "conv_wgmma", "same_3x3"),
+    "compiler.lowering.conv.": ("conv_few", "conv_first", "conv_general", "conv_mma", "conv_wgmma", "same_3x3"),
     "compiler.lowering.gemm.": ("fc_wgmma", "gemm_mma"),
     "compiler.lowering.layout.": ("resize", "settle", "take"),
     "compiler.onnx.": ("inline", "layer_names"),

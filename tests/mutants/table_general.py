@@ -193,6 +193,12 @@ DILATED_MAXIMUM = partial(test_pool_gradient.test_windows, kind="max", shape=(2,
 MASKED = partial(
     test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.BF16, shape=(3, 20, 9, 9), pools=True
 )
+MASKED_ROW = partial(
+    test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.F32, shape=(1, 64, 2, 130), pools=False
+)
+MASKED_DEEP = partial(
+    test_masked_gradient.test_masks_and_sums, element=Element.BF16, out=Element.F32, shape=(1, 1100, 2, 3), pools=False
+)
 MASKED_NAN = partial(
     test_masked_gradient.test_nan_is_above_zero_and_the_last_of_several_the_maximum, element=Element.BF16
 )
@@ -253,16 +259,26 @@ SOFTMAX_POOL_LRN = (
     Mutant("padding not counted", "pool_gradient.cu", Edit("count_include_pad ? H + PB : H", "H"), PADDED_SHARE),
     Mutant("gradient of the first image", "pool_gradient.cu", Edit("(long long)n * OH + oh", "oh"), TIES),
     Mutant("elements not dilated", "pool_gradient.cu", Edit("top + kh * g.DH", "top + kh"), DILATED_MAXIMUM),
-    Mutant("last of a window's maxima", "masked_gradient.cu", Edit("x[p][v] > best[v]", "x[p][v] >= best[v]"), MASKED),
-    Mutant("NaN no maximum of a window", "masked_gradient.cu", Edit(" || x[p][v] != x[p][v]", ""), MASKED_NAN),
-    Mutant("mask forgotten", "masked_gradient.cu", Edit("x[p][v] <= 0.f ? 0.f : sum[v]", "sum[v]"), MASKED),
-    Mutant("NaN masked", "masked_gradient.cu", Edit("x[p][v] <= 0.f ?", "!(x[p][v] > 0.f) ?"), MASKED_NAN),
-    Mutant("half windows taken for whole", "masked_gradient.cu", Edit("corner.h + 1 <", "corner.h <"), MASKED),
+    Mutant("last of a window's maxima", "masked_gradient.cu", Edit("v > best ||", "v >= best ||"), MASKED),
+    Mutant("NaN no maximum of a window", "masked_gradient.cu", Edit(" || v != v", ""), MASKED_NAN),
+    Mutant("mask forgotten", "masked_gradient.cu", Edit("x.at[p].value(i) <= 0.f || ", ""), MASKED),
+    Mutant(
+        "NaN masked", "masked_gradient.cu", Edit("(x.at[p].value(i) <= 0.f", "(!(x.at[p].value(i) > 0.f)"), MASKED_NAN
+    ),
+    Mutant("padding of operands handed on", "masked_gradient.cu", Edit(" || i >= real", ""), MASKED),
+    Mutant("half windows taken for whole", "masked_gradient.cu", Edit("inside[PIXELS - 1]", "inside[0]"), MASKED),
     Mutant("masks of the first image", "masked_gradient.cu", Edit("n * stride[0]", "0 * stride[0]"), MASKED),
+    Mutant("columns of the block before", "masked_gradient.cu", Edit("(POOL ? 1 : PIXELS)", "1"), MASKED_ROW),
+    Mutant(
+        "channels of one round",
+        "masked_gradient.cu",
+        Edit("channel += blockDim", "channel += 1000 * blockDim"),
+        MASKED_DEEP,
+    ),
     Mutant(
         "element of the operand before",
         "masked_gradient.cu",
-        Edit("[FLOATS] >> (row - MAP_STRIDES)", "[FLOATS] >> (row - OUT_STRIDES)"),
+        Edit("FLOATS >> (row - MAP_STRIDES)", "FLOATS >> (row - OUT_STRIDES)"),
         partial(test_masked_gradient.test_operands_of_both_elements, element=Element.BF16, pools=True),
     ),
     Mutant("last pixel of a map lost", "pool.cu", Edit("p < HW;", "p < HW - 1;"), WHOLE_MEAN),

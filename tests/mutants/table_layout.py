@@ -68,6 +68,30 @@ EDGES_OF_THE_GRAPH = (
         ),
     ),
     Mutant(
+        "columns of the image before",
+        "give.cu",
+        Edit("(n * columns + c) * out_pitch + r, 0, v[c]", "c * out_pitch + r, 0, v[c]"),
+        partial(
+            test_give.test_every_form,
+            element=Element.F32,
+            layout=Layout.NHWC,
+            given=Element.BF16,
+            shape=(2, 8, 33, 20),
+        ),
+    ),
+    Mutant(
+        "rows behind the last",
+        "give.cu",
+        Edit("if (r >= rows) return;", ""),
+        partial(
+            test_give.test_every_form,
+            element=Element.F32,
+            layout=Layout.NHWC,
+            given=Element.F32,
+            shape=(2, 8, 33, 20),
+        ),
+    ),
+    Mutant(
         "values below the lowest let through",
         "settle.cu",
         Edit("largest >= lowest && ", ""),

@@ -41,7 +41,19 @@ LOSS_MUTANTS = (
             shape=(2, 36, 4, 3),
         ),
     ),
-    Mutant("the target of the first image", FEATURE_LOSS, Edit("target += n * pixels * C;", "target += 0;"), SQUARED),
+    Mutant("the target of the first image", FEATURE_LOSS, Edit("goal = n * pixels * C;", "goal = 0;"), SQUARED),
+    Mutant(
+        "a target read as the feature is stored",
+        FEATURE_LOSS,
+        Edit("load_stored<TARGET>(t, target, target_at)", "load_stored<FEATURE>(t, target, target_at)"),
+        partial(
+            test_feature_loss.test_targets_of_two_bytes_give_the_bits_of_the_same_numbers,
+            element=Element.BF16,
+            feature="float32",
+            distance="squared",
+            shape=(3, 5, 13, 11),
+        ),
+    ),
     Mutant("magnitudes squared", FEATURE_LOSS, Edit("sum += fabsf(d);", "sum += d * d;"), ABSOLUTE),
     Mutant("a slope where there is none", FEATURE_LOSS, Edit("v < 0.f ? -1.f : v", "v <= 0.f ? -1.f : v"), EQUAL),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tests.kernels import test_mma
-from tests.kernels.conv import test_conv_mma
+from tests.kernels.conv import test_conv_few, test_conv_mma
 from tests.kernels.conv.test_conv_igemm import Case as Shapes
 from tests.kernels.conv.test_conv_mma import Case
 from tests.kernels.gemm import test_gemm_mma
@@ -22,11 +22,35 @@ LAST = case(case=Case("fp16", Shapes((3, 20, 5, 5), 20), last=True))
 NAN = test_mma.test_nan_reaches_the_outputs_whose_window_holds_it
 INFINITY = partial(test_conv_mma.test_padding_channels_stay_zero_beside_an_infinity, precision="fp16", pool=False)
 
+few = partial(partial, test_conv_few.test_small_shapes)
+FEW = few(case=test_conv_few.Case("fp16", Shapes((2, 70, 5, 18), 3)))
+FEW_TALL = few(case=test_conv_few.Case("bf16", Shapes((1, 64, 19, 5), 4)))
+FEW_LARGE = partial(
+    test_conv_few.test_every_tile_gives_the_same_bits, case=test_conv_few.Case("fp16", Shapes((2, 70, 18, 20), 3))
+)
+
 gemm = partial(partial, test_gemm_mma.test_small_shapes)
 FULLY = gemm(case=FullyMmaCase("fp16", (3, 1100), (70, 3)))
 FULLY_IN_PARTS = gemm(case=FullyMmaCase("int8", (3, 3000), (70, 3)))
 
 MMA_MUTANTS = (
+    Mutant("a window of two rows", "conv_few.cu", Edit("tap / SIDE * REACH", "tap / SIDE % 2 * REACH"), FEW),
+    Mutant("pixels of the row above read at the edge", "conv_few.cu", Edit("&& (unsigned)w < (unsigned)W;", ";"), FEW),
+    Mutant("the second half of 64 channels lost", "conv_few.cu", Edit("half = step / 2,", "half = 0 * step / 2,"), FEW),
+    Mutant("channels behind the first 64 lost", "conv_few.cu", Edit("+ chunk * CHUNK, inside)", ", inside)"), FEW),
+    Mutant(
+        "columns that overlap", "conv_few.cu", Edit("products[column * PLANE", "products[column * (PLANE - 8)"), FEW
+    ),
+    Mutant("map of the first image", "conv_few.cu", Edit("{inp + first_pixel * CP,", "{inp,"), FEW),
+    Mutant("rows behind the last stored", "conv_few.cu", Edit("if (h < H && w < W)", "if (w < W)"), FEW_TALL),
+    Mutant("half of a tile's outputs", "conv_few.cu", Edit("index += THREADS)", "index += 2 * THREADS)"), FEW_LARGE),
+    Mutant(
+        "taps added before they are there",
+        "conv_few.cu",
+        Edit("  __syncthreads();\n", ""),
+        FEW,
+        order="7",
+    ),
     Mutant(
         "no barrier between stages",
         "mma.cuh",

@@ -229,11 +229,11 @@ def test_on_a_gpu_nobody_waits_and_a_graph_gives_the_same_bits(torch: Any, model
 
     for _ in range(3):
         expected = step()
-    (engine,) = loss._engines.values()
-    before = replace(engine.device.counters)
+    (runs,) = loss._engines.values()
+    before = replace(runs.engine.device.counters)
     for _ in range(5):
         step()
-    done = engine.device.counters.since(before)
+    done = runs.engine.device.counters.since(before)
     assert (done.copies_in, done.copies_out, done.synchronisations, done.allocations) == (0, 0, 0, 0)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -54,10 +54,16 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     return real_part(bench.get(y.pointer, y.stored_shape), y)
 
 
-def compute_all(device: Device, op: Op, operands: Sequence[Array], first: Element = Element.F32) -> list[Array]:
+def compute_all(
+    device: Device,
+    op: Op,
+    operands: Sequence[Array],
+    first: Element = Element.F32,
+    second: Element = Element.F32,
+) -> list[Array]:
     """Every result of an op, all values NHWC where they are maps or matrices, else plain.
 
-    first: the element of the first operand.
+    first, second: the elements of the first operand, and of a plain second one.
     """
     bench = Bench(device, Arena.ACTIVATIONS)
     shapes = [operand.shape for operand in operands]
@@ -66,6 +72,8 @@ def compute_all(device: Device, op: Op, operands: Sequence[Array], first: Elemen
     if first is not Element.F32:
         pointer = bench.put(encoded(stored(operands[0], first), first))
         values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first)
+    if second is not Element.F32:
+        values[1] = Value("t", shapes[1], Layout.PLAIN, bench.put(encoded(operands[1], second)), second)
     found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]
     results = [Value("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found]
     results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]

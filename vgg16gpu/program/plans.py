@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.program.launches import Kernel, Step
-from vgg16gpu.program.values import Pointer, Value
+from vgg16gpu.program.values import Arena, Pointer, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,8 @@ class Program:
     The host copies the inputs and zeroes, as one block that ends with the control words; launches the steps of the
     entry for its element type, then `steps`, then `output_steps`; and copies one block back: the control words from
     `control.error` on, then the outputs, each at its pointer, up to `output_end`. `others` are further inputs, float32
-    as in ONNX, which lie before every entry of the first one.
+    as in ONNX, which lie before every entry of the first one; those of the arena GIVEN lie where a caller has them, and
+    only runs that put addresses in their place can be made.
 
     `stored_outputs`: each output as `steps` leave it, which is the output itself where an op writes that, in a place
     that nothing else ever has; `output_steps` bring the others to the outputs.
@@ -143,6 +144,11 @@ class Program:
         """Everything that is launched for an input of that element type."""
         return (*self.input.entries[element_type].steps, *self.steps, *self.output_steps)
 
+    @property
+    def given(self) -> tuple[Value, ...]:
+        """The further inputs that lie where a caller has them."""
+        return tuple(value for value in self.others if value.pointer.arena is Arena.GIVEN)
+
     def is_whole(self, y: Value) -> bool:
         """Whether an output does not have a row for each image, so that it is only of use as a whole."""
         return y.shape[:1] != (self.batch,)
@@ -150,7 +156,8 @@ class Program:
     @property
     def block(self) -> Pointer:
         """Where the block begins that the host copies in."""
-        places = [entry.pointer for entry in self.input.entries.values()] + [value.pointer for value in self.others]
+        places = [entry.pointer for entry in self.input.entries.values()]
+        places += [value.pointer for value in self.others if value not in self.given]
         return min(places, key=lambda place: place.offset)
 
     @property

@@ -18,6 +18,7 @@ class Arena(Enum):
     WEIGHTS = "weights"  # written once, shared by all batch sizes
     ACTIVATIONS = "activations"  # input, control words, intermediate values, workspace, outputs
     STAGING = "staging"  # raw weights on their way through a packing kernel; freed after the build
+    GIVEN = "given"  # none of the engine's: arrays of whoever calls, each at an address that a run gets to know
 
 
 @dataclass(frozen=True)

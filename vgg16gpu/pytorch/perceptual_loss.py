@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
 
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
+from vgg16gpu.pytorch.loss_runs import LossRuns, Targets
 from vgg16gpu.pytorch.second_derivative import once
-from vgg16gpu.pytorch.views import current_stream, taken, view
+from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.gradients import gradient_options
-from vgg16gpu.runtime.plans.loss_engine import Comparison, Distance, LossEngine, Weight
-
-Targets: TypeAlias = tuple[torch.Tensor, ...]
+from vgg16gpu.runtime.plans.loss_engine import LossEngine
 
 REDUCTIONS: Final = ("mean", "sum", "none")
 
@@ -56,7 +55,7 @@ class PerceptualLoss(nn.Module):
         gradient_options(precision, "auto")
         self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": distance, "batch": batch}
         self._options["precision"] = precision
-        self._engines: dict[str, LossEngine] = {}
+        self._engines: dict[str, LossRuns] = {}
         Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
 
     def extra_repr(self) -> str:
@@ -66,19 +65,15 @@ class PerceptualLoss(nn.Module):
         return ", ".join((self._model.name, *given, self._options["distance"], self.reduction))
 
     def targets(self, images: torch.Tensor | None = None, style: torch.Tensor | None = None) -> Targets:
-        """What `forward` compares with, for images that are compared with more than once; on their device."""
+        """What `forward` compares with, for images that are compared with more than once; on their device.
+
+        Of the shapes and, on a GPU, the element types that `LossEngine` tells (`target_shapes`, `target_types`).
+        """
         given = images if images is not None else style
         if given is None:
             raise InputError("there are no images to compare with; give images, style or both")
-        engine = self._engine(given.device)
-        pair = tuple(x if x is None else _taken_on(given.device, x) for x in (images, style))
-        if given.device.type == "cpu":
-            return tuple(map(torch.from_numpy, engine.targets(*pair)))
-        shapes = engine.target_shapes(*(x if x is None else tuple(x.shape) for x in pair))
-        found = tuple(torch.empty(shape, dtype=torch.float32, device=given.device) for shape in shapes)
-        options = _unwaited(given.device, found)
-        engine.targets(*(x if x is None else view(x) for x in pair), **options)
-        return found
+        runs = self._runs(given.device)
+        return (runs.targets_on_host if given.device.type == "cpu" else runs.targets_on_card)(given, images, style)
 
     def forward(
         self, x: torch.Tensor, target: torch.Tensor | Targets | None = None, style: torch.Tensor | None = None
@@ -88,76 +83,44 @@ class PerceptualLoss(nn.Module):
             if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
                 raise InputError("the target requires a gradient, which goes to x alone; give target.detach()")
         found = target if isinstance(target, tuple) else self.targets(target, style)
-        losses: torch.Tensor = _Run.apply(x, self._engine(x.device), found)
-        return losses if self.reduction == "none" else losses.mean() if self.reduction == "mean" else losses.sum()
+        value: torch.Tensor = _Run.apply(x, self._runs(x.device), found)
+        return value
 
     def check(self) -> None:
         """Wait for what runs on GPUs, and raise what was wrong with it since the last check: `LossEngine.check`."""
-        for engine in self._engines.values():
-            engine.check()
+        for runs in self._engines.values():
+            runs.engine.check()
 
     def close(self) -> None:
         """Free what lies on devices; the next call builds it anew. Safe to call twice."""
         while self._engines:
-            self._engines.popitem()[1].close()
+            self._engines.popitem()[1].engine.close()
 
-    def _engine(self, device: torch.device) -> LossEngine:
+    def _runs(self, device: torch.device) -> LossRuns:
         name = "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
-        if name not in self._engines:
-            self._engines[name] = LossEngine(self._model, device=name, **self._options)
-        return self._engines[name]
+        found = self._engines.get(name)
+        if found is None:
+            engine = LossEngine(self._model, device=name, **self._options)
+            found = self._engines[name] = LossRuns(engine, self.reduction)
+        return found
 
 
 class _Run(torch.autograd.Function):
-    """The loss of each image; its gradient is there already when the loss is."""
+    """The loss; its gradient is there already when the loss is."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, engine: LossEngine, targets: Targets) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, runs: LossRuns, targets: Targets) -> torch.Tensor:
         wants_gradient = ctx.needs_input_grad[0]
-        found = (_on_host if x.device.type == "cpu" else _on_card)(x, engine, targets, wants_gradient)
+        value, gradient = (runs.on_host if x.device.type == "cpu" else runs.on_card)(x, targets, wants_gradient)
         if wants_gradient:
-            ctx.save_for_backward(x, found[1])
-        return found[0]
+            ctx.save_for_backward(x, gradient)
+        return value
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         x, gradient = ctx.saved_tensors
-        return once((gradient * slope[:, None, None, None]).to(x.dtype), x), None, None
-
-
-def _on_host(x: torch.Tensor, engine: LossEngine, targets: Targets, wants_gradient: bool) -> list[torch.Tensor]:
-    """The losses and, if it is wanted, their gradient."""
-    arrays = [_taken(target) for target in targets]
-    found = engine.value_and_gradient(_taken(x), arrays) if wants_gradient else (engine.value(_taken(x), arrays),)
-    return list(map(torch.from_numpy, found))
-
-
-def _on_card(x: torch.Tensor, engine: LossEngine, targets: Targets, wants_gradient: bool) -> list[torch.Tensor]:
-    """The same, enqueued on the current stream."""
-    shapes = (x.shape[:1], x.shape) if wants_gradient else (x.shape[:1],)
-    found = [torch.empty(shape, dtype=torch.float32, device=x.device) for shape in shapes]
-    images, *goals = (_taken_on(x.device, tensor) for tensor in (x, *targets))
-    compute = engine.value_and_gradient if wants_gradient else engine.value
-    compute(view(images), list(map(view, goals)), **_unwaited(x.device, found))
-    return found
-
-
-def _unwaited(device: torch.device, out: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """Options of a run on the current stream that nobody waits for."""
-    return {"stream": current_stream(device), "out": tuple(map(view, out)), "wait": False}
-
-
-def _taken(x: torch.Tensor) -> Any:
-    """The tensor as engines take it: on the CPU a float32 array. Raises InputError for one of whole numbers."""
-    if not x.is_floating_point():
-        raise InputError(f"the images are {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
-    if x.device.type == "cpu":
-        return x.detach().float().contiguous().numpy()
-    return taken(x.detach())
-
-
-def _taken_on(device: torch.device, x: torch.Tensor) -> Any:
-    """The same. Raises InputError for one that lies elsewhere."""
-    if x.device != device:
-        raise InputError(f"the images lie on {device}, and a target or a style on {x.device}; bring all to one device")
-    return _taken(x)
+        factor = slope.detach()
+        if factor.dim():
+            factor = factor.view(-1, 1, 1, 1)
+        scaled = torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=x.dtype))  # one kernel
+        return once(scaled, x), None, None

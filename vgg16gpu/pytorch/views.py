@@ -9,6 +9,7 @@ import torch
 from vgg16gpu.runtime.on_device.views import DeviceView
 
 _TAKEN: Final = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}  # by kernels
+TYPES: Final = {name: dtype for dtype, name in _TAKEN.items()}
 
 
 def taken(tensor: torch.Tensor) -> torch.Tensor:

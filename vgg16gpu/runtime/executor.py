@@ -95,6 +95,7 @@ class Executor:
                 self._bound = {
                     (program.batch, dtype): bound
                     for program in plan.programs
+                    if not program.given  # where these lie is known at a run
                     for dtype, bound in self._bind(program).items()
                 }
                 self._exact = self._bind(plan.second_pass) if plan.second_pass else {}

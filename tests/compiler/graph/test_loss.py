@@ -12,6 +12,7 @@ from tests.support.graph_reference import Array64, compute
 from tests.support.kernel_harness import normal, seeded
 from tests.support.loss_reference import gram, unit
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, target_graph
+from vgg16gpu.compiler.graph.loss_ops import target_shape
 from vgg16gpu.compiler.graph.ops import Flatten, Graph, Pool, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.errors import ModelError
@@ -38,7 +39,10 @@ def images(shape: Shape = SHAPE) -> Array64:
 def targets_of(terms: list[Term], y: Array64, graph: Graph = FEATURES) -> list[Array64]:
     found = target_graph(graph, terms, y.shape)
     values = compute(found, {"x": y})
-    return [values[name] for name in found.outputs]
+    return [
+        np.moveaxis(value, 1, -1).reshape(target_shape(value.shape)) if value.ndim == 4 else value
+        for value in (values[name] for name in found.outputs)
+    ]
 
 
 def losses(terms: list[Term], x: Array64, targets: list[Array64], gradient: bool = True) -> list[Array64]:

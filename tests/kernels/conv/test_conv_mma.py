@@ -215,7 +215,7 @@ A100 = DeviceFacts("cuda", "an A100", 108, (8, 0), 163 << 10, 80 << 30, 80 << 30
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 32768), (1, 1, 32768, 1), (1, 64, 32767, 600)], ids=str)
 def test_maps_beyond_the_kernels_integers_are_refused(shape: tuple[int, int, int, int]) -> None:
-    conv, _ = Shapes((1, shape[1], 3, 3), 1).make()
+    conv, _ = Shapes((1, shape[1], 3, 3), 5).make()
     graph = Graph(GraphInput("x", (None, *shape[1:])), (conv,), ("y",))
     with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; maps and kernels may have up to 32767"):
         make_plan(graph, A100, [shape], PlanOptions("fp16", kernels="mma"))

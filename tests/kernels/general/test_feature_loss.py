@@ -77,6 +77,22 @@ def test_features_as_they_are_stored_give_the_bits_of_the_same_numbers(
         assert_same_bits(ours, wanted)
 
 
+@pytest.mark.parametrize("shape", [(2, 64, 17, 9), (3, 5, 13, 11), (1, 3, 61, 47)], ids=str)
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("feature", ["float32", "stored"])
+@pytest.mark.parametrize("element", [Element.F16, Element.BF16], ids=lambda e: e.name)
+def test_targets_of_two_bytes_give_the_bits_of_the_same_numbers(
+    device: Device, element: Element, feature: str, distance: str, shape: Shape
+) -> None:
+    op = loss_op(distance)
+    x, t, *others = operands(op, shape)
+    rounded = decoded(encoded(t, element), element)
+    first = element if feature == "stored" else Element.F32
+    found = compute_all(device, op, [x, t, *others], first, element)
+    for ours, wanted in zip(found, compute_all(device, op, [x, rounded, *others], first), strict=True):
+        assert_same_bits(ours, wanted)
+
+
 @pytest.mark.parametrize("distance", ["squared", "absolute"])
 @pytest.mark.parametrize("channels", [3, 8, 130])
 def test_gram_matrices(device: Device, distance: str, channels: int) -> None:

@@ -22,7 +22,11 @@ from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import Element, Layout, Value
 
 FACTS: Final = DeviceFacts("cpu", "a processor", 2, (0, 0), 1 << 17, 1 << 34, 1 << 34)
-SHAPES: Final = ((1, 3, 5, 7), (2, 64, 33, 40), (3, 20, 8, 9), (1, 70, 2, 3), (2, 8, 1, 6))
+# Among them rows of several blocks, more channels than a block has, a map that has no window.
+SHAPES: Final = (
+    *((1, 3, 5, 7), (2, 64, 33, 40), (3, 20, 8, 9), (1, 70, 2, 3), (2, 8, 1, 6)),
+    *((1, 64, 2, 130), (1, 1100, 2, 3)),
+)
 FORMS: Final = ((Element.F32, Element.F32), (Element.F16, Element.F32), (Element.BF16, Element.F32))
 ALL_FORMS: Final = (*FORMS, (Element.BF16, Element.BF16))
 

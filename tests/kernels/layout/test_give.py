@@ -14,7 +14,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.program.values import Element, Layout, OutputForm, Value
 from vgg16gpu.runtime.stored import decoded
 
-SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 1, 1), (2, 10), (2, 33, 40, 7), (3, 1, 6, 6))
+SHAPES = ((1, 3, 5, 4), (2, 64, 3, 3), (3, 70, 1, 1), (2, 10), (2, 33, 40, 7), (2, 8, 33, 20), (3, 1, 6, 6))
 STORED = [*((element, Layout.NHWC) for element in Element), (Element.F32, Layout.PLAIN)]
 JUNK = 0x5A
 

@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels.general.test_masked_gradient import decoded
+from tests.kernels.layout.test_convert import encoded
 from tests.support.foreign_arrays import SIZE, CpuForeign, Placed, images, pixels, read
-from tests.support.kernel_harness import assert_same_bits
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu import LossEngine
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cuda.device import CudaDevice
 from vgg16gpu.errors import InputError, KernelError
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm
+from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.zoo.generate import make_vgg
 
 STREAM = 0
 
@@ -52,6 +58,96 @@ def test_the_same_bits_as_from_the_host(device: Device, model: Path) -> None:
             assert ours.shape == others.shape
             assert_same_bits(ours.numpy(), others)
         assert_same_bits(engine.value(there, placed).numpy(), expected[0])
+
+
+class Launched:
+    """Notes the kernels that a device is asked to launch, as they are bound."""
+
+    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        bind = device.bind
+
+        def noting(steps: Any, bases: Any) -> Any:
+            self.names += [step.kernel.label for step in steps]
+            return bind(steps, bases)
+
+        monkeypatch.setattr(device, "bind", noting)
+
+    def since(self) -> list[str]:
+        """What has been bound since the last call."""
+        found, self.names = self.names, []
+        return found
+
+
+def stored_view(device: Device, array: Any, element: Element) -> DeviceView:
+    """An array as numbers of two bytes on the device."""
+    address = Placed(device, encoded(array, element)).__cuda_array_interface__["data"][0]
+    return DeviceView(address, array.shape, OutputForm().strides(array.shape), OUTPUT_ELEMENTS[element])
+
+
+def test_targets_are_read_where_they_lie(device: Device, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One launch takes images in, none takes targets, and losses leave without one."""
+    with opened(model, device) as engine:
+        launched = Launched(engine.device, monkeypatch)
+        x, y = images(2), -images(2)
+        there, goal = Placed(engine.device, x), Placed(engine.device, y)
+        targets = engine.targets(goal)
+        assert [name for name in launched.since() if name.startswith("take")] == ["take<0>"]
+        expected = engine.value_and_gradient(there, targets)
+        names = launched.since()
+        assert names.count("take<0>") == 1
+        assert sum(name.startswith("give") for name in names) == 1  # the gradient, from NHWC
+        engine.value_and_gradient(there, targets, out=expected)
+        beside = [Placed(engine.device, target.numpy(), shift=4) for target in targets]
+        launched.since()
+        found = engine.value_and_gradient(there, beside)  # no place that vectors are read from
+        assert launched.since().count("take<0>") == 3
+        for ours, others in zip(found, expected, strict=True):
+            assert_same_bits(ours.numpy(), others.numpy())
+
+
+@pytest.mark.parametrize("kernels", ["ffma", "mma"])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_targets_of_two_bytes(device: Device, model: Path, precision: str, kernels: str) -> None:
+    """They give what the same numbers give as float32; those of another element are taken in."""
+    element = {"fp16": Element.F16, "bf16": Element.BF16}[precision]
+    with opened(model, device, precision=precision, kernels=kernels) as engine:
+        there, goal = Placed(engine.device, images(2)), Placed(engine.device, -images(2))
+        map_target, gram_target = (target.numpy() for target in engine.targets(goal))
+        rounded = Placed(engine.device, decoded(encoded(map_target, element), element))
+        gram = Placed(engine.device, gram_target)
+        expected = engine.value_and_gradient(there, (rounded, gram))
+        found = engine.value_and_gradient(there, (stored_view(engine.device, map_target, element), gram))
+        other = Element.F16 if element is Element.BF16 else Element.BF16
+        again = engine.value_and_gradient(there, (stored_view(engine.device, rounded.array, other), gram))
+        for ours, taken, others in zip(found, again, expected, strict=True):
+            assert_same_bits(ours.numpy(), others.numpy())
+            assert np.linalg.norm(taken.numpy() - others.numpy()) < 0.05 * np.linalg.norm(others.numpy())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_targets_are_made_of_what_features_are_stored_as(
+    hopper: CudaDevice, tmp_path_factory: pytest.TempPathFactory, precision: str
+) -> None:
+    """On Hopper, of layers as wide as its kernels want: an image is no step away from itself."""
+    path = tmp_path_factory.mktemp("wide") / "vgg.onnx"
+    make_vgg(path, variant="vgg11", size=32, width=64, hidden=64, classes=10)
+    del hopper
+    with LossEngine(path, {"relu1_1": 1.0, "relu2_1": 0.5}, precision=precision, device="cuda") as engine:
+        x, y = (normal(seeded(name), 2, 3, 32, 32) for name in "xy")
+        there, goal = Placed(engine.device, x), Placed(engine.device, y)
+        targets = engine.targets(goal)
+        wanted = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[precision]
+        assert [target.element_type for target in targets] == [wanted] * 2
+        assert engine.target_types(x.shape) == (wanted,) * 2
+        plain = [Placed(engine.device, target.numpy()) for target in targets]
+        found, expected = (engine.value_and_gradient(there, given) for given in (targets, plain))
+        for ours, others in zip(found, expected, strict=True):
+            assert_same_bits(ours.numpy(), others.numpy())
+        host = engine.value_and_gradient(x, engine.targets(y))
+        np.testing.assert_allclose(found[0].numpy(), host[0], rtol=1e-5 if precision == "fp32" else 1e-2)
+        assert not engine.value(there, engine.targets(there)).numpy().any()
 
 
 def test_of_which_nobody_waits(device: Device, model: Path) -> None:

@@ -18,7 +18,7 @@ from vgg16gpu.compiler.graph.loss import loss_graph
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime.plans.loss_engine import Comparison
+from vgg16gpu.runtime.plans.comparison import Comparison
 from vgg16gpu.runtime.plans.losses import Losses
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5, "relu3_3": 0.25, "relu4_3": 2.0}

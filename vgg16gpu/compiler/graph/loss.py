@@ -16,7 +16,7 @@ import numpy as np
 from vgg16gpu.compiler.graph.backward import Backward
 from vgg16gpu.compiler.graph.gradient import back_to_input, needed, unpooled
 from vgg16gpu.compiler.graph.loss_ops import MAX_ROWS, Distance, FeatureLoss, Gram, GramGradient, RowSum, target_shape
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op, Reshape, Shape, Transpose
+from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op, Reshape, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes, output_shape
 from vgg16gpu.errors import ModelError
 
@@ -50,7 +50,10 @@ class LossGraph:
 
 
 def target_graph(graph: Graph, terms: Sequence[Term], shape: Shape) -> Graph:
-    """What images of this shape are as targets: a Gram matrix (N, C, C), or features (N, H*W, C), for each term."""
+    """What images of this shape are as targets: a Gram matrix (N, C, C), or a map, (N, C, H, W), for each term.
+
+    A loss takes that map with its channels last, (N, H*W, C).
+    """
     back = Backward(dict(infer_shapes(graph, shape)), dict(graph.constants))
     ops = list(graph.ops)
     outputs = []
@@ -59,8 +62,9 @@ def target_graph(graph: Graph, terms: Sequence[Term], shape: Shape) -> Graph:
         if term.kind == "gram":
             outputs.append(_add(back, ops, Gram, feature, "gram"))
         else:
-            turned = _add(back, ops, Transpose, feature, "channels last", (0, 2, 3, 1))
-            outputs.append(_add(back, ops, Reshape, turned, "target", target_shape(back.shapes[feature])))
+            is_input = feature == graph.input.name  # which no op computes
+            same = _add(back, ops, Reshape, feature, "target", back.shapes[feature]) if is_input else feature
+            outputs.append(same)
     kept, names = needed(tuple(ops), tuple(outputs))
     return Graph(graph.input, kept, tuple(outputs), (), _read(back, names))
 

@@ -73,7 +73,12 @@ def _plain_plan(
     arena = WeightArena()
     normalise = preprocess.weights(options.normalisation, arena) if options.normalisation else None
     scheduler = Scheduler(
-        selection, _constants(selection, arena), _held(selection.graph, arena), normalise, options.keep_values
+        selection,
+        _constants(selection, arena),
+        _held(selection.graph, arena),
+        normalise,
+        options.keep_values,
+        given=options.given,
     )
     programs = tuple(scheduler.program(shape) for shape in shapes)
     return Plan(_weight_plan(arena), programs, families=selection.families, keeps_values=options.keep_values)

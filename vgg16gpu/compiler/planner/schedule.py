@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
@@ -33,7 +33,8 @@ class Scheduler:
 
     `weights` are what each op's lowering put into the arena, `held` the places of the graph's constants.
     `normalisation`: scale and shift of the entry for bytes. With `keep_values` no buffer is used twice. `reserved`:
-    bytes at the start of the activation arena that are left alone.
+    bytes at the start of the activation arena that are left alone. `given`: what further inputs are made of that are
+    read where a caller has them.
     """
 
     selection: KernelSelection
@@ -42,6 +43,7 @@ class Scheduler:
     normalisation: tuple[Pointer, Pointer] | None
     keep_values: bool
     reserved: int = 0
+    given: Mapping[str, Element] = field(default_factory=dict)
 
     def program(
         self, input_shape: Shape | Mapping[str, Shape], observed: Mapping[str, Scaling] | None = None
@@ -80,7 +82,7 @@ class _Schedule:
         self.selection, self.shapes, self.observed = scheduler.selection, shapes, observed
         self.graph = self.selection.graph
         self.weights, self.normalisation = scheduler.weights, scheduler.normalisation
-        self.held = scheduler.held
+        self.held, self.given = scheduler.held, scheduler.given
         self.keep_values, self.reserved = scheduler.keep_values, scheduler.reserved
         self.layers = list(self.selection.layers(shapes))
         self.readers: dict[str, list[Layer[Op]]] = {}
@@ -181,7 +183,8 @@ class _Schedule:
 
     def _placement(self) -> Placement:
         """The places of all that lies in the activation arena. Step 0 takes the input in, op i runs as step i + 1."""
-        raw_nbytes = sum(aligned(4 * math.prod(self.shapes[item.name])) for item in self.graph.inputs)
+        raw = [item.name for item in self.graph.inputs if item.name not in self.given]
+        raw_nbytes = sum(aligned(4 * math.prod(self.shapes[name])) for name in raw)
         counters = [self.selection.lowerings[layer.op.y].counters(layer) for layer in self.layers]
         in_block = [aligned(self._control(raw_nbytes, counters).end)]  # where outputs begin, from the block's start
         for name in self.graph.outputs:
@@ -219,12 +222,22 @@ class _Schedule:
         }
         plain = {value.name: value for value in outputs}
         held = {name: Value(name, self.shapes[name], Layout.PLAIN, pointer) for name, pointer in self.held.items()}
-        return plain | stored | held | self._raw_inputs(buffers[_BLOCK].offset)
+        return plain | stored | held | self._given_inputs() | self._raw_inputs(buffers[_BLOCK].offset)
+
+    def _given_inputs(self) -> dict[str, Value]:
+        """The inputs that kernels read where a caller has them, at places that differ."""
+        found: dict[str, Value] = {}
+        start = 0
+        for name, element in self.given.items():
+            found[name] = Value(name, self.shapes[name], Layout.PLAIN, Pointer(Arena.GIVEN, start), element)
+            start += aligned(found[name].nbytes)
+        return found
 
     def _raw_inputs(self, start: int) -> dict[str, Value]:
         """The inputs that kernels read where the host left them, one behind the other from offset `start` on."""
         found = {}
-        for item in (*self.graph.others, *([self.graph.input] if self._stays_raw else [])):
+        others = [item for item in self.graph.others if item.name not in self.given]
+        for item in (*others, *([self.graph.input] if self._stays_raw else [])):
             found[item.name] = Value(item.name, self.shapes[item.name], Layout.PLAIN, _at(start))
             start += aligned(found[item.name].nbytes)
         return found

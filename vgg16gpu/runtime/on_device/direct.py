@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
-from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.compiler.lowering.layout.settle import Written, settle
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.devices.copy_kernel import BUS_GROUPS, transfer_step
-from vgg16gpu.program.launches import Argument, Step, TensorMap
+from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Program
-from vgg16gpu.program.values import Arena, OutputForm, Pointer, Value
+from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.launches import KeptLaunches
+from vgg16gpu.runtime.on_device.moves import absolute, form_of, gives, moved, output_moves
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.outputs import ResultBlock, Results
-
-_VECTOR_NBYTES: Final = 16  # kernels store vectors of this size, and the copy engine wants such addresses
 
 
 @dataclass(frozen=True)
@@ -50,20 +47,6 @@ class Verdict:
     found: int
     first: int
     allows_nonfinite: bool
-
-
-@dataclass(frozen=True)
-class _Move:
-    """A value that lies somewhere else for one call."""
-
-    value: Value
-    address: int
-
-    def place(self, pointer: Pointer) -> Pointer | None:
-        """Where a place of the value lies now, as an address; None for a place of something else."""
-        offset = pointer.offset - self.value.pointer.offset
-        inside = pointer.arena is self.value.pointer.arena and 0 <= offset < self.value.nbytes
-        return absolute(self.address + offset) if inside else None
 
 
 class DirectRuns:
@@ -136,14 +119,9 @@ class DirectRuns:
         end = Pointer(program.control.error.arena, program.control.end)
         steps = [take(absolute(images.address), images.element, images.shape, images.strides, entry.pointer, end)]
         steps += [*entry.steps, *program.steps]
-        moves = [] if self._plan.keeps_values else list(_moves(program, call))
-        there = {move.value.name for move in moves}
-        for stored, y, target in zip(program.stored_outputs, program.outputs, call.targets, strict=True):
-            if stored.name not in there:
-                images_given = None if program.is_whole(y) else images.shape[0]
-                steps.append(give(stored, form_of(target), absolute(target.address), images_given))
-            there.discard(stored.name)  # the same value as a further output
-        return [_moved(step, moves) for step in steps]
+        moves = [] if self._plan.keeps_values else list(output_moves(program, call.targets))
+        counts = [None if program.is_whole(y) else images.shape[0] for y in program.outputs]
+        return [moved(step, moves) for step in (*steps, *gives(program, call.targets, moves, counts))]
 
 
 def settled(program: Program, targets: Sequence[DeviceView], images: int, verdict: Verdict) -> list[Step]:
@@ -172,48 +150,6 @@ def _buffer(executor: Executor, program: Program) -> Bytes:
     return executor.returned[: program.control.end - _reported(program)]
 
 
-def absolute(address: int) -> Pointer:
-    """A place on the device by its address, in launches that are bound with an arena that begins at 0."""
-    return Pointer(Arena.STAGING, address)
-
-
 def _reported(program: Program) -> int:
     """Where the kernel that copies control words can begin."""
     return program.control.error.offset // 16 * 16
-
-
-def form_of(target: DeviceView) -> OutputForm:
-    """How an array lies there that is to be written."""
-    form = target.form
-    assert form is not None  # whoever calls has seen to it
-    return form
-
-
-def _moves(program: Program, call: _Call) -> Iterator[_Move]:
-    """Outputs that their ops can write to the caller's memory: of that form, and with a row there for every row."""
-    taken = {program.input.name, *(other.name for other in program.others)}
-    for stored, y, target in zip(program.stored_outputs, program.outputs, call.targets, strict=True):
-        has_all_rows = program.is_whole(y) or call.images.shape[0] == program.batch
-        if stored.name not in taken and has_all_rows and _holds(target, stored):
-            taken.add(stored.name)
-            yield _Move(stored, target.address)
-
-
-def _holds(target: DeviceView, stored: Value) -> bool:
-    """Whether an op can write its value there, with all that it writes between the elements."""
-    form = form_of(target)
-    may_pad = target.takes_padding or not form.has_padding(stored.shape)
-    return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0
-
-
-def _moved(step: Step, moves: Sequence[_Move]) -> Step:
-    """A launch with the values that lie somewhere else where they lie."""
-    return replace(step, arguments=tuple(_placed(argument, moves) for argument in step.arguments)) if moves else step
-
-
-def _placed(argument: Argument, moves: Sequence[_Move]) -> Argument:
-    pointer = argument.pointer if isinstance(argument, TensorMap) else argument
-    if not isinstance(pointer, Pointer):
-        return argument
-    found = next((place for move in moves if (place := move.place(pointer))), pointer)
-    return replace(argument, pointer=found) if isinstance(argument, TensorMap) else found

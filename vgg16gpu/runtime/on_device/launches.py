@@ -14,6 +14,19 @@ KEPT: Final = 32  # calls whose launches are kept; allocators hand out the same 
 Launch: TypeAlias = Callable[[], None]
 
 
+class Key:
+    """The places of a call, whose hash is found once."""
+
+    def __init__(self, *places: Hashable) -> None:
+        self._places, self._hash = places, hash(places)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Key) and self._places == other._places)
+
+
 class KeptLaunches:
     """What calls launch, by their places. The first time it is launched step by step, from the second on as one.
 
@@ -40,6 +53,15 @@ class KeptLaunches:
         self._kept.move_to_end((key, singly))
         for launch in found:
             launch()
+
+    def repeat(self, key: Hashable) -> bool:
+        """Enqueue what a key has come to launch as one; False, and nothing is, where there is no such thing."""
+        found = self._kept.get((key, False), ())
+        if len(found) != 1:
+            return False
+        self._kept.move_to_end((key, False))
+        found[0]()
+        return True
 
     def _keep(self, key: Hashable, launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
         while len(self._kept) >= KEPT:

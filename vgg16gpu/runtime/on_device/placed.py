@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from vgg16gpu.compiler.lowering.layout.give import give
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
-from vgg16gpu.runtime.on_device.direct import Verdict, absolute, form_of, report, reported_words, settled
-from vgg16gpu.runtime.on_device.launches import KeptLaunches
+from vgg16gpu.runtime.on_device.direct import Verdict, report, reported_words, settled
+from vgg16gpu.runtime.on_device.launches import KeptLaunches, Key
+from vgg16gpu.runtime.on_device.moves import Move, absolute, gives, moved, output_moves
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.outputs import ResultBlock
 
@@ -30,20 +30,26 @@ class PlacedRuns:
         verdict: Verdict | None = None,
         *,
         singly: bool = False,
-    ) -> None:
-        """All outputs for these inputs, and waits for that; targets: the first rows of each output.
+    ) -> Key:
+        """All outputs for these inputs, and waits for that: what `repeat` takes.
 
-        Inputs of fewer rows than planned get rows of zeros behind them. NaN and Inf are let through. verdict, singly:
-        for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises KernelError for a kernel that gave up,
-        InputError for values that left float16's range.
+        targets: the first rows of each output, which its op writes there itself where it can. Inputs of fewer rows than
+        planned get rows of zeros behind them; those of `Program.given` are read where they lie, and are as planned. NaN
+        and Inf are let through. verdict, singly: for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises
+        KernelError for a kernel that gave up, InputError for values that left float16's range.
         """
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]
-        key = (*places.items(), *outs, verdict)
+        key = Key(*places.items(), *outs, verdict)
         self._launches.launch(key, lambda: [*self._steps(places, outs), *self._last(outs, verdict)], singly=singly)
         if verdict is None:
             self._executor.device.synchronize()
             ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+        return key
+
+    def repeat(self, key: Key) -> bool:
+        """Enqueue what a run that nobody waits for has enqueued; False where it is not kept."""
+        return self._launches.repeat(key)
 
     def _last(self, targets: Sequence[DeviceView], verdict: Verdict | None) -> list[Step]:
         """Who waits gets the control words; else they are looked at on the device."""
@@ -54,16 +60,17 @@ class PlacedRuns:
     def _steps(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
         program = self._program
         entry = program.input.entries["float32"]
+        given = {value.name: value for value in program.given}
         places = {value.name: (value.pointer, value.pointer.offset + value.nbytes) for value in program.others}
         places[program.input.name] = entry.pointer, program.control.end
         steps = [
             take(absolute(view.address), view.element, view.shape, view.strides, place, Pointer(place.arena, end))
-            for view, (place, end) in ((view, places[name]) for name, view in inputs.items())
+            for view, (place, end) in ((view, places[name]) for name, view in inputs.items() if name not in given)
         ]
-        steps += [*entry.steps, *program.steps]
-        for stored, target in zip(program.stored_outputs, targets, strict=True):
-            steps.append(give(stored, form_of(target), absolute(target.address), _images(target)))
-        return steps
+        outputs = list(output_moves(program, targets))
+        steps += [*entry.steps, *program.steps, *gives(program, targets, outputs, list(map(_images, targets)))]
+        moves = [*outputs, *(Move(value, inputs[name].address) for name, value in given.items())]
+        return [moved(step, moves) for step in steps]
 
 
 def _images(target: DeviceView) -> int | None:

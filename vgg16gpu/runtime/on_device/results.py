@@ -55,10 +55,16 @@ class Asked:
         return True
 
     def outputs(
-        self, foreign: Foreign, shapes: Sequence[Shape], program: Program | None, pending: Pending
+        self,
+        foreign: Foreign,
+        shapes: Sequence[Shape],
+        program: Program | None,
+        pending: Pending,
+        forms: Sequence[OutputForm] | None = None,
     ) -> tuple[tuple[DeviceView, ...], tuple[Any, ...]]:
-        """Where each output goes, and what the caller gets for it. program: None where `form` is not asked for.
+        """Where each output goes, and what the caller gets for it.
 
+        program: None where `form` is not asked for; `forms` are those of new results then, without them float32.
         Raises InputError and DeviceError.
         """
         if self.out is not None:
@@ -66,7 +72,7 @@ class Asked:
             return given_outputs(results, shapes, foreign, self.stream), results
         handle = None if self.wait else stream_handle(self.stream)
         allocate = foreign.memory if handle is None else partial(pending.memory, foreign, handle)
-        forms = output_forms(self.form, program) if program else [OutputForm()] * len(shapes)
+        forms = output_forms(self.form, program) if program else forms or [OutputForm()] * len(shapes)
         made = tuple(DeviceArray(foreign, shape, wanted, allocate) for shape, wanted in zip(shapes, forms, strict=True))
         return tuple(array.view for array in made), made
 

@@ -4,69 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self, TypeAlias
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, target_graph
-from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.graph.loss import target_graph
+from vgg16gpu.compiler.graph.loss_ops import target_shape
+from vgg16gpu.compiler.graph.ops import Array, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Foreign
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
+from vgg16gpu.program.values import OUTPUT_ELEMENTS, Element, OutputForm
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.on_device import is_on_device, refuse_on_host
 from vgg16gpu.runtime.on_device.pending import Pending
 from vgg16gpu.runtime.on_device.results import Asked
-from vgg16gpu.runtime.on_device.views import DeviceView, Stream, view_of
-from vgg16gpu.runtime.plans.losses import Losses
+from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
+from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
+from vgg16gpu.runtime.plans.losses import Enqueued, Losses
 
-Weight: TypeAlias = float | npt.ArrayLike
-Distance: TypeAlias = Literal["squared", "absolute", "unit"]
-DISTANCES: Final = ("squared", "absolute", "unit")
 _KEPT: Final = 256  # shapes of images
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """What is compared: the layers' names, the graph whose outputs they are, and the terms, style last."""
-
-    names: tuple[str, ...]
-    graph: Graph
-    content: tuple[Term, ...]
-    style: tuple[Term, ...]
-
-    @classmethod
-    def of(
-        cls, model: Model, layers: Mapping[str, Weight] | None, style: Mapping[str, float] | None, distance: Distance
-    ) -> Self:
-        """The arguments mean what they mean for `LossEngine`. Raises InputError and ModelError."""
-        if distance not in DISTANCES:
-            raise InputError(f"distance {shown(distance)} is not known; accepted: {', '.join(DISTANCES)}")
-        compared, styled = dict(layers or {}), dict(style or {})
-        names = tuple(dict.fromkeys((*compared, *styled)))
-        if not names:
-            raise InputError("there is nothing to compare; give layers or style, a weight by the name of each layer")
-        made = cls(
-            names,
-            model.graph("fp32", names),
-            tuple(_term(names.index(name), distance, weight, name) for name, weight in compared.items()),
-            tuple(_term(names.index(name), "gram", weight, name) for name, weight in styled.items()),
-        )
-        batch = made.graph.input.shape[0] or 1
-        loss_graph(made.graph, made.terms, resolve_input_shape(made.graph, batch), gradient=True)
-        return made
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """All of them, in the order of their targets."""
-        return (*self.content, *self.style)
 
 
 class LossEngine(Closing):
@@ -130,8 +94,9 @@ class LossEngine(Closing):
 
         images: what `layers` are compared with, and, without `style`, the others, too. style: of any size. Raises
         InputError where images that are needed are missing.
-        Arrays on the engine's GPU, as `Engine.run` takes them, give float32 `DeviceArray`s, here and below: nothing
-        goes over the host. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
+        Arrays on the engine's GPU, as `Engine.run` takes them, give `DeviceArray`s, here and below: nothing goes over
+        the host. Targets come in the element type that `target_types` tells, and are read where they lie; float32 ones
+        are taken, too. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
         shapes `target_shapes` tells.
         """
         asked = Asked(stream, None, out, wait)
@@ -143,7 +108,10 @@ class LossEngine(Closing):
         if outs is not None and len(outs) != content + styled:
             raise InputError(f"out has {len(outs)} arrays; there are {content + styled} targets: give one for each")
         found: tuple[Any, ...] = ()
-        for given, terms in ((images, range(content)), (pictures, range(content, content + styled))):
+        parts = ((images, range(content)), (pictures, range(content, content + styled)))
+        if style is None:  # then one run gives all
+            parts = ((images, range(content + styled)), (None, range(0)))
+        for given, terms in parts:
             if terms:
                 part = replace(asked, out=None if outs is None else tuple(outs[i] for i in terms))
                 found += self._targets(given, tuple(terms), part)
@@ -154,24 +122,77 @@ class LossEngine(Closing):
         shapes = (images if style is None or term.kind != "gram" else style for term in self._compared.terms)
         return tuple(self._target_shapes(shape)[i] for i, shape in enumerate(shapes) if shape is not None)
 
+    def target_types(self, images: Shape | None, style: Shape | None = None) -> tuple[str, ...]:
+        """The element types of what `targets` gives on a GPU for images of these shapes: those of stored features.
+
+        In fp16 and bf16 two bytes hold a feature as the kernels store it, and no more would tell it better. Gram
+        matrices are float32. Raises as `target_shapes`.
+        """
+        shapes = [images if style is None or term.kind != "gram" else style for term in self._compared.terms]
+        with self._lock:
+            found = [self._stored(shape)[i] for i, shape in enumerate(shapes) if shape is not None]
+        return tuple(OUTPUT_ELEMENTS[element] for element in found)
+
     def value(
-        self, x: Any, targets: Sequence[Any], *, stream: Stream = None, out: Any = None, wait: bool = True
+        self,
+        x: Any,
+        targets: Sequence[Any],
+        *,
+        mean: bool = False,
+        stream: Stream = None,
+        out: Any = None,
+        wait: bool = True,
     ) -> Any:
         """The loss of each image, (N,) float32. targets: as `targets` gives them, each of N images or of one for all.
 
-        stream, out, wait: as for `targets`. Raises InputError for targets that do not fit x.
+        mean: the N-th part of each, so that their sum is the mean. stream, out, wait: as for `targets`.
+        Raises InputError for targets that do not fit x.
         """
-        return self._loss(x, targets, Asked(stream, None, out, wait), gradient=False)[0]
+        return self._loss(x, targets, Asked(stream, None, out, wait), gradient=False, mean=mean)[0]
 
     def value_and_gradient(
-        self, x: Any, targets: Sequence[Any], *, stream: Stream = None, out: Any = None, wait: bool = True
+        self,
+        x: Any,
+        targets: Sequence[Any],
+        *,
+        mean: bool = False,
+        stream: Stream = None,
+        out: Any = None,
+        wait: bool = True,
     ) -> tuple[Any, Any]:
         """The loss of each image, (N,) float32, and its gradient to that image, in the shape of x. Raises as `value`.
 
-        A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope. out: two arrays.
+        A ReLU hands nothing on at 0, a maximum to the first of equals, a difference of 0 has no slope.
+        mean: of both the N-th part. out: two arrays.
         """
-        loss, gradient = self._loss(x, targets, Asked(stream, None, out, wait), gradient=True)
+        loss, gradient = self._loss(x, targets, Asked(stream, None, out, wait), gradient=True, mean=mean)
         return loss, gradient
+
+    def enqueue(
+        self, x: Any, targets: Sequence[Any], out: Sequence[Any], stream: Stream, *, mean: bool = False
+    ) -> Enqueued:
+        """As `value` (of one array in `out`) or `value_and_gradient` (of two) with wait=False: what `repeat` takes."""
+        if not is_on_device(x):
+            raise InputError("x lies on the host, where nothing is enqueued; use value or value_and_gradient")
+        asked = Asked(stream, None, out, wait=False)
+        return self._loss_on_device(x, targets, asked, gradient=len(out) > 1, mean=mean)[1]
+
+    def repeat(self, enqueued: Enqueued, stream: Stream) -> bool:
+        """Enqueue for the same arrays what `enqueue` has enqueued; in a small part of its time.
+
+        False, and nothing that would be missed, where that is not kept, or the stream captures: then `enqueue` does.
+        Whoever calls knows that the arrays lie where they lay, in the same form.
+        """
+        with self._lock:
+            self._require_open()
+            foreign, pending, handle = self.device.foreign, self._pending, stream_handle(stream)
+            if foreign is None or pending is None or foreign.captures(handle):
+                return False
+            pending.begin()
+            foreign.follow(handle)
+            is_done = self._losses.repeat(enqueued)
+            foreign.lead(handle)
+        return is_done
 
     def check(self) -> None:
         """Wait for all runs with wait=False, and raise what was wrong with them, as `Engine.check` does."""
@@ -212,7 +233,9 @@ class LossEngine(Closing):
             x, foreign = self._view(images, asked)
             pending, singly = self._begun(foreign, asked)
             shapes = self._target_shapes(x.shape)
-            places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending)
+            stored = self._stored(x.shape)
+            forms = [OutputForm(stored[i]) for i in terms]
+            places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
             for rows in self._cut(x.shape[0]):
                 part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
                 verdict = asked.verdict(pending, rows.start)
@@ -225,24 +248,27 @@ class LossEngine(Closing):
         self._pending = self._pending or Pending(self.device)
         return self._pending, asked.checked(foreign, self._pending)
 
-    def _loss(self, images: Any, targets: Sequence[Any], asked: Asked, *, gradient: bool) -> tuple[Any, ...]:
+    def _loss(
+        self, images: Any, targets: Sequence[Any], asked: Asked, *, gradient: bool, mean: bool
+    ) -> tuple[Any, ...]:
         if is_on_device(images):
-            return self._loss_on_device(images, targets, asked, gradient)
+            return self._loss_on_device(images, targets, asked, gradient=gradient, mean=mean)[0]
         refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
         x = self._checked(images)
         given = self._checked_targets(targets, x.shape)
         with self._lock:
             self._check_pending()
             parts = [
-                self._losses.loss(x[rows], [target[rows] for target in given], gradient=gradient)
+                self._losses.loss(x[rows], [y[rows] for y in given], gradient=gradient, share=len(x) if mean else 1)
                 for rows in self._cut(len(x))
             ]
         loss, *others = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return loss, *(self.graph.input.to_file(array) for array in others)
 
     def _loss_on_device(
-        self, images: object, targets: Sequence[object], asked: Asked, gradient: bool
-    ) -> tuple[Any, ...]:
+        self, images: object, targets: Sequence[object], asked: Asked, *, gradient: bool, mean: bool
+    ) -> tuple[tuple[Any, ...], Enqueued]:
+        """The results, and what has been enqueued for them."""
         if not all(map(is_on_device, targets)):
             raise InputError("the images lie on a GPU, and a target on the host; use targets(...) of images there")
         with self._lock:
@@ -253,12 +279,14 @@ class LossEngine(Closing):
             wanted = self._check_target_shapes([(y.element_type, y.shape) for y in given], x.shape)
             spread = [_repeated(y, shape[0]) for y, shape in zip(given, wanted, strict=True)]
             places, found = asked.outputs(foreign, (x.shape[:1], x.shape)[: 1 + gradient], None, pending)
+            parts = []
             for rows in self._cut(x.shape[0]):
                 part, *others = (view.rows(rows.start, rows.stop) for view in (x, *spread))
                 outs = [place.rows(rows.start, rows.stop) for place in places]
-                self._losses.loss_on_device(part, others, outs, asked.verdict(pending, rows.start), singly=singly)
+                verdict, share = asked.verdict(pending, rows.start), x.shape[0] if mean else 1
+                parts.append(self._losses.loss_on_device(part, others, outs, verdict, singly=singly, share=share))
             asked.lead(foreign)
-        return found
+        return found, tuple(parts)
 
     def _view(self, images: object, asked: Asked) -> tuple[DeviceView, Foreign]:
         """Images on the device, and what knows others' arrays there. Raises InputError."""
@@ -332,11 +360,16 @@ class LossEngine(Closing):
             self._check_images("float32", shape)
             graph = target_graph(self.graph, self._compared.terms, shape)
             shapes = infer_shapes(graph, shape)
-            found = [shapes[name] for name in graph.outputs]
+            found = [target_shape(shapes[name]) for name in graph.outputs]
             if len(self._shapes) >= _KEPT:
                 self._shapes.clear()
             self._shapes[shape] = found
         return found
+
+    def _stored(self, shape: Shape) -> tuple[Element, ...]:
+        """What targets of images of this shape are made of; of the batches that are computed."""
+        self._target_shapes(shape)
+        return self._losses.stored((self._rows(shape[0]), *shape[1:]))
 
     def _check_pending(self) -> None:
         self._require_open()
@@ -355,17 +388,3 @@ def _repeated(view: DeviceView, count: int) -> DeviceView:
         if view.shape[0] == count
         else replace(view, shape=(count, *view.shape[1:]), strides=(0, *view.strides[1:]))
     )
-
-
-def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:
-    """Raises InputError for a weight that is none."""
-    try:
-        found = np.asarray(weight, np.float32)
-    except (TypeError, ValueError):
-        found = np.full(1, np.nan, np.float32)
-    if np.isfinite(found).all() and found.ndim == 0:
-        return Term(output, kind, float(found))
-    if np.isfinite(found).all() and found.ndim == 1 and kind == "unit":
-        return Term(output, kind, 1.0, found)
-    wanted = "a finite number, or one for each channel" if kind == "unit" else "a finite number"
-    raise InputError(f"the weight of '{name}' is {shown(weight)}; give {wanted}")

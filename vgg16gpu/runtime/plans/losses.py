@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from vgg16gpu.compiler.graph.loss import Term, loss_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
+from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Element
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict
+from vgg16gpu.runtime.on_device.launches import Key
+from vgg16gpu.runtime.on_device.moves import can_be_read
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import gradient_options
@@ -36,11 +44,20 @@ class _Prepared(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """What a program is for: targets of some terms (their numbers), or the loss of all (None)."""
+    """What a program is for: targets of some terms (their numbers), or the loss of all (None).
+
+    given: what the targets of a loss are made of that are read where a caller has them; None where they are taken in.
+    share: how many images divide the loss of each.
+    """
 
     shape: Shape
     terms: tuple[int, ...] | None
     gradient: bool
+    given: tuple[Element, ...] | None = None
+    share: int = 1
+
+
+Enqueued: TypeAlias = tuple[tuple[_Key, Key], ...]  # of each batch the program, and the places of its launches
 
 
 class Losses:
@@ -56,14 +73,19 @@ class Losses:
         self._options = gradient_options(precision, kernels)
         self._graph, self._terms, self._device = graph, tuple(terms), device
         self._kept: KeptPlans[_Key, _Prepared] = KeptPlans(device)
+        self._readable = tuple(
+            (Element.F32,) if term.kind == "gram" else target_elements(precision) for term in self._terms
+        )
+        self._stored: dict[Shape, tuple[Element, ...]] = {}  # what the targets of a term are best made of
 
     def targets(self, x: Array, terms: tuple[int, ...]) -> tuple[Array, ...]:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
-        return self._at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
+        found = self._at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
+        return tuple(_channels_last(array) if array.ndim == 4 else array for array in found)
 
-    def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool) -> tuple[Array, ...]:
-        """The loss of each image, (N,), and, if wanted, its gradient to x. Raises as `targets`."""
-        prepared = self._at(_Key(x.shape, None, gradient))
+    def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool, share: int = 1) -> tuple[Array, ...]:
+        """The loss of each image, (N,), over `share`, and, if wanted, its gradient to x. Raises as `targets`."""
+        prepared = self._at(_Key(x.shape, None, gradient, share=share))
         given = dict(zip(prepared.targets, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
 
@@ -78,7 +100,24 @@ class Losses:
     ) -> None:
         """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
         prepared = self._at(_Key(x.shape, terms, False))
-        prepared.placed.run({self._graph.input.name: x}, outs, verdict, singly=singly)
+        shapes = (value.shape for value in prepared.executor.plan.programs[0].outputs)
+        maps = [_as_map(out, shape) for out, shape in zip(outs, shapes, strict=True)]
+        prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)
+
+    def stored(self, shape: Shape) -> tuple[Element, ...]:
+        """What targets of images of this shape are best made of: a map of what the loss stores its features as.
+
+        Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError.
+        """
+        if shape not in self._stored:
+            _, plan = self._planned(_Key(shape, None, True))
+            elements = {value.name: value.element for value in plan.programs[0].values}
+            features = [self._graph.outputs[term.output] for term in self._terms]
+            self._stored[shape] = tuple(
+                elements[name] if elements.get(name) in readable else Element.F32
+                for name, readable in zip(features, self._readable, strict=True)
+            )
+        return self._stored[shape]
 
     def loss_on_device(
         self,
@@ -88,11 +127,27 @@ class Losses:
         verdict: Verdict | None,
         *,
         singly: bool,
-    ) -> None:
-        """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient."""
-        prepared = self._at(_Key(x.shape, None, len(outs) > 1))
-        given = dict(zip(prepared.targets, targets, strict=True))
-        prepared.placed.run({self._graph.input.name: x, **given}, outs, verdict, singly=singly)
+        share: int = 1,
+    ) -> tuple[_Key, Key]:
+        """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient.
+
+        Targets are read where they lie, if the kernels can read all of them there; else they are taken in first.
+        """
+        in_place = all(
+            target.element in readable and can_be_read(target)
+            for target, readable in zip(targets, self._readable, strict=True)
+        )
+        given = tuple(target.element for target in targets) if in_place else None
+        key = _Key(x.shape, None, len(outs) > 1, given, share)
+        prepared = self._at(key)
+        inputs = {self._graph.input.name: x, **dict(zip(prepared.targets, targets, strict=True))}
+        return key, prepared.placed.run(inputs, outs, verdict, singly=singly)
+
+    def repeat(self, enqueued: Enqueued) -> bool:
+        """Enqueue once more what `loss_on_device` has enqueued; False where some of it is no longer kept."""
+        return all(
+            (kept := self._kept.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
+        )
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
@@ -101,13 +156,32 @@ class Losses:
     def _at(self, key: _Key) -> _Prepared:
         if kept := self._kept.find(key):
             return kept
+        targets, plan = self._planned(key)
+        executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
+        return self._kept.keep(key, _Prepared(executor, PlacedRuns(executor), targets))
+
+    def _planned(self, key: _Key) -> tuple[tuple[str, ...], Plan]:
+        """The names of the targets, and the plan."""
         inputs = {self._graph.input.name: key.shape}
         if key.terms is not None:
-            graph, targets = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape), {}
-        else:
-            precision = self._options.precision
-            found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient, precision=precision)
-            graph, targets = found.graph, dict(found.targets)
-        plan = make_plan(graph, self._device.facts, {**inputs, **targets}, self._options)
-        executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
-        return self._kept.keep(key, _Prepared(executor, PlacedRuns(executor), tuple(targets)))
+            graph = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape)
+            return (), make_plan(graph, self._device.facts, inputs, self._options)
+        precision = self._options.precision
+        terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
+        found = loss_graph(self._graph, terms, key.shape, gradient=key.gradient, precision=precision)
+        given = dict(zip(found.targets, key.given, strict=True)) if key.given else {}
+        options = replace(self._options, given=given)
+        return tuple(found.targets), make_plan(found.graph, self._device.facts, {**inputs, **found.targets}, options)
+
+
+def _as_map(target: DeviceView, shape: Shape) -> DeviceView:
+    """Where a target lies, (N, H*W, C), as the map of this shape that it holds; a Gram matrix as it is."""
+    if len(shape) != 4:
+        return target
+    rows, pixels, channels = target.strides
+    strides = (rows, channels, shape[3] * pixels, pixels)
+    return replace(target, shape=(target.shape[0], *shape[1:]), strides=strides)
+
+
+def _channels_last(array: Array) -> Array:
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1)).reshape(array.shape[0], -1, array.shape[1])

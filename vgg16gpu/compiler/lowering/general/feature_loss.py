@@ -11,7 +11,23 @@ from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Element, Layout, Value
 
 SOURCE = "feature_loss.cu"
-VARIANTS = ((), *((("FEATURE", element.number),) for element in mma.ELEMENTS.values()))  # tools/ptxas.py
+_STORED = tuple(mma.ELEMENTS.values())
+
+
+def target_elements(precision: str) -> tuple[Element, ...]:
+    """What the target of a map may be made of."""
+    return (Element.F32, *((mma.ELEMENTS[precision],) if precision in mma.ELEMENTS else ()))
+
+
+def _macros(feature: Element, target: Element) -> tuple[tuple[str, int], ...]:
+    pairs = {"FEATURE": feature, "TARGET": target}
+    return tuple((name, element.number) for name, element in pairs.items() if element is not Element.F32)
+
+
+VARIANTS = (
+    (),
+    *(_macros(*pair) for e in _STORED for pair in ((e, Element.F32), (Element.F32, e), (e, e))),
+)  # tools/ptxas.py
 
 
 def steps(
@@ -24,10 +40,11 @@ def steps(
     is_unit, is_absolute = op.distance == "unit", op.distance == "absolute"
     cotangent = places.further[0] if places.further else None
     flags = (() if is_unit else (int(is_absolute),), (int(cotangent is not None),))
-    macros = () if feature.element is Element.F32 else (("FEATURE", feature.element.number),)
     return (
         Step(
-            kernel=Kernel(SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", macros),
+            kernel=Kernel(
+                SOURCE, "unit_loss_f32" if is_unit else "feature_loss_f32", _macros(feature.element, target.element)
+            ),
             grid=Dim3(blocks(op, feature.shape), feature.shape[0]),
             block=Dim3(BLOCK),
             arguments=(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
 from vgg16gpu.compiler.lowering import mma
 from vgg16gpu.compiler.lowering.base import (
-    BLOCK,
     Layer,
     MultiLowering,
     NoWeights,
@@ -22,13 +21,38 @@ from vgg16gpu.program.launches import Dim3, Kernel, Step, Walk
 from vgg16gpu.program.values import Element, Layout, Value
 
 SOURCE: Final = "masked_gradient.cu"
-WIDTH: Final = 4  # channels of a thread
+THREADS: Final = 128
+PIXELS: Final = 4  # of a thread
 MAX_GRADIENTS: Final = 4
 _F32: Final = Element.F32
+
+
+def kernel(x: Sequence[Element], y: Element, pools: bool, width: int) -> Kernel:
+    """The kernel compiled for a map and gradients of these elements, and a result of that."""
+    element = next((each for each in (*x, y) if each is not Element.F32), Element.F32)
+    macros = {"ELEMENT": element.number, "OUT": y.number, "POOL": int(pools), "GRADIENTS": len(x) - 1}
+    floats = sum(1 << k for k, each in enumerate(x) if each is Element.F32 and element is not Element.F32)
+    return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width)))
+
+
+def _variants(element: Element, out: Element, width: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Those of a perceptual loss, one or two gradients in the map's element or in float32."""
+    for pools in (False, True):
+        for gradients in ((element,), (_F32,), (element, _F32), (_F32, _F32)):
+            yield kernel((element, *gradients), out, pools, width).defines
+
+
 VARIANTS = tuple(
-    (("ELEMENT", element.number), ("OUT", out.number), ("POOL", pool))
-    for element, out in ((_F32, _F32), (Element.F16, _F32), (Element.BF16, _F32), (Element.BF16, Element.BF16))
-    for pool in (0, 1)
+    dict.fromkeys(
+        defines
+        for element, out, width in (
+            *((_F32, _F32, width) for width in (1, 4)),
+            *((Element.F16, _F32, width) for width in (1, 4, 8)),
+            (Element.BF16, _F32, 8),
+            (Element.BF16, Element.BF16, 8),
+        )
+        for defines in _variants(element, out, width)
+    )
 )  # tools/ptxas.py
 
 
@@ -37,33 +61,26 @@ def steps(
 ) -> tuple[Step, ...]:
     """One launch. x: what the ReLU has given, then gradients."""
     del held, places
-    op, gradients = layer.op, x[1:]
+    op = layer.op
     batch, channels, height, width = y.shape
     stored = y.pitch if y.layout is Layout.NHWC else channels
-    element = next((value.element for value in (*x, y) if value.element is not Element.F32), Element.F32)
-    missing = MAX_GRADIENTS - len(gradients)
-    side = 2 if op.pools else 1
-    threads = ceil_div(height, side) * ceil_div(width, side) * ceil_div(stored, WIDTH)
-    macros = {"ELEMENT": element.number, "OUT": y.element.number, "POOL": int(op.pools)}
-    floats = _bits(value.element is Element.F32 for value in x)
-    vectors = _bits(_lies_in_vectors(value) for value in (y, *x))
+    missing = MAX_GRADIENTS + 1 - len(x)
+    vector = _vector((y, *x))
+    side, columns = (2, 1) if op.pools else (1, PIXELS)  # of a thread's pixels
+    places_across = ceil_div(width, side * columns)
+    lanes = min(ceil_div(stored, vector), THREADS)
+    block = Dim3(lanes, min(THREADS // lanes, places_across))
     rows = [_strides(value) for value in (y, *x)]
     return (
         Step(
-            kernel=Kernel(SOURCE, "masked_gradient", tuple(macros.items())),
-            grid=Dim3(ceil_div(threads, BLOCK), batch),
-            block=Dim3(BLOCK),
+            kernel=kernel([value.element for value in x], y.element, op.pools, vector),
+            grid=Dim3(ceil_div(places_across, block.y), ceil_div(height, side), batch),
+            block=block,
             arguments=(
                 *(value.pointer for value in (y, *x, *missing * x[:1])),
-                Walk(
-                    (
-                        (batch, height, width, stored, channels),
-                        *(*rows, *missing * rows[:1]),
-                        (len(gradients), floats, vectors),
-                    )
-                ),
+                Walk(((batch, height, width, stored, channels), *rows)),
             ),
-            flop=(len(gradients) + 3 * op.pools) * math.prod(y.shape),
+            flop=(len(x) - 1 + 3 * op.pools) * math.prod(y.shape),
             nbytes=sum(value.nbytes for value in (y, *x)),
             names=op.names,
             label="gradient of relu" + " and pool" * op.pools,
@@ -86,13 +103,12 @@ def _strides(value: Value) -> tuple[int, ...]:
     return image, row, column, channel
 
 
-def _lies_in_vectors(value: Value) -> bool:
-    """Whether four neighbouring channels are one access: pitches are multiples of 4, and buffers are aligned."""
-    return value.layout is Layout.NHWC
-
-
-def _bits(flags: Iterable[bool]) -> int:
-    return sum(bit << k for k, bit in enumerate(flags))
+def _vector(values: Sequence[Value]) -> int:
+    """How many neighbouring channels a thread takes; 1 where they do not all lie side by side."""
+    if any(value.layout is not Layout.NHWC for value in values):
+        return 1
+    width = 4 if all(value.element is Element.F32 for value in values) else 8
+    return width if all(value.pitch % width == 0 for value in values) else 4
 
 
 LOWERINGS = (

@@ -11,11 +11,13 @@ from vgg16gpu.program.values import Element, Layout, OutputForm, Pointer, Value
 
 SOURCE = "give.cu"
 TILE = 32
+NARROW = 8  # columns that a thread of give_narrow has
 MAX_BLOCKS = 4096  # per image
 VARIANTS = tuple(
     (("INPUT", stored.number), ("OUTPUT", given.number))
     for stored, given in (
         *((element, Element.F32) for element in Element),
+        (Element.F32, Element.BF16),
         (Element.F16, Element.F16),
         (Element.BF16, Element.BF16),
     )
@@ -38,10 +40,13 @@ def give(x: Value, form: OutputForm, target: Pointer, images: int | None = None)
     images = images or _images(x)
     straight = Dim3(max(1, min(MAX_BLOCKS, ceil_div(found.rows * found.columns, BLOCK))), images)
     turned = Dim3(ceil_div(found.rows, TILE), ceil_div(found.columns, TILE), images)
+    narrow = Dim3(ceil_div(found.rows, BLOCK), images)
+    across = ("give_narrow", narrow) if found.columns <= NARROW else ("give_turned", turned)
+    kernel, grid = across if found.turned else ("give_straight", straight)
     macros = (("INPUT", x.element.number), ("OUTPUT", form.element.number))
     return Step(
-        kernel=Kernel(SOURCE, "give_turned" if found.turned else "give_straight", macros),
-        grid=turned if found.turned else straight,
+        kernel=Kernel(SOURCE, kernel, macros),
+        grid=grid,
         block=Dim3(BLOCK),
         arguments=(
             *(target, x.pointer, x.scale or x.pointer),

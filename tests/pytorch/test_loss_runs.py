@@ -1,0 +1,164 @@
+"""`vgg16gpu.pytorch.loss_runs`, with the CPU's memory in the place of a card's: what torch and engines are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.pytorch.test_features import images
+from tests.support.foreign_arrays import STREAM, CpuForeign
+from tests.support.torch_here import torch_module
+from vgg16gpu.zoo.generate import make_vgg
+
+LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
+SHAPE = (3, 3, 24, 20)
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return torch_module()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pytorch") / "vgg11.onnx"
+    make_vgg(path, variant="vgg16", size=32, width=8, hidden=64, classes=10)
+    return path
+
+
+@contextmanager
+def on_a_card(model: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """A loss whose CPU is a card, and its engine."""
+    from vgg16gpu.pytorch import PerceptualLoss, loss_runs
+
+    monkeypatch.setattr(loss_runs.LossRuns, "on_host", loss_runs.LossRuns.on_card)
+    monkeypatch.setattr(loss_runs.LossRuns, "targets_on_host", loss_runs.LossRuns.targets_on_card)
+    monkeypatch.setattr(loss_runs, "current_stream", lambda _: STREAM)
+    loss = PerceptualLoss(model, LAYERS, **options)
+    engine: Any = loss._runs(torch_module().device("cpu")).engine
+    engine.device.foreign = CpuForeign(engine.device)
+    yield loss, engine
+    loss.close()
+
+
+def by_the_host(torch: Any, model: Path, x: Any, y: Any, **options: Any) -> tuple[Any, Any]:
+    """The mean of the losses of all images and its gradient, after the engine's of each image."""
+    from vgg16gpu import LossEngine
+
+    with LossEngine(model, LAYERS, device="cpu", **options) as engine:
+        losses, gradient = engine.value_and_gradient(x.detach().float().numpy(), engine.targets(y.float().numpy()))
+    return torch.from_numpy(losses).mean(), torch.from_numpy(gradient) / len(losses)
+
+
+def test_two_kernels_of_torch_and_no_question_to_the_engine(
+    torch: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One operator gives the value, one the gradient, beside the ones that torch begins with."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    asked: list[str] = []
+
+    class Noting(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            del types
+            asked.append(str(func.overloadpacket))
+            return func(*args, **(kwargs or {}))
+
+    places: dict[Any, Any] = {}
+    empty = torch.empty
+
+    def same_place(*shape: Any, **given: Any) -> Any:  # as an allocator that hands out what came back
+        key = str((shape, given))
+        places.setdefault(key, empty(*shape, **given))
+        return places[key].detach()
+
+    with on_a_card(model, monkeypatch) as (loss, engine):
+        x, y = images(torch, *SHAPE).requires_grad_(), -images(torch, *SHAPE)
+        targets = loss.targets(y)
+        monkeypatch.setattr(torch, "empty", same_place)
+        enqueued: list[int] = []
+        enqueue = engine.enqueue
+
+        def counting(*given: Any, **more: Any) -> Any:
+            enqueued.append(1)
+            return enqueue(*given, **more)
+
+        monkeypatch.setattr(engine, "enqueue", counting)
+
+        def step() -> tuple[Any, Any]:
+            found = loss(x, targets)
+            return found.detach(), torch.autograd.grad(found, x)[0]
+
+        for _ in range(3):
+            first = step()
+        assert len(enqueued) == 2  # launch by launch, then as one
+        with Noting():
+            again = step()
+        assert len(enqueued) == 2
+        moves_nothing = {"aten.detach", "aten.empty", "aten.empty_like"}
+        assert [name for name in asked if name not in moves_nothing] == ["aten.sum", "aten.ones_like", "aten.mul"]
+        for ours, before, right in zip(again, first, by_the_host(torch, model, x, y), strict=True):
+            assert torch.equal(ours, before)
+            torch.testing.assert_close(ours, right, rtol=2e-6, atol=1e-9)
+        engine.check()
+
+
+def test_other_places_and_a_stream_that_captures_are_asked_anew(
+    torch: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_a_card(model, monkeypatch, reduction="none") as (loss, engine):
+        x, y = images(torch, *SHAPE), -images(torch, *SHAPE)
+        for given in (x, 2 * x, x, x.double(), x, x[:2], x):
+            targets = loss.targets(y[: len(given)])
+            for _ in range(4):
+                right = engine.value(given.float().numpy(), engine.targets(y[: len(given)].numpy()))
+                assert torch.equal(loss(given, targets), torch.from_numpy(right))
+        engine.device.foreign.capturing = True
+        out = torch.zeros(len(x))
+        monkeypatch.setattr(torch, "empty", lambda *_, **__: out)
+        for _ in range(2):
+            assert torch.equal(loss(x, targets), torch.from_numpy(right))
+        engine.device.foreign.capturing = False
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_losses_that_are_kept_keep_no_place_of_a_run(
+    torch: Any, model: Path, monkeypatch: pytest.MonkeyPatch, reduction: str
+) -> None:
+    with on_a_card(model, monkeypatch, reduction=reduction) as (loss, engine):
+        places: list[int] = []
+        enqueue = engine.enqueue
+
+        def noting(x: Any, targets: Any, out: Any, *given: Any, **more: Any) -> Any:
+            places.extend(view.address for view in out)
+            return enqueue(x, targets, out, *given, **more)
+
+        monkeypatch.setattr(engine, "enqueue", noting)
+        y = -images(torch, 1, *SHAPE[1:])
+        found = loss(images(torch, 1, *SHAPE[1:]), loss.targets(y))
+        assert len(places) == 1
+        assert found.data_ptr() not in places
+
+
+@pytest.mark.parametrize("order", ["contiguous_format", "channels_last"])
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float64", "float32"])
+def test_gradients_come_in_the_type_and_order_of_the_images(
+    torch: Any, model: Path, monkeypatch: pytest.MonkeyPatch, name: str, order: str
+) -> None:
+    dtype, memory_format = getattr(torch, name), getattr(torch, order)
+    with on_a_card(model, monkeypatch) as (loss, _):
+        x = images(torch, *SHAPE).to(dtype).contiguous(memory_format=memory_format).requires_grad_()
+        y = -images(torch, *SHAPE)
+        value = loss(x, y)
+        (1024 * value).backward()
+        right, slope = by_the_host(torch, model, x, y)
+        assert (value.dtype, x.grad.dtype) == (torch.float32, dtype)
+        assert x.grad.is_contiguous(memory_format=memory_format)
+        torch.testing.assert_close(value.detach(), right, rtol=1e-5, atol=0)
+        bound = {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(name, 1e-6)
+        assert np.allclose(x.grad.double(), 1024 * slope.double(), rtol=bound, atol=1e-5)

@@ -1,0 +1,148 @@
+"""Plans of losses: what targets are made of, where they lie, and what a share of a mean is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.foreign_arrays import CpuForeign
+from tests.support.traced_device import HOPPER
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.cpu.device import CpuDevice
+from vgg16gpu.program.launches import Step
+from vgg16gpu.program.values import Arena, Element, OutputForm, Pointer
+from vgg16gpu.runtime.on_device.direct import Verdict
+from vgg16gpu.runtime.on_device.moves import can_be_read
+from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.plans.comparison import Comparison
+from vgg16gpu.runtime.plans.losses import Losses, _Key
+from vgg16gpu.zoo.generate import make_vgg
+
+SHAPE = (2, 3, 32, 32)
+STORED = {"fp32": Element.F32, "fp16": Element.F16, "bf16": Element.BF16}
+AMPERE = replace(HOPPER, compute_capability=(8, 0), tensor_maps=False)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("wide") / "vgg.onnx"
+    make_vgg(path, variant="vgg11", size=32, width=64, hidden=64, classes=10)
+    return path
+
+
+@pytest.fixture
+def cpu() -> Iterator[CpuDevice]:
+    with closing(CpuDevice()) as device:
+        yield device
+
+
+def losses_on(device: CpuDevice, path: Path) -> Losses:
+    compared = Comparison.of(Model.of(path), {"relu1_1": 1.0}, None, "squared")
+    return Losses(compared.graph, compared.terms, device)
+
+
+def losses_of(path: Path, facts: Any, precision: str) -> Losses:
+    compared = Comparison.of(Model.of(path), {"relu1_1": 1.0, "relu2_1": 0.5}, {"relu2_1": 1.0}, "squared")
+    device: Any = SimpleNamespace(facts=facts)
+    return Losses(compared.graph, compared.terms, device, precision)
+
+
+def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
+    """The macros of each loss, and the arena of its target."""
+    found = []
+    for step in steps:
+        if step.kernel.name == "feature_loss_f32":
+            target = step.arguments[3]
+            assert isinstance(target, Pointer)
+            found.append((step.kernel.label, target.arena))
+    return found
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(wide: Path, precision: str) -> None:
+    losses, element = losses_of(wide, HOPPER, precision), STORED[precision]
+    assert losses.stored(SHAPE) == (element, element, Element.F32)
+    names, plan = losses._planned(_Key(SHAPE, None, True, losses.stored(SHAPE)))
+    (program,) = plan.programs
+    assert [value.name for value in program.given] == list(names)
+    maps = "feature_loss_f32" if element is Element.F32 else f"feature_loss_f32<{element.number},{element.number}>"
+    wanted = {(maps, Arena.GIVEN), ("feature_loss_f32", Arena.GIVEN)}
+    assert {*read_by_losses(program.steps)} == wanted
+    _, taken = losses._planned(_Key(SHAPE, None, True))
+    assert {arena for _, arena in read_by_losses(taken.programs[0].steps)} == {Arena.ACTIVATIONS}
+    assert not taken.programs[0].given
+    targets = sum(value.nbytes for value in taken.programs[0].others)
+    assert program.sent_nbytes + targets <= taken.programs[0].sent_nbytes
+
+
+@pytest.mark.parametrize("precision", STORED)
+def test_on_hopper_features_leave_as_targets_without_a_launch_of_their_own(wide: Path, precision: str) -> None:
+    """What their ops store is the form that targets have."""
+    losses = losses_of(wide, HOPPER, precision)
+    program = losses._planned(_Key(SHAPE, (0, 1), False))[1].programs[0]
+    for stored, element in zip(program.stored_outputs, losses.stored(SHAPE), strict=False):
+        assert OutputForm(element, stored.shape[1]).is_that_of(stored)
+
+
+def test_features_that_are_stored_as_float32_have_such_targets(wide: Path) -> None:
+    losses = losses_of(wide, AMPERE, "bf16")
+    stored = losses.stored(SHAPE)
+    program = losses._planned(_Key(SHAPE, None, True))[1].programs[0]
+    elements = {value.name: value.element for value in program.values}
+    assert stored == (*(elements[name] for name in losses._graph.outputs), Element.F32)
+
+
+@pytest.mark.parametrize(
+    ("address", "strides", "is_dense"),
+    [
+        (64, (24, 6, 1), True),
+        (64, (0, 6, 1), False),
+        (64, (24, 1, 4), False),
+        (72, (24, 6, 1), False),
+    ],
+)
+def test_what_can_be_read_where_it_lies(address: int, strides: tuple[int, ...], is_dense: bool) -> None:
+    assert can_be_read(DeviceView(address, (2, 4, 6), strides, "float32")) is is_dense
+    assert can_be_read(DeviceView(address, (1, 4, 6), strides, "float32")) is (is_dense or strides[0] == 0)
+
+
+def test_shares_add_up(cpu: CpuDevice, wide: Path) -> None:
+    losses = losses_on(cpu, wide)
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    targets = losses.targets(-x, (0,))
+    whole, share = (losses.loss(x, targets, gradient=True, share=count) for count in (1, 4))
+    for ours, others in zip(whole, share, strict=True):
+        np.testing.assert_array_equal(ours, 4 * others)
+    losses.close()
+
+
+def test_a_run_is_repeated_as_long_as_it_is_kept(cpu: CpuDevice, wide: Path) -> None:
+    losses, foreign = losses_on(cpu, wide), CpuForeign(cpu)
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    targets = losses.targets(-x, (0,))
+    (right,) = losses.loss(x, targets, gradient=False)
+    arrays = [x, *targets, np.zeros(2, np.float32)]
+    memory = [foreign.memory(array.nbytes) for array in arrays]
+    for place, array in zip(memory, arrays, strict=True):
+        cpu.copy_in(place.address, array)
+    images, target, out = (
+        DeviceView(place.address, array.shape, OutputForm().strides(array.shape), "float32")
+        for place, array in zip(memory, arrays, strict=True)
+    )
+    verdict = Verdict(foreign.memory(12).address, 0, allows_nonfinite=True)
+    for is_one_launch in (False, True):
+        done = losses.loss_on_device(images, [target], [out], verdict, singly=False)
+        cpu.zero(out.address, 8)
+        assert losses.repeat((done,)) is is_one_launch
+    found = np.empty(2, np.float32)
+    memory[-1].read(found)
+    np.testing.assert_array_equal(found, right)
+    losses.close()
+    assert not losses.repeat((done,))

@@ -1,0 +1,119 @@
+"""Losses of tensors as calls of an engine on their device, and what is kept from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from vgg16gpu.errors import InputError
+from vgg16gpu.pytorch.views import TYPES, current_stream, taken, view
+from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.plans.loss_engine import LossEngine
+from vgg16gpu.runtime.plans.losses import Enqueued
+
+Targets: TypeAlias = tuple[torch.Tensor, ...]
+Found: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # the loss and, if it is wanted, its gradient
+
+_KEPT: Final = 64  # calls; allocators hand out the same places again and again
+
+
+class LossRuns:
+    """Losses by one engine, each image's or (reduction) their mean or sum.
+
+    What a call has enqueued for tensors at their places is kept: the next one with these asks nothing.
+    """
+
+    def __init__(self, engine: LossEngine, reduction: str) -> None:
+        self.engine, self._reduction = engine, reduction
+        self._options: dict[str, Any] = {"mean": reduction == "mean"}
+        self._enqueued: dict[Hashable, Enqueued] = {}
+
+    def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
+        """Of tensors on the CPU."""
+        given = _on_host(x), list(map(_on_host, targets))
+        if not wants_gradient:
+            return self._reduced(torch.from_numpy(self.engine.value(*given, **self._options))), None
+        losses, gradient = map(torch.from_numpy, self.engine.value_and_gradient(*given, **self._options))
+        return self._reduced(losses), gradient
+
+    def on_card(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
+        """Of tensors on a GPU, enqueued on the current stream. A gradient comes in the order of x."""
+        images, *goals = map(_taken, (x, *targets))
+        losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
+        gradient = _gradient_for(x) if wants_gradient else None
+        out = (losses,) if gradient is None else (losses, gradient)
+        stream, key = current_stream(x.device), tuple(map(_place, (images, *goals, *out)))
+        known = self._enqueued.get(key)
+        if known is None or not self.engine.repeat(known, stream):
+            places = [view(_on(x.device, goal)) for goal in goals]
+            done = self.engine.enqueue(view(images), places, _views(out), stream, **self._options)
+            if len(self._enqueued) >= _KEPT:
+                self._enqueued.clear()
+            self._enqueued[key] = done
+        return self._reduced(losses), gradient
+
+    def targets_on_host(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
+        """Of images and a style on the CPU; one of them is `given`."""
+        arrays = (x if x is None else _on_host(_on(given.device, x)) for x in images)
+        return tuple(map(torch.from_numpy, self.engine.targets(*arrays)))
+
+    def targets_on_card(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
+        """Of images and a style on a GPU; of the element types that the engine names."""
+        pair = [x if x is None else _taken(_on(given.device, x)) for x in images]
+        of = [x if x is None else tuple(x.shape) for x in pair]
+        forms = zip(self.engine.target_shapes(*of), self.engine.target_types(*of), strict=True)
+        found = tuple(torch.empty(shape, dtype=TYPES[name], device=given.device) for shape, name in forms)
+        options: dict[str, Any] = {"stream": current_stream(given.device), "out": _views(found), "wait": False}
+        self.engine.targets(*(x if x is None else view(x) for x in pair), **options)
+        return found
+
+    def _reduced(self, losses: torch.Tensor) -> torch.Tensor:
+        """Parts of the mean add up to it.
+
+        Always another tensor: whoever keeps losses would keep the place, and the next call would need a new one.
+        """
+        return losses.clone() if self._reduction == "none" else losses.sum()
+
+
+def _place(tensor: torch.Tensor) -> Hashable:
+    """Where a tensor lies, and how."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
+
+
+def _views(tensors: Sequence[torch.Tensor]) -> tuple[DeviceView, ...]:
+    return tuple(map(view, tensors))
+
+
+def _gradient_for(x: torch.Tensor) -> torch.Tensor:
+    """A tensor for the gradient to x, in its order, so that nobody has to bring it into that.
+
+    bfloat16 has the range of float32; in float16 a gradient that nobody has scaled yet would be lost.
+    """
+    is_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.empty(
+        x.shape,
+        dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32,
+        device=x.device,
+        memory_format=torch.channels_last if is_last else torch.contiguous_format,
+    )
+
+
+def _taken(x: torch.Tensor) -> torch.Tensor:
+    """The tensor as engines take it. Raises InputError for one of whole numbers."""
+    if not x.is_floating_point():
+        raise InputError(f"the images are {x.dtype}; give floats, normalised as the model wants it: x.float() / 255")
+    return taken(x)
+
+
+def _on_host(x: torch.Tensor) -> Any:
+    """The same on the CPU, as a float32 array."""
+    return _taken(x).detach().float().contiguous().numpy()
+
+
+def _on(device: torch.device, x: torch.Tensor) -> torch.Tensor:
+    """The tensor. Raises InputError for one that lies elsewhere."""
+    if x.device != device:
+        raise InputError(f"the images lie on {device}, and a target or a style on {x.device}; bring all to one device")
+    return x

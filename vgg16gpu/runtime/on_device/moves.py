@@ -1,0 +1,90 @@
+"""Values of a program in arrays of the caller: launches that read or write these instead of places of an arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from vgg16gpu.compiler.lowering.layout.give import give
+from vgg16gpu.program.launches import Argument, Step, TensorMap
+from vgg16gpu.program.plans import Program
+from vgg16gpu.program.values import Arena, OutputForm, Pointer, Value
+from vgg16gpu.runtime.on_device.views import DeviceView
+
+_VECTOR_NBYTES: Final = 16  # kernels load and store vectors of this size, and the copy engine wants such addresses
+
+
+@dataclass(frozen=True)
+class Move:
+    """A value that lies somewhere else for one call."""
+
+    value: Value
+    address: int
+
+    def place(self, pointer: Pointer) -> Pointer | None:
+        """Where a place of the value lies now, as an address; None for a place of something else."""
+        offset = pointer.offset - self.value.pointer.offset
+        inside = pointer.arena is self.value.pointer.arena and 0 <= offset < self.value.nbytes
+        return absolute(self.address + offset) if inside else None
+
+
+def absolute(address: int) -> Pointer:
+    """A place on the device by its address, in launches that are bound with an arena that begins at 0."""
+    return Pointer(Arena.STAGING, address)
+
+
+def form_of(target: DeviceView) -> OutputForm:
+    """How an array lies there that is to be written."""
+    form = target.form
+    assert form is not None  # whoever calls has seen to it
+    return form
+
+
+def can_be_read(array: DeviceView) -> bool:
+    """Whether kernels can read an array where it lies, row-major."""
+    dense = OutputForm().strides(array.shape)
+    pairs = zip(array.shape, array.strides, dense, strict=True)
+    return array.address % _VECTOR_NBYTES == 0 and all(dim <= 1 or stride == wanted for dim, stride, wanted in pairs)
+
+
+def output_moves(program: Program, targets: Sequence[DeviceView]) -> Iterator[Move]:
+    """Outputs that their ops can write to the caller's memory: of that form, and with a row there for every row."""
+    taken = {program.input.name, *(other.name for other in program.others)}
+    for stored, y, target in zip(program.stored_outputs, program.outputs, targets, strict=True):
+        if stored.name not in taken and target.shape == y.shape and _holds(target, stored):
+            taken.add(stored.name)
+            yield Move(stored, target.address)
+
+
+def gives(
+    program: Program, targets: Sequence[DeviceView], moves: Sequence[Move], images: Sequence[int | None]
+) -> list[Step]:
+    """Launches that bring the other outputs to their targets: so many images of each, or (None) all of it."""
+    steps = []
+    there = {move.value.name for move in moves}
+    for stored, target, count in zip(program.stored_outputs, targets, images, strict=True):
+        if stored.name not in there:
+            steps.append(give(stored, form_of(target), absolute(target.address), count))
+        there.discard(stored.name)  # the same value as a further output
+    return steps
+
+
+def _holds(target: DeviceView, stored: Value) -> bool:
+    """Whether an op can write its value there, with all that it writes between the elements."""
+    form = form_of(target)
+    may_pad = target.takes_padding or not form.has_padding(stored.shape)
+    return may_pad and form.is_that_of(stored) and target.address % _VECTOR_NBYTES == 0
+
+
+def moved(step: Step, moves: Sequence[Move]) -> Step:
+    """A launch with the values that lie somewhere else where they lie."""
+    return replace(step, arguments=tuple(_placed(argument, moves) for argument in step.arguments)) if moves else step
+
+
+def _placed(argument: Argument, moves: Sequence[Move]) -> Argument:
+    pointer = argument.pointer if isinstance(argument, TensorMap) else argument
+    if not isinstance(pointer, Pointer):
+        return argument
+    found = next((place for move in moves if (place := move.place(pointer))), pointer)
+    return replace(argument, pointer=found) if isinstance(argument, TensorMap) else found

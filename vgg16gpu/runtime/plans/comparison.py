@@ -1,0 +1,71 @@
+"""What a loss compares: layers, by which distance, with which weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.errors import InputError
+from vgg16gpu.io.shown import shown
+
+Weight: TypeAlias = float | npt.ArrayLike
+Distance: TypeAlias = Literal["squared", "absolute", "unit"]
+DISTANCES: Final = ("squared", "absolute", "unit")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What is compared: the layers' names, the graph whose outputs they are, and the terms, style last."""
+
+    names: tuple[str, ...]
+    graph: Graph
+    content: tuple[Term, ...]
+    style: tuple[Term, ...]
+
+    @classmethod
+    def of(
+        cls, model: Model, layers: Mapping[str, Weight] | None, style: Mapping[str, float] | None, distance: Distance
+    ) -> Self:
+        """The arguments mean what they mean for `LossEngine`. Raises InputError and ModelError."""
+        if distance not in DISTANCES:
+            raise InputError(f"distance {shown(distance)} is not known; accepted: {', '.join(DISTANCES)}")
+        compared, styled = dict(layers or {}), dict(style or {})
+        names = tuple(dict.fromkeys((*compared, *styled)))
+        if not names:
+            raise InputError("there is nothing to compare; give layers or style, a weight by the name of each layer")
+        made = cls(
+            names,
+            model.graph("fp32", names),
+            tuple(_term(names.index(name), distance, weight, name) for name, weight in compared.items()),
+            tuple(_term(names.index(name), "gram", weight, name) for name, weight in styled.items()),
+        )
+        batch = made.graph.input.shape[0] or 1
+        loss_graph(made.graph, made.terms, resolve_input_shape(made.graph, batch), gradient=True)
+        return made
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All of them, in the order of their targets."""
+        return (*self.content, *self.style)
+
+
+def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:
+    """Raises InputError for a weight that is none."""
+    try:
+        found = np.asarray(weight, np.float32)
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan, np.float32)
+    if np.isfinite(found).all() and found.ndim == 0:
+        return Term(output, kind, float(found))
+    if np.isfinite(found).all() and found.ndim == 1 and kind == "unit":
+        return Term(output, kind, 1.0, found)
+    wanted = "a finite number, or one for each channel" if kind == "unit" else "a finite number"
+    raise InputError(f"the weight of '{name}' is {shown(weight)}; give {wanted}")
