@@ -35,6 +35,12 @@ EDGES_OF_THE_GRAPH = (
         partial(test_take.test_images_come_in, element=Element.F16, order="as it is", shape=(2, 3, 33, 20)),
     ),
     Mutant(
+        "images one behind the other, whatever lies between",
+        "take.cu",
+        Edit("inp, n * image_stride + i", "inp, n * values + i"),
+        test_take.test_images_with_room_between_them,
+    ),
+    Mutant(
         "images of somebody else's array taken as if they were dense",
         "take.cu",
         Edit("static_cast<long long>(n) * image_stride", "static_cast<long long>(n) * values"),

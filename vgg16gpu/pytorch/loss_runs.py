@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
 
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.errors import InputError
 from vgg16gpu.pytorch.views import TYPES, current_stream, taken, view
 from vgg16gpu.runtime.on_device.views import DeviceView
@@ -14,6 +15,7 @@ from vgg16gpu.runtime.plans.loss_engine import LossEngine
 from vgg16gpu.runtime.plans.losses import Enqueued
 
 Targets: TypeAlias = tuple[torch.Tensor, ...]
+Forms: TypeAlias = list[tuple[Shape, torch.dtype]]
 Found: TypeAlias = tuple[torch.Tensor, torch.Tensor | None]  # the loss and, if it is wanted, its gradient
 
 _KEPT: Final = 64  # calls; allocators hand out the same places again and again
@@ -29,6 +31,7 @@ class LossRuns:
         self.engine, self._reduction = engine, reduction
         self._options: dict[str, Any] = {"mean": reduction == "mean"}
         self._enqueued: dict[Hashable, Enqueued] = {}
+        self._forms: dict[tuple[Shape | None, ...], Forms] = {}
 
     def on_host(self, x: torch.Tensor, targets: Targets, wants_gradient: bool) -> Found:
         """Of tensors on the CPU."""
@@ -44,14 +47,12 @@ class LossRuns:
         losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
         gradient = _gradient_for(x) if wants_gradient else None
         out = (losses,) if gradient is None else (losses, gradient)
-        stream, key = current_stream(x.device), tuple(map(_place, (images, *goals, *out)))
-        known = self._enqueued.get(key)
-        if known is None or not self.engine.repeat(known, stream):
+
+        def enqueue(stream: int) -> Enqueued:
             places = [view(_on(x.device, goal)) for goal in goals]
-            done = self.engine.enqueue(view(images), places, _views(out), stream, **self._options)
-            if len(self._enqueued) >= _KEPT:
-                self._enqueued.clear()
-            self._enqueued[key] = done
+            return self.engine.enqueue(view(images), places, _views(out), stream, **self._options)
+
+        self._run(x.device, (images, *goals, *out), enqueue)
         return self._reduced(losses), gradient
 
     def targets_on_host(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
@@ -62,12 +63,39 @@ class LossRuns:
     def targets_on_card(self, given: torch.Tensor, *images: torch.Tensor | None) -> Targets:
         """Of images and a style on a GPU; of the element types that the engine names."""
         pair = [x if x is None else _taken(_on(given.device, x)) for x in images]
-        of = [x if x is None else tuple(x.shape) for x in pair]
-        forms = zip(self.engine.target_shapes(*of), self.engine.target_types(*of), strict=True)
-        found = tuple(torch.empty(shape, dtype=TYPES[name], device=given.device) for shape, name in forms)
-        options: dict[str, Any] = {"stream": current_stream(given.device), "out": _views(found), "wait": False}
-        self.engine.targets(*(x if x is None else view(x) for x in pair), **options)
+        shapes = tuple(x if x is None else tuple(x.shape) for x in pair)
+        found = tuple(
+            torch.empty(shape, dtype=dtype, device=given.device) for shape, dtype in self._target_forms(shapes)
+        )
+
+        def enqueue(stream: int) -> Enqueued:
+            content, style = (x if x is None else view(x) for x in pair)
+            return self.engine.enqueue_targets(content, style, _views(found), stream)
+
+        self._run(given.device, (*pair, *found), enqueue)
         return found
+
+    def _target_forms(self, shapes: tuple[Shape | None, ...]) -> Forms:
+        """Shapes and types of targets for images and a style of these shapes."""
+        if shapes not in self._forms:
+            types = map(TYPES.__getitem__, self.engine.target_types(*shapes))
+            if len(self._forms) >= _KEPT:
+                self._forms.clear()
+            self._forms[shapes] = list(zip(self.engine.target_shapes(*shapes), types, strict=True))
+        return self._forms[shapes]
+
+    def _run(
+        self, device: torch.device, tensors: Sequence[torch.Tensor | None], enqueue: Callable[[int], Enqueued]
+    ) -> None:
+        """What `enqueue` does on the current stream, or the same once more where these tensors lay before."""
+        stream, key = current_stream(device), tuple(map(_place, tensors))
+        known = self._enqueued.get(key)
+        if known is not None and self.engine.repeat(known, stream):
+            return
+        done = enqueue(stream)
+        if len(self._enqueued) >= _KEPT:
+            self._enqueued.clear()
+        self._enqueued[key] = done
 
     def _reduced(self, losses: torch.Tensor) -> torch.Tensor:
         """Parts of the mean add up to it.
@@ -77,8 +105,10 @@ class LossRuns:
         return losses.clone() if self._reduction == "none" else losses.sum()
 
 
-def _place(tensor: torch.Tensor) -> Hashable:
+def _place(tensor: torch.Tensor | None) -> Hashable:
     """Where a tensor lies, and how."""
+    if tensor is None:
+        return None
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
 
 

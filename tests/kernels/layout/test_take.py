@@ -10,9 +10,10 @@ import pytest
 
 from tests.kernels.layout.test_convert import bf16_bits
 from tests.support.kernel_harness import Bench, assert_same_bits, normal, seeded
+from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.values import Element, Pointer
+from vgg16gpu.program.values import Arena, Element, Pointer
 
 SHAPES = ((1, 3, 5, 4), (2, 3, 33, 20), (3, 64, 1, 1), (2, 10), (4, 1, 3), (1, 7))
 ORDERS = ("as it is", "channels last", "every second", "backwards")
@@ -47,7 +48,11 @@ def test_images_come_in(device: Device, element: Element, order: str, shape: tup
     target = bench.put(np.full(expected.nbytes + BEHIND, 7, np.uint8))
     end = Pointer(target.arena, target.offset + expected.nbytes + BEHIND)
     strides = [step // x.itemsize for step in x.strides]
-    bench.run(take(Pointer(place.arena, place.offset + start), element, shape, strides, target, end))
+    step = take(Pointer(place.arena, place.offset + start), element, shape, strides, target, end)
+    arguments(step)
+    bench.run(step)
+    is_vectors = order == "as it is" and math.prod(shape[1:]) % 4 == 0 and element is not Element.U8
+    assert is_vectors <= (step.kernel.name == "take_dense")
     found = bench.get(target, (expected.nbytes + BEHIND,), np.uint8)
     assert not found[expected.nbytes :].any()
     left = found[: expected.nbytes].view(expected.dtype).reshape(shape)
@@ -56,3 +61,27 @@ def test_images_come_in(device: Device, element: Element, order: str, shape: tup
     else:
         assert_same_bits(left, expected)
     assert math.prod(shape) == left.size
+
+
+@pytest.mark.parametrize(
+    ("shift", "strides", "shape"),
+    [(2, (60, 20, 5, 1), (2, 3, 4, 5)), (0, (62, 20, 5, 1), (2, 3, 4, 5)), (0, (30, 10, 5, 1), (2, 3, 2, 5))],
+    ids=["place", "image", "values"],
+)
+def test_what_vectors_of_four_do_not_fit(shift: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """One of each condition fails, and the launch is that of any strides."""
+    places = (Pointer(Arena.ACTIVATIONS, offset) for offset in (shift, 4096, 8192))
+    x, target, end = places
+    assert take(x, Element.BF16, shape, strides, target, end).kernel.name == "take"
+    assert take(target, Element.BF16, (2, 3, 4, 5), (60, 20, 5, 1), target, end).kernel.name == "take_dense"
+
+
+def test_images_with_room_between_them(device: Device) -> None:
+    numbers = normal(seeded("room"), 3, 64)
+    bench = Bench(device)
+    place, target = bench.put(numbers), bench.room(4 * 3 * 40)
+    end = Pointer(target.arena, target.offset + 4 * 3 * 40)
+    step = take(place, Element.F32, (3, 2, 20), (64, 20, 1), target, end)
+    assert step.kernel.name == "take_dense"
+    bench.run(step)
+    assert_same_bits(bench.get(target, (3, 40), np.float32), np.ascontiguousarray(numbers[:, :40]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph
-from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.shown import shown
@@ -55,6 +55,17 @@ class Comparison:
     def terms(self) -> tuple[Term, ...]:
         """All of them, in the order of their targets."""
         return (*self.content, *self.style)
+
+    def check_targets(self, given: Sequence[tuple[str, Shape]], shapes: Sequence[Shape], of: Shape) -> None:
+        """Raise InputError for other targets than images of shape `of` have. given: types and shapes."""
+        if len(given) != len(self.terms):
+            raise InputError(f"{len(given)} targets are given, and {len(self.terms)} are compared; use targets(...)")
+        for (element_type, found), wanted, term in zip(given, shapes, self.terms, strict=True):
+            if "float" not in element_type or found not in (wanted, (1, *wanted[1:])):
+                raise InputError(
+                    f"the target of '{self.names[term.output]}' is {element_type} {found}; for images of shape {of} "
+                    f"it is float32 {wanted}, or one for all; use targets(...)"
+                )
 
 
 def _term(output: int, kind: Kind, weight: Any, name: str) -> Term:

@@ -99,7 +99,15 @@ class LossEngine(Closing):
         are taken, too. stream, out, wait: as for `Engine.run`; out: an array for each result, in their order, whose
         shapes `target_shapes` tells.
         """
-        asked = Asked(stream, None, out, wait)
+        return self._all_targets(images, style, Asked(stream, None, out, wait))[0]
+
+    def enqueue_targets(self, images: Any, style: Any, out: Sequence[Any], stream: Stream) -> Enqueued:
+        """As `targets` with wait=False, of arrays on the GPU; what `repeat` takes."""
+        return self._all_targets(images, style, Asked(stream, None, out, wait=False))[1]
+
+    def _all_targets(self, images: Any, style: Any, asked: Asked) -> tuple[tuple[Any, ...], Enqueued]:
+        """The targets, and what has been enqueued for them."""
+        out = asked.out
         content, styled = len(self._compared.content), len(self._compared.style)
         pictures = images if style is None else style
         if (content and images is None) or (styled and pictures is None):
@@ -108,14 +116,16 @@ class LossEngine(Closing):
         if outs is not None and len(outs) != content + styled:
             raise InputError(f"out has {len(outs)} arrays; there are {content + styled} targets: give one for each")
         found: tuple[Any, ...] = ()
+        enqueued: Enqueued = ()
         parts = ((images, range(content)), (pictures, range(content, content + styled)))
         if style is None:  # then one run gives all
             parts = ((images, range(content + styled)), (None, range(0)))
         for given, terms in parts:
             if terms:
                 part = replace(asked, out=None if outs is None else tuple(outs[i] for i in terms))
-                found += self._targets(given, tuple(terms), part)
-        return found
+                made, done = self._targets(given, tuple(terms), part)
+                found, enqueued = (*found, *made), (*enqueued, *done)
+        return found, enqueued
 
     def target_shapes(self, images: Shape | None, style: Shape | None = None) -> tuple[Shape, ...]:
         """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError, ModelError."""
@@ -178,10 +188,10 @@ class LossEngine(Closing):
         return self._loss_on_device(x, targets, asked, gradient=len(out) > 1, mean=mean)[1]
 
     def repeat(self, enqueued: Enqueued, stream: Stream) -> bool:
-        """Enqueue for the same arrays what `enqueue` has enqueued; in a small part of its time.
+        """Enqueue for the same arrays what `enqueue` or `enqueue_targets` has enqueued; in a small part of its time.
 
-        False, and nothing that would be missed, where that is not kept, or the stream captures: then `enqueue` does.
-        Whoever calls knows that the arrays lie where they lay, in the same form.
+        False, and nothing that would be missed, where that is not kept, or the stream captures: then these do. Whoever
+        calls knows that the arrays lie where they lay, in the same form.
         """
         with self._lock:
             self._require_open()
@@ -218,7 +228,7 @@ class LossEngine(Closing):
         fixed = self.graph.input.shape[0]
         return min(count, self._batch) if fixed is None else fixed
 
-    def _targets(self, images: Any, terms: tuple[int, ...], asked: Asked) -> tuple[Any, ...]:
+    def _targets(self, images: Any, terms: tuple[int, ...], asked: Asked) -> tuple[tuple[Any, ...], Enqueued]:
         if is_on_device(images):
             return self._targets_on_device(images, terms, asked)
         refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
@@ -226,9 +236,11 @@ class LossEngine(Closing):
         with self._lock:
             self._check_pending()
             parts = [self._losses.targets(x[rows], terms) for rows in self._cut(len(x))]
-        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), ()
 
-    def _targets_on_device(self, images: object, terms: tuple[int, ...], asked: Asked) -> tuple[Any, ...]:
+    def _targets_on_device(
+        self, images: object, terms: tuple[int, ...], asked: Asked
+    ) -> tuple[tuple[Any, ...], Enqueued]:
         with self._lock:
             x, foreign = self._view(images, asked)
             pending, singly = self._begun(foreign, asked)
@@ -236,12 +248,13 @@ class LossEngine(Closing):
             stored = self._stored(x.shape)
             forms = [OutputForm(stored[i]) for i in terms]
             places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
+            parts = []
             for rows in self._cut(x.shape[0]):
                 part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
                 verdict = asked.verdict(pending, rows.start)
-                self._losses.targets_on_device(part, terms, outs, verdict, singly=singly)
+                parts.append(self._losses.targets_on_device(part, terms, outs, verdict, singly=singly))
             asked.lead(foreign)
-        return found
+        return found, tuple(parts)
 
     def _begun(self, foreign: Foreign, asked: Asked) -> tuple[Pending, bool]:
         """What runs leave to say, and whether the stream captures. Raises InputError."""
@@ -276,7 +289,8 @@ class LossEngine(Closing):
             pending, singly = self._begun(foreign, asked)
             waits = asked.stream is None
             given = [view_of(target, foreign, asked.stream, what="a target", waits=waits) for target in targets]
-            wanted = self._check_target_shapes([(y.element_type, y.shape) for y in given], x.shape)
+            wanted = self._target_shapes(x.shape)
+            self._compared.check_targets([(y.element_type, y.shape) for y in given], wanted, x.shape)
             spread = [_repeated(y, shape[0]) for y, shape in zip(given, wanted, strict=True)]
             places, found = asked.outputs(foreign, (x.shape[:1], x.shape)[: 1 + gradient], None, pending)
             parts = []
@@ -330,7 +344,8 @@ class LossEngine(Closing):
     def _checked_targets(self, targets: Sequence[npt.ArrayLike], shape: Shape) -> list[Array]:
         """Those of one image for all of them. Raises InputError."""
         arrays = [np.asarray(target) for target in targets]
-        shapes = self._check_target_shapes([(array.dtype.name, array.shape) for array in arrays], shape)
+        shapes = self._target_shapes(shape)
+        self._compared.check_targets([(array.dtype.name, array.shape) for array in arrays], shapes, shape)
         for array, term in zip(arrays, self._compared.terms, strict=True):
             if term.kind == "gram" and not np.array_equal(array, array.swapaxes(1, 2), equal_nan=True):
                 name = self.names[term.output]
@@ -339,19 +354,6 @@ class LossEngine(Closing):
             np.broadcast_to(array.astype(np.float32, copy=False), wanted)
             for array, wanted in zip(arrays, shapes, strict=True)
         ]
-
-    def _check_target_shapes(self, given: Sequence[tuple[str, Shape]], shape: Shape) -> list[Shape]:
-        """The shapes of all targets for such images. Raises InputError for others. given: types and shapes."""
-        terms, shapes = self._compared.terms, self._target_shapes(shape)
-        if len(given) != len(terms):
-            raise InputError(f"{len(given)} targets are given, and {len(terms)} are compared; use targets(...)")
-        for (element_type, found), wanted, term in zip(given, shapes, terms, strict=True):
-            if "float" not in element_type or found not in (wanted, (1, *wanted[1:])):
-                raise InputError(
-                    f"the target of '{self.names[term.output]}' is {element_type} {found}; for images of shape {shape} "
-                    f"it is float32 {wanted}, or one for all; use targets(...)"
-                )
-        return shapes
 
     def _target_shapes(self, shape: Shape) -> list[Shape]:
         """Of all terms, for images of this shape; kept, as to find them takes as long as to enqueue a run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.kept import KeptPlans
+
+_KEPT: Final = 256  # shapes of images
 
 
 class _Prepared(NamedTuple):
@@ -97,19 +99,24 @@ class Losses:
         verdict: Verdict | None,
         *,
         singly: bool,
-    ) -> None:
+    ) -> tuple[_Key, Key]:
         """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
-        prepared = self._at(_Key(x.shape, terms, False))
+        key = _Key(x.shape, terms, False)
+        prepared = self._at(key)
         shapes = (value.shape for value in prepared.executor.plan.programs[0].outputs)
         maps = [_as_map(out, shape) for out, shape in zip(outs, shapes, strict=True)]
-        prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)
+        return key, prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)
 
     def stored(self, shape: Shape) -> tuple[Element, ...]:
         """What targets of images of this shape are best made of: a map of what the loss stores its features as.
 
         Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError.
         """
+        if self._options.precision == "fp32":
+            return (Element.F32,) * len(self._terms)
         if shape not in self._stored:
+            if len(self._stored) >= _KEPT:
+                self._stored.clear()
             _, plan = self._planned(_Key(shape, None, True))
             elements = {value.name: value.element for value in plan.programs[0].values}
             features = [self._graph.outputs[term.output] for term in self._terms]
@@ -144,7 +151,7 @@ class Losses:
         return key, prepared.placed.run(inputs, outs, verdict, singly=singly)
 
     def repeat(self, enqueued: Enqueued) -> bool:
-        """Enqueue once more what `loss_on_device` has enqueued; False where some of it is no longer kept."""
+        """Enqueue once more what either has enqueued on the device; False where some of it is no longer kept."""
         return all(
             (kept := self._kept.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
         )

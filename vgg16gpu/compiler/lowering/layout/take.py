@@ -21,13 +21,15 @@ def take(x: Pointer, element: Element, shape: Shape, strides: Sequence[int], tar
     images, values = shape[0], math.prod(shape[1:])
     behind = Pointer(target.arena, target.offset + images * values * (1 if element is Element.U8 else 4))
     extents, steps = _joined(shape[1:], strides[1:])
+    in_order = steps in ((), (1,)) and element is not Element.U8
+    is_dense = in_order and values % 4 == 0 and strides[0] % 4 == 0 and x.offset % 16 == 0
     missing = Walk.RANK - len(extents)
-    walk = Walk(((1,) * missing + extents, (0,) * missing + steps))
+    walk = () if is_dense else (Walk(((1,) * missing + extents, (0,) * missing + steps)),)
     return Step(
-        kernel=Kernel(SOURCE, "take", (("ELEMENT", element.number),)),
-        grid=Dim3(max(1, min(MAX_BLOCKS, ceil_div(values, BLOCK))), images),
+        kernel=Kernel(SOURCE, "take_dense" if is_dense else "take", (("ELEMENT", element.number),)),
+        grid=Dim3(max(1, min(MAX_BLOCKS, ceil_div(values, BLOCK * (4 if is_dense else 1)))), images),
         block=Dim3(BLOCK),
-        arguments=(target, x, behind, walk, *scalars(strides[0], values, end.offset - behind.offset)),
+        arguments=(target, x, behind, *walk, *scalars(strides[0], values, end.offset - behind.offset)),
         nbytes=images * values * (element.nbytes + 4),
         label="images from an array",
     )
