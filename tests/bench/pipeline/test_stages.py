@@ -61,7 +61,7 @@ def test_threads_up_to_the_cores_and_those_of_a_run(cores, own, counts):
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_loading_has_a_number_for_each_count_and_form(work, memory, on_device):
-    found = list(measure_loading(work, 2, memory, on_device=on_device, say=silent))
+    found = list(measure_loading(work, 2, memory, counts=(on_device,), say=silent))
     reading, *decoding = found
     assert (reading.stage, reading.place, reading.pictures) == ("reading", Place.FILES, COUNT)
     own = min(default_threads(), COUNT)

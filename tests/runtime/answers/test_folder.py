@@ -29,7 +29,7 @@ def folder(tmp_path):
 @pytest.fixture
 def few_are_many(monkeypatch):
     monkeypatch.setattr(folder_module, "MANY", 20)
-    monkeypatch.setattr(folder_module, "default_threads", lambda: 6)
+    monkeypatch.setattr(folder_module, "default_threads", lambda **_: 6)
 
 
 @pytest.mark.usefixtures("few_are_many")

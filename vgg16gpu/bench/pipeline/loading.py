@@ -28,12 +28,12 @@ _COUNTS: Final = (1, 2, 4, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)  # threads
 
 
 def measure_loading(
-    work: Work, cores: int, memory: Bytes, *, on_device: bool, say: Callable[[str], None]
+    work: Work, cores: int, memory: Bytes, *, counts: Sequence[bool], say: Callable[[str], None]
 ) -> Iterator[StageTime]:
     """Reading, and decoding by one thread to one a core, in both forms.
 
-    memory: for the slots, as large as `memory_nbytes`. on_device: whether a whole run here leaves resizing to the
-    device. That form, by as many threads as a whole run has, is what counts.
+    memory: for the slots, as large as `memory_nbytes`. counts: which form a whole run here has, True where it leaves
+    resizing to the device, by as many threads as it has; none where processes decode.
     """
     own, repeats = _own_threads(work), work.wanted.repeats
     say("reading")
@@ -44,8 +44,8 @@ def measure_loading(
             files = _share(work.files, threads, cores)
             say(f"{name}, {threads} {'thread' if threads == 1 else 'threads'}")
             samples = _decoding(work, files, threads, memory, as_they_are=as_they_are)
-            counts = threads == own and as_they_are is on_device
-            yield StageTime(name, Place.CORES, len(files), samples.wall, samples.cpu, threads, counts, decode=CPU)
+            is_own = threads == own and as_they_are in counts
+            yield StageTime(name, Place.CORES, len(files), samples.wall, samples.cpu, threads, is_own, decode=CPU)
 
 
 def thread_counts(cores: int, own: int) -> list[int]:

@@ -14,7 +14,8 @@ def methods(seconds: float) -> Mapping[str, str]:
         "seconds of the wall clock, and of all processors together, for so many pictures; a rate is pictures by the "
         "median of the seconds. Reading: the files' bytes. Decoding: the loader's threads, which read as well, into "
         "slots that nobody takes from; `resized` by Pillow there or not; fewer threads get as many fewer pictures; "
-        "`without a lock`: the same in one process a core, which is no part of a run. Resizing: the kernel on slots "
+        "`by processes`: those that decode many pictures for a GPU in a run, from when their slots are full; `without "
+        "a lock`: a process a core, which is no part of a run. Resizing: the kernel on slots "
         "that lie on the device. Uploading: slots from pinned memory. Computing: the engine's stream of "
         "one batch of the pictures "
         f"again and again for {seconds:g} s, bytes in memory to scores. Ranking, writing: scores to answers in order, "
@@ -33,7 +34,8 @@ def methods(seconds: float) -> Mapping[str, str]:
         "resized by itself. pictures_per_s: of the loop, which ends with the five best classes on the host; whole_s: "
         "from the start of the process to its end, without a file of rows; same_best: how many of its best classes are "
         "those of our CSV, of the first decoder",
-        "memory": "the most memory of infer (VmHWM) over a list that names the folder's files again and again; "
+        "memory": "the most memory of infer and of the processes that decode for it (VmHWM; what they share counts in "
+        "each) over a list that names the folder's files again and again; "
         f"names: what reading that list takes at most, which grows. Flat: the rest grows by {FLAT:.0%} of the smallest",
         "verdicts": "share: rows_per_s by the rate of the smallest ceiling, medians both; best: the same of what was "
         "disturbed least; cpu: seconds of all processors for a picture in the stages alone, by those of the whole run, "

@@ -21,6 +21,7 @@ from vgg16gpu.bench.pipeline.gpu_decoding import measure_gpu_decoding
 from vgg16gpu.bench.pipeline.loading import filled_slots, measure_loading, memory_nbytes
 from vgg16gpu.bench.pipeline.memory import measure_memory
 from vgg16gpu.bench.pipeline.others import measure_others
+from vgg16gpu.bench.pipeline.process_loading import BY_PROCESSES, measure_process_loading
 from vgg16gpu.bench.pipeline.processes import measure_processes
 from vgg16gpu.bench.pipeline.wanted import Work
 from vgg16gpu.bench.pipeline.whole_runs import run_whole
@@ -68,6 +69,9 @@ def _measure_processes(work: Work, findings: Findings, folder: Path, say: Say) -
         for run in findings.of_each_precision:
             measure_others(work, run, findings.cores, findings.others, say)
     if CPU in wanted.decode:
+        if _resizes_on_device(work, findings.runs[0].kind):
+            say("decoding, by the processes of a run")
+            findings.stages += [stage for stage in [measure_process_loading(work)] if stage]
         say("decoding, a process a core")
         as_they_are = _resizes_on_device(work, findings.runs[0].kind)
         findings.stages.append(measure_processes(work, findings.cores, as_they_are=as_they_are))
@@ -91,7 +95,9 @@ def _measure_cpu_decoding(work: Work, device: Device, findings: Findings, say: S
     on_device = _resizes_on_device(work, kind)
     memory = device.pinned(memory_nbytes(work, cores))
     try:
-        findings.stages[:0] = measure_loading(work, cores, memory, on_device=on_device, say=say)
+        by_threads = not any(stage.stage == BY_PROCESSES for stage in findings.stages)
+        counts = (on_device,) if by_threads else ()
+        findings.stages[:0] = measure_loading(work, cores, memory, counts=counts, say=say)
         say("uploading")
         slots = filled_slots(work, memory, SLOTS, as_they_are=on_device)
         findings.stages.append(measure_uploading(device, slots, repeats))

@@ -134,18 +134,38 @@ def _size(path: Path) -> int:
 
 
 def _processor_seconds(process: int) -> float:
-    """Of all its threads; 0 once it has ended, and where the system does not tell.
+    """Of all its threads and of the processes that it has started; 0 of those that have ended.
 
     The clock of another process has the complement of its number in it.
     """
-    with suppress(OSError):
-        return time.clock_gettime((~process << 3) | 2)
-    return 0.0
+    seconds = 0.0
+    for each in _with_children(process):
+        with suppress(OSError):
+            seconds += time.clock_gettime((~each << 3) | 2)
+    return seconds
 
 
 def _peak_memory(process: int) -> int:
-    """Bytes, as Linux keeps them (VmHWM), or what it has now where they are not kept; 0 once it has ended."""
+    """Bytes, as Linux keeps them (VmHWM), or what it has now where they are not kept; 0 once it has ended.
+
+    With those of the processes that it has started: what they share counts in each.
+    """
+    total = 0
+    for each in _with_children(process):
+        with suppress(OSError):
+            found = _MEMORY.findall(Path(f"/proc/{each}/status").read_bytes())
+            total += 1024 * max(map(int, found), default=0)
+    return total
+
+
+def _with_children(process: int) -> list[int]:
     with suppress(OSError):
-        found = _MEMORY.findall(Path(f"/proc/{process}/status").read_bytes())
-        return 1024 * max(map(int, found), default=0)
-    return 0
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        return [process, *(int(word) for task in tasks for word in _words(task / "children"))]
+    return [process]
+
+
+def _words(path: Path) -> list[str]:
+    with suppress(OSError):
+        return path.read_text(encoding="ascii").split()
+    return []

@@ -49,8 +49,8 @@ _RAY_HELP = (
 _SHARD_SIZE_HELP = "Inputs of a shard. Default: by their number, 32768 at most."
 _COLUMN_HELP = "Of --files-from FILE.parquet: the column of paths (text) or encoded pictures (binary)."
 _WORKERS_HELP = (
-    "Threads that read and decode. Default: one for each core, from 8 cores on for three of four; where the GPU "
-    "decodes, as many as it wants."
+    "Threads that read and decode; beside a GPU and from 1024 pictures on in processes of four. Default: one for each "
+    "core, from 8 cores on for three of four (seven of eight in processes); where the GPU decodes, as many as it wants."
 )
 _DECODE_HELP = (
     "Who decodes JPEG files: cpu; gpu, by nvJPEG, to the same pixels if the GPU has a hardware decoder, else to nearly "

@@ -72,8 +72,9 @@ def classify(
     preprocess: a `Preprocess`, or the name of a preset; None: by the model's metadata, else by what its first layers
         let assume.
     class_names: one for each class; None: the model's own, else ImageNet's for 1000 classes.
-    workers: threads that read and decode; None: one for each core, from 8 on for three of four, or where a GPU
-        decodes as many as that takes.
+    workers: threads that read and decode, in processes of four beside a GPU and from 1024 pictures on; None: one for
+        each core, from 8 on for three of four (seven of eight in processes), or where a GPU decodes as many as that
+        takes.
     decode: who decodes JPEG, "cpu", "gpu" (by nvJPEG) or "auto", as docs/pictures.md says.
 
     Leaving the iterator early ends all threads. Raises InputError for paths that do not exist and where no input at all

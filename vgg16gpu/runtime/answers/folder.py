@@ -58,11 +58,12 @@ class Folder(Closing):
         devices: int = 1,
         for_gpu: bool = False,
     ) -> None:
-        count = max(1, threads or min(default_threads(), len(listing.files)))
+        by_processes = for_gpu and _wants_processes(listing, spec)
+        count = max(1, threads or min(default_threads(by_processes=by_processes), len(listing.files)))
         options: Any = {"takes_back": devices > 1, "begins_alone": decodes_on_device and threads is None}
         self.ring: Ring
         self.loader: Loader
-        if for_gpu and _wants_processes(listing, spec, count):
+        if by_processes and count > THREADS_EACH:
             shared = SharedRing(*_extent(listing, spec, count, devices, on_device=decodes_on_device))
             self.ring, self.loader = shared, ProcessLoader(listing, spec, shared, count, first, **options)
         else:
@@ -176,10 +177,10 @@ def extent_of_files(spec: InputSpec, threads: int, files: int, devices: int) -> 
     return Extent(most, count, rows, max(decoding.ROOM_NBYTES, aligned(most)))
 
 
-def _wants_processes(listing: Listing, spec: InputSpec, threads: int) -> bool:
-    """Whether processes load sooner than threads: many pictures in files, which the device resizes, many threads."""
+def _wants_processes(listing: Listing, spec: InputSpec) -> bool:
+    """Whether processes load sooner than many threads: many pictures in files, which the device resizes."""
     is_plain = not listing.numbers and listing.contents is None
-    return is_plain and threads > THREADS_EACH and len(listing.files) >= MANY and fit_for(spec) is not None
+    return is_plain and len(listing.files) >= MANY and fit_for(spec) is not None
 
 
 def _early_slots(spec: InputSpec, listing: Listing) -> int:
@@ -212,10 +213,13 @@ def _is_small(listing: Listing) -> bool:
     return len(listing.files) <= ROWS and not listing.numbers
 
 
-def default_threads() -> int:
-    """One for each core, but for a quarter of them, which build, feed the device and write, where there are enough."""
+def default_threads(*, by_processes: bool = False) -> int:
+    """One for each core, but for those that build, feed the device and write, where there are enough.
+
+    These are a quarter, as all of them wait for one interpreter; an eighth where others decode.
+    """
     cores = usable_cores()
-    return min(cores if cores < MANY_CORES else cores - cores // 4, THREADS)
+    return min(cores if cores < MANY_CORES else cores - cores // (8 if by_processes else 4), THREADS)
 
 
 def default_batch(count: int, graph: Graph, sample: Shape, kind: str) -> int:
