@@ -34,7 +34,8 @@ __device__ __forceinline__ long long place_of(int position, const Walk& walk) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) take(void* __restrict__ out, const void* __restrict__ inp,
                                                            unsigned char* __restrict__ behind, const Walk walk,
-                                                           int image_stride, int values, int zeros) {
+                                                           int image_stride, int values, int zeros GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const int n = blockIdx.y, first = blockIdx.x * THREADS + threadIdx.x;
   const long long start = static_cast<long long>(n) * image_stride;
   for (long long i = first; i < values; i += gridDim.x * THREADS) {
