@@ -80,6 +80,7 @@ class DirectRuns:
         self._programs = {program.batch: program for program in self._plan.programs}
         self._exact = {program.batch: program for program in (self._plan.second_pass, *self._plan.second_passes) if program}
         self._launches = KeptLaunches(executor)
+        self._blocks: dict[tuple[int, bool], ResultBlock] = {}  # by batch size, and whether of the second pass
 
     def run(self, batch: int, images: DeviceView, targets: Sequence[DeviceView]) -> Results:
         """The program of size `batch` on up to that many images; the rows of each output go to its target.
@@ -99,9 +100,12 @@ class DirectRuns:
     def _waited(self, call: _Call) -> Results:
         self._launches.launch((call, "waited"), lambda: self._reporting(call))
         self._executor.device.synchronize()
-        program = self._program(call)
-        words = reported_words(self._executor, program)
-        return ResultBlock(replace(program, outputs=()), words).read(call.images.shape[0])
+        key = call.batch, call.is_exact
+        if key not in self._blocks:
+            program = self._program(call)
+            words = reported_words(self._executor, program)
+            self._blocks[key] = ResultBlock(replace(program, outputs=()), words)
+        return self._blocks[key].read(call.images.shape[0])
 
     def _reporting(self, call: _Call) -> list[Step]:
         if not call.is_exact:  # the next run of the kind may be captured, and then nothing can be loaded
