@@ -1,4 +1,4 @@
-"""Second passes behind runs with wait=False: images out of range have the bits of a run that waits, the others theirs."""
+"""Second passes behind runs with wait=False: images out of range have the bits of a run that waits."""
 
 from __future__ import annotations
 

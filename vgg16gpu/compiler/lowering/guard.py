@@ -9,7 +9,7 @@ from vgg16gpu.compiler.lowering.base import scalars
 from vgg16gpu.program.launches import Kernel, Step
 from vgg16gpu.program.values import Pointer
 
-_MACRO: Final = ("GUARDED", 1)
+GUARDED: Final = ("GUARDED", 1)
 
 
 def guarded(step: Step, guard: Pointer, batch: int) -> Step:
@@ -27,4 +27,4 @@ def guarded(step: Step, guard: Pointer, batch: int) -> Step:
 
 def guarded_kernel(kernel: Kernel) -> Kernel:
     """What `guarded` launches in its place."""
-    return replace(kernel, defines=(*kernel.defines, _MACRO))
+    return replace(kernel, defines=(*kernel.defines, GUARDED))

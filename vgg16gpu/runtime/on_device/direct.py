@@ -78,7 +78,8 @@ class DirectRuns:
         self._executor = executor
         self._plan = executor.plan
         self._programs = {program.batch: program for program in self._plan.programs}
-        self._exact = {program.batch: program for program in (self._plan.second_pass, *self._plan.second_passes) if program}
+        exact = (self._plan.second_pass, *self._plan.second_passes)
+        self._exact = {program.batch: program for program in exact if program}
         self._launches = KeptLaunches(executor)
         self._blocks: dict[tuple[int, bool], ResultBlock] = {}  # by batch size, and whether of the second pass
 

@@ -22,8 +22,8 @@ _LATER = "in a run with wait=False since the last check, image"
 class Pending:
     """Words on the device in which runs note what is wrong with them, and memory that comes back from results.
 
-    One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`. `second_passes`: images that
-    were run again, as far as `check` has seen.
+    One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`. `second_passes`: images
+    that were run again, as far as `check` has seen.
     """
 
     def __init__(self, device: Device) -> None:
