@@ -1,7 +1,8 @@
 """What the planner may compile: which module drives which kernel, and the macro settings of each.
 
 They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
-in every precision, with its values kept and not; of the lab's kernels those of each parameter.
+in every precision, with its values kept and not; all of these with a guard, too, where a kernel knows it; of the lab's
+kernels those of each parameter.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering import modules
+from vgg16gpu.compiler.lowering.guard import GUARDED
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -71,7 +73,10 @@ def variants(source: Path) -> tuple[Defines, ...]:
         return ((),)
     listed: tuple[Defines, ...] = getattr(importlib.import_module(name), "VARIANTS", ())
     planned = {kernel.defines for kernel in planned_kernels() if kernel.source == source.name}
-    return tuple(dict.fromkeys((*listed, *sorted(planned)))) or ((),)
+    found = tuple(dict.fromkeys((*listed, *sorted(planned)))) or ((),)
+    if " GUARD_PARAMETERS)" in source.read_text(encoding="utf-8"):
+        found += tuple((*defines, GUARDED) for defines in found)
+    return found
 
 
 def lab_variants(name: str) -> tuple[Defines, ...]:

@@ -26,7 +26,9 @@ extern "C" __global__ void __launch_bounds__(256) conv_general_f32(float* __rest
                                                                    const float* __restrict__ weight,
                                                                    const float* __restrict__ bias, const Walk shape,
                                                                    int count, int OC, int group_outputs,
-                                                                   int channels_last, int has_bias, int apply_relu) {
+                                                                   int channels_last, int has_bias,
+                                                                   int apply_relu GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const auto& s = shape.row;
   const unsigned position = blockIdx.x * blockDim.x + threadIdx.x;
   if (position >= static_cast<unsigned>(count)) return;

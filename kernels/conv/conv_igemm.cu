@@ -262,13 +262,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float* __restrict__ inp,
                const float* __restrict__ weight, const float* __restrict__ bias, int rows, int H, int W, int C, int OH,
                int OW, int OC, int KH, int KW, int SH, int SW, int PT, int PL, int out_channels, int group_tiles,
-               int groups_per_block, int apply_relu) {
+               int groups_per_block, int apply_relu GUARD_PARAMETERS) {
   __shared__ __align__(16) PixelTile pixel_tile[STAGES];
   __shared__ __align__(16) WeightTile weight_tile[STAGES];
   DYNAMIC_SHARED(float, running_sums);
   const Shape s{rows, H, W, C, OH, OW, OC, KH, KW, SH, SW, PT, PL};
   const int thread_oc = threadIdx.x % THREADS_OC, thread_px = threadIdx.x / THREADS_OC;
   const int row0 = blockIdx.x * TILE_PX, oc0 = blockIdx.y * TILE_OC;
+  RETURN_UNLESS_NEEDED_BY(row0 / (OH * OW), (row0 + TILE_PX - 1) / (OH * OW));
   const int tiles = (KH * KW * C + TILE_K - 1) / TILE_K;
   const int first_group = blockIdx.z * groups_per_block, first_tile = first_group * group_tiles;
   const int last_tile = min(tiles, first_tile + groups_per_block * group_tiles);
@@ -311,7 +312,8 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
 // an output.
 extern "C" __global__ void __launch_bounds__(256)
 conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial, const float* __restrict__ bias,
-                      int rows, int OC, int out_channels, int groups, int apply_relu) {
+                      int rows, int OC, int out_channels, int groups, int apply_relu GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   constexpr int WINDOW = POOL ? 4 : 1;
   const unsigned quads = OC / 4;
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;  // rows * OC / 4 fits: the planner sees to it

@@ -30,7 +30,8 @@ static_assert(TILE_OUT * TILE_N <= 128, "the sums of a thread stay in registers,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const float* __restrict__ weight,
-                const float* __restrict__ bias, int N, int OUT, int K, int pitch, int apply_relu) {
+                const float* __restrict__ bias, int N, int OUT, int K, int pitch, int apply_relu GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ float warp_sum[WARPS][TILE_OUT * TILE_N];
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int image_tiles = (N + TILE_N - 1) / TILE_N;  // blocks with the same weights are neighbours, for the L2 cache

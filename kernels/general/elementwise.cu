@@ -93,7 +93,8 @@ __device__ __forceinline__ void compute(float* out, const float* const (&operand
 extern "C" __global__ void __launch_bounds__(256) elementwise_f32(
     float* __restrict__ out, const float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ c,
     const float* __restrict__ d, const float* __restrict__ e, const Walk walk, int function, int operands, float first,
-    float second, float third, int apply_relu, int width, int vectors, int threads) {
+    float second, float third, int apply_relu, int width, int vectors, int threads GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
   if (thread >= static_cast<unsigned>(threads)) return;
   const float* const operand[MAX_OPERANDS] = {a, b, c, d, e};

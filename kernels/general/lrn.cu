@@ -12,7 +12,8 @@
 
 extern "C" __global__ void __launch_bounds__(256)
 lrn_f32(float* __restrict__ out, const float* __restrict__ inp, int count, int channels, int CP, int size, float alpha,
-        float beta, float bias) {
+        float beta, float bias GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
   if (index >= static_cast<unsigned>(count)) return;
   const int c = index % CP;

@@ -45,7 +45,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_f32(float* __restri
                                                                  const float* __restrict__ c, const Walk batch, int M,
                                                                  int N, int K, int rows, int columns, int out_m,
                                                                  int out_n, int a_m, int a_k, int b_k, int b_n, int c_m,
-                                                                 int c_n, float alpha, float beta, int has_c) {
+                                                                 int c_n, float alpha, float beta,
+                                                                 int has_c GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ __align__(16) float a_tile[TILE][PITCH_A];
   __shared__ float b_tile[TILE][PITCH_B];
   const int tiles_m = (rows + TILE - 1) / TILE, tiles_n = (columns + TILE - 1) / TILE;

@@ -61,7 +61,9 @@ struct Pooled {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 pool_f32(float* __restrict__ out, const float* __restrict__ inp, int outputs, int channels, int H, int W, int C, int OH,
-         int OW, int KH, int KW, int SH, int SW, int DH, int DW, int PT, int PL, int PB, int PR, int count_include_pad) {
+         int OW, int KH, int KW, int SH, int SW, int DH, int DW, int PT, int PL, int PB, int PR,
+         int count_include_pad GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const unsigned quads = C / 4;
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;  // fits: the planner sees to it
   const int pixel = index / quads, c = index % quads * 4;        // pixel counts (n, oh, ow)
@@ -90,7 +92,8 @@ pool_f32(float* __restrict__ out, const float* __restrict__ inp, int outputs, in
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-global_pool_f32(float* __restrict__ out, const float* __restrict__ inp, int HW, int C) {
+global_pool_f32(float* __restrict__ out, const float* __restrict__ inp, int HW, int C GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS][4];
   const int quads = C / 4, n = blockIdx.x / quads, c = blockIdx.x % quads * 4;
   const float* map = inp + (long long)n * HW * C + c;

@@ -31,7 +31,9 @@ __device__ __forceinline__ bool is_padding(const Walk& walk, const int (&index)[
 }
 
 extern "C" __global__ void __launch_bounds__(256) rearrange_f32(float* __restrict__ out, const float* __restrict__ inp,
-                                                                const Walk walk, float fill, int count) {
+                                                                const Walk walk, float fill,
+                                                                int count GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   int index[RANK];
   if (!value_here(walk, count, index)) return;
   int source[RANK];
@@ -47,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) rearrange_f32(float* __restric
 }
 
 extern "C" __global__ void __launch_bounds__(256) reshape_f32(float* __restrict__ out, const float* __restrict__ inp,
-                                                              const Walk walk, int count) {
+                                                              const Walk walk, int count GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   int index[RANK];
   if (!value_here(walk, count, index)) return;
   float v = 0.f;
@@ -61,7 +64,8 @@ extern "C" __global__ void __launch_bounds__(256) reshape_f32(float* __restrict_
 
 extern "C" __global__ void __launch_bounds__(256) gather_f32(float* __restrict__ out, const float* __restrict__ inp,
                                                              const int* __restrict__ indices, const Walk walk,
-                                                             int axis_stride, int count) {
+                                                             int axis_stride, int count GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   int index[RANK];
   if (!value_here(walk, count, index)) return;
   float v = 0.f;

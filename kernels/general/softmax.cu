@@ -82,12 +82,16 @@ __device__ __forceinline__ void softmax(float* out, const float* inp, const Row&
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-softmax_f32(float* __restrict__ out, const float* __restrict__ inp, int F, int inp_pitch, int out_pitch) {
+softmax_f32(float* __restrict__ out, const float* __restrict__ inp, int F, int inp_pitch,
+            int out_pitch GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const long long n = blockIdx.x;
   softmax(out + n * out_pitch, inp + n * inp_pitch, DenseRow{F}, out_pitch, false);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-axis_softmax_f32(float* __restrict__ out, const float* __restrict__ inp, Walk walk, int stored, int log_wanted) {
+axis_softmax_f32(float* __restrict__ out, const float* __restrict__ inp, Walk walk, int stored,
+                 int log_wanted GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   softmax(out, inp, WalkedRow{walk, place_of(blockIdx.x, walk.row)}, stored, log_wanted != 0);
 }

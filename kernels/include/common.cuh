@@ -44,6 +44,28 @@
 #define LOAD_STREAM "ld.global.nc.v4.f32"
 #endif
 
+// What a kernel has more of in a pass over a whole batch that few of its images need (macro GUARDED): blocks return at
+// once where nobody needs what they compute. guard: a word that is set if any image needs the pass, then one for each.
+#ifdef GUARDED
+#define GUARD_PARAMETERS , const int *__restrict__ guard, int guarded_images
+#define RETURN_UNLESS_NEEDED() \
+  if (!guard[0]) return
+#define RETURN_UNLESS_NEEDED_BY(first, last) \
+  if (!is_needed(guard, guarded_images, first, last)) return
+#else
+#define GUARD_PARAMETERS
+#define RETURN_UNLESS_NEEDED()
+#define RETURN_UNLESS_NEEDED_BY(first, last)
+#endif
+
+// Whether an image from `first` to `last` needs the pass; what has no row for each image belongs to the only one.
+__device__ __forceinline__ bool is_needed(const int* guard, int images, int first, int last) {
+  bool found = false;
+  if (guard[0])
+    for (int n = min(first, images - 1); n <= min(last, images - 1); n++) found |= guard[1 + n] != 0;
+  return found;
+}
+
 // ReLU that keeps NaN; fmaxf would turn it into 0.
 __device__ __forceinline__ float relu(float v) { return v < 0.0f ? 0.0f : v; }
 

@@ -46,7 +46,8 @@ struct Stored {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 give_straight(void* __restrict__ out, const void* __restrict__ inp, const float* __restrict__ inp_scale, int images,
-              int rows, int columns, int inp_pitch, int out_pitch, float inp_step) {
+              int rows, int columns, int inp_pitch, int out_pitch, float inp_step GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED_BY(blockIdx.y, blockIdx.y);
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
   const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.y;
@@ -60,7 +61,8 @@ give_straight(void* __restrict__ out, const void* __restrict__ inp, const float*
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 give_turned(void* __restrict__ out, const void* __restrict__ inp, const float* __restrict__ inp_scale, int images,
-            int rows, int columns, int inp_pitch, int out_pitch, float inp_step) {
+            int rows, int columns, int inp_pitch, int out_pitch, float inp_step GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED_BY(blockIdx.z, blockIdx.z);
   __shared__ float tile[TILE][TILE + 1];
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
   const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
@@ -84,7 +86,8 @@ give_turned(void* __restrict__ out, const void* __restrict__ inp, const float* _
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 give_narrow(void* __restrict__ out, const void* __restrict__ inp, const float* __restrict__ inp_scale, int images,
-            int rows, int columns, int inp_pitch, int out_pitch, float inp_step) {
+            int rows, int columns, int inp_pitch, int out_pitch, float inp_step GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED_BY(blockIdx.y, blockIdx.y);
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
   const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.y, r = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;

@@ -17,7 +17,8 @@ constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 nchw_to_nhwc_f32(float* __restrict__ out, const float* __restrict__ inp, int* __restrict__ status, int HW, int C,
-                 int CP) {
+                 int CP GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ int warp_bad[THREADS / 32];
   const int n = blockIdx.y, tid = threadIdx.x;
   const float* x = inp + (long long)n * C * HW;
@@ -44,7 +45,9 @@ nchw_to_nhwc_f32(float* __restrict__ out, const float* __restrict__ inp, int* __
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-nhwc_to_nchw_f32(float* __restrict__ out, const float* __restrict__ inp, int HW, int C, int CP, int out_pitch) {
+nhwc_to_nchw_f32(float* __restrict__ out, const float* __restrict__ inp, int HW, int C, int CP,
+                 int out_pitch GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const int n = blockIdx.y;
   const int index = blockIdx.x * THREADS + threadIdx.x;  // c * HW + p
   if (index >= out_pitch) return;

@@ -12,7 +12,9 @@ constexpr int THREADS = 256;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 preprocess_u8(float* __restrict__ out, const unsigned char* __restrict__ inp,
-              const float* __restrict__ scale, const float* __restrict__ shift, int HW, int C, int CP) {
+              const float* __restrict__ scale, const float* __restrict__ shift, int HW, int C,
+              int CP GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const int n = blockIdx.y, tid = threadIdx.x;
   const unsigned char* x = inp + (long long)n * HW * C;
   float* y = out + (long long)n * HW * CP;

@@ -44,7 +44,8 @@ __device__ __forceinline__ void clear(unsigned char* behind, int zeros) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) take(void* __restrict__ out, const void* __restrict__ inp,
                                                            unsigned char* __restrict__ behind, const Walk walk,
-                                                           int image_stride, int values, int zeros) {
+                                                           int image_stride, int values, int zeros GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const int n = blockIdx.y, first = blockIdx.x * THREADS + threadIdx.x;
   const long long start = static_cast<long long>(n) * image_stride;
   for (long long i = first; i < values; i += gridDim.x * THREADS) {
@@ -59,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) take(void* __restrict__ ou
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 take_dense(float* __restrict__ out, const void* __restrict__ inp, unsigned char* __restrict__ behind, int image_stride,
-           int values, int zeros) {
+           int values, int zeros GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   constexpr int READ = ELEMENT == U8 ? F32 : ELEMENT;  // bytes are taken by `take` alone
   const long long n = blockIdx.y;
   for (long long i = 4LL * (blockIdx.x * THREADS + threadIdx.x); i < values; i += 4LL * gridDim.x * THREADS) {

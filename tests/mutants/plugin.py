@@ -25,12 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.mutants.kernels import write_mutant
     from tests.mutants.table import MUTANTS, PLANTED
     from tests.mutants.table_general import GENERAL_MUTANTS
+    from tests.mutants.table_guard import GUARD_MUTANTS
     from tests.mutants.table_mma import MMA_MUTANTS
 
-    name = os.environ["VGG16GPU_MUTANT"]
-    write_mutant(
-        _folder, next(mutant for mutant in (*MUTANTS, *GENERAL_MUTANTS, *MMA_MUTANTS, *PLANTED) if mutant.name == name)
-    )
+    name, every = os.environ["VGG16GPU_MUTANT"], (*MUTANTS, *GENERAL_MUTANTS, *GUARD_MUTANTS, *MMA_MUTANTS, *PLANTED)
+    write_mutant(_folder, next(mutant for mutant in every if mutant.name == name))
     kernel_source.kernel_dir = lambda: _folder  # type: ignore[assignment]
 
 

@@ -104,7 +104,7 @@ EDGES_OF_THE_GRAPH = (
         partial(
             test_settle.test_the_verdict,
             given={"maxima": {(0, 4): 7.0}, "lowest": 8.0},
-            words=[0, 0, 0xFFFFFFFF - 4],
+            words=[0, 0, 0xFFFFFFFF - 4, 0],
             images=(4,),
         ),
     ),

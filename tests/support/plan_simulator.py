@@ -56,7 +56,8 @@ def recorded_plan(
     made: list[Recorded] = []
     with _recording(made):
         plan = make_plan(graph, facts, shapes, options)
-    assert {id(program) for program in plan.all_programs} == {id(recorded.program) for recorded in made}
+    every = (*plan.all_programs, *plan.second_passes)
+    assert {id(program) for program in every} == {id(recorded.program) for recorded in made}
     return plan, made
 
 

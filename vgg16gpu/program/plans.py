@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.program.arena import aligned
 from vgg16gpu.program.launches import Kernel, Step
 from vgg16gpu.program.values import Arena, Pointer, Value
 
@@ -193,6 +194,8 @@ class Plan:
     """The programs of all batch sizes of an engine, smallest first, and the weights that they share.
 
     With `second_pass`, of batch 1, an image whose watched magnitudes are too small or too large is run again on it.
+    Nobody looks at the images of a run that nobody waits for: behind it comes that one of `second_passes` which has its
+    batch size (they stand in the order of `programs`), and its kernels do nothing but for images that `guard` names.
     `families`: the kernels that compute each value in `programs`. `keeps_values`: every value stays in its place there.
     """
 
@@ -202,17 +205,28 @@ class Plan:
     second_pass: Program | None = None
     families: Mapping[str, str] = field(default_factory=dict)
     keeps_values: bool = False
+    second_passes: tuple[Program, ...] = ()
 
     @property
     def all_programs(self) -> tuple[Program, ...]:
-        """Every program that runs or builds need."""
+        """Every program that runs or builds need, without `second_passes`."""
         extra = (self.second_pass, self.calibration.program if self.calibration else None)
         return (*self.programs, *(program for program in extra if program))
 
     @property
     def activations_nbytes(self) -> int:
         """The activation arena, one for all programs."""
-        return max(program.activations_nbytes for program in self.all_programs)
+        words = 1 + self.programs[-1].batch if self.second_passes else 0
+        return self.guard.offset + 4 * words if words else self._programs_nbytes
+
+    @property
+    def guard(self) -> Pointer:
+        """A word that is set if any image needs a second pass, then one for each image; no program uses this place."""
+        return Pointer(Arena.ACTIVATIONS, aligned(self._programs_nbytes))
+
+    @property
+    def _programs_nbytes(self) -> int:
+        return max(program.activations_nbytes for program in (*self.all_programs, *self.second_passes))
 
     @property
     def device_nbytes(self) -> int:

@@ -34,9 +34,9 @@ class Features(nn.Module):
     when the first tensor of it comes. `backward` gives the gradient in the element type of the input; a second
     derivative is refused. It computes the values once more.
 
-    On a GPU the work goes on the current stream, and nobody waits for it but for values in fp32: what `Engine.run`
-    would raise is NaN in the rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has
-    run for the same size before, and `torch.compile` keeps it in one graph.
+    On a GPU the work goes on the current stream, and nobody waits for it: what `Engine.run` would raise is NaN in the
+    rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has run for the same size
+    before, and `torch.compile` keeps it in one graph.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `Engine` does.
     """
@@ -116,9 +116,7 @@ class Features(nn.Module):
             return list(map(torch.from_numpy, found if isinstance(found, tuple) else (found,)))
         given = taken(given)
         out = tuple(self.empty(x))
-        # An image out of range is run again, which somebody has to wait for.
-        waits = self.precision == "fp32" and not torch.cuda.is_current_stream_capturing()
-        engine.run(view(given), out=tuple(map(view, out)), stream=current_stream(x.device), wait=waits)
+        engine.run(view(given), out=tuple(map(view, out)), stream=current_stream(x.device), wait=False)
         return list(out)
 
     def gradient(self, x: torch.Tensor, cotangents: Sequence[torch.Tensor]) -> torch.Tensor:

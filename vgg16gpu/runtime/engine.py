@@ -119,10 +119,11 @@ class Engine(BuiltEngine):
         " channels_last" behind it. out: the caller's own arrays in place of new ones, one or a tuple; element type and
         strides of each say in which form it is wanted, and they are returned.
         wait: False returns at once; then `stream` is needed, and what is enqueued there later finds the results. Nobody
-        has looked at them: rows of an image for which `run` would raise are NaN (in fp32 on tensor cores also of one
-        that needs a second pass), and `check`, or the next `run` that waits, raises. Results lie in memory that earlier
-        ones on that stream have let go. While the stream captures a CUDA graph (torch.cuda.graph), `out` is needed, and
-        an earlier run of that size; such a graph and other runs of the engine must not overlap.
+        has looked at them: rows of an image for which `run` would raise are NaN, and `check`, or the next `run` that
+        waits, raises; fp32 on tensor cores has the same bits as with wait=True also for images out of its range.
+        Results lie in memory that earlier ones on that stream have let go. While the stream captures a CUDA graph
+        (torch.cuda.graph), `out` is needed, and an earlier run of that size; such a graph and other runs of the engine
+        must not overlap.
 
         Raises InputError for a wrong shape or type, for NaN or Inf unless they are allowed, and in fp16 for an image
         whose values leave float16's range inside the network; DeviceError for a new size that the memory cannot hold.
@@ -213,7 +214,7 @@ class Engine(BuiltEngine):
         """Wait for all runs with wait=False, and raise what was wrong with them since the last check.
 
         Replays of a captured graph count, too, but are not waited for: synchronise their stream first. InputError for
-        NaN and Inf in inputs, and values out of range; KernelError for a kernel that gave up.
+        NaN and Inf in inputs, and in fp16 values out of range; KernelError for a kernel that gave up.
         """
         with self._lock:
             self._require_open()

@@ -233,6 +233,28 @@ def test_scales_are_fixed_on_the_exact_path() -> None:
     assert {step.kernel for step in calibration.finish} <= plan.kernels
 
 
+def test_a_second_pass_of_every_batch_size_follows_runs_that_nobody_waits_for() -> None:
+    plan = plan_of(between(POOL), "fp32", (1, 4))
+    assert plan.second_pass is not None
+    assert [program.batch for program in plan.second_passes] == [1, 4]
+    single, _ = plan.second_passes
+    assert single.steps == plan.second_pass.steps
+    for fast, exact in zip(plan.programs, plan.second_passes, strict=True):
+        assert {step.kernel.source for step in exact.steps} <= {"conv_igemm.cu", "pool.cu", "layout.cu"}
+        assert exact.control.watched == ()
+        assert [y.shape for y in exact.outputs] == [y.shape for y in fast.outputs]
+        assert {*exact.input.entries} == {*fast.input.entries}
+    ends = [program.activations_nbytes for program in (*plan.all_programs, *plan.second_passes)]
+    assert max(ends) <= plan.guard.offset < max(ends) + 256
+    assert plan.activations_nbytes == plan.guard.offset + 4 * (1 + 4)
+
+
+def test_the_second_passes_of_vgg_take_little_memory_of_their_own() -> None:
+    plan = plan_of(vgg(), "fp32", (1, 4))
+    first = max(program.activations_nbytes for program in plan.programs)
+    assert plan.activations_nbytes < 1.1 * first + 4096
+
+
 def observed(program: Program) -> list[str]:
     """The values whose magnitudes are noted, in the order in which they are computed."""
     steps = [step for step in program.all_steps() if step.kernel.name == "observe_f32"]
@@ -305,6 +327,8 @@ def test_kept_values_are_out_of_reach_of_the_second_pass() -> None:
 def test_other_precisions_need_neither(precision: str) -> None:
     plan = plan_of(vgg(), precision, (1, 4))
     assert plan.calibration is plan.second_pass is None
+    assert plan.second_passes == ()
+    assert plan.activations_nbytes == max(program.activations_nbytes for program in plan.programs)
 
 
 def test_ffma_stores_what_calibration_asks_for_and_others_need_not() -> None:

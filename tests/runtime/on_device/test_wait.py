@@ -69,6 +69,34 @@ def test_nothing_is_waited_for_copied_or_allocated(device: Device, model: Path) 
         assert engine.counters.since(before).synchronisations == 1
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("alternates", [False, True])
+def test_a_loop_binds_nothing(
+    device: Device, model: Path, monkeypatch: pytest.MonkeyPatch, precision: str, waits: bool, alternates: bool
+) -> None:
+    """Where results go before the next come, and where they are kept until these are there: then places alternate."""
+    with opened(model, device, batch=2, outputs=LAYERS, precision=precision) as engine:
+        given = Placed(engine.device, images(2))
+        outs = [tuple(engine.run(given, form="stored")) for _ in range(2)]  # memory that an allocator hands out
+
+        def loop(count: int) -> None:
+            for i in range(count):
+                engine.run(given, stream=STREAM, out=outs[i % 2 if alternates else 0], wait=waits)
+
+        loop(6)  # the first time step by step, the second as one
+        bound: list[int] = []
+        bind = engine.device.bind
+        monkeypatch.setattr(engine.device, "bind", lambda steps, bases: bound.append(len(steps)) or bind(steps, bases))
+        before = engine.counters
+        loop(1)
+        once = engine.counters.since(before).launches
+        loop(9)
+        assert engine.counters.since(before).launches == 10 * once
+        assert engine.counters.since(before).allocations == 0
+        assert bound == []
+
+
 def test_memory_stays_flat_over_changing_sizes(model: Path, monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     monkeypatch.setattr(pending, "SHARE", 1e-5)
     sizes = [(16, 16), (24, 16), (16, 40), (33, 20), (48, 17)]

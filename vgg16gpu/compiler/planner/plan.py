@@ -112,8 +112,15 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
             "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
         )
     scaling = PairScaling(observing, options.samples(), tuple(arena.finish))
-    second_pass = exact_scheduler.program(single)
-    return Plan(_weight_plan(arena), programs, scaling, second_pass, selection.families, options.keep_values)
+    return Plan(
+        _weight_plan(arena),
+        programs,
+        scaling,
+        second_pass=exact_scheduler.program(single),
+        families=selection.families,
+        keeps_values=options.keep_values,
+        second_passes=tuple(exact_scheduler.program(shape) for shape in shapes),
+    )
 
 
 def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:

@@ -44,7 +44,9 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module '{__name__}' has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found  # every run asks for some of them
+    return found
 
 
 def refuse_on_host(stream: object, form: object, out: object, wait: bool) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vgg16gpu.compiler.lowering.guard import guarded
 from vgg16gpu.compiler.lowering.layout.settle import Written, settle
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.devices.base import Bytes
@@ -60,7 +61,10 @@ class DirectRuns:
         self._executor = executor
         self._plan = executor.plan
         self._programs = {program.batch: program for program in self._plan.programs}
+        exact = (self._plan.second_pass, *self._plan.second_passes)
+        self._exact = {program.batch: program for program in exact if program}
         self._launches = KeptLaunches(executor)
+        self._blocks: dict[tuple[int, bool], ResultBlock] = {}  # by batch size, and whether of the second pass
 
     def run(self, batch: int, images: DeviceView, targets: Sequence[DeviceView]) -> Results:
         """The program of size `batch` on up to that many images; the rows of each output go to its target.
@@ -78,13 +82,19 @@ class DirectRuns:
         return results
 
     def _waited(self, call: _Call) -> Results:
-        self._launches.launch(
-            (call, "waited"), lambda: [*self._steps(call), report(self._executor, self._program(call))]
-        )
+        self._launches.launch((call, "waited"), lambda: self._reporting(call))
         self._executor.device.synchronize()
-        program = self._program(call)
-        words = reported_words(self._executor, program)
-        return ResultBlock(replace(program, outputs=()), words).read(call.images.shape[0])
+        key = call.batch, call.is_exact
+        if key not in self._blocks:
+            program = self._program(call)
+            words = reported_words(self._executor, program)
+            self._blocks[key] = ResultBlock(replace(program, outputs=()), words)
+        return self._blocks[key].read(call.images.shape[0])
+
+    def _reporting(self, call: _Call) -> list[Step]:
+        if not call.is_exact:  # the next run of the kind may be captured, and then nothing can be loaded
+            self._executor.device.build({step.kernel for step in self._again(call)})
+        return [*self._steps(call), report(self._executor, self._program(call))]
 
     def enqueue(
         self,
@@ -97,41 +107,52 @@ class DirectRuns:
     ) -> None:
         """As `run`, but nobody waits: what is wrong is noted for later, and NaN fills the rows of such images.
 
-        singly: launch by launch, for a stream that captures. There is no second pass.
+        singly: launch by launch, for a stream that captures. The second pass is enqueued whether an image needs it or
+        not, and finds that out itself.
         """
         call = _Call(False, batch, images.place, tuple([target.place for target in targets]))
-        self._launches.launch(
-            (call, verdict),
-            lambda: [*self._steps(call), *settled(self._program(call), call.targets, call.images.shape[0], verdict)],
-            singly=singly,
-        )
+        self._launches.launch((call, verdict), lambda: self._unwaited(call, verdict), singly=singly)
+
+    def _unwaited(self, call: _Call, verdict: Verdict) -> list[Step]:
+        guard = self._plan.guard if self._plan.second_passes else None
+        verdicts = settled(self._program(call), call.targets, call.images.shape[0], verdict, guard)
+        return [*self._steps(call), *verdicts, *self._again(call)]
+
+    def _again(self, call: _Call) -> list[Step]:
+        """The second pass of all images that turn out to need it; nothing where the plan has none."""
+        if not self._plan.second_passes:
+            return []
+        steps = self._steps(replace(call, is_exact=True), in_place=False)  # else into the rows of the others, too
+        return [guarded(step, self._plan.guard, call.batch) for step in steps]
 
     def _program(self, call: _Call) -> Program:
-        if call.is_exact:
-            assert self._plan.second_pass is not None
-            return self._plan.second_pass
-        return self._programs[call.batch]
+        return (self._exact if call.is_exact else self._programs)[call.batch]
 
-    def _steps(self, call: _Call) -> list[Step]:
-        """Images in, the program, and its outputs where they are wanted."""
+    def _steps(self, call: _Call, *, in_place: bool = True) -> list[Step]:
+        """Images in, the program, and its outputs where they are wanted, without a copy where ops can write there."""
         program, images = self._program(call), call.images
         entry = program.input.entries[images.input_type.name]
         end = Pointer(program.control.error.arena, program.control.end)
         steps = [take(absolute(images.address), images.element, images.shape, images.strides, entry.pointer, end)]
         steps += [*entry.steps, *program.steps]
-        moves = [] if self._plan.keeps_values else list(output_moves(program, call.targets))
+        moves = list(output_moves(program, call.targets)) if in_place and not self._plan.keeps_values else []
         counts = [None if program.is_whole(y) else images.shape[0] for y in program.outputs]
         return [moved(step, moves) for step in (*steps, *gives(program, call.targets, moves, counts))]
 
 
-def settled(program: Program, targets: Sequence[DeviceView], images: int, verdict: Verdict) -> list[Step]:
-    """Launches that note what is wrong with so many images, and fill the rows of these in the outputs with NaN."""
+def settled(
+    program: Program, targets: Sequence[DeviceView], images: int, verdict: Verdict, guard: Pointer | None = None
+) -> list[Step]:
+    """Launches that note what is wrong with so many images, and fill the rows of these in the outputs with NaN.
+
+    guard: where to name those that need the second pass, instead of that.
+    """
     written = [
         Written(absolute(target.address), target.shape, form_of(target), program.is_whole(y))
         for target, y in zip(targets, program.outputs, strict=True)
     ]
-    found = absolute(verdict.found)
-    return settle(program.control, found, written, images, verdict.first, allows_nonfinite=verdict.allows_nonfinite)
+    control, found, allowed = program.control, absolute(verdict.found), verdict.allows_nonfinite
+    return settle(control, found, written, images, verdict.first, allows_nonfinite=allowed, guard=guard)
 
 
 def report(executor: Executor, program: Program) -> Step:

@@ -22,7 +22,8 @@ _LATER = "in a run with wait=False since the last check, image"
 class Pending:
     """Words on the device in which runs note what is wrong with them, and memory that comes back from results.
 
-    One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`.
+    One thread at a time. Attributes: `found`: the address of the words; 0 before `prepare`. `second_passes`: images
+    that were run again, as far as `check` has seen.
     """
 
     def __init__(self, device: Device) -> None:
@@ -31,7 +32,7 @@ class Pending:
         self._is_captured = False  # whether somebody has a graph of a run, which he may replay unseen
         self._bound = int(SHARE * device.facts.memory_free)
         self._free: OrderedDict[tuple[int, int], list[Memory]] = OrderedDict()  # the one asked for last comes last
-        self.found = 0
+        self.found = self.second_passes = 0
 
     def prepare(self) -> None:
         """See to it that all is there, also for a run that is captured. Raises DeviceError and KernelError."""
@@ -61,7 +62,8 @@ class Pending:
         self._device.synchronize()
         self._device.zero(self.found, 4 * WORDS)
         self._is_new = False
-        gave_up, nonfinite, lost = (int(word) for word in words)
+        gave_up, nonfinite, lost, again = (int(word) for word in words)
+        self.second_passes += again
         if gave_up:
             raise KernelError(
                 f"operator {gave_up} of a run with wait=False: a kernel waited in vain for data and gave up, so its "

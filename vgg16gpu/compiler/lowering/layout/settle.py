@@ -13,7 +13,7 @@ from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import OutputForm, Pointer
 
 KERNEL: Final = Kernel("settle.cu", "settle")
-WORDS: Final = 3  # of `found`
+WORDS: Final = 4  # of `found`
 _OUTPUTS: Final = 4  # of one launch
 _BLOCKS: Final = 32  # per image
 
@@ -28,20 +28,49 @@ class Written(NamedTuple):
 
 
 def settle(
-    control: Control, found: Pointer, outputs: Sequence[Written], images: int, first: int, *, allows_nonfinite: bool
+    control: Control,
+    found: Pointer,
+    outputs: Sequence[Written],
+    images: int,
+    first: int,
+    *,
+    allows_nonfinite: bool,
+    guard: Pointer | None = None,
 ) -> list[Step]:
     """Launches that note in `found` what the control words say of the first images, which are `first` and following.
 
-    The rows of images without a valid result become NaN.
+    The rows of images without a valid result become NaN. guard: where to say which images need the second pass that
+    follows; those with lost values do, instead.
     """
     return [
-        _step(control, found, outputs[start : start + _OUTPUTS], images, first, allows_nonfinite=allows_nonfinite)
+        _step(
+            control,
+            found,
+            outputs[start : start + _OUTPUTS],
+            *(images, first),
+            guard or found,
+            *(int(allows_nonfinite), _follows(guard, start)),
+        )
         for start in range(0, len(outputs), _OUTPUTS)
     ]
 
 
+def _follows(guard: Pointer | None, start: int) -> int:
+    """As the kernel counts it: no second pass, one, and one for which this launch names the images."""
+    if guard is None:
+        return 0
+    return 2 if start == 0 else 1
+
+
 def _step(
-    control: Control, found: Pointer, outputs: Sequence[Written], images: int, first: int, *, allows_nonfinite: bool
+    control: Control,
+    found: Pointer,
+    outputs: Sequence[Written],
+    images: int,
+    first: int,
+    guard: Pointer,
+    allows_nonfinite: int,
+    follows: int,
 ) -> Step:
     missing = _OUTPUTS - len(outputs)
     places = [output.pointer for output in outputs] + [found] * missing
@@ -50,9 +79,9 @@ def _step(
         grid=Dim3(_BLOCKS, images),
         block=Dim3(BLOCK),
         arguments=(
-            *(found, control.error, control.status, control.maxima(0), *places),
+            *(found, guard, control.error, control.status, control.maxima(0), *places),
             Walk(tuple(map(_rows, outputs))),
-            *scalars(control.batch, len(control.watched), first, int(allows_nonfinite)),
+            *scalars(control.batch, len(control.watched), first, allows_nonfinite, follows),
             Scalar(control.lowest, "f"),
         ),
         label="verdict",

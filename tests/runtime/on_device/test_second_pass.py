@@ -1,0 +1,159 @@
+"""Second passes behind runs with wait=False: images out of range have the bits of a run that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.foreign_arrays import SIZE, Placed, images, opened, read
+from tests.support.kernel_harness import assert_same_bits
+from tests.support.onnx_models import Model, random_input, torch_vgg
+from tests.support.second_passes import plan_float16_with_second_passes
+from vgg16gpu import Engine
+from vgg16gpu.devices.base import Device
+from vgg16gpu.errors import InputError
+
+LAYERS = ["relu0", "relu1", "pool2", "relu3", "output"]  # one more than one launch of the verdict takes
+STREAM = 0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return torch_vgg((64, 6, "M", 64, "M"), SIZE, hidden=9).save(tmp_path_factory.mktemp("models") / "vgg.onnx")
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_float16_with_second_passes(monkeypatch)
+
+
+@contextmanager
+def engine_of(model: Path, device: Device, **options: Any) -> Iterator[Engine]:
+    with opened(model, device, **{"precision": "fp16", "kernels": "mma", "outputs": LAYERS, **options}) as engine:
+        assert [program.batch for program in engine.plan.second_passes] == [
+            program.batch for program in engine.plan.programs
+        ]
+        yield engine
+
+
+def strange(count: int, *chosen: int) -> Any:
+    """Images, of which some leave the range of float16."""
+    x = images(count)
+    x[list(chosen)] *= np.float32(3e4)
+    return x
+
+
+def numbers(found: Any) -> list[Any]:
+    return [y.numpy().astype(np.float32) for y in (found if isinstance(found, tuple) else (found,))]
+
+
+def later(engine: Any, x: Any, **options: Any) -> Any:
+    return engine.run(x, stream=STREAM, wait=False, **options)
+
+
+def assert_all_same(found: Any, expected: Any, rows: Any = slice(None)) -> None:
+    for y, right in zip(numbers(found), numbers(expected), strict=True):
+        assert np.isfinite(right[rows]).all()
+        assert_same_bits(y[rows].copy(), right[rows].copy())
+
+
+@pytest.mark.parametrize("form", [None, "stored", "float16 channels_last"])
+@pytest.mark.parametrize("chosen", [(), (0,), (4,), (1, 2, 3), (0, 1, 2, 3, 4)], ids=str)
+def test_the_bits_of_a_run_that_waits(device: Device, model: Path, chosen: tuple[int, ...], form: str | None) -> None:
+    form = None if chosen and form else form  # what is out of range is no float16
+    with engine_of(model, device, batch=(1, 4)) as engine:
+        given, clean = Placed(engine.device, strange(5, *chosen)), Placed(engine.device, images(5))
+        expected = engine.run(given, form=form)
+        assert engine.second_passes == len(chosen)
+        for _ in range(3):
+            found = later(engine, given, form=form)
+            later(engine, clean)
+            engine.check()
+            assert_all_same(found, expected)
+        assert engine.second_passes == 4 * len(chosen)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_fewer_images_than_the_batch(device: Device, model: Path, count: int) -> None:
+    """What an earlier batch left behind them is nobody's."""
+    with engine_of(model, device, batch=4) as engine:
+        later(engine, Placed(engine.device, strange(4, 0, 1, 2, 3)))
+        engine.check()
+        given = Placed(engine.device, strange(count, count - 1))
+        found = later(engine, given)
+        engine.check()
+        assert engine.second_passes == 5
+        assert_all_same(found, engine.run(given))
+
+
+def test_rows_of_nan_beside_rows_that_were_run_again(device: Device, model: Path) -> None:
+    x = strange(4, 1, 3)
+    x[2, 0, 0, 0] = x[3, 0, 0, 0] = np.nan
+    with engine_of(model, device, batch=4) as engine:
+        expected = engine.run(Placed(engine.device, strange(4, 1)))
+        found = later(engine, Placed(engine.device, x))
+        with pytest.raises(InputError, match=r"image 2 \(counted from 0; the first such\) holds NaN or Inf"):
+            engine.check()
+        assert engine.second_passes == 2  # one each
+        assert_all_same(found, expected, [0, 1])
+        assert all(np.isnan(y[[2, 3]]).all() for y in numbers(found))
+
+
+def test_nan_that_is_allowed_is_run_again(device: Device, model: Path) -> None:
+    x = strange(4, 1)
+    x[2, 0, 0, 0], x[3, 1, 2, 3] = np.nan, np.inf
+    with engine_of(model, device, batch=2, allow_nonfinite=True) as engine:
+        given = Placed(engine.device, x)
+        expected, again = numbers(engine.run(given)), engine.second_passes
+        found = later(engine, given)
+        engine.check()
+        for y, right in zip(numbers(found), expected, strict=True):
+            assert_same_bits(y, right)
+        assert engine.second_passes == 2 * again >= 2
+
+
+def test_what_has_no_row_for_each_image_is_replaced_as_a_whole(device: Device, tmp_path: Path) -> None:
+    made = Model((1, 64, 13, 11))
+    made.node("Transpose", [made.conv("input", "c", 64, 5)], "t", perm=[0, 2, 3, 1])
+    made.node("Reshape", ["t", made.constant("shape", np.array([-1, 5]))], "r")
+    made.node("Softmax", ["r"], "y", axis=1)
+    path = made.save(tmp_path / "model.onnx")
+    with engine_of(path, device, outputs=["c", "y"]) as engine:
+        for factor in (1, 1e5):
+            given = Placed(engine.device, random_input((1, 64, 13, 11)) * np.float32(factor))
+            expected, again = engine.run(given), engine.second_passes
+            found = later(engine, given)
+            engine.check()
+            assert engine.second_passes == 2 * again == (0 if factor == 1 else 2)
+            assert_all_same(found, expected)
+
+
+def test_a_stream_that_captures_finds_all_kernels_loaded(
+    device: Device, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one run that was waited for."""
+    if device.facts.kind == "cuda":
+        pytest.skip("the card's own captures are tested with torch")
+    with engine_of(model, device, batch=2) as engine:
+        foreign: Any = engine.device.foreign
+        given = Placed(engine.device, strange(2, 1))
+        expected = engine.run(given)
+        out = tuple(Placed(engine.device, np.zeros(y.shape, np.float32)) for y in expected)
+        loaded, built = set(engine.device._kernels), set[Any]()  # type: ignore[attr-defined]
+        monkeypatch.setattr(engine.device, "build", built.update)
+        foreign.capturing = True
+        before = engine.counters
+        later(engine, given, out=out)
+        assert {"take", "settle", "conv_igemm_f32"} <= {kernel.name for kernel in built} <= {k.name for k in loaded}
+        assert built <= loaded
+        done = engine.counters.since(before)
+        assert (done.copies_in, done.copies_out, done.synchronisations, done.allocations) == (0, 0, 0, 0)
+        foreign.capturing = False
+        engine.check()
+        for y, right in zip(out, numbers(expected), strict=True):
+            assert_same_bits(read(engine, y), right)

@@ -1,0 +1,52 @@
+"""Plans with a second pass on any device: tensor cores in float16 first, FFMA for images out of its range.
+
+They stand for float32 in pairs, which Hopper alone has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.compiler.lowering.base import WeightArena
+from vgg16gpu.compiler.planner import plan as planner
+from vgg16gpu.compiler.planner.options import PlanOptions
+from vgg16gpu.compiler.planner.schedule import Scheduler
+from vgg16gpu.compiler.planner.selection import KernelSelection
+from vgg16gpu.program.plans import Plan, Program
+
+LOWEST: Final = 2.0**-10  # of an image's largest magnitudes; above zero, as that of pairs is
+
+
+def plan_float16_with_second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on plans in fp16 on tensor cores have a second pass, as those of pairs do."""
+    plain: Callable[..., Plan] = planner._plain_plan
+
+    def made(selection: KernelSelection, shapes: Sequence[Any], options: PlanOptions) -> Plan:
+        return _made(selection, shapes, options) if selection.precision == "fp16" else plain(selection, shapes, options)
+
+    monkeypatch.setattr(planner, "_plain_plan", made)
+
+
+def _made(selection: KernelSelection, shapes: Sequence[Shape], options: PlanOptions) -> Plan:
+    arena, exact = WeightArena(), selection.on_ffma()
+    held = planner._held(selection.graph, arena)
+    fast, slow = (
+        Scheduler(chosen, planner._constants(chosen, arena), held, None, options.keep_values)
+        for chosen in (selection, exact)
+    )
+    return Plan(
+        planner._weight_plan(arena),
+        tuple(_strict(fast.program(shape)) for shape in shapes),
+        second_pass=slow.program((1, *shapes[0][1:])),
+        families=selection.families,
+        second_passes=tuple(slow.program(shape) for shape in shapes),
+    )
+
+
+def _strict(program: Program) -> Program:
+    return replace(program, control=replace(program.control, lowest=LOWEST))

@@ -1,0 +1,30 @@
+"""Launches that do nothing unless an image of their batch needs them: the Python side of the macro GUARDED."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from vgg16gpu.compiler.lowering.base import scalars
+from vgg16gpu.program.launches import Kernel, Step
+from vgg16gpu.program.values import Pointer
+
+GUARDED: Final = ("GUARDED", 1)
+
+
+def guarded(step: Step, guard: Pointer, batch: int) -> Step:
+    """A step of a program of that batch size, of kernels that know the macro (`kernels/include/common.cuh`).
+
+    guard: a word that is set if any image needs it, then one for each.
+    """
+    return replace(
+        step,
+        kernel=guarded_kernel(step.kernel),
+        arguments=(*step.arguments, guard, *scalars(batch)),
+        programmatic=False,  # who returns at once has waited for nobody
+    )
+
+
+def guarded_kernel(kernel: Kernel) -> Kernel:
+    """What `guarded` launches in its place."""
+    return replace(kernel, defines=(*kernel.defines, GUARDED))
