@@ -160,7 +160,7 @@ def test_features_wait_for_nothing_and_bind_nothing(
                 found = features(x)
             return found
 
-        loop(10)
+        loop(60)  # until torch's allocator hands out nothing but places that it has handed out before
         (used,) = features._engines.values()
         bound: list[int] = []
         bind = used.device.bind
@@ -171,6 +171,6 @@ def test_features_wait_for_nothing_and_bind_nothing(
         assert (done.copies_in, done.copies_out, done.synchronisations, done.allocations) == (0, 0, 0, 0)
         assert bound == []
         features.check()
-        assert used.second_passes == 20
+        assert used.second_passes == 70
         assert all(map(torch.equal, found, expected))
     features.close()
