@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import numpy as np
 import pytest
@@ -126,6 +127,25 @@ def test_gpu_is_refused_in_one_line_where_it_cannot_be(folder, model, monkeypatc
         assert (result.exit_code, result.stdout) == (2, ""), options
         assert words in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("options", "wanted"), [((), None), (("--decode", "gpu"), "16")])
+@pytest.mark.parametrize("own", [None, "8"])
+def test_a_driver_keeps_streams_apart_where_it_decodes(folder, model, monkeypatch, options, wanted, own):
+    """Before it starts; a number of the user's stays."""
+    name, seen = "CUDA_DEVICE_MAX_CONNECTIONS", []
+    monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv(name, own)
+
+    def starts(_):
+        seen.append(os.environ.get(name))
+        return pytest.MonkeyPatch.context()
+
+    monkeypatch.setattr("vgg16gpu.cli.infer.command.opening_ahead", starts)
+    infer(folder, model, "--device", "cpu", *options)
+    assert seen == [own or wanted]
+    monkeypatch.delenv(name, raising=False)
 
 
 def test_classify_takes_it_too(folder, model, card):

@@ -6,6 +6,7 @@ Importing this package imports no device, hence neither PyCUDA nor a compiler's 
 from __future__ import annotations
 
 import logging
+import os
 import re
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
@@ -42,6 +43,15 @@ def opening_ahead(name: str) -> AbstractContextManager[object]:
     from vgg16gpu.devices.cuda.ahead import ContextAhead  # noqa: PLC0415
 
     return ContextAhead(int(found[1] or 0))
+
+
+def widen_queues() -> None:
+    """Have the driver, which has not started yet, keep streams apart: for who decodes on a card beside an engine.
+
+    nvJPEG has 14 streams, and a driver 8 queues: copies of a microsecond would wait behind whole layers. Queues cost
+    0.1 to 0.2 s of a start. A number that the user has set stays.
+    """
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "16")
 
 
 def expects_gpu(name: str) -> bool:

@@ -25,9 +25,9 @@ from vgg16gpu.cli.common.parsing import parse_ray, parse_shard
 from vgg16gpu.cli.common.preprocess_options import preprocess_options
 from vgg16gpu.cli.common.tell import set_verbosity
 from vgg16gpu.cli.infer.options import MANY, Options
-from vgg16gpu.devices import opening_ahead
+from vgg16gpu.devices import opening_ahead, widen_queues
 from vgg16gpu.devices.stages import stage, tell_stage
-from vgg16gpu.pictures.choices import AUTO, DECODE
+from vgg16gpu.pictures.choices import AUTO, DECODE, GPU, chosen
 
 _MODEL_HELP = (
     "ONNX file, or 'digits' for the small trained net in the package. Default: the VGG16 that `model fetch` or else "
@@ -106,6 +106,8 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     if options.quiet or options.verbose:
         set_verbosity(-1 if options.quiet else options.verbose)
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
+    if chosen(options.decode) == GPU:
+        widen_queues()
     first = options.devices[0].replace("all", "auto") if options.devices else options.device
     with nullcontext() if options.ray else opening_ahead(first):
         with stage("imports"):
