@@ -78,7 +78,8 @@ def test_nothing_of_cuda_is_touched_unless_a_gpu_is_meant(arguments: tuple[str, 
 
 # ---- What a start imports. Creating a dataclass takes half a millisecond, finding and reading a module a quarter.
 
-MOST_MODULES, MOST_DATACLASSES = 140, 97
+# `pictures.loading` and its `worker` came when processes began to load pictures as threads do.
+MOST_MODULES, MOST_DATACLASSES = 142, 97
 UNUSED = {  # by the room that it lies in: what one picture on the CPU does without
     "": ("bench", "checks", "cluster", "lab", "pytorch", "report", "server", "zoo"),
     "cli.infer.": ("jobs", "several", "summary", "writing"),
@@ -91,6 +92,7 @@ UNUSED = {  # by the room that it lies in: what one picture on the CPU does with
     "compiler.onnx.": ("inline", "layer_names"),
     "devices.": ("cuda", "picture_decoder"),
     "io.": ("results", "text"),
+    "pictures.loading.": ("child", "job", "messages", "processes", "shared"),
     "runtime.": ("batcher", "calibration", "double_buffer", "session"),
     "runtime.answers.": ("classify", "decoding", "fitting", "resuming"),
     "runtime.on_device.": ("device_array", "direct", "launches", "pending", "results", "views"),

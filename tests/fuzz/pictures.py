@@ -50,7 +50,7 @@ from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.images import decode, decode_by_pillow, fitted
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
-from vgg16gpu.pictures.loading.slots import MAX_SIDE, Row, Slot
+from vgg16gpu.pictures.slots import MAX_SIDE, Row, Slot
 from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
 
 DECODED, AGREES = "decoded by Pillow", "decoded by simplejpeg, as by Pillow"

@@ -41,7 +41,7 @@ MMA_MUTANTS = (
     Mutant(
         "columns that overlap", "conv_few.cu", Edit("products[column * PLANE", "products[column * (PLANE - 8)"), FEW
     ),
-    Mutant("map of the first image", "conv_few.cu", Edit("{inp + first_pixel * CP,", "{inp,"), FEW),
+    Mutant("map of the first image of few", "conv_few.cu", Edit("{inp + first_pixel * CP,", "{inp,"), FEW),
     Mutant("rows behind the last stored", "conv_few.cu", Edit("if (h < H && w < W)", "if (w < W)"), FEW_TALL),
     Mutant("half of a tile's outputs", "conv_few.cu", Edit("index += THREADS)", "index += 2 * THREADS)"), FEW_LARGE),
     Mutant(

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.limits import MAX_NBYTES
-from vgg16gpu.pictures.loading.slots import Bytes
+from vgg16gpu.pictures.slots import Bytes
 
 T = TypeVar("T")
 

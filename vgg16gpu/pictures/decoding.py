@@ -12,7 +12,7 @@ from vgg16gpu.pictures.images import MAX_ASPECT, check_target, fitted
 from vgg16gpu.pictures.inputs import InputSpec, image_shape
 from vgg16gpu.pictures.jpeg import Buffer, NotDecodedError, baseline_shape, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.limits import MAX_PIXELS
-from vgg16gpu.pictures.loading.slots import MAX_SIDE, Bytes, aligned
+from vgg16gpu.pictures.slots import MAX_SIDE, Bytes, aligned
 from vgg16gpu.program.ycbcr import planes_nbytes
 
 _SHAPES: Final = 4096  # that are kept

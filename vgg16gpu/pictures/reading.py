@@ -13,7 +13,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec, NamedInput, listed
 from vgg16gpu.pictures.loading.loader import THREADS, Loader
 from vgg16gpu.pictures.loading.order import InOrder
-from vgg16gpu.pictures.loading.slots import ROWS, SLOT_NBYTES, Ring, Slot, ordinary
+from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Ring, Slot, ordinary
 
 AHEAD = 4  # files for each thread: whoever reads may take a while for each
 

@@ -12,8 +12,8 @@ from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loading import pace
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.order import InOrder
-from vgg16gpu.pictures.loading.slots import Ring, ordinary
 from vgg16gpu.pictures.reading import read_inputs
+from vgg16gpu.pictures.slots import Ring, ordinary
 
 SHAPE = (3, 16, 16)
 SPEC = InputSpec(SHAPE)

@@ -20,7 +20,7 @@ from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.processes import ProcessLoader
 from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.loading.slots import Ring, ordinary
+from vgg16gpu.pictures.slots import Ring, ordinary
 
 SPEC = InputSpec((3, 16, 16), preprocess=Preprocess.named("unit"))
 NBYTES = 30_000

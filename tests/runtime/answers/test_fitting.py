@@ -11,7 +11,7 @@ from tests.support.picture_files import jpeg
 from vgg16gpu.devices import open_device
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.images import fit
-from vgg16gpu.pictures.loading.slots import Room, Row, Slot
+from vgg16gpu.pictures.slots import Room, Row, Slot
 from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
 
 SIDE = 32

@@ -17,7 +17,7 @@ from vgg16gpu.bench.pipeline.wanted import TOP, Work
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.results import Columns, Results, RunRecord, open_results
-from vgg16gpu.pictures.loading.slots import Row
+from vgg16gpu.pictures.slots import Row
 from vgg16gpu.runtime import outputs
 from vgg16gpu.runtime.answers.feed import Computed
 from vgg16gpu.runtime.answers.rows import AnswerRows, Heard, Ranking

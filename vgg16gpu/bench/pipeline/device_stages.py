@@ -18,7 +18,7 @@ from vgg16gpu.devices.base import Device, Stream
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.choices import CPU, GPU
 from vgg16gpu.pictures.decoding import Decoder
-from vgg16gpu.pictures.loading.slots import Slot
+from vgg16gpu.pictures.slots import Slot
 from vgg16gpu.runtime.answers.fitting import Fitter
 from vgg16gpu.runtime.engine import Engine
 

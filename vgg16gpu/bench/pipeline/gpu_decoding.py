@@ -18,7 +18,7 @@ from vgg16gpu.errors import DeviceError
 from vgg16gpu.pictures.choices import GPU
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.loading.slots import Bytes, Ring, Slot
+from vgg16gpu.pictures.slots import Bytes, Ring, Slot
 from vgg16gpu.runtime.answers.decoding import SPARE_ROOMS, DeviceDecoding
 from vgg16gpu.runtime.answers.folder import extent_of_files, fit_for
 from vgg16gpu.runtime.engine import Engine

@@ -18,7 +18,7 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.pictures.loading.slots import Bytes, Ring, Slot
+from vgg16gpu.pictures.slots import Bytes, Ring, Slot
 from vgg16gpu.runtime.answers.folder import SPARE_SLOTS, default_threads, slot_nbytes
 
 READING: Final = "reading"

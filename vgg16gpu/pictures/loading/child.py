@@ -20,8 +20,8 @@ from vgg16gpu.pictures.loading.job import Job, Names, read_job
 from vgg16gpu.pictures.loading.messages import Ended, slot_line
 from vgg16gpu.pictures.loading.pace import SWITCHING, Pace, Seconds
 from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.loading.slots import Closed, Slot
 from vgg16gpu.pictures.loading.worker import Worker
+from vgg16gpu.pictures.slots import Closed, Slot
 
 NUMBER_NBYTES: Final = 8  # of a file in the pipe
 ORDER: Final = "little"

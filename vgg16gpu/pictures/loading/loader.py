@@ -17,11 +17,12 @@ from typing import NamedTuple
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.pace import Pace, Seconds
-from vgg16gpu.pictures.loading.slots import Closed, Ring, Row, Slot
 from vgg16gpu.pictures.loading.worker import Worker
+from vgg16gpu.pictures.slots import Closed, Ring, Row, Slot
 
 WINDOW = 4096  # files from the first that is not answered to the last that is begun
 THREADS = 32  # at most, unless the user wants more
+THREADS_EACH = 4  # of a process, where several load
 
 _END = object()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vgg16gpu.pictures.loading.pace import Seconds
 from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.loading.slots import Failure, Row, Slot
+from vgg16gpu.pictures.slots import Failure, Row, Slot
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,12 @@ from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.child import NUMBER_NBYTES, ORDER
 from vgg16gpu.pictures.loading.job import Job
-from vgg16gpu.pictures.loading.loader import WINDOW, Loader
+from vgg16gpu.pictures.loading.loader import THREADS_EACH, WINDOW, Loader
 from vgg16gpu.pictures.loading.messages import Ended, read_line
 from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.loading.slots import Closed, Slot
 from vgg16gpu.pictures.loading.worker import Worker
+from vgg16gpu.pictures.slots import Closed, Slot
 
-THREADS_EACH: Final = 4  # of a process
 _HERE: Final = 8  # files that are loaded here at most, until one of them is a picture
 
 _MAIN: Final = "from vgg16gpu.pictures.loading.child import main; main()"

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from vgg16gpu.pictures.loading.slots import Bytes, Closed, Ring, Slot
+from vgg16gpu.pictures.slots import Bytes, Closed, Ring, Slot
 
 _NUMBER_NBYTES: Final = 4
 _ORDER: Final = "little"
@@ -38,7 +38,7 @@ class SharedRing(Ring):
         self.takes_pictures = True
         self._is_own = descriptors is None
         self.memory_file, self.numbers, self._back = descriptors or _descriptors(nbytes * count)
-        self.memory: Bytes = np.frombuffer(mmap.mmap(self.memory_file, nbytes * count), np.uint8)
+        self.memory = self._all = np.frombuffer(mmap.mmap(self.memory_file, nbytes * count), np.uint8)
         if self._is_own:
             for number in range(count):
                 self._write(number)
@@ -56,7 +56,7 @@ class SharedRing(Ring):
 
     def slot(self, number: int) -> Slot:
         """That slot, empty."""
-        slot = self._slot(self.memory[number * self.nbytes : (number + 1) * self.nbytes], is_pinned=True)
+        slot = self._slot(self._all[number * self.nbytes : (number + 1) * self.nbytes], is_pinned=True)
         slot.number = number
         return slot
 

@@ -14,7 +14,7 @@ from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec, Sample, check_finite, samples
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.pace import Seconds
-from vgg16gpu.pictures.loading.slots import Failure, Ring, Row, Slot, aligned
+from vgg16gpu.pictures.slots import Failure, Ring, Row, Slot, aligned
 
 
 class Loading(Protocol):

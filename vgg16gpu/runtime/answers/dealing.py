@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.loading.loader import Loader
-from vgg16gpu.pictures.loading.slots import Closed, Ring, Row, Slot
+from vgg16gpu.pictures.slots import Closed, Ring, Row, Slot
 from vgg16gpu.runtime.answers.rows import Heard
 from vgg16gpu.runtime.closing import Closing
 

@@ -28,7 +28,7 @@ from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder, Place
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.loading.slots import Closed, Failure, Ring, Room, Row, Slot, aligned
+from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot, aligned
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 

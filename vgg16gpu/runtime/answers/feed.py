@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vgg16gpu.devices.base import Event, Stream
-from vgg16gpu.pictures.loading.slots import Ring, Row, Slot
+from vgg16gpu.pictures.slots import Ring, Row, Slot
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.frames import Frame
 from vgg16gpu.runtime.outputs import Results

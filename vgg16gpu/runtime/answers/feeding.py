@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from vgg16gpu.errors import Error
-from vgg16gpu.pictures.loading.slots import Slot
+from vgg16gpu.pictures.slots import Slot
 from vgg16gpu.runtime.answers.dealing import Hand
 from vgg16gpu.runtime.answers.feed import Computed, Feed
 from vgg16gpu.runtime.answers.rows import Heard

@@ -16,8 +16,8 @@ from vgg16gpu.compiler.lowering.layout import planes, resize
 from vgg16gpu.compiler.lowering.layout.resize import Fit, Integers
 from vgg16gpu.devices.base import Bytes, Device, Event, Stream
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.loading.slots import MAX_SIDE, ROWS, Slot
 from vgg16gpu.pictures.pass_order import pass_order
+from vgg16gpu.pictures.slots import MAX_SIDE, ROWS, Slot
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Arena, Pointer
 

@@ -16,11 +16,9 @@ from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
-from vgg16gpu.pictures.loading.loader import THREADS, Loader
+from vgg16gpu.pictures.loading.loader import THREADS, THREADS_EACH, Loader
 from vgg16gpu.pictures.loading.pace import SWITCHING
-from vgg16gpu.pictures.loading.processes import THREADS_EACH, ProcessLoader
-from vgg16gpu.pictures.loading.shared import SharedRing
-from vgg16gpu.pictures.loading.slots import ROWS, SLOT_NBYTES, Bytes, Ring, aligned
+from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Bytes, Ring, aligned
 from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
@@ -64,6 +62,10 @@ class Folder(Closing):
         self.ring: Ring
         self.loader: Loader
         if by_processes and count > THREADS_EACH:
+            # Threads do without these.
+            from vgg16gpu.pictures.loading.processes import ProcessLoader  # noqa: PLC0415
+            from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415
+
             shared = SharedRing(*_extent(listing, spec, count, devices, on_device=decodes_on_device))
             self.ring, self.loader = shared, ProcessLoader(listing, spec, shared, count, first, **options)
         else:
@@ -134,9 +136,8 @@ class Folder(Closing):
 
     def _pinned(self, engine: Engine) -> Callable[[int], Bytes]:
         """What makes memory that the device knows, or has it know what processes share."""
-        if not isinstance(self.ring, SharedRing):
+        if (memory := self.ring.memory) is None:
             return engine.device.pinned
-        memory = self.ring.memory
 
         def known(nbytes: int) -> Bytes:
             engine.device.pin(memory)

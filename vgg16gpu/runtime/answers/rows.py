@@ -11,7 +11,7 @@ from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.ranking import Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
-from vgg16gpu.pictures.loading.slots import Failure
+from vgg16gpu.pictures.slots import Failure
 from vgg16gpu.runtime.answers.feed import Computed
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.outputs import Results, problems

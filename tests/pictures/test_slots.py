@@ -1,11 +1,11 @@
-"""pictures/loading/slots.py: a ring that is bounded, first of ordinary memory, then of pinned."""
+"""pictures/slots.py: a ring that is bounded, first of ordinary memory, then of pinned."""
 
 import threading
 
 import numpy as np
 import pytest
 
-from vgg16gpu.pictures.loading.slots import ROWS, Closed, Ring, Row
+from vgg16gpu.pictures.slots import ROWS, Closed, Ring, Row
 
 
 def pinned(nbytes):

@@ -125,6 +125,7 @@ class Ring:
         self, nbytes: int, count: int, rows: int | None = None, room_nbytes: int = 0, early: int | None = None
     ) -> None:
         self.nbytes, self.count, self.rows, self.room_nbytes = nbytes, count, rows or ROWS, room_nbytes
+        self.memory: Bytes | None = None  # where slots lie that processes share
         self.takes_pictures = False  # whether rows may be pictures that are still to be resized
         self._lock = threading.Condition()
         self._free: deque[Slot] = deque()
