@@ -18,8 +18,8 @@ from vgg16gpu import Engine, EnginePool
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.loading import loader as loader_module
 from vgg16gpu.pictures import slots
+from vgg16gpu.pictures.loading import loader as loader_module
 from vgg16gpu.runtime.answers import stream
 from vgg16gpu.runtime.answers.feeding import Feeder
 from vgg16gpu.runtime.frames import Frames

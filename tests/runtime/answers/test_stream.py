@@ -13,9 +13,9 @@ from vgg16gpu import Engine, Model
 from vgg16gpu.devices import Opened
 from vgg16gpu.errors import InputError, KernelError
 from vgg16gpu.io.scores import softmax, top_classes
+from vgg16gpu.pictures import slots
 from vgg16gpu.pictures.inputs import InputSpec, spec_of
 from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.pictures import slots
 from vgg16gpu.runtime.answers import feed as feed_module
 from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
