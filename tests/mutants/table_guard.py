@@ -49,6 +49,12 @@ GUARD_MUTANTS = (
     Mutant("a norm for nobody", "lrn.cu", ALWAYS, GENERAL),
     Mutant("a matrix product for nobody", "matmul.cu", ALWAYS, GENERAL),
     Mutant(
+        "an array of any form for nobody",
+        "take.cu",
+        Edit("  RETURN_UNLESS_NEEDED();\n  const int n", "  const int n"),
+        GENERAL,
+    ),
+    Mutant(
         "bytes for nobody",
         "take.cu",
         Edit("  RETURN_UNLESS_NEEDED();\n  constexpr int READ", "  constexpr int READ"),
