@@ -1,6 +1,8 @@
 """pictures/loading/processes.py: what processes load is what threads load, whatever happens to them."""
 
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from PIL import Image
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.listing import list_files
+from vgg16gpu.pictures.listing import Listing, list_files
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.pictures.loading.processes import ProcessLoader
 from vgg16gpu.pictures.loading.shared import SharedRing
@@ -114,6 +116,54 @@ def test_few_files_are_begun_before_the_first_is_answered(folder):
         loader.ring.give_back(slot)
     assert begun == 19
     loader.close()
+
+
+def test_numbers_that_fill_a_small_pipe_wait_for_nobody(folder, monkeypatch):
+    """As a user's pipes are small once he has many of them (pipe-user-pages-soft)."""
+
+    def small():
+        ends = pipe()
+        fcntl.fcntl(ends[0], fcntl.F_SETPIPE_SZ, 4096)
+        return ends
+
+    pipe = os.pipe
+    monkeypatch.setattr(os, "pipe", small)
+    ring = SharedRing(NBYTES, 7, None)
+    loader = ProcessLoader(Listing((str(folder / "00.png"),) * 1500), SPEC, ring, 6)
+    assert len(collect(loader)) == 1500
+
+
+def test_descriptors_beyond_those_of_select(folder):
+    program = """\
+        import os, sys
+        opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        from vgg16gpu.io.preprocessing import Preprocess
+        from vgg16gpu.pictures.inputs import InputSpec
+        from vgg16gpu.pictures.listing import list_files
+        from vgg16gpu.pictures.loading.processes import ProcessLoader
+        from vgg16gpu.pictures.loading.shared import SharedRing
+        spec = InputSpec((3, 16, 16), preprocess=Preprocess.named("unit"))
+        loader = ProcessLoader(list_files([sys.argv[1]]), spec, SharedRing(30_000, 9, None), 6, window=20)
+        loader.start()
+        answered = count = 0
+        for slot in loader:
+            if slot is None:
+                loader.answered(answered)
+                continue
+            count += len(slot.rows) + len(slot.failures)
+            answered += len(slot.ends)
+            loader.ring.give_back(slot)
+        loader.close()
+        print(count)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(folder)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == str(len(list_files([folder]).files)).encode(), done.stderr.decode()
 
 
 def test_whether_there_is_anything_to_compute(folder, tmp_path):

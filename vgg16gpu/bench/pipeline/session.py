@@ -69,11 +69,11 @@ def _measure_processes(work: Work, findings: Findings, folder: Path, say: Say) -
         for run in findings.of_each_precision:
             measure_others(work, run, findings.cores, findings.others, say)
     if CPU in wanted.decode:
-        if _resizes_on_device(work, findings.runs[0].kind):
+        as_they_are = _resizes_on_device(work, findings.runs[0].kind)
+        if as_they_are:
             say("decoding, by the processes of a run")
             findings.stages += [stage for stage in [measure_process_loading(work)] if stage]
         say("decoding, a process a core")
-        as_they_are = _resizes_on_device(work, findings.runs[0].kind)
         findings.stages.append(measure_processes(work, findings.cores, as_they_are=as_they_are))
 
 

@@ -112,14 +112,15 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
             "fp32 on tensor cores fixes its scales on typical inputs; give some, or ask for kernels 'ffma'"
         )
     scaling = PairScaling(observing, options.samples(), tuple(arena.finish))
+    second_passes = {shape: exact_scheduler.program(shape) for shape in shapes}
     return Plan(
         _weight_plan(arena),
         programs,
         scaling,
-        second_pass=exact_scheduler.program(single),
+        second_pass=second_passes.get(single) or exact_scheduler.program(single),
         families=selection.families,
         keeps_values=options.keep_values,
-        second_passes=tuple(exact_scheduler.program(shape) for shape in shapes),
+        second_passes=tuple(second_passes.values()),
     )
 
 

@@ -73,9 +73,9 @@ class Child:
         if len(self._threads) < self._job.threads and self._pace.is_slow(wall, is_waited_for=True):
             self._begin(self._job.threads - len(self._threads))
 
-    def wait_for_turn(self, worker: Worker, index: int) -> None:
+    def wait_for_turn(self, worker: Worker, index: int) -> None:  # noqa: ARG002 - as Loading has it
         """Only files of numbers wait, and these come to no child."""
-        raise NotImplementedError
+        raise RuntimeError(f"'{self.files[index]}' waits for its turn; files of numbers are not loaded by processes")
 
     def _begin(self, count: int) -> None:
         begun = [threading.Thread(target=self._work, name="vgg16gpu-decode") for _ in range(count)]
@@ -106,13 +106,18 @@ class Child:
             except BlockingIOError:
                 worker.flush()  # what lies there may be what everybody waits for
                 start = time.perf_counter()
-                select.select([self._from], [], [])
+                self._wait_for_files()
                 worker.seconds.waiting += time.perf_counter() - start
                 continue
             return [
                 int.from_bytes(found[start : start + NUMBER_NBYTES], ORDER)
                 for start in range(0, len(found), NUMBER_NBYTES)
             ]
+
+    def _wait_for_files(self) -> None:
+        waits = select.poll()  # of any descriptor, where select() takes those below 1024
+        waits.register(self._from, select.POLLIN)
+        waits.poll()
 
     def _send(self, line: bytes) -> None:
         with self._lock:

@@ -150,7 +150,7 @@ class Loader:
         except Closed:
             pass
         except BaseException as error:
-            self.fail(error)
+            self._fail(error)
         with self._state:
             self.seconds.add(worker.seconds)
             self.decoded += worker.decoded
@@ -224,7 +224,7 @@ class Loader:
         self._is_decided.set()
         self._queue.put(None)
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Have the reader raise this."""
         self._has_row = True  # so that it reads
         self._is_decided.set()

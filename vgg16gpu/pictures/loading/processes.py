@@ -8,12 +8,14 @@ slots with this one (`shared.py`), take numbers of files from a pipe, and say in
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import InputError
@@ -28,9 +30,9 @@ from vgg16gpu.pictures.loading.worker import Worker
 from vgg16gpu.pictures.slots import Closed, Slot
 
 _HERE: Final = 8  # files that are loaded here at most, until one of them is a picture
+_WRITTEN: Final = select.PIPE_BUF // NUMBER_NBYTES  # numbers that a pipe takes all or none of
 
 _MAIN: Final = "from vgg16gpu.pictures.loading.child import main; main()"
-_PIPE_NBYTES: Final = 1 << 16  # that a pipe holds: what is dealt out never waits for a reader
 
 
 class ProcessLoader(Loader):
@@ -58,7 +60,7 @@ class ProcessLoader(Loader):
             ring,
             threads,
             first,
-            min(window, _PIPE_NBYTES // NUMBER_NBYTES),
+            window,
             takes_back=takes_back,
             begins_alone=begins_alone,
         )
@@ -81,6 +83,7 @@ class ProcessLoader(Loader):
         self._alive = 1 + count
         files, self._deals = os.pipe()
         os.set_blocking(files, False)
+        os.set_blocking(self._deals, False)
         self._start_thread(self._work, "here")
         job = self._job(-(-self._most // count)).written(self.files)
         try:
@@ -129,7 +132,7 @@ class ProcessLoader(Loader):
     def _start_child(self, number: int, job: int, files: int) -> None:
         answers, told = os.pipe()
         given = (job, self._shared.memory_file, self._shared.numbers, files, told)
-        paths = [path or os.getcwd() for path in sys.path]  # noqa: PTH109
+        paths = [path or str(Path.cwd()) for path in sys.path]
         child = subprocess.Popen(
             [sys.executable, "-P", "-c", _MAIN, *map(str, given)],
             pass_fds=given,
@@ -160,7 +163,7 @@ class ProcessLoader(Loader):
         except Closed:
             pass
         except BaseException as error:
-            self.fail(error)
+            self._fail(error)
         with self._state:
             self.seconds.add(worker.seconds)
             self.decoded += worker.decoded
@@ -189,14 +192,20 @@ class ProcessLoader(Loader):
             return self._again.popleft() if self._again and not self._closed else None
 
     def _deal(self) -> None:
-        """Write the numbers of the files that may be begun."""
+        """Write the numbers of the files that may be begun, as many as the pipe takes: the rest when some are heard."""
         if self._deals is None or self._counts_here:
             return
         end = min(len(self.files), self._answered + self._window)
-        if end > self._position:
-            numbers = range(self._position, end)
-            os.write(self._deals, b"".join(number.to_bytes(NUMBER_NBYTES, ORDER) for number in numbers))
-            self._position = end
+        while self._position < end:
+            numbers = range(self._position, min(end, self._position + _WRITTEN))
+            try:
+                os.write(self._deals, b"".join(number.to_bytes(NUMBER_NBYTES, ORDER) for number in numbers))
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # no process is left: `_hear` says so
+                self._end_dealing()
+                return
+            self._position = numbers.stop
         if self._position == len(self.files):
             self._end_dealing()
 
@@ -218,9 +227,9 @@ class ProcessLoader(Loader):
                         self._take(told, len(told.ends))
             status = child.wait()
             if ended is None and not self._closed:
-                self.fail(InputError(_death(status)))
+                self._fail(InputError(_death(status)))
         except BaseException as error:
-            self.fail(error)
+            self._fail(error)
         with self._state:
             if ended:
                 self.seconds.add(ended.seconds)
@@ -232,6 +241,7 @@ class ProcessLoader(Loader):
         super().submit(slot)
         with self._state:
             self._heard += ends
+            self._deal()
             self._tell_when_over()
 
     def _tell_when_over(self) -> None:

@@ -58,18 +58,17 @@ class Folder(Closing):
     ) -> None:
         by_processes = for_gpu and _wants_processes(listing, spec)
         count = max(1, threads or min(default_threads(by_processes=by_processes), len(listing.files)))
+        extent = _extent(listing, spec, count, devices, on_device=decodes_on_device)
         options: Any = {"takes_back": devices > 1, "begins_alone": decodes_on_device and threads is None}
         self.ring: Ring
         self.loader: Loader
         if by_processes and count > THREADS_EACH:
-            # Threads do without these.
-            from vgg16gpu.pictures.loading.processes import ProcessLoader  # noqa: PLC0415
-            from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415
+            from vgg16gpu.pictures.loading.processes import ProcessLoader  # noqa: PLC0415 - threads do without
+            from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415 - as above
 
-            shared = SharedRing(*_extent(listing, spec, count, devices, on_device=decodes_on_device))
+            shared = SharedRing(*extent)
             self.ring, self.loader = shared, ProcessLoader(listing, spec, shared, count, first, **options)
         else:
-            extent = _extent(listing, spec, count, devices, on_device=decodes_on_device)
             self.ring = Ring(*extent, early=max(extent.slots, 0 if decodes_on_device else _early_slots(spec, listing)))
             self.loader = Loader(listing, spec, self.ring, count, first, **options)
         self.started = time.perf_counter()

@@ -117,9 +117,8 @@ class LossEngine(Closing):
             raise InputError(f"out has {len(outs)} arrays; there are {content + styled} targets: give one for each")
         found: tuple[Any, ...] = ()
         enqueued: Enqueued = ()
-        parts = ((images, range(content)), (pictures, range(content, content + styled)))
-        if style is None:  # then one run gives all
-            parts = ((images, range(content + styled)), (None, range(0)))
+        split = content + styled if style is None else content  # without `style` one run gives all
+        parts = ((images, range(split)), (style, range(split, content + styled)))
         for given, terms in parts:
             if terms:
                 part = replace(asked, out=None if outs is None else tuple(outs[i] for i in terms))
