@@ -39,8 +39,16 @@ def _not_under_a_sanitizer() -> None:
         pytest.skip("wrong kernels end a process under a sanitizer")
 
 
+@pytest.fixture(scope="session")
+def cache_of_mutants(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is right beside a mutant is compiled once."""
+    return tmp_path_factory.mktemp("mutants")
+
+
 @pytest.fixture
-def device_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mutant | None, str], CpuDevice]:
+def device_with(
+    tmp_path: Path, cache_of_mutants: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Mutant | None, str], CpuDevice]:
     """A cpu device that runs a mutant; nothing of it stays in the user's kernel cache."""
 
     def open_device(mutant: Mutant | None, order: str) -> CpuDevice:
@@ -48,7 +56,7 @@ def device_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mu
         write_mutant(folder, mutant)
         monkeypatch.setattr(kernel_source, "kernel_dir", lambda: folder)
         if mutant is not None:
-            monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+            monkeypatch.setenv("VGG16GPU_CACHE", str(cache_of_mutants))
         monkeypatch.setenv("VGG16GPU_ORDER", order)
         return CpuDevice()
 
