@@ -2,11 +2,12 @@
 //          give_turned: out[n,c,r] = inp[n,r,c], rows and columns swapped: NHWC to (N,C,H,W), or back
 // Layouts:  inp (images,rows,inp_pitch) of INPUT, out of OUTPUT: (N,rows,out_pitch), turned (N,columns,out_pitch). Pairs
 //           lie as two planes of `images` images, all of hi before all of lo. inp_scale: a float for each column of
-//           pairs; else not read.
+//           pairs, with FACTOR for each image; else not read.
 // Mapping:  straight: grid (blocks, N), thread t of an image takes its values t, t + gridDim.x*256, ... Turned: grid
 //           (row tiles, column tiles, N), a block of 32 x 8 threads turns a tile of 32 x 32: a warp reads 32 neighbours
 //           of inp and writes 32 neighbours of out.
-// Tiles:    INPUT (0), OUTPUT (0): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8.
+// Tiles:    INPUT (0), OUTPUT (0): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8;
+//           FACTOR (0).
 // Shared:   turned: a tile and a column against bank conflicts, 4,224 bytes; 256 threads.
 // Cost:     no FLOP; straight: a division; reads and writes each value once.
 // Edges:    any rows, columns and pitches; what lies between columns and out_pitch (turned: rows and out_pitch) is not
@@ -20,6 +21,9 @@
 #ifndef OUTPUT
 #define OUTPUT 0
 #endif
+#ifndef FACTOR
+#define FACTOR 0
+#endif
 
 constexpr int TILE = 32;
 constexpr int THREADS = 256;
@@ -31,10 +35,11 @@ struct Stored {
   const float* scale;
   long long plane;
   float step;
+  long long image;
 
   __device__ __forceinline__ float value(long long at, int column) const {
     float v = StoredElement<INPUT>::load(values, at, plane);
-    if (INPUT == F16_PAIR) v /= scale[column];
+    if (INPUT == F16_PAIR) v /= scale[FACTOR ? image : column];
     if (INPUT == U8 || INPUT == S8) v *= step;
     return v;
   }
@@ -44,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 give_straight(void* __restrict__ out, const void* __restrict__ inp, const float* __restrict__ inp_scale, int images,
               int rows, int columns, int inp_pitch, int out_pitch, float inp_step) {
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
-  const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.y;
+  const Stored stored = {inp, inp_scale, images * inp_image, inp_step, n};
   for (long long i = blockIdx.x * THREADS + threadIdx.x; i < static_cast<long long>(rows) * columns;
        i += gridDim.x * THREADS) {
     const int r = static_cast<int>(i) / columns, c = static_cast<int>(i) % columns;
@@ -59,8 +64,8 @@ give_turned(void* __restrict__ out, const void* __restrict__ inp, const float* _
             int rows, int columns, int inp_pitch, int out_pitch, float inp_step) {
   __shared__ float tile[TILE][TILE + 1];
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
-  const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.z;
+  const Stored stored = {inp, inp_scale, images * inp_image, inp_step, n};
   const int row = blockIdx.x * TILE, column = blockIdx.y * TILE;
   const int across = threadIdx.x % TILE, down = threadIdx.x / TILE;
   UNROLL

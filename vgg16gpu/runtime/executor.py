@@ -230,6 +230,9 @@ class Executor:
         stored = decoded(value, self._copy(value.pointer, value.nbytes))
         if value.scale is not None:
             stored /= self._copy(value.scale, 4 * value.pitch).view(np.float32)
+        if value.factor is not None:
+            factors = self._copy(value.factor, 4 * len(stored)).view(np.float32)
+            stored /= factors.reshape(-1, *(1,) * (stored.ndim - 1))
         if value.layout is Layout.PLAIN:
             return stored
         return np.ascontiguousarray(np.moveaxis(stored, -1, 1)[:, : value.shape[1]])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from vgg16gpu.compiler.graph.gradient_ops import PowerOfTwo
+from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import (
     BLOCK,
     Layer,
@@ -16,7 +18,7 @@ from vgg16gpu.compiler.lowering.base import (
     scalars,
 )
 from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import Element, Pointer, Value
 
 SOURCE = "power_of_two.cu"
 SLICE = 16384  # elements of a block, as in the source
@@ -25,26 +27,16 @@ SLICE = 16384  # elements of a block, as in the source
 def steps(layer: Layer[PowerOfTwo], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """Two launches: the largest magnitude of each slice, then the factor of each image."""
     del held
-    batch, *inner = x.stored_shape
-    elements = math.prod(inner)
-    slices, names = ceil_div(elements, SLICE), layer.op.names
+    batch, slices = x.shape[0], slices_of(x.shape)
     return (
-        Step(
-            kernel=Kernel(SOURCE, "largest_slices_f32"),
-            grid=Dim3(slices, batch),
-            block=Dim3(BLOCK),
-            arguments=(places.workspace, x.pointer, *scalars(elements)),
-            nbytes=x.nbytes,
-            names=names,
-            label="largest magnitudes",
-        ),
+        replace(largest_slices(x, places.workspace), names=layer.op.names),
         Step(
             kernel=Kernel(SOURCE, "power_of_two_f32"),
             grid=Dim3(batch),
             block=Dim3(BLOCK),
             arguments=(y.pointer, places.workspace, *scalars(slices, layer.op.exponent, y.pitch)),
             nbytes=4 * batch * slices + y.nbytes,
-            names=names,
+            names=layer.op.names,
             label="powers of two",
         ),
     )
@@ -52,9 +44,28 @@ def steps(layer: Layer[PowerOfTwo], x: Value, y: Value, held: NoWeights, places:
 
 def workspace_nbytes(layer: Layer[PowerOfTwo]) -> int:
     """A number for each slice of each image."""
-    batch, channels, *sides = layer.x_shape
-    elements = Element.F32.padded(channels) * math.prod(sides)
-    return 4 * batch * ceil_div(elements, SLICE)
+    return 4 * layer.x_shape[0] * slices_of(layer.x_shape)
+
+
+def slices_of(shape: Shape) -> int:
+    """How many slices an image of a float32 value has."""
+    _, channels, *sides = shape
+    return ceil_div(Element.F32.padded(channels) * math.prod(sides), SLICE)
+
+
+def largest_slices(x: Value, parts: Pointer) -> Step:
+    """The largest magnitude of each slice of each image."""
+    batch, *inner = x.stored_shape
+    elements = math.prod(inner)
+    return Step(
+        kernel=Kernel(SOURCE, "largest_slices_f32"),
+        grid=Dim3(slices_of(x.shape), batch),
+        block=Dim3(BLOCK),
+        arguments=(parts, x.pointer, *scalars(elements)),
+        nbytes=x.nbytes,
+        names=(x.name,),
+        label="largest magnitudes",
+    )
 
 
 LOWERINGS = (Lowering(PowerOfTwo, steps, no_weights, workspace_nbytes=workspace_nbytes),)

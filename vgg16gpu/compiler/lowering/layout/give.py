@@ -20,6 +20,7 @@ VARIANTS = tuple(
         (Element.BF16, Element.BF16),
     )
 )  # tools/ptxas.py
+VARIANTS += ((("INPUT", Element.F16_PAIR.number), ("OUTPUT", Element.F32.number), ("FACTOR", 1)),)
 
 
 class _Matrices(NamedTuple):
@@ -38,13 +39,13 @@ def give(x: Value, form: OutputForm, target: Pointer, images: int | None = None)
     images = images or _images(x)
     straight = Dim3(max(1, min(MAX_BLOCKS, ceil_div(found.rows * found.columns, BLOCK))), images)
     turned = Dim3(ceil_div(found.rows, TILE), ceil_div(found.columns, TILE), images)
-    macros = (("INPUT", x.element.number), ("OUTPUT", form.element.number))
+    macros = (("INPUT", x.element.number), ("OUTPUT", form.element.number), *((("FACTOR", 1),) if x.factor else ()))
     return Step(
         kernel=Kernel(SOURCE, "give_turned" if found.turned else "give_straight", macros),
         grid=turned if found.turned else straight,
         block=Dim3(BLOCK),
         arguments=(
-            *(target, x.pointer, x.scale or x.pointer),
+            *(target, x.pointer, x.factor or x.scale or x.pointer),
             *scalars(_images(x), *found[:4]),
             Scalar(x.step, "f"),
         ),
