@@ -118,11 +118,11 @@ class Executor:
         self.second_passes += 1
         _log.info("an image is computed again in float32 arithmetic: its values left the range of the fast kernels")
 
-    def run_once(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+    def run_once(self, inputs: Mapping[str, Array], count: int | None = None) -> tuple[Array, ...]:
         """The outputs for arrays of exactly the planned shapes, by name of the input; NaN and Inf are let through.
 
-        Of the plan's first program. Copies and raises as `run` does, and InputError for values that left float16's
-        range.
+        Of the plan's first program. Copies and raises as `run` does, and OutOfRangeError for values of the first
+        `count` images, or of all, that left the range of float16.
         """
         program = self.plan.programs[0]
         if self._single is None:
@@ -131,7 +131,7 @@ class Executor:
         for name, place in self._single.places.items():
             place[...] = inputs[name]
         self._single.round_trip()
-        return self._single.block.whole()
+        return self._single.block.whole(count)
 
     def _bind_single(self, program: Program) -> _Single:
         start = program.block.offset

@@ -133,7 +133,7 @@ def pack_pairs(
 def pack_known_pairs(
     weight: npt.NDArray[np.float32], rows: RawWeights, block: int, scales: tuple[Pointer, Pointer], arena: WeightArena
 ) -> Pointer:
-    """The same for weights whose scales (of rows, of channels of x) are uploaded before them, without a copy in float32."""
+    """The same for weights whose scales (of rows, of channels of x) lie there before: without a copy in float32."""
     target, step = _pack(rows, Element.F16_PAIR, block, STAGING, scales, arena)
     arena.add_packed(weight, step)
     return target

@@ -94,6 +94,15 @@ class KernelSelection:
                 found.update(op.results)
         return frozenset(found)
 
+    @property
+    def sampled_part(self) -> KernelSelection:
+        """The ops that depend on the first input alone; what none of them reads is an output."""
+        ops = tuple(op for op in self.graph.ops if self.unsampled.isdisjoint(op.results))
+        read = {name for op in ops for name in op.operands}
+        outputs = tuple(name for op in ops for name in op.results if name not in read)
+        constants = {name: array for name, array in self.graph.constants.items() if name in read}
+        return replace(self, graph=Graph(self.graph.input, ops, outputs, (), constants))
+
     @cached_property
     def _linear(self) -> frozenset[str]:
         """Results of fp32 that are linear in such values: a factor of these is one of the result.

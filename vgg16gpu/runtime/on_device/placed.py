@@ -35,7 +35,7 @@ class PlacedRuns:
 
         Inputs of fewer rows than planned get rows of zeros behind them. NaN and Inf are let through. verdict, singly:
         for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises KernelError for a kernel that gave up,
-        InputError for values that left float16's range.
+        OutOfRangeError for values of so many images as are given that left the range of float16.
         """
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]
@@ -43,7 +43,8 @@ class PlacedRuns:
         self._launches.launch(key, lambda: [*self._steps(places, outs), *self._last(outs, verdict)], singly=singly)
         if verdict is None:
             self._executor.device.synchronize()
-            ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+            words = ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program))
+            words.whole(targets[0].shape[0])
 
     def _last(self, targets: Sequence[DeviceView], verdict: Verdict | None) -> list[Step]:
         """Who waits gets the control words; else they are looked at on the device."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.choices import MAX_BATCH
+from vgg16gpu.compiler.compile import EngineOptions, sampler
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import Kind, Term, loss_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
@@ -114,7 +115,8 @@ class LossEngine(Closing):
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         try:
-            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels)
+            samples = sampler(self.model, EngineOptions(), self.graph)
+            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels, samples)
         except BaseException:
             self.device.close()
             raise

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from vgg16gpu.compiler.graph.loss import Term, loss_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
-from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict
-from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import gradient_options
-from vgg16gpu.runtime.plans.kept import KeptPlans
-
-
-class _Prepared(NamedTuple):
-    """A program on the device."""
-
-    executor: Executor
-    placed: PlacedRuns
-    targets: tuple[str, ...] = ()  # further inputs, in the order of the terms
-    is_busy: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device, without weights."""
-        return self.executor.plan.activations_nbytes
-
-    def close(self) -> None:
-        """Give back what it has on the device."""
-        self.executor.close()
+from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
 
 
 class _Key(NamedTuple):
@@ -50,22 +29,29 @@ class Losses:
     """
 
     def __init__(
-        self, graph: Graph, terms: Sequence[Term], device: Device, precision: str = "fp32", kernels: str = "auto"
+        self,
+        graph: Graph,
+        terms: Sequence[Term],
+        device: Device,
+        precision: str = "fp32",
+        kernels: str = "auto",
+        samples: Callable[[Shape], Array] | None = None,
     ) -> None:
-        """Raises ModelError for int8."""
-        self._options = gradient_options(precision, kernels)
-        self._graph, self._terms, self._device = graph, tuple(terms), device
-        self._kept: KeptPlans[_Key, _Prepared] = KeptPlans(device)
+        """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
+        options = gradient_options(precision, kernels)
+        self._graph, self._terms, self._precision = graph, tuple(terms), precision
+        self._programs: PreparedPrograms[_Key] = PreparedPrograms(device, options, samples, self._wanted)
 
     def targets(self, x: Array, terms: tuple[int, ...]) -> tuple[Array, ...]:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
-        return self._at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
+        return self._programs.run(_Key(x.shape, terms, False), {self._graph.input.name: x}, len(x))
 
     def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool) -> tuple[Array, ...]:
         """The loss of each image, (N,), and, if wanted, its gradient to x. Raises as `targets`."""
-        prepared = self._at(_Key(x.shape, None, gradient))
-        given = dict(zip(prepared.targets, targets, strict=True))
-        return prepared.executor.run_once({self._graph.input.name: x, **given})
+        key = _Key(x.shape, None, gradient)
+        names = self._programs.at(key).wanted.others
+        given = {self._graph.input.name: x, **dict(zip(names, targets, strict=True))}
+        return self._programs.run(key, given, len(x))
 
     def targets_on_device(
         self,
@@ -77,8 +63,8 @@ class Losses:
         singly: bool,
     ) -> None:
         """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
-        prepared = self._at(_Key(x.shape, terms, False))
-        prepared.placed.run({self._graph.input.name: x}, outs, verdict, singly=singly)
+        key = _Key(x.shape, terms, False)
+        self._programs.run_on_device(key, {self._graph.input.name: x}, outs, verdict, singly=singly)
 
     def loss_on_device(
         self,
@@ -90,24 +76,20 @@ class Losses:
         singly: bool,
     ) -> None:
         """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient."""
-        prepared = self._at(_Key(x.shape, None, len(outs) > 1))
-        given = dict(zip(prepared.targets, targets, strict=True))
-        prepared.placed.run({self._graph.input.name: x, **given}, outs, verdict, singly=singly)
+        key = _Key(x.shape, None, len(outs) > 1)
+        names = self._programs.at(key).wanted.others
+        given = {self._graph.input.name: x, **dict(zip(names, targets, strict=True))}
+        self._programs.run_on_device(key, given, outs, verdict, singly=singly)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
-        self._kept.close()
+        self._programs.close()
 
-    def _at(self, key: _Key) -> _Prepared:
-        if kept := self._kept.find(key):
-            return kept
+    def _wanted(self, key: _Key) -> Wanted:
         inputs = {self._graph.input.name: key.shape}
         if key.terms is not None:
             graph, targets = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape), {}
         else:
-            precision = self._options.precision
-            found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient, precision=precision)
+            found = loss_graph(self._graph, self._terms, key.shape, gradient=key.gradient, precision=self._precision)
             graph, targets = found.graph, dict(found.targets)
-        plan = make_plan(graph, self._device.facts, {**inputs, **targets}, self._options)
-        executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
-        return self._kept.keep(key, _Prepared(executor, PlacedRuns(executor), tuple(targets)))
+        return Wanted(graph, {**inputs, **targets}, f"the loss of a batch of shape {key.shape}")

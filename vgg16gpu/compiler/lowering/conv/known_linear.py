@@ -1,4 +1,4 @@
-"""Convolutions of pairs whose images have factors, on the way back of a gradient: their scales follow from weights alone.
+"""Convolutions of pairs whose images have factors, as gradients have: their scales follow from the weights alone.
 
 Each image of x is brought to below 2^15 by a power of two. No sum is larger than that times the magnitudes of a row of
 weights, so that 2^-`growth` brings every result to below 2^15, too, whatever lies in x.

@@ -13,17 +13,17 @@ from vgg16gpu.program.values import Element, Pointer, Value
 SOURCE = "convert.cu"
 MAX_CHUNKS = 1024  # blocks per image
 VARIANTS = tuple(
-    (("INPUT", read.number), ("OUTPUT", stored.number))
-    for read, stored in (
-        (Element.F32, Element.F16_PAIR),
-        (Element.F16_PAIR, Element.F32),
-        (Element.F32, Element.F16),
-        (Element.BF16, Element.F32),
-        (Element.F32, Element.U8),
-        (Element.S8, Element.F32),
+    (("INPUT", read.number), ("OUTPUT", stored.number), *factor)
+    for read, stored, factor in (
+        (Element.F32, Element.F16_PAIR, ()),
+        (Element.F16_PAIR, Element.F32, ()),
+        (Element.F16_PAIR, Element.F32, (("FACTOR", 1),)),
+        (Element.F32, Element.F16, ()),
+        (Element.BF16, Element.F32, ()),
+        (Element.F32, Element.U8, ()),
+        (Element.S8, Element.F32, ()),
     )
 )  # tools/ptxas.py
-VARIANTS += ((*VARIANTS[1], ("FACTOR", 1)),)
 
 
 def convert(x: Value, y: Value, maxima: Pointer) -> Step:

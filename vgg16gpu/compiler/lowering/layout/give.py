@@ -13,14 +13,14 @@ SOURCE = "give.cu"
 TILE = 32
 MAX_BLOCKS = 4096  # per image
 VARIANTS = tuple(
-    (("INPUT", stored.number), ("OUTPUT", given.number))
-    for stored, given in (
-        *((element, Element.F32) for element in Element),
-        (Element.F16, Element.F16),
-        (Element.BF16, Element.BF16),
+    (("INPUT", stored.number), ("OUTPUT", given.number), *factor)
+    for stored, given, factor in (
+        *((element, Element.F32, ()) for element in Element),
+        (Element.F16, Element.F16, ()),
+        (Element.BF16, Element.BF16, ()),
+        (Element.F16_PAIR, Element.F32, (("FACTOR", 1),)),
     )
 )  # tools/ptxas.py
-VARIANTS += ((("INPUT", Element.F16_PAIR.number), ("OUTPUT", Element.F32.number), ("FACTOR", 1)),)
 
 
 class _Matrices(NamedTuple):
