@@ -75,7 +75,7 @@ LOSS_MUTANTS = (
     Mutant("one power too large", "power_of_two.cu", Edit("found - 126", "found - 127"), POWERS),
     Mutant("the slices after the first lost", "power_of_two.cu", Edit("s < slices; s", "s < 1; s"), POWERS),
     Mutant("the magnitude of the first image", "power_of_two.cu", Edit("blockIdx.x) * slices", "0) * slices"), POWERS),
-    Mutant("negative numbers lost", "power_of_two.cu", Edit("fabsf(v[k])", "v[k]"), POWERS),
+    Mutant("negative numbers lost", "rescale.cu", Edit("fabsf(v[k])", "v[k]"), POWERS),
     Mutant("the last slice lost", "gram.cu", Edit("s < slices; s++", "s < max(slices - 1, 1); s++"), GRAM),
     Mutant("no mirror", "gram.cu", Edit("if (row_tile != column_tile) partials", "if (false) partials"), GRAM),
     Mutant("pixels of the next image", "gram.cu", Edit("pixel < pixels && c", "c"), GRAM),

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.lowering.base import BLOCK, ceil_div, scalars
-from vgg16gpu.compiler.lowering.general.power_of_two import largest_slices, slices_of
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Element, Pointer, Value
 
 SOURCE = "rescale.cu"
 VECTOR = 8  # channels of a thread, as in the source
+SLICE = 16384  # elements of a block of largest_slices
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,25 @@ def rescale(x: Value, y: Value, found: Largest, growth: int, maxima: Pointer) ->
             names=(y.name,),
             label=f"{x.element.name} to {Element.F16_PAIR.name} with factors",
         ),
+    )
+
+
+def slices_of(shape: Shape) -> int:
+    """How many slices an image of a float32 value has."""
+    _, channels, *sides = shape
+    return ceil_div(Element.F32.padded(channels) * math.prod(sides), SLICE)
+
+
+def largest_slices(x: Value, parts: Pointer) -> Step:
+    """The largest magnitude of each slice of each image."""
+    batch, *inner = x.stored_shape
+    elements = math.prod(inner)
+    return Step(
+        kernel=Kernel(SOURCE, "largest_slices_f32"),
+        grid=Dim3(slices_of(x.shape), batch),
+        block=Dim3(BLOCK),
+        arguments=(parts, x.pointer, *scalars(elements)),
+        nbytes=x.nbytes,
+        names=(x.name,),
+        label="largest magnitudes",
     )
