@@ -96,9 +96,15 @@ class KernelSelection:
 
     @property
     def sampled_part(self) -> KernelSelection:
-        """The ops that depend on the first input alone; what none of them reads is an output."""
-        ops = tuple(op for op in self.graph.ops if self.unsampled.isdisjoint(op.results))
-        read = {name for op in ops for name in op.operands}
+        """The ops that depend on the first input alone, up to those on tensor cores; what none reads is an output."""
+        kept: list[Op] = []
+        read: set[str] = set()
+        for op in reversed(self.graph.ops):
+            on_tensor_cores = self.lowerings[op.y].family != "ffma" and self.unsampled.isdisjoint(op.results)
+            if on_tensor_cores or not read.isdisjoint(op.results):
+                kept.append(op)
+                read.update(op.operands)
+        ops = tuple(reversed(kept))
         outputs = tuple(name for op in ops for name in op.results if name not in read)
         constants = {name: array for name, array in self.graph.constants.items() if name in read}
         return replace(self, graph=Graph(self.graph.input, ops, outputs, (), constants))
