@@ -54,18 +54,21 @@ def compute(device: Device, op: Op, operands: Sequence[Array], layouts: Sequence
     return real_part(bench.get(y.pointer, y.stored_shape), y)
 
 
-def compute_all(device: Device, op: Op, operands: Sequence[Array], first: Element = Element.F32) -> list[Array]:
+def compute_all(
+    device: Device, op: Op, operands: Sequence[Array], first: Element = Element.F32, scale: Array | None = None
+) -> list[Array]:
     """Every result of an op, all values NHWC where they are maps or matrices, else plain.
 
-    first: the element of the first operand.
+    first: the element of the first operand; scale: of pairs, a power of two for each stored channel.
     """
     bench = Bench(device, Arena.ACTIVATIONS)
     shapes = [operand.shape for operand in operands]
     maps = [Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN for shape in shapes]
     values = [_put(bench, array, layout) for array, layout in zip(operands, maps, strict=True)]
     if first is not Element.F32:
-        pointer = bench.put(encoded(stored(operands[0], first), first))
-        values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first)
+        pointer = bench.put(encoded(stored(operands[0], first), first, scale))
+        scales = None if scale is None else bench.put(scale)
+        values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first, scales)
     found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]
     results = [Value("y", shape, Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN, NOWHERE) for shape in found]
     results = [replace(value, pointer=bench.room(value.nbytes)) for value in results]

@@ -116,7 +116,9 @@ def _convolved(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64]) -> npt.ND
 
 def _store(step: Step, given: Mapping[str, Any], place: _Places, sums: npt.NDArray[np.float64]) -> None:
     rows, out = sums.shape[-1], _map(given["out"], place)
-    bias, dequant, scale = (_array(place(given[name]), (rows,), np.float32) for name in ("bias", "dequant", "out_scale"))
+    bias, dequant, scale = (
+        _array(place(given[name]), (rows,), np.float32) for name in ("bias", "dequant", "out_scale")
+    )
     value = (sums * dequant + bias).astype(np.float32)
     if given["apply_relu"]:
         value = np.where(value < 0, np.float32(0), value)

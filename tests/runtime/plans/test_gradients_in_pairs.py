@@ -1,4 +1,4 @@
-"""fp32 gradients and losses in pairs of float16: planned for Hopper, run on the CPU with its convolutions in numpy."""
+"""fp32 gradients and losses in pairs of float16: on a Hopper GPU, and planned for one, its convolutions in numpy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from tests.support.narrow_vgg import images
 from tests.support.wgmma_harness import convolution
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.loss import Term, loss_graph
-from vgg16gpu.compiler.graph.ops import Array, Graph, GraphInput, Op, Pool, Shape
+from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Op, Pool, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
@@ -33,10 +34,12 @@ def samples(shape: Shape) -> Array:
 
 
 @pytest.fixture
-def hopper(device: Device) -> HopperOnCpu:
-    if device.facts.kind != "cpu":
-        pytest.skip("the stand-in runs on the CPU")
-    return HopperOnCpu(device)
+def hopper(device: Device) -> Any:
+    if device.facts.kind == "cpu":
+        return HopperOnCpu(device)
+    if not has_wgmma(device.facts):
+        pytest.skip("this GPU has no wgmma")
+    return device
 
 
 def net(widths: Sequence[int] = (20, 20, 72, 100)) -> Graph:
@@ -71,18 +74,19 @@ def slopes_of(graph: Graph, shape: Shape, scale: float = 1.0) -> list[Array]:
 
 
 @pytest.fixture
-def gradients(hopper: HopperOnCpu, graph: Graph) -> Iterator[Gradients]:
-    made: Any = Gradients(graph, hopper, "fp32", samples=samples)  # type: ignore[arg-type]
+def gradients(hopper: Any, graph: Graph) -> Iterator[Gradients]:
+    made: Any = Gradients(graph, hopper, "fp32", samples=samples)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("size", [48, 33])
-def test_against_float64(hopper: HopperOnCpu, gradients: Gradients, graph: Graph, size: int) -> None:
+def test_against_float64(hopper: Any, gradients: Gradients, graph: Graph, size: int) -> None:
     x = images(3, size)
     slopes = slopes_of(graph, x.shape, 1e-6)
     found = gradients.vjp(x, slopes, [(0, 3)])
-    assert hopper.multiplied == 2 * 4  # convolutions, there and back
+    if isinstance(hopper, HopperOnCpu):
+        assert hopper.multiplied == 2 * 4  # convolutions, there and back
     assert distance(found, exact(graph, x, slopes)) < BOUND
     assert_same_bits(gradients.vjp(x, slopes, [(0, 3)]), found)
 
@@ -105,9 +109,7 @@ def planned(programs: Gradients | Losses) -> int:
 
 
 @pytest.mark.parametrize("case", ["large", "nan", "slope of nan", "slope of infinity", "slope of next to nothing"])
-def test_what_is_out_of_range_is_computed_by_ffma(
-    hopper: HopperOnCpu, gradients: Gradients, graph: Graph, case: str
-) -> None:
+def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, gradients: Gradients, graph: Graph, case: str) -> None:
     x = images(3)
     slopes = slopes_of(graph, x.shape)
     match case:
@@ -124,7 +126,7 @@ def test_what_is_out_of_range_is_computed_by_ffma(
                 y[1] = 0
             slopes[2][1, :, 3, 3] = 1e-40
     found = gradients.vjp(x, slopes, [(0, 3)])
-    by_ffma: Any = Gradients(graph, hopper, "fp32", "ffma", samples)  # type: ignore[arg-type]
+    by_ffma: Any = Gradients(graph, hopper, "fp32", "ffma", samples)
     expected = by_ffma.vjp(x, slopes, [(0, 3)])
     np.testing.assert_array_equal(found, expected)
     assert planned(gradients) == 2
@@ -149,8 +151,8 @@ TERMS = {
 
 
 @pytest.mark.parametrize("case", TERMS)
-def test_losses(hopper: HopperOnCpu, graph: Graph, case: str) -> None:
-    losses: Any = Losses(graph, TERMS[case], hopper, samples=samples)  # type: ignore[arg-type]
+def test_losses(hopper: Any, graph: Graph, case: str) -> None:
+    losses: Any = Losses(graph, TERMS[case], hopper, samples=samples)
     terms = tuple(range(len(TERMS[case])))
     for size in (48, 33):
         x, y = images(2, size), -images(2, size)
@@ -161,9 +163,43 @@ def test_losses(hopper: HopperOnCpu, graph: Graph, case: str) -> None:
         expected, slope = (values[name] for name in found.graph.outputs)
         np.testing.assert_allclose(loss, expected, rtol=1e-5)
         assert distance(gradient, slope) < BOUND
-        assert_same_bits(losses.loss(x, targets, gradient=False)[0], loss)
+        np.testing.assert_allclose(losses.loss(x, targets, gradient=False)[0], loss, rtol=1e-6)
         same, nothing = losses.loss(y, targets, gradient=True)
-        assert (same < 1e-9 * loss).all()
-        assert np.linalg.norm(nothing) < 1e-3 * np.linalg.norm(gradient)
+        assert (same < 1e-6 * loss).all()
+        if isinstance(hopper, HopperOnCpu):  # elsewhere sums may be cut otherwise for targets
+            assert not nothing.any()
     assert planned(losses) == 2 * 3
     losses.close()
+
+
+def test_small_images_without_biases(hopper: Any) -> None:
+    """Scales from samples do not fit these; a gradient to them is no smaller."""
+    graph = net()
+    graph = replace(graph, ops=tuple(replace(op, bias=None) if isinstance(op, Conv) else op for op in graph.ops))
+    x = images(2)
+    x[1] *= np.float32(1e-6)
+    slopes = slopes_of(graph, x.shape)
+    gradients: Any = Gradients(graph, hopper, "fp32", samples=samples)
+    by_ffma: Any = Gradients(graph, hopper, "fp32", "ffma", samples)
+    np.testing.assert_array_equal(gradients.vjp(x, slopes, [(0, 2)]), by_ffma.vjp(x, slopes, [(0, 2)]))
+    assert planned(gradients) == 2
+    for one in (gradients, by_ffma):
+        one.close()
+
+
+def test_products_that_hand_on_what_they_get(hopper: Any) -> None:
+    """Without ReLUs between, one of two convolutions is in pairs: a result with factors is not multiplied again."""
+    random = seeded("linear")
+    ops = (
+        convolution(random, "x", "a", 3, 64),
+        convolution(random, "a", "b", 64, 72),
+        convolution(random, "b", "c", 72, 64),
+    )
+    graph = Graph(GraphInput("x", (None, 3, None, None)), ops, ("c",))
+    x = images(2, 20)
+    slopes = slopes_of(graph, x.shape, 1e-7)
+    gradients: Any = Gradients(graph, hopper, "fp32", samples=samples)
+    found = gradients.vjp(x, slopes, [(0, 2)])
+    assert distance(found, exact(graph, x, slopes)) < BOUND
+    assert planned(gradients) == 1
+    gradients.close()

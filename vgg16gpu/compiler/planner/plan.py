@@ -133,12 +133,13 @@ def _split_plan_of_several(
     held = _held(selection.graph, arena)
     scheduler = Scheduler(selection, _constants(selection, arena), held, None, options.keep_values)
     program = scheduler.program(shapes)
-    sampled = selection.sampled_part.on_ffma()
-    constants = {name: held[name] for name in sampled.graph.constants}
-    observer = Scheduler(sampled, _constants(sampled, arena), constants, None, keep_values=False)
-    single = 1, *shapes[selection.graph.input.name][1:]
-    observing = observer.program(single, observed=selection.scalings)
-    scaling = PairScaling(observing, samples(), tuple(arena.finish))
+    sampled, scaling = selection.sampled_part, None
+    if sampled.graph.ops:
+        exact = sampled.on_ffma()
+        constants = {name: held[name] for name in exact.graph.constants}
+        observer = Scheduler(exact, _constants(exact, arena), constants, None, keep_values=False)
+        single = 1, *shapes[selection.graph.input.name][1:]
+        scaling = PairScaling(observer.program(single, selection.scalings), samples(), tuple(arena.finish))
     return Plan(_weight_plan(arena), (program,), scaling, None, selection.families, options.keep_values)
 
 

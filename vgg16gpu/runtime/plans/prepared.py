@@ -112,7 +112,7 @@ class PreparedPrograms(Generic[Key]):
         try:
             return run(prepared)
         except OutOfRangeError:
-            if prepared.executor.plan.calibration is None:  # float16 itself
+            if self._options.precision != "fp32":  # float16 itself
                 raise
         _log.info("%s is computed again in float32 arithmetic: values left the range of pairs", prepared.wanted.what)
         return run(self.at(key, is_exact=True))

@@ -27,8 +27,8 @@ MAX_GRADIENTS: Final = 4
 _F32: Final = Element.F32
 _FORMS: Final = ((_F32, _F32), (Element.F16, _F32), (Element.BF16, _F32), (Element.BF16, Element.BF16))
 VARIANTS = tuple(
-    (("ELEMENT", element.number), ("OUT", out.number), ("POOL", pool), *(("PARTS", 1) for _ in range(parts)))
-    for parts, forms in ((0, (*_FORMS, (Element.F16_PAIR, _F32))), (1, ((_F32, _F32), (Element.F16_PAIR, _F32))))
+    (("ELEMENT", element.number), ("OUT", out.number), ("POOL", pool), *(("PARTS", 1) for _ in range(found)))
+    for found, forms in ((0, (*_FORMS, (Element.F16_PAIR, _F32))), (1, ((_F32, _F32), (Element.F16_PAIR, _F32))))
     for element, out in forms
     for pool in (0, 1)
 )  # tools/ptxas.py
@@ -81,8 +81,8 @@ def _blocks(op: MaskedGradient, height: int, width: int, stored: int) -> int:
     return ceil_div(ceil_div(height, side) * ceil_div(width, side) * ceil_div(stored, WIDTH), BLOCK)
 
 
-def _parts(layer: Layer[MaskedGradient]) -> int:
-    """A block's, where channels lie last."""
+def parts(layer: Layer[MaskedGradient]) -> int:
+    """A block has one, where channels lie last."""
     _, channels, height, width = layer.x_shape
     return _blocks(layer.op, height, width, _F32.padded(channels))
 
@@ -122,7 +122,7 @@ LOWERINGS = (
             MaskedGradient,
             steps,
             no_weights,
-            parts=_parts,
+            parts=parts,
             family=family,
             supports=supports,
             takes=_takes,
