@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.kernels.general import test_feature_loss, test_gram, test_power_of_two, test_row_sum
+from tests.kernels.general import test_feature_loss, test_gram, test_masked_gradient, test_power_of_two, test_row_sum
+from tests.kernels.layout import test_convert, test_give, test_rescale
 from tests.mutants.mutant import Edit, Mutant
 from vgg16gpu.program.values import Element
 
@@ -21,6 +22,47 @@ GRAM_NARROW = partial(test_gram.test_products_of_channels, shape=(3, 3, 64, 65))
 POWERS = partial(test_power_of_two.test_factors, shape=(3, 70, 33, 40), exponent=3)
 
 FEATURE_LOSS = "feature_loss.cu"
+
+RESCALED = partial(test_rescale.test_each_image_is_brought_to_below_two_to_the_15, shape=(3, 70, 33, 40), growth=7)
+MASKED_PAIRS = partial(test_masked_gradient.test_pairs_with_factors_of_images, shape=(3, 20, 8, 9), pools=False)
+LOSS_OF_PAIRS = partial(
+    test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
+    element=Element.F16_PAIR,
+    distance="squared",
+    shape=(2, 36, 4, 3),
+)
+PAIR_MUTANTS = (
+    Mutant("the factor of the first image", "rescale.cu", Edit("factors[blockIdx.y];", "factors[0];"), RESCALED),
+    Mutant("low halves lost", "rescale.cu", Edit("low[i] = v[i] - high[i];", "low[i] = 0.f;"), RESCALED),
+    Mutant("results as they come", "rescale.cu", Edit("= power_of_two(k - growth);", "= power_of_two(k);"), RESCALED),
+    Mutant(
+        "an image of zeros out of range",
+        "rescale.cu",
+        Edit("most == 0.f ? power_of_two(EXPONENT - 1) : round", "round"),
+        test_rescale.test_what_has_no_power,
+    ),
+    Mutant("low halves lost", "masked_gradient.cu", Edit("(v[i] + low[i]) * inverse", "v[i] * inverse"), MASKED_PAIRS),
+    Mutant("the factor of the first image", "masked_gradient.cu", Edit("[place.n])", "[0])"), MASKED_PAIRS),
+    Mutant(
+        "parts of the first image",
+        "masked_gradient.cu",
+        Edit("parts[blockIdx.y * gridDim.x + blockIdx.x]", "parts[blockIdx.x]"),
+        MASKED_PAIRS,
+    ),
+    Mutant("scales left in", FEATURE_LOSS, Edit(" * inverse_of_power(by[i])", ""), LOSS_OF_PAIRS),
+    Mutant(
+        "the factor of a channel",
+        "convert.cu",
+        Edit("inp_scale[FACTOR ? n : c]", "inp_scale[c]"),
+        test_convert.test_pairs_with_factors_of_images,
+    ),
+    Mutant(
+        "the factor of a channel",
+        "give.cu",
+        Edit("scale[FACTOR ? image : column]", "scale[column]"),
+        partial(test_give.test_pairs_with_factors_of_images, pitch=3),
+    ),
+)
 
 LOSS_MUTANTS = (
     Mutant("one half of a slope", FEATURE_LOSS, Edit("d[v] = slope * differ", "d[v] = 0.5f * slope * differ"), SQUARED),
@@ -81,4 +123,5 @@ LOSS_MUTANTS = (
     Mutant("pixels of the next image", "gram.cu", Edit("pixel < pixels && c", "c"), GRAM),
     Mutant("groups thrown away", "gram.cu", Edit("total[i][j] += sum[i][j];", "total[i][j] = sum[i][j];"), GRAM),
     Mutant("not divided", "gram.cu", Edit("= scale * sum;", "= sum;"), GRAM_NARROW),
+    *PAIR_MUTANTS,
 )

@@ -85,12 +85,14 @@ class LossEngine(Closing):
     style: the weight of each layer whose Gram matrices are compared, w times the mean of their squared differences. A
         Gram matrix has the products of all pairs of channels, summed over pixels, divided by C * H * W (Gatys et al.,
         "Image Style Transfer Using Convolutional Neural Networks").
-    precision: "fp32", on FFMA kernels, or "fp16" or "bf16": convolutions round what they read, all else is float32, and
-        bits may depend on the batch. In fp16 the gradient of each image is brought to its range before each product.
+    precision: "fp32", or "fp16" or "bf16": convolutions round what they read, all else is float32. In fp16 the gradient
+        of each image is brought to its range before each product. On Hopper fp32 is on tensor cores, with errors of
+        float32; a batch with an image whose values leave their range is computed again on FFMA kernels.
     device, kernels: as for `Engine`. batch: the most images that are computed at once; more are cut up.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
-    when it comes for the first time. NaN and Inf are not looked for. The same bits in every run, whatever the batch is.
+    when it comes for the first time. NaN and Inf are not looked for. The same bits in every run; on FFMA kernels
+    (`kernels="ffma"`, and fp32 on other devices) whatever the batch is.
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
