@@ -36,6 +36,7 @@
 #endif
 
 constexpr int THREADS = 256;
+constexpr int BLOCKS = POOL || ELEMENT == F16_PAIR ? 4 : 8;  // of a multiprocessor, by their registers
 constexpr int GRADIENTS = 4;
 constexpr int WIDTH = 4;  // channels of a thread
 constexpr int SIDE = POOL ? 2 : 1, PIXELS = SIDE * SIDE;  // of a thread
@@ -153,7 +154,7 @@ __device__ __forceinline__ float hand_back(void* out, const void* map, const voi
   return most;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 4)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 masked_gradient(void* __restrict__ out, const void* __restrict__ map, const void* __restrict__ a,
                 const void* __restrict__ b, const void* __restrict__ c, const void* __restrict__ d,
                 const float* __restrict__ a_factors, const float* __restrict__ b_factors,
