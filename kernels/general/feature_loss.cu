@@ -200,7 +200,7 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const Feature& fea
   return loss;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) unit_loss_f32(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) unit_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
     const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ channels,
     int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope, int wants_cotangent GUARD_PARAMETERS) {
