@@ -4,11 +4,12 @@
 //           unit_loss_f32: the same of channels[c] * (u - v)^2, u and v the pixel's channels of feature and target,
 //           divided by sqrt(1e-8 + the sum of their squares)
 // Layouts:  feature (N,P,pitch) of FEATURE, cotangent (N,P,cotangent_pitch), target (N,P,C) of TARGET, C <= both pitches;
-//           out (N,blocks), channels (C).
+//           out (N,blocks), channels (C). Of pairs, all of hi before all of lo, feature_scale has a power of two for each
+//           stored channel; else it is not read.
 // Mapping:  feature_loss: a block of 256 threads has 8192 elements of an image; a thread 8 times 4 neighbouring ones,
 //           where C is a multiple of 4, else 32 single ones: a warp reads consecutive bytes. unit_loss: 8 lanes have a
 //           pixel, 4 neighbouring channels a lane (or one), a block 32 pixels at a time, 4 times.
-// Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16.
+// Tiles:    FEATURE (0), TARGET (0): 0 float32, 1 float16, 2 bfloat16; FEATURE 3 pair of float16.
 // Shared:   32 bytes; 256 threads.
 // Cost:     reads feature and target once (unit_loss three times, from the caches after the first), writes the cotangent
 //           once: loss and gradient are one pass.
@@ -67,21 +68,42 @@ __device__ __forceinline__ void load_stored(float (&values)[WIDTH], const void* 
     values[0] = StoredElement<ELEMENT>::load(map, at, 0);
 }
 
+// The feature as it is stored.
+struct Feature {
+  const void* values;
+  const float* scale;  // of pairs
+  long long plane;     // from hi to lo, in elements
+
+  // Up to WIDTH neighbouring channels, from `c` on, of the pixel that begins at element `at`.
+  template <int WIDTH>
+  __device__ __forceinline__ void load(float (&v)[WIDTH], long long at, int c) const {
+    load_stored<FEATURE == F16_PAIR ? F16 : FEATURE>(v, values, at + c);
+    if constexpr (FEATURE == F16_PAIR) {
+      float low[WIDTH], by[WIDTH];
+      load_stored<F16>(low, values, plane + at + c);
+      load_channels(by, scale + c);
+      UNROLL
+      for (int i = 0; i < WIDTH; i++) v[i] = (v[i] + low[i]) * inverse_of_power(by[i]);
+    }
+  }
+};
+
 // first_at, target_first: where the image begins in `feature` and `target`.
 template <bool ABSOLUTE, int WIDTH>
-__device__ __forceinline__ float chunk_loss(float* cotangent, const void* feature, long long first_at,
+__device__ __forceinline__ float chunk_loss(float* cotangent, const Feature& feature, long long first_at,
                                             const void* target, long long target_first, int pixels, int C, int pitch,
                                             int cotangent_pitch, float slope, bool wants_cotangent) {
   float sums[WIDTH] = {};
   const int vectors = C / WIDTH, count = pixels * vectors;
+  const bool is_flat = FEATURE != F16_PAIR && pitch == C && cotangent_pitch == C;  // then all pixels are one row
   const int first = static_cast<int>(blockIdx.x) * (CHUNK / WIDTH);
   for (int i = threadIdx.x; i < CHUNK / WIDTH && first + i < count; i += THREADS) {
     const int vector = first + i;
-    const int pixel = pitch == C && cotangent_pitch == C ? 0 : vector / vectors, c = (vector - pixel * vectors) * WIDTH;
+    const int pixel = is_flat ? 0 : vector / vectors, c = (vector - pixel * vectors) * WIDTH;
     const long long at = static_cast<long long>(pixel) * cotangent_pitch + c;
     const long long target_at = target_first + static_cast<long long>(vector) * WIDTH;
     float x[WIDTH], t[WIDTH], d[WIDTH];
-    load_stored<FEATURE>(x, feature, first_at + static_cast<long long>(pixel) * pitch + c);
+    feature.load(x, first_at + static_cast<long long>(pixel) * pitch, c);
     load_stored<TARGET>(t, target, target_at);
     UNROLL
     for (int v = 0; v < WIDTH; v++) d[v] = slope * differ<ABSOLUTE>(x[v], t[v], sums[v]);
@@ -101,19 +123,21 @@ __device__ __forceinline__ float chunk_loss(float* cotangent, const void* featur
 
 extern "C" __global__ void __launch_bounds__(THREADS) feature_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const void* __restrict__ target, int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope,
-    int absolute, int wants_cotangent) {
+    const float* __restrict__ feature_scale, const void* __restrict__ target, int pixels, int C, int pitch,
+    int cotangent_pitch, float scale, float slope, int absolute, int wants_cotangent GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
   const long long n = blockIdx.y, at = n * pixels * pitch, goal = n * pixels * C;
+  const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
   cotangent += n * pixels * cotangent_pitch;
   const bool wants = wants_cotangent != 0;
   float sum;
   if (C % 4 == 0)
-    sum = absolute ? chunk_loss<true, 4>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
-                   : chunk_loss<false, 4>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
+    sum = absolute ? chunk_loss<true, 4>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
+                   : chunk_loss<false, 4>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
   else
-    sum = absolute ? chunk_loss<true, 1>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
-                   : chunk_loss<false, 1>(cotangent, feature, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
+    sum = absolute ? chunk_loss<true, 1>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants)
+                   : chunk_loss<false, 1>(cotangent, map, at, target, goal, pixels, C, pitch, cotangent_pitch, slope, wants);
   sum = block_reduce<false, WARPS>(sum, scratch);
   if (threadIdx.x == 0) out[n * gridDim.x + blockIdx.x] = scale * sum;
 }
@@ -127,7 +151,7 @@ __device__ __forceinline__ float pixel_sum(float value) {
 }
 
 template <int WIDTH>
-__device__ __forceinline__ float pixel_loss(float* cotangent, const void* feature, long long at, const void* target,
+__device__ __forceinline__ float pixel_loss(float* cotangent, const Feature& feature, long long at, const void* target,
                                             long long goal, const float* channels, int C, int cotangent_pitch,
                                             float slope, bool wants_cotangent, bool valid) {
   const int lane = threadIdx.x % PIXEL_LANES, step = PIXEL_LANES * WIDTH;
@@ -135,7 +159,7 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
   float x[WIDTH], t[WIDTH], w[WIDTH];
   float squares = 0.f, target_squares = 0.f;
   for (int c = lane * WIDTH; c < end; c += step) {
-    load_stored<FEATURE>(x, feature, at + c);
+    feature.load(x, at, c);
     load_stored<TARGET>(t, target, goal + c);
     UNROLL
     for (int v = 0; v < WIDTH; v++) {
@@ -146,7 +170,7 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
   const float length = sqrtf(EPSILON + pixel_sum(squares)), target_length = sqrtf(EPSILON + pixel_sum(target_squares));
   float loss = 0.f, along = 0.f;  // along: the part of the gradient in the direction of u, which its length undoes
   for (int c = lane * WIDTH; c < end; c += step) {
-    load_stored<FEATURE>(x, feature, at + c);
+    feature.load(x, at, c);
     load_stored<TARGET>(t, target, goal + c);
     load_channels<WIDTH>(w, channels + c);
     UNROLL
@@ -159,7 +183,7 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
   along = pixel_sum(along);
   if (!wants_cotangent) return loss;
   for (int c = lane * WIDTH; c < end; c += step) {
-    load_stored<FEATURE>(x, feature, at + c);
+    feature.load(x, at, c);
     load_stored<TARGET>(t, target, goal + c);
     load_channels<WIDTH>(w, channels + c);
     UNROLL
@@ -176,22 +200,24 @@ __device__ __forceinline__ float pixel_loss(float* cotangent, const void* featur
   return loss;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) unit_loss_f32(
+extern "C" __global__ void __launch_bounds__(THREADS, 4) unit_loss_f32(
     float* __restrict__ out, float* __restrict__ cotangent, const void* __restrict__ feature,
-    const void* __restrict__ target, const float* __restrict__ channels, int pixels, int C, int pitch,
-    int cotangent_pitch, float scale, float slope, int wants_cotangent) {
+    const float* __restrict__ feature_scale, const void* __restrict__ target, const float* __restrict__ channels,
+    int pixels, int C, int pitch, int cotangent_pitch, float scale, float slope, int wants_cotangent GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
   const long long n = blockIdx.y;
   const bool wants = wants_cotangent != 0;
+  const Feature map = {feature, feature_scale, static_cast<long long>(gridDim.y) * pixels * pitch};
   float sum = 0.f;
   for (int round = 0; round < PIXEL_ROUNDS; round++) {
     const int pixel = (static_cast<int>(blockIdx.x) * PIXEL_ROUNDS + round) * PIXELS + threadIdx.x / PIXEL_LANES;
     const bool valid = pixel < pixels;  // all lanes come to the shuffles
     const long long row = n * pixels + (valid ? pixel : 0);
     float* const back = cotangent + row * cotangent_pitch;
-    sum += C % 4 == 0 ? pixel_loss<4>(back, feature, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
+    sum += C % 4 == 0 ? pixel_loss<4>(back, map, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
                                       wants, valid)
-                      : pixel_loss<1>(back, feature, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
+                      : pixel_loss<1>(back, map, row * pitch, target, row * C, channels, C, cotangent_pitch, slope,
                                       wants, valid);
   }
   sum = block_reduce<false, WARPS>(sum, scratch);

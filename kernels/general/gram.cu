@@ -31,7 +31,8 @@ __device__ __forceinline__ void load_piece(float (&tile)[PIECE][TILE], const flo
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gram_f32(float* __restrict__ partials, const float* __restrict__ inp, int P, int C, int pitch) {
+gram_f32(float* __restrict__ partials, const float* __restrict__ inp, int P, int C, int pitch GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ __align__(16) float left[PIECE][TILE], right[PIECE][TILE];
   const int tiles = (C + TILE - 1) / TILE;
   int row_tile = 0, column_tile = blockIdx.x;  // of the triangle, row by row
@@ -82,7 +83,9 @@ gram_f32(float* __restrict__ partials, const float* __restrict__ inp, int P, int
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gram_sum_f32(float* __restrict__ out, const float* __restrict__ partials, int elements, int slices, float scale) {
+gram_sum_f32(float* __restrict__ out, const float* __restrict__ partials, int elements, int slices,
+             float scale GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const int element = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const long long n = blockIdx.y;
   if (element >= elements) return;

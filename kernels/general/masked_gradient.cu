@@ -1,21 +1,25 @@
 // masked_gradient: out[n,h,w,c] = the sum of up to 4 gradients where map[n,h,w,c], what a ReLU has given, is above zero, else
 //                  0; with POOL the first is that of the map's 2x2 maxima, which the first maximum of each window gets
-// Layouts:  out, map and gradients of any strides; walk: {images, H, W, stored and real channels}, then the strides of
-//           (n, h, w, c) of out, map and each gradient, in elements; the last number of all is 0. out of OUT; an operand
-//           is of float32 where its bit is set in FLOATS, else of ELEMENT; bits count map and the gradients.
+// Layouts:  out, map and gradients of any strides, of pairs all of hi before all of lo; walk: {images, H, W, stored and
+//           real channels}, then the strides of (n, h, w, c) of out, map and each gradient, in elements; the last number
+//           of all is 0. out of OUT; an operand is of float32 where its bit is set in FLOATS, else of ELEMENT; bits count
+//           map and the gradients. a_factors and so on, of gradients that are pairs: what each image is multiplied by, a
+//           power of two; else not read. parts (N, blocks of an image), else not written.
 // Mapping:  grid (blocks of columns, rows, N), with POOL rows and columns of windows; block (channels, columns). A
 //           thread has VECTOR channels of 4 pixels, one block's columns apart, with POOL those of a window. It loads all
 //           that it reads before it looks at any of it.
-// Tiles:    ELEMENT (0) 0 float32, 1 float16, 2 bfloat16; OUT (0) 0 float32, 2 bfloat16; POOL (0) 0, 1; GRADIENTS (1) 1
-//           to 4; FLOATS (0); VECTOR (1) 8 or 4: neighbouring channels that are one access or two, of 16 bytes where
-//           values allow it, every stride but that of c (1) a multiple of VECTOR; 1: any strides.
-// Shared:   none; up to 128 threads.
+// Tiles:    ELEMENT (0) 0 float32, 1 float16, 2 bfloat16, 3 pair of float16; OUT (0) 0 float32, 2 bfloat16; POOL (0) 0,
+//           1; GRADIENTS (1) 1 to 4; FLOATS (0); VECTOR (1) 8 or 4: neighbouring channels that are one access or two, of
+//           16 bytes where values allow it, every stride but that of c (1) a multiple of VECTOR; 1: any strides.
+//           PARTS (0) 0, 1: parts[n,b] is the largest magnitude that block b writes of image n, NaN if one is.
+// Shared:   none, with PARTS 4 bytes; up to 128 threads.
 // Cost:     a comparison and an addition for each gradient and value, 3 comparisons more with POOL; reads and writes
 //           everything once.
 // Sums:     in the order of the gradients, in float32, rounded once.
 // Edges:    any N, H, W, C; channels behind the real ones become zero, whatever operands hold there. The last row and
 //           column of odd maps have no window. NaN is above zero; of several in a window the last is the maximum, as of
-//           pool_gradient_f32.
+//           pool_gradient_f32. The map's scales, of whole channels, stay in; where nothing is pooled its hi alone says
+//           whether a value is above zero.
 // Why:      mask, sum and the way through the pool are one pass over the map as the forward run has stored it: by
 //           themselves each would read and write it once more, and as float32.
 #include "stored.cuh"
@@ -39,6 +43,9 @@
 #ifndef VECTOR
 #define VECTOR 1
 #endif
+#ifndef PARTS
+#define PARTS 0
+#endif
 
 constexpr int THREADS = 128, MIN_BLOCKS = 4;  // on a multiprocessor: registers for all that is loaded
 constexpr int PIXELS = 4;  // of a thread
@@ -57,7 +64,7 @@ struct Channels {
     for (int i = 0; i < WORDS; i++) word[i] = 0;
   }
 
-  __device__ __forceinline__ void load(const void* source, long long at) {
+  __device__ __forceinline__ void load(const void* source, long long at, long long /* plane */) {
     if constexpr (VECTOR == 1) {
       word[0] = __float_as_uint(StoredElement<E>::load(source, at, 0));
     } else if constexpr (WORDS == 2) {
@@ -78,14 +85,18 @@ struct Channels {
     }
   }
 
-  // `none` is 0, which no compiler knows: the same words, but nobody can look at them before `later` has been loaded.
-  template <class Other>
-  __device__ __forceinline__ void wait_for(const Other& later, unsigned none) {
+  // A word of every access.
+  __device__ __forceinline__ unsigned loaded() const {
     unsigned all = 0;
     UNROLL
-    for (int i = 0; i < Other::WORDS; i += 4) all |= later.word[i];
+    for (int i = 0; i < WORDS; i += 4) all |= word[i];
+    return all;
+  }
+
+  // The same words, as `zero` is 0; but nobody can look at them before that is known.
+  __device__ __forceinline__ void wait_for(unsigned zero) {
     UNROLL
-    for (int i = 0; i < WORDS; i++) word[i] |= all & none;
+    for (int i = 0; i < WORDS; i++) word[i] |= zero;
   }
 
   __device__ __forceinline__ float value(int i) const {
@@ -96,6 +107,26 @@ struct Channels {
       return E == BF16 ? __uint_as_float(bits << 16) : f16_value(static_cast<unsigned short>(bits));
     }
   }
+};
+
+template <>
+struct Channels<F16_PAIR> {
+  Channels<F16> high, low;
+
+  __device__ __forceinline__ void clear() {
+    high.clear();
+    low.clear();
+  }
+  __device__ __forceinline__ void load(const void* source, long long at, long long plane) {
+    high.load(source, at, 0);
+    low.load(source, at + plane, 0);
+  }
+  __device__ __forceinline__ unsigned loaded() const { return high.loaded() | low.loaded(); }
+  __device__ __forceinline__ void wait_for(unsigned zero) {
+    high.wait_for(zero);
+    low.wait_for(zero);
+  }
+  __device__ __forceinline__ float value(int i) const { return high.value(i) + low.value(i); }
 };
 
 struct Place {
@@ -112,9 +143,30 @@ struct Place {
   }
 };
 
-// What operand `row - MAP_STRIDES` is made of.
+// What is read of operand `row - MAP_STRIDES`.
 __device__ __forceinline__ constexpr int element_of(int row) {
-  return ELEMENT == F32 || FLOATS >> (row - MAP_STRIDES) & 1 ? F32 : ELEMENT;
+  if (ELEMENT == F32 || FLOATS >> (row - MAP_STRIDES) & 1) return F32;
+  return ELEMENT == F16_PAIR && row == MAP_STRIDES && !POOL ? F16 : ELEMENT;
+}
+
+// From hi to lo of an operand that is a pair.
+__device__ __forceinline__ long long plane_of(const Walk& walk, int row) {
+  return static_cast<long long>(walk.row[EXTENTS][IMAGES]) * walk.row[row][0];
+}
+
+// What takes the factor of a gradient's image out.
+template <int ROW>
+__device__ __forceinline__ float inverse_factor(const float* factors, long long n) {
+  if constexpr (element_of(ROW) == F16_PAIR)
+    return inverse_of_power(factors[n]);
+  else
+    return 1.f;
+}
+
+// A gradient's value, its factor taken out.
+template <int ROW>
+__device__ __forceinline__ float taken_out(float value, float inverse) {
+  return element_of(ROW) == F16_PAIR ? value * inverse : value;
 }
 
 // An operand at the pixels of a thread.
@@ -124,34 +176,42 @@ struct Operand {
 
   __device__ __forceinline__ void load(const void* source, const Walk& walk, const Place (&place)[PIXELS]) {
     UNROLL
-    for (int p = 0; p < PIXELS; p++) at[p].load(source, place[p].in(walk.row[ROW]));
+    for (int p = 0; p < PIXELS; p++) at[p].load(source, place[p].in(walk.row[ROW]), plane_of(walk, ROW));
   }
+};
+
+struct Gradients {
+  const void* values[4];
+  const float* factors[4];
 };
 
 // The gradients from number K on that are as large as the map.
 template <int K>
 struct Summands {
-  Operand<FIRST_GRADIENT + K> here;
+  static constexpr int ROW = FIRST_GRADIENT + K;
+  Operand<ROW> here;
+  float inverse;
   Summands<K + 1> others;
 
-  __device__ __forceinline__ void load(const void* const (&gradient)[4], const Walk& walk, const Place (&place)[PIXELS]) {
-    here.load(gradient[K], walk, place);
+  __device__ __forceinline__ void load(const Gradients& gradient, const Walk& walk, const Place (&place)[PIXELS]) {
+    here.load(gradient.values[K], walk, place);
+    inverse = inverse_factor<ROW>(gradient.factors[K], place[0].n);
     others.load(gradient, walk, place);
   }
   // The map is not looked at before all gradients are loaded. Else a compiler loads them one by one when it is done with
-  // the map, to save registers, and each load is waited for by itself.
+  // the map, to save registers, and each load is waited for by itself. `none` is 0, which no compiler knows.
   __device__ __forceinline__ void hold_back(Operand<MAP_STRIDES>& x, unsigned none) const {
     UNROLL
-    for (int p = 0; p < PIXELS; p++) x.at[p].wait_for(here.at[p], none);
+    for (int p = 0; p < PIXELS; p++) x.at[p].wait_for(here.at[p].loaded() & none);
     others.hold_back(x, none);
   }
   __device__ __forceinline__ float add(float sum, int p, int i) const {
-    return others.add(sum + here.at[p].value(i), p, i);
+    return others.add(sum + taken_out<ROW>(here.at[p].value(i), inverse), p, i);
   }
 };
 template <>
 struct Summands<GRADIENTS> {
-  __device__ __forceinline__ void load(const void* const (&)[4], const Walk&, const Place (&)[PIXELS]) {}
+  __device__ __forceinline__ void load(const Gradients&, const Walk&, const Place (&)[PIXELS]) {}
   __device__ __forceinline__ void hold_back(Operand<MAP_STRIDES>&, unsigned) const {}
   __device__ __forceinline__ float add(float sum, int, int) const { return sum; }
 };
@@ -178,9 +238,9 @@ __device__ __forceinline__ void store(void* out, long long at, const float (&v)[
     PackedValues<OUT, VECTOR>(v, nullptr).store(out, at, VECTOR);
 }
 
-// VECTOR channels of the pixels of a thread, the first of which lies in the map.
-__device__ __forceinline__ void hand_back(void* out, const void* map, const void* const (&gradient)[4], const Walk& walk,
-                                          const Place& first) {
+// VECTOR channels of the pixels of a thread, the first of which lies in the map; gives the largest magnitude.
+__device__ __forceinline__ float hand_back(void* out, const void* map, const Gradients& gradient, const Walk& walk,
+                                           const Place& first) {
   const auto& extent = walk.row[EXTENTS];
   const int real = extent[REAL] - first.c;
   Place place[PIXELS];
@@ -196,13 +256,17 @@ __device__ __forceinline__ void hand_back(void* out, const void* map, const void
     UNROLL
     for (int p = 0; p < PIXELS; p++)
       if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), zero);
-    return;
+    return 0.f;
   }
   Operand<MAP_STRIDES> x;
   Channels<element_of(FIRST_GRADIENT)> routed;
+  float inverse = 1.f, most = 0.f;
   Summands<POOL> summands;
   routed.clear();
-  if (POOL && inside[PIXELS - 1]) routed.load(gradient[0], first.window().in(walk.row[FIRST_GRADIENT]));
+  if (POOL && inside[PIXELS - 1]) {
+    routed.load(gradient.values[0], first.window().in(walk.row[FIRST_GRADIENT]), plane_of(walk, FIRST_GRADIENT));
+    inverse = inverse_factor<FIRST_GRADIENT>(gradient.factors[0], first.n);
+  }
   x.load(map, walk, place);
   summands.load(gradient, walk, place);
   summands.hold_back(x, walk.row[RANK - 1][RANK - 1]);
@@ -214,20 +278,43 @@ __device__ __forceinline__ void hand_back(void* out, const void* map, const void
     float sum[VECTOR];
     UNROLL
     for (int i = 0; i < VECTOR; i++) {
-      sum[i] = summands.add(POOL && maximum[i] == p ? routed.value(i) : 0.f, p, i);
+      const float from_pool = taken_out<FIRST_GRADIENT>(routed.value(i), inverse);
+      sum[i] = summands.add(POOL && maximum[i] == p ? from_pool : 0.f, p, i);
       if (x.at[p].value(i) <= 0.f || i >= real) sum[i] = 0.f;
+      if (PARTS && inside[p]) most = max_nan(most, fabsf(sum[i]));
     }
     if (inside[p]) store(out, place[p].in(walk.row[OUT_STRIDES]), sum);
   }
+  return most;
+}
+
+// The largest of a block, whose number of threads may be any: bits of magnitudes are in the order of these, NaN last.
+__device__ __forceinline__ void store_largest(float* parts, float most) {
+  __shared__ unsigned largest;
+  const bool is_first = threadIdx.x == 0 && threadIdx.y == 0;
+  if (is_first) largest = 0;
+  __syncthreads();
+  atomicMax(&largest, __float_as_uint(most));
+  __syncthreads();
+  if (is_first) parts[(blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x] = __uint_as_float(largest);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 masked_gradient(void* __restrict__ out, const void* __restrict__ map, const void* __restrict__ a,
-                const void* __restrict__ b, const void* __restrict__ c, const void* __restrict__ d, const Walk walk) {
+                const void* __restrict__ b, const void* __restrict__ c, const void* __restrict__ d,
+                const float* __restrict__ a_factors, const float* __restrict__ b_factors,
+                const float* __restrict__ c_factors, const float* __restrict__ d_factors, float* __restrict__ parts,
+                const Walk walk GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const auto& extent = walk.row[EXTENTS];
-  const void* const gradient[4] = {a, b, c, d};
+  const Gradients gradient = {{a, b, c, d}, {a_factors, b_factors, c_factors, d_factors}};
   const int column = (blockIdx.x * blockDim.y * (POOL ? 1 : PIXELS) + threadIdx.y) * SIDE;
-  if (column >= extent[COLUMNS]) return;
-  for (int channel = threadIdx.x * VECTOR; channel < extent[STORED]; channel += blockDim.x * VECTOR)
-    hand_back(out, map, gradient, walk, {blockIdx.z, static_cast<int>(blockIdx.y) * SIDE, column, channel});
+  float most = 0.f;
+  if (column < extent[COLUMNS]) {
+    for (int channel = threadIdx.x * VECTOR; channel < extent[STORED]; channel += blockDim.x * VECTOR) {
+      const Place first = {blockIdx.z, static_cast<int>(blockIdx.y) * SIDE, column, channel};
+      most = max_nan(most, hand_back(out, map, gradient, walk, first));
+    }
+  }
+  if constexpr (PARTS) store_largest(parts, most);
 }

@@ -50,7 +50,8 @@ __device__ __forceinline__ void first_maximum(int (&at)[4], const float* map, co
 extern "C" __global__ void __launch_bounds__(256) pool_gradient_f32(
     float* __restrict__ out, const float* __restrict__ gradient, const float* __restrict__ inp, int pixels, int H, int W,
     int C, int OH, int OW, int KH, int KW, int SH, int SW, int DH, int DW, int PT, int PL, int PB, int PR,
-    int count_include_pad) {
+    int count_include_pad GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   const Geometry g = {H, W, C, OH, OW, KH, KW, SH, SW, DH, DW, PT, PL, PB, PR};
   const unsigned quads = C / 4;
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;  // fits: the planner sees to it

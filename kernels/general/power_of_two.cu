@@ -1,37 +1,16 @@
-// largest_slices_f32: parts[n,s] = the largest abs(inp[n,i]) of slice s; NaN if one of them is
-//                     power_of_two_f32: out[n] = 2^k with 2^(exponent-1) <= 2^k * the largest parts[n,s] < 2^exponent
-// Layouts:  inp (N,E) float, E a multiple of 4: maps with their padding, which is zero; parts (N,slices) float; out
-//           (N,pitch) float, what lies behind the first is zero.
-// Mapping:  largest_slices: a block has a slice of 16384 elements, a thread 4 at a time. power_of_two: a block an image.
+// power_of_two_f32: out[n] = 2^k with 2^(exponent-1) <= 2^k * the largest parts[n,s] < 2^exponent
+// Layouts:  parts (N,slices) float, see rescale.cu; out (N,pitch) float, what lies behind the first is zero.
+// Mapping:  a block an image.
 // Tiles:    none.
 // Shared:   32 bytes; 256 threads.
-// Cost:     reads each element once.
-// Edges:    any E and N. k is 0 where the largest is zero, infinite or NaN, and else between -126 and 126.
+// Cost:     reads each part once.
+// Edges:    any N. k is 0 where the largest is zero, infinite or NaN, and else between -126 and 126.
 // Why:      gradients are 1e-5 and less, where float16 has few bits or none. They are linear in what they come from: a
 //           factor for each image, a power of two, brings them to where float16 has all its bits, and is taken out
 //           again exactly. Its bits come from the largest magnitude alone: the order of the maxima does not matter.
 #include "block_reduce.cuh"
 
 constexpr int THREADS = 256;
-constexpr int SLICE = 16384;
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-largest_slices_f32(float* __restrict__ parts, const float* __restrict__ inp, int E) {
-  __shared__ float scratch[THREADS / 32];
-  inp += static_cast<long long>(blockIdx.y) * E;
-  const int begin = static_cast<int>(blockIdx.x) * SLICE + 4 * threadIdx.x;
-  float most = 0.f;
-  UNROLL
-  for (int i = 0; i < SLICE; i += 4 * THREADS) {
-    if (begin + i >= E) continue;
-    float v[4];
-    unpack4(v, load4(inp + begin + i));
-    UNROLL
-    for (int k = 0; k < 4; k++) most = max_nan(most, fabsf(v[k]));
-  }
-  most = block_reduce<true, THREADS / 32>(most, scratch);
-  if (threadIdx.x == 0) parts[blockIdx.y * gridDim.x + blockIdx.x] = most;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 power_of_two_f32(float* __restrict__ out, const float* __restrict__ parts, int slices, int exponent, int pitch) {

@@ -18,7 +18,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 row_sum_f32(float* __restrict__ out, const float* __restrict__ a, const float* __restrict__ b,
             const float* __restrict__ c, const float* __restrict__ d, const float* __restrict__ e,
             const float* __restrict__ f, const float* __restrict__ g, const float* __restrict__ h, int count_a,
-            int count_b, int count_c, int count_d, int count_e, int count_f, int count_g, int count_h) {
+            int count_b, int count_c, int count_d, int count_e, int count_f, int count_g, int count_h GUARD_PARAMETERS) {
+  RETURN_UNLESS_NEEDED();
   __shared__ float scratch[WARPS];
   const float* const operand[MAX_ROWS] = {a, b, c, d, e, f, g, h};
   const int count[MAX_ROWS] = {count_a, count_b, count_c, count_d, count_e, count_f, count_g, count_h};

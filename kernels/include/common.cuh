@@ -45,7 +45,8 @@
 #endif
 
 // What a kernel has more of in a pass over a whole batch that few of its images need (macro GUARDED): blocks return at
-// once where nobody needs what they compute. guard: a word that is set if any image needs the pass, then one for each.
+// once where nobody needs what they compute. guard: a word that is set if any image needs the pass, then one for each;
+// guarded_images: how many these are, or 0 if all need what one needs.
 #ifdef GUARDED
 #define GUARD_PARAMETERS , const int *__restrict__ guard, int guarded_images
 #define RETURN_UNLESS_NEEDED() \
@@ -58,7 +59,8 @@
 #define RETURN_UNLESS_NEEDED_BY(first, last)
 #endif
 
-// Whether an image from `first` to `last` needs the pass; what has no row for each image belongs to the only one.
+// Whether an image from `first` to `last` needs the pass; what has no row for each image belongs to the only one. Of 0
+// images number -1 is the word for all.
 __device__ __forceinline__ bool is_needed(const int* guard, int images, int first, int last) {
   bool found = false;
   if (guard[0])

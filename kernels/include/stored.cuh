@@ -88,6 +88,9 @@ struct StoredElement<S8> {
   }
 };
 
+// 1 / v of a power of two, exactly: its exponent mirrored. Neither may be subnormal.
+__device__ __forceinline__ float inverse_of_power(float v) { return __uint_as_float(0x7f000000u - __float_as_uint(v)); }
+
 // 4 neighbours from `index` on, of float32, float16 or bfloat16; where they begin is a multiple of their 16 or 8 bytes.
 template <int ELEMENT_>
 __device__ __forceinline__ void load4_stored(float (&v)[4], const void* values, long long index) {

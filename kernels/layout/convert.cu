@@ -1,8 +1,9 @@
 // convert: out[n,p,c] = inp[n,p,c] in another element, zero in the padding
 // Layouts:  inp (N,HW,inp_pitch), out (N,HW,out_pitch), of the elements INPUT and OUTPUT; pairs lie as two such planes,
-//           all of hi before all of lo. inp_scale, out_scale: a float per stored channel for pairs; else not read.
+//           all of hi before all of lo. inp_scale, out_scale: a float per stored channel for pairs, with FACTOR inp_scale
+//           is one per image; else not read.
 // Mapping:  grid (chunks, N); one thread per element of out.
-// Tiles:    INPUT (0), OUTPUT (3): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8.
+// Tiles:    INPUT (0), OUTPUT (3): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8; FACTOR (0).
 // Shared:   none; 256 threads.
 // Cost:     no FLOP; reads and writes each element once.
 // Edges:    any C and HW. A quantised value is number * inp_step, a number rint(value * out_inverse), saturated, 0 for
@@ -16,6 +17,9 @@
 #endif
 #ifndef OUTPUT
 #define OUTPUT 3
+#endif
+#ifndef FACTOR
+#define FACTOR 0
 #endif
 
 constexpr int THREADS = 256;
@@ -33,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) convert(void* __restrict__
     const int c = static_cast<int>(i % out_pitch), p = static_cast<int>(i / out_pitch);
     const long long at = ((long long)n * HW + p) * inp_pitch + c;
     float v = c < C ? StoredElement<INPUT>::load(inp, at, inp_plane) : 0.f;
-    if (c < C && INPUT == F16_PAIR) v /= inp_scale[c];
+    if (c < C && INPUT == F16_PAIR) v /= inp_scale[FACTOR ? n : c];
     if (INPUT == U8 || INPUT == S8) v *= inp_step;
     if (c < C && OUTPUT == F16_PAIR) v *= out_scale[c];
     if (OUTPUT == U8 || OUTPUT == S8) v *= out_inverse;

@@ -3,12 +3,12 @@
 //          give_narrow: the same where there are at most 8 columns, those of an image say
 // Layouts:  inp (images,rows,inp_pitch) of INPUT, out of OUTPUT: (N,rows,out_pitch), turned (N,columns,out_pitch). Pairs
 //           lie as two planes of `images` images, all of hi before all of lo. inp_scale: a float for each column of
-//           pairs; else not read.
+//           pairs, with FACTOR for each image; else not read.
 // Mapping:  straight: grid (blocks, N), thread t of an image takes its values t, t + gridDim.x*256, ... Turned: grid
 //           (row tiles, column tiles, N), a block of 32 x 8 threads turns a tile of 32 x 32: a warp reads 32 neighbours
 //           of inp and writes 32 neighbours of out. Narrow: grid (blocks, N), a thread has a row: a warp reads 32 whole
 //           rows and writes 32 neighbours of each column.
-// Tiles:    INPUT (0), OUTPUT (0): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8.
+// Tiles:    INPUT (0), OUTPUT (0): 0 float32, 1 float16, 2 bfloat16, 3 pair of float16, 4 uint8, 5 int8; FACTOR (0).
 // Shared:   turned: a tile and a column against bank conflicts, 4,224 bytes; 256 threads.
 // Cost:     no FLOP; straight: a division; reads and writes each value once. A tile of 3 columns would leave 29 of 32
 //           lanes without work.
@@ -23,6 +23,9 @@
 #ifndef OUTPUT
 #define OUTPUT 0
 #endif
+#ifndef FACTOR
+#define FACTOR 0
+#endif
 
 constexpr int TILE = 32;
 constexpr int THREADS = 256;
@@ -35,10 +38,11 @@ struct Stored {
   const float* scale;
   long long plane;
   float step;
+  long long image;
 
   __device__ __forceinline__ float value(long long at, int column) const {
     float v = StoredElement<INPUT>::load(values, at, plane);
-    if (INPUT == F16_PAIR) v /= scale[column];
+    if (INPUT == F16_PAIR) v /= scale[FACTOR ? image : column];
     if (INPUT == U8 || INPUT == S8) v *= step;
     return v;
   }
@@ -49,8 +53,8 @@ give_straight(void* __restrict__ out, const void* __restrict__ inp, const float*
               int rows, int columns, int inp_pitch, int out_pitch, float inp_step GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED_BY(blockIdx.y, blockIdx.y);
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
-  const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.y;
+  const Stored stored = {inp, inp_scale, images * inp_image, inp_step, n};
   for (long long i = blockIdx.x * THREADS + threadIdx.x; i < static_cast<long long>(rows) * columns;
        i += gridDim.x * THREADS) {
     const int r = static_cast<int>(i) / columns, c = static_cast<int>(i) % columns;
@@ -65,8 +69,8 @@ give_turned(void* __restrict__ out, const void* __restrict__ inp, const float* _
   RETURN_UNLESS_NEEDED_BY(blockIdx.z, blockIdx.z);
   __shared__ float tile[TILE][TILE + 1];
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
-  const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.z;
+  const Stored stored = {inp, inp_scale, images * inp_image, inp_step, n};
   const int row = blockIdx.x * TILE, column = blockIdx.y * TILE;
   const int across = threadIdx.x % TILE, down = threadIdx.x / TILE;
   UNROLL
@@ -89,8 +93,8 @@ give_narrow(void* __restrict__ out, const void* __restrict__ inp, const float* _
             int rows, int columns, int inp_pitch, int out_pitch, float inp_step GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED_BY(blockIdx.y, blockIdx.y);
   const long long inp_image = static_cast<long long>(rows) * inp_pitch;
-  const Stored stored = {inp, inp_scale, images * inp_image, inp_step};
   const long long n = blockIdx.y, r = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+  const Stored stored = {inp, inp_scale, images * inp_image, inp_step, n};
   if (r >= rows) return;
   float v[NARROW];
   UNROLL

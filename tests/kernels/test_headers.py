@@ -19,7 +19,18 @@ TESTS = {
 }
 SIDES = {name.rpartition(".")[2]: name for name in modules()}  # the Python sides
 # Those of several kernels, or of none.
-SHARED = {"base", "common", "conv_wgmma_tiles", "guard", "mma", "mma_geometry", "same_3x3", "strided", "tile_choice"}
+SHARED = {
+    "base",
+    "common",
+    "conv_wgmma_tiles",
+    "guard",
+    "known_linear",
+    "mma",
+    "mma_geometry",
+    "same_3x3",
+    "strided",
+    "tile_choice",
+}
 KERNELS = [path.stem for path in own_sources()]
 HEADERS = sorted(path.name for path in headers() if "/" not in source_name(path) and path.suffix == ".cuh")
 FIELDS = ("Layouts", "Mapping", "Tiles", "Shared", "Cost", "Edges", "Why")

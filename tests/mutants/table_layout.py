@@ -49,7 +49,7 @@ EDGES_OF_THE_GRAPH = (
     Mutant(
         "an output of pairs with its scales",
         "give.cu",
-        Edit("v /= scale[column]", "v /= scale[0]"),
+        Edit("v /= scale[FACTOR ? image : column]", "v /= scale[0]"),
         partial(
             test_give.test_every_form,
             element=Element.F16_PAIR,

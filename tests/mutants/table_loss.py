@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.kernels.general import test_feature_loss, test_gram, test_power_of_two, test_row_sum
+from tests.kernels.general import test_feature_loss, test_gram, test_masked_gradient, test_power_of_two, test_row_sum
+from tests.kernels.layout import test_convert, test_give, test_rescale
 from tests.mutants.mutant import Edit, Mutant
 from vgg16gpu.program.values import Element
 
@@ -21,6 +22,63 @@ GRAM_NARROW = partial(test_gram.test_products_of_channels, shape=(3, 3, 64, 65))
 POWERS = partial(test_power_of_two.test_factors, shape=(3, 70, 33, 40), exponent=3)
 
 FEATURE_LOSS = "feature_loss.cu"
+
+RESCALED = partial(test_rescale.test_each_image_is_brought_to_below_two_to_the_15, shape=(3, 70, 33, 40), growth=7)
+MASKED_PAIRS = partial(test_masked_gradient.test_pairs_with_factors_of_images, shape=(3, 20, 8, 9), pools=False)
+LOSS_OF_PAIRS = partial(
+    test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
+    element=Element.F16_PAIR,
+    distance="squared",
+    shape=(2, 36, 4, 3),
+)
+LOSS_OF_WHOLE_PAIRS = partial(
+    test_feature_loss.test_features_as_they_are_stored_give_the_bits_of_the_same_numbers,
+    element=Element.F16_PAIR,
+    distance="squared",
+    shape=(2, 64, 17, 9),
+)
+PAIR_MUTANTS = (
+    Mutant(
+        "the factor of the first image for all", "rescale.cu", Edit("factors[blockIdx.y];", "factors[0];"), RESCALED
+    ),
+    Mutant("low halves not stored", "rescale.cu", Edit("low[i] = v[i] - high[i];", "low[i] = 0.f;"), RESCALED),
+    Mutant("results as they come", "rescale.cu", Edit("= power_of_two(k - growth);", "= power_of_two(k);"), RESCALED),
+    Mutant(
+        "an image of zeros out of range",
+        "rescale.cu",
+        Edit("most == 0.f ? power_of_two(EXPONENT - 1) : round", "round"),
+        test_rescale.test_what_has_no_power,
+    ),
+    Mutant(
+        "low halves not read", "masked_gradient.cu", Edit("high.value(i) + low.value(i)", "high.value(i)"), MASKED_PAIRS
+    ),
+    Mutant("the factor of the first image", "masked_gradient.cu", Edit("(factors[n])", "(factors[0])"), MASKED_PAIRS),
+    Mutant(
+        "parts of the first image",
+        "masked_gradient.cu",
+        Edit("parts[(blockIdx.z * gridDim.y + blockIdx.y)", "parts[(blockIdx.y)"),
+        MASKED_PAIRS,
+    ),
+    Mutant("scales left in", FEATURE_LOSS, Edit(" * inverse_of_power(by[i])", ""), LOSS_OF_PAIRS),
+    Mutant(
+        "scales of channels behind the last",
+        FEATURE_LOSS,
+        Edit("FEATURE != F16_PAIR && pitch == C", "pitch == C"),
+        LOSS_OF_WHOLE_PAIRS,
+    ),
+    Mutant(
+        "the factor of a channel converted",
+        "convert.cu",
+        Edit("inp_scale[FACTOR ? n : c]", "inp_scale[c]"),
+        test_convert.test_pairs_with_factors_of_images,
+    ),
+    Mutant(
+        "the factor of a channel given",
+        "give.cu",
+        Edit("scale[FACTOR ? image : column]", "scale[column]"),
+        partial(test_give.test_pairs_with_factors_of_images, pitch=3),
+    ),
+)
 
 LOSS_MUTANTS = (
     Mutant("one half of a slope", FEATURE_LOSS, Edit("d[v] = slope * differ", "d[v] = 0.5f * slope * differ"), SQUARED),
@@ -87,10 +145,11 @@ LOSS_MUTANTS = (
     Mutant("one power too large", "power_of_two.cu", Edit("found - 126", "found - 127"), POWERS),
     Mutant("the slices after the first lost", "power_of_two.cu", Edit("s < slices; s", "s < 1; s"), POWERS),
     Mutant("the magnitude of the first image", "power_of_two.cu", Edit("blockIdx.x) * slices", "0) * slices"), POWERS),
-    Mutant("negative numbers lost", "power_of_two.cu", Edit("fabsf(v[k])", "v[k]"), POWERS),
+    Mutant("negative numbers lost", "rescale.cu", Edit("fabsf(v[k])", "v[k]"), POWERS),
     Mutant("the last slice lost", "gram.cu", Edit("s < slices; s++", "s < max(slices - 1, 1); s++"), GRAM),
     Mutant("no mirror", "gram.cu", Edit("if (row_tile != column_tile) partials", "if (false) partials"), GRAM),
     Mutant("pixels of the next image", "gram.cu", Edit("pixel < pixels && c", "c"), GRAM),
     Mutant("groups thrown away", "gram.cu", Edit("total[i][j] += sum[i][j];", "total[i][j] = sum[i][j];"), GRAM),
     Mutant("not divided", "gram.cu", Edit("= scale * sum;", "= sum;"), GRAM_NARROW),
+    *PAIR_MUTANTS,
 )

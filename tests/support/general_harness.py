@@ -60,18 +60,21 @@ def compute_all(
     operands: Sequence[Array],
     first: Element = Element.F32,
     second: Element = Element.F32,
+    scale: Array | None = None,
 ) -> list[Array]:
     """Every result of an op, all values NHWC where they are maps or matrices, else plain.
 
-    first, second: the elements of the first operand, and of a plain second one.
+    first, second: the elements of the first operand, and of a plain second one. scale: of a first operand of pairs, a
+    power of two for each stored channel.
     """
     bench = Bench(device, Arena.ACTIVATIONS)
     shapes = [operand.shape for operand in operands]
     maps = [Layout.NHWC if len(shape) in (2, 4) else Layout.PLAIN for shape in shapes]
     values = [_put(bench, array, layout) for array, layout in zip(operands, maps, strict=True)]
     if first is not Element.F32:
-        pointer = bench.put(encoded(stored(operands[0], first), first))
-        values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first)
+        pointer = bench.put(encoded(stored(operands[0], first), first, scale))
+        scales = None if scale is None else bench.put(scale)
+        values[0] = Value("x", shapes[0], Layout.NHWC, pointer, first, scales)
     if second is not Element.F32:
         values[1] = Value("t", shapes[1], Layout.PLAIN, bench.put(encoded(operands[1], second)), second)
     found = [output_shape(op, *shapes), *[shapes[0]] * (len(op.results) - 1)]

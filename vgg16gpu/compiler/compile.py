@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -131,6 +131,15 @@ def _check_rows(graph: Graph, shape: Shape) -> None:
         )
 
 
+def sampler(model: Model, options: EngineOptions, graph: Graph) -> Callable[[Shape], Array]:
+    """What makes typical inputs of the samples' shape in (N, ...), for graphs that read the same input as this one."""
+
+    def samples(shape: Shape) -> Array:
+        return _samples(shape[1:], _normalisation(model, options, graph, shape, logs=False))
+
+    return samples
+
+
 def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
     """Typical inputs of one sample's shape: pictures, or random numbers where an input is no picture."""
     if normalisation is None:
@@ -138,7 +147,9 @@ def _samples(shape: Shape, normalisation: Normalisation | None) -> Array:
     return typical_inputs(SAMPLES, shape, normalisation.mean, normalisation.std, SCALES_SEED)
 
 
-def _normalisation(model: Model, options: EngineOptions, graph: Graph, input_shape: Shape) -> Normalisation | None:
+def _normalisation(
+    model: Model, options: EngineOptions, graph: Graph, input_shape: Shape, *, logs: bool = True
+) -> Normalisation | None:
     """As asked, else as `infer` does it to pictures: by the file's metadata, or by what its first layers let assume."""
     if len(input_shape) != 4:
         return None
@@ -146,7 +157,8 @@ def _normalisation(model: Model, options: EngineOptions, graph: Graph, input_sha
     mean, std = _finite_numbers(options.mean), _finite_numbers(options.std)
     if options.mean is None or options.std is None:
         found = model.preprocess(graph, input_shape)
-        _log.info("bytes are taken as %s", found.line(*input_shape[2:], pictures=False))
+        if logs:
+            _log.info("bytes are taken as %s", found.line(*input_shape[2:], pictures=False))
         mean = found.unit_mean if options.mean is None else mean
         std = found.unit_std if options.std is None else std
     if len(mean) != channels or len(std) != channels or not Normalisation(mean, std).is_usable:

@@ -75,7 +75,7 @@ class Engine(BuiltEngine):
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
-    gradient: also build what `vjp` needs; in fp32 (on FFMA kernels), fp16 and bf16.
+    gradient: also build what `vjp` needs; in fp32 (on FFMA kernels, unless `kernels` is "wgmma"), fp16 and bf16.
     planner: what makes the plans; one of these very options, for engines on equal devices to share.
 
     Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
@@ -161,8 +161,9 @@ class Engine(BuiltEngine):
 
         x: float32 on the host, as `run` takes it. cotangents: float32 in the shape of the outputs for x, one array or
         one for each output: the gradients of a loss to them. The result has the shape of x. A ReLU hands nothing on at
-        0, a maximum to the first of equals. The same bits in every run, at any position in the batch. NaN and Inf are
-        not looked for. Arrays on the engine's GPU, of float32, float16 or bfloat16 and any strides, all of them there,
+        0, a maximum to the first of equals. The same bits in every run, at any position in a batch of one built size
+        (FFMA: of any). NaN and Inf are not looked for; in fp32 a batch that leaves the range of tensor cores is run
+        again by FFMA. Arrays on the engine's GPU, of float32, float16 or bfloat16 and any strides, all of them there,
         give a float32 `DeviceArray`; they are waited for as those of `run` are, and nothing goes over the host. stream,
         out, wait: as for `run`.
         Raises InputError for wrong shapes and types, for an engine without `gradient=True`, and in fp16 for images

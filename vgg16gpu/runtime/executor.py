@@ -22,7 +22,7 @@ from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import PairScaling, Plan, Program
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
 from vgg16gpu.runtime.frames import Frames, Port, Span
-from vgg16gpu.runtime.outputs import ResultBlock, Results, read_results
+from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock, Results, read_results
 from vgg16gpu.runtime.stored import decoded, image_shape
 
 if TYPE_CHECKING:
@@ -78,16 +78,17 @@ class Executor:
         self.compile_seconds = self.upload_seconds = 0.0  # of `load`
         self.plan = plan
         self.device = device
-        self.second_passes = 0  # images that were run again
+        self.second_passes = 0  # that were run
         self._stager = Stager()
         self._bases: dict[Arena, int] = {}
         self._pinned: list[Bytes] = []
         self._launches: list[Callable[[], None]] = []  # all that is bound
-        self._single: _Single | None = None
+        self._singles: dict[bool, _Single] = {}  # by whether it is the second pass of all
         try:
             with stage("memory"):
-                self._pinned_in = self._pin(max(program.sent_nbytes for program in plan.all_programs))
-                self._pinned_out = self._pin(max(program.returned_nbytes for program in plan.all_programs))
+                programs = (*plan.all_programs, *plan.second_passes)
+                self._pinned_in = self._pin(max(program.sent_nbytes for program in programs))
+                self._pinned_out = self._pin(max(program.returned_nbytes for program in programs))
                 self._allocate()
             with stage("weights"):
                 self._upload()
@@ -115,24 +116,35 @@ class Executor:
         return self.finished(results, bound.images.__getitem__)
 
     def count_second_pass(self) -> None:
-        """An image is run again."""
+        """An image, or a batch of which an image needs it, is run again."""
         self.second_passes += 1
-        _log.info("an image is computed again in float32 arithmetic: its values left the range of the fast kernels")
+        _log.info("images are computed again in float32 arithmetic: values left the range of the fast kernels")
 
-    def run_once(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+    def run_once(self, inputs: Mapping[str, Array], count: int | None = None) -> tuple[Array, ...]:
         """The outputs for arrays of exactly the planned shapes, by name of the input; NaN and Inf are let through.
 
-        Of the plan's first program. Copies and raises as `run` does, and InputError for values that left float16's
-        range.
+        Of the plan's first program; of the second pass of all if values of the first `count` images, or of any, left
+        the range of float16. Copies and raises as `run` does, and OutOfRangeError where there is no second pass.
         """
-        program = self.plan.programs[0]
-        if self._single is None:
-            self._single = self._bind_single(program)
-        self._single.source.fill(0)
-        for name, place in self._single.places.items():
+        try:
+            return self._once(inputs, count)
+        except OutOfRangeError:
+            if not self.plan.second_passes:
+                raise
+        self.count_second_pass()
+        return self._once(inputs, count, is_again=True)
+
+    def _once(self, inputs: Mapping[str, Array], count: int | None, *, is_again: bool = False) -> tuple[Array, ...]:
+        if is_again not in self._singles:
+            program = (self.plan.second_passes if is_again else self.plan.programs)[0]
+            self.device.build({step.kernel for step in program.all_steps()})
+            self._singles[is_again] = self._bind_single(program)
+        single = self._singles[is_again]
+        single.source.fill(0)
+        for name, place in single.places.items():
             place[...] = inputs[name]
-        self._single.round_trip()
-        return self._single.block.whole()
+        single.round_trip()
+        return single.block.whole(count)
 
     def _bind_single(self, program: Program) -> _Single:
         start = program.block.offset
@@ -231,6 +243,9 @@ class Executor:
         stored = decoded(value, self._copy(value.pointer, value.nbytes))
         if value.scale is not None:
             stored /= self._copy(value.scale, 4 * value.pitch).view(np.float32)
+        if value.factor is not None:
+            factors = self._copy(value.factor, 4 * len(stored)).view(np.float32)
+            stored /= factors.reshape(-1, *(1,) * (stored.ndim - 1))
         if value.layout is Layout.PLAIN:
             return stored
         return np.ascontiguousarray(np.moveaxis(stored, -1, 1)[:, : value.shape[1]])

@@ -19,6 +19,10 @@ NONFINITE = "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=Tr
 LOST = "values leave the range of float16 inside the network; use precision bf16 or fp32"
 
 
+class OutOfRangeError(InputError):
+    """Values of some images left the range of float16 inside the network."""
+
+
 class Results(NamedTuple):
     """One row of every output, and one of each flag, for each image.
 
@@ -74,12 +78,17 @@ class ResultBlock:
         flags = (np.zeros(count, np.bool_), np.zeros(count, np.bool_)) if is_clean else self._flags(count)
         return Results(tuple([rows[:count].copy() for rows in self._rows]), *flags)
 
-    def whole(self) -> tuple[Array, ...]:
-        """A copy of all outputs. NaN and Inf are let through.
+    def whole(self, count: int | None = None) -> tuple[Array, ...]:
+        """A copy of all outputs. NaN and Inf are let through, but where pairs would spread them otherwise than float32.
 
-        Raises KernelError as `read` does, and InputError for images whose values left the range of float16.
+        Raises KernelError as `read` does, and OutOfRangeError for those among the first `count` images, or all, whose
+        values left the range.
         """
-        check_flags([Results((), *self._flags(self._program.batch))], allows_nonfinite=True)
+        nonfinite, lost = self._flags(self._program.batch if count is None else count)
+        if self._lowest == 0:
+            lost &= ~nonfinite
+        if lost.any():
+            raise OutOfRangeError(f"{_named(lost)}: {LOST}")
         return tuple([output.copy() for output in self._outputs])
 
     def _flags(self, count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.compiler.planner.test_conv_first_two_plan import HOPPER
+from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.loss import Term, loss_graph
-from vgg16gpu.compiler.graph.ops import Conv, Graph, GraphInput, Pool, Shape
+from vgg16gpu.compiler.graph.ops import Arithmetic, Array, Conv, Graph, GraphInput, Pool, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Element
 
 SHAPE: Shape = (1, 3, 64, 64)
 _SAME = Window((3, 3), pads=Pads(1, 1, 1, 1))
@@ -33,18 +38,116 @@ OPS = (
 )
 
 
-def plan_of(graph: Graph, others: Mapping[str, Shape], precision: str) -> Plan:
-    return make_plan(graph, HOPPER, {"x": SHAPE, **others}, PlanOptions(precision))
+FEATURES = Graph(GraphInput("x", (None,)), OPS, ("b", "c"))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_convolutions_there_and_back_are_on_tensor_cores_in_bf16(precision: str) -> None:
-    made = loss_graph(Graph(GraphInput("x", (None,)), OPS, ("b", "c")), [Term(0), Term(1)], SHAPE, gradient=True)
-    plan = plan_of(made.graph, made.targets, precision)
-    families = [plan.families[op.y] for op in made.graph.ops if isinstance(op, Conv)]
-    assert families == (["wgmma"] * 5 + ["mma"] if precision == "bf16" else ["ffma"] * 6)  # the last one has 3 outputs
+def samples() -> Array:
+    return np.zeros((2, *SHAPE[1:]), np.float32)
+
+
+def plan_of(
+    graph: Graph, others: Mapping[str, Shape], precision: str, facts: DeviceFacts = HOPPER, **options: Any
+) -> Plan:
+    return make_plan(graph, facts, {"x": SHAPE, **others}, PlanOptions(precision, **options))
+
+
+def families_of(graph: Graph, plan: Plan) -> list[str]:
+    return [plan.families[op.y] for op in graph.ops if isinstance(op, Conv)]
+
+
+def test_convolutions_there_and_back_are_on_tensor_cores_in_bf16() -> None:
+    made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
+    plan = plan_of(made.graph, made.targets, "bf16")
+    assert families_of(made.graph, plan) == ["wgmma"] * 5 + ["mma"]  # the last one has 3 outputs
     assert plan.second_pass is None
     assert plan.calibration is None
+
+
+def test_and_in_fp32_where_that_is_asked_for() -> None:
+    made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
+    plan = plan_of(made.graph, made.targets, "fp32", kernels="wgmma", samples=samples)
+    assert families_of(made.graph, plan) == ["wgmma"] * 6
+    assert plan.second_pass is None
+    (program,), (again,) = plan.programs, plan.second_passes  # of all images, or of none
+    assert (again.batch, again.control.watched) == (program.batch, ())
+    assert plan.calibration
+    assert plan.calibration.program.batch == 1
+    observed = [step.label for step in plan.calibration.program.all_steps() if "largest" in step.label]
+    assert observed == [f"largest magnitudes of {name}" for name in ("x", "a", "b", "p", "c")]
+    values = {value.name: value for value in program.values}
+    for name in ("a", "b", "p", "c"):
+        assert values[name].element is Element.F16_PAIR
+        assert values[name].scale
+        assert values[name].factor is None
+    for name in ("p/gradient", "a/gradient", "x/gradient"):
+        assert values[name].element is Element.F16_PAIR
+        assert values[name].scale is None
+        assert values[name].factor
+        assert name not in program.control.watched  # in range whatever is multiplied
+    assert {"c/gradient", "b/gradient 2", "a/gradient 2"} < {*program.control.watched}
+    between = [step.kernel.name for step in program.steps[-13:]]
+    assert between[:4] == ["row_sum_f32", "masked_gradient", "image_factors", "rescale"]
+    assert between.count("image_factors") == between.count("rescale") == 3
+    assert all("largest_slices_f32" not in step.kernel.name for step in program.all_steps())
+    assert program.output_steps[0].kernel.defines[-1] == ("FACTOR", 1)
+    for step in (*program.all_steps(), *plan.calibration.program.all_steps(), *plan.calibration.finish):
+        arguments(step)
+
+
+def test_weights_of_the_way_back_lie_there_as_pairs_and_for_the_second_pass() -> None:
+    """4 bytes each, in whole tiles of outputs and blocks of 64 inputs, once more as float32, and vectors."""
+    forward = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=False)
+    back = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
+    sizes = [
+        plan_of(made.graph, made.targets, "fp32", kernels="wgmma", samples=samples).weights.weights_nbytes
+        for made in (forward, back)
+    ]
+    pairs, floats = (4 * 9 * (128 * 64 + 64 * 64 + 64 * image) for image in (64, 4))
+    assert pairs + floats < sizes[1] - sizes[0] < pairs + floats + 3 * 6 * 512 + 1
+
+
+def test_a_gradient_that_no_mask_made_is_searched_by_itself() -> None:
+    ops = (*OPS[:2], conv("b", "y", 64, 64, relu=False))
+    made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("y",)), SHAPE)
+    (program,) = plan_of(made.graph, made.cotangents, "fp32", kernels="wgmma", samples=samples).programs
+    found = [step.kernel.name for step in program.steps]
+    assert found.count("largest_slices_f32") == 1
+    assert found.count("rescale") == 3
+
+
+@pytest.mark.parametrize(
+    ("facts", "options"),
+    [
+        (HOPPER, {"kernels": "wgmma"}),
+        (HOPPER, {"samples": samples}),
+        (HOPPER, {"kernels": "ffma", "samples": samples}),
+        (HOPPER, {"kernels": "mma", "samples": samples}),
+        (replace(HOPPER, compute_capability=(8, 0)), {"samples": samples}),
+        (replace(HOPPER, kind="cpu"), {"samples": samples}),
+    ],
+    ids=["no samples", "nobody asks", "ffma", "mma", "Ampere", "CPU"],
+)
+def test_else_fp32_is_on_ffma(facts: DeviceFacts, options: dict[str, Any]) -> None:
+    made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
+    plan = plan_of(made.graph, made.targets, "fp32", facts, **options)
+    assert {*plan.families.values()} == {"ffma"}
+    assert plan.calibration is None
+
+
+def test_what_is_not_linear_in_a_further_input_has_no_factors() -> None:
+    """Its scales cannot be chosen either: float32."""
+    weight = np.ones((64, 64, 3, 3), np.float32)
+    ops = (
+        conv("x", "a", 64, 3),
+        Arithmetic("a", "s", ("s",), others=("other",)),
+        Conv("s", "b", ("b",), weight, np.ones(64, np.float32), _SAME),
+        Conv("b", "c", ("c",), weight, None, _SAME, relu=True),
+        Conv("c", "d", ("d",), weight, None, _SAME),
+    )
+    other = GraphInput("other", (1, 64, 64, 64))
+    graph = Graph(GraphInput("x", (None,)), ops, ("d",), (other,))
+    plan = plan_of(graph, {"other": (1, 64, 64, 64)}, "fp32", kernels="wgmma", samples=samples)
+    assert families_of(graph, plan) == ["wgmma", "ffma", "ffma", "wgmma"]
 
 
 def test_a_copy_of_a_cotangent_does_not_come_before_the_op_that_takes_the_input_itself() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.general.test_masked_gradient import decoded
-from tests.kernels.layout.test_convert import encoded
+from tests.kernels.layout.test_convert import encoded, powers
 from tests.support.general_harness import compute_all
 from tests.support.graph_reference import compute as reference
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
@@ -64,14 +64,17 @@ def test_partial_sums_and_gradients(device: Device, distance: str, shape: Shape)
 
 @pytest.mark.parametrize("shape", [(2, 64, 17, 9), (3, 5, 13, 11), (2, 36, 4, 3), (1, 3, 61, 47)], ids=str)
 @pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("element", [Element.F16, Element.BF16], ids=lambda e: e.name)
+@pytest.mark.parametrize("element", [Element.F16, Element.BF16, Element.F16_PAIR], ids=lambda e: e.name)
 def test_features_as_they_are_stored_give_the_bits_of_the_same_numbers(
     device: Device, element: Element, distance: str, shape: Shape
 ) -> None:
     op = loss_op(distance)
     x, *others = operands(op, shape)
-    rounded = decoded(encoded(x, element), element)
-    found, right = compute_all(device, op, [x, *others], element), compute_all(device, op, [rounded, *others])
+    scale = powers(shape) if element is Element.F16_PAIR else np.ones(shape[1], np.float32)
+    per_channel = scale[: shape[1], None, None]
+    rounded = decoded(encoded(x * per_channel, element), element) / per_channel
+    found = compute_all(device, op, [x, *others], element, scale=scale if element is Element.F16_PAIR else None)
+    right = compute_all(device, op, [rounded, *others])
     assert not np.array_equal(rounded, x)
     for ours, wanted in zip(found, right, strict=True):
         assert_same_bits(ours, wanted)

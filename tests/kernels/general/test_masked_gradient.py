@@ -38,27 +38,35 @@ class Operand:
     numbers: Array
     element: Element = Element.F32
     layout: Layout = Layout.NHWC
+    factors: Array | None = None  # of pairs, one for each image
+
+    @property
+    def scaled(self) -> Array:
+        """With the factors of images in."""
+        return self.numbers if self.factors is None else self.numbers * self.factors[:, None, None, None]
 
     @property
     def rounded(self) -> Array:
         """What the kernel reads."""
-        return decoded(encoded(self.numbers, self.element), self.element)
+        read = decoded(encoded(self.scaled, self.element), self.element)
+        return read if self.factors is None else read / self.factors[:, None, None, None]
 
     def put(self, bench: Bench, name: str) -> Value:
         """On the device; what is no number of its own is NaN."""
         if self.layout is Layout.PLAIN:
             return Value(name, self.numbers.shape, Layout.PLAIN, bench.put(self.numbers))
-        last = np.moveaxis(self.numbers, 1, -1)
+        last = np.moveaxis(self.scaled, 1, -1)
         missing = self.element.padded(last.shape[-1]) - last.shape[-1]
         poisoned = np.pad(last, [(0, 0)] * 3 + [(0, missing)], constant_values=np.nan)
         pointer = bench.put(encoded(poisoned, self.element))
-        return Value(name, self.numbers.shape, Layout.NHWC, pointer, self.element)
+        factors = None if self.factors is None else bench.put(self.factors)
+        return Value(name, self.numbers.shape, Layout.NHWC, pointer, self.element, factor=factors)
 
 
 def decoded(bits: npt.NDArray[Any], element: Element) -> Array:
     if element is Element.BF16:
         return (bits.astype(np.uint32) << 16).view(np.float32)
-    return bits.astype(np.float32)
+    return bits.astype(np.float32).sum(0) if element is Element.F16_PAIR else bits.astype(np.float32)
 
 
 def masked(
@@ -68,8 +76,9 @@ def masked(
     pools: bool = False,
     out: Element = Element.F32,
     layout: Layout = Layout.NHWC,
+    parts: list[Array] | None = None,
 ) -> Array:
-    """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero."""
+    """What the kernel gives, (N, C, H, W); what it stores behind the channels must be zero. parts: gets those."""
     bench = Bench(device)
     values = [operand.put(bench, f"g{k}") for k, operand in enumerate((x, *gradients))]
     room = Value("y", x.numbers.shape, layout, values[0].pointer, out)
@@ -79,7 +88,12 @@ def masked(
     layer = Layer(op, shapes[0], FACTS, other_shapes=shapes[1:])
     nowhere = values[0].pointer
     places = Places(nowhere, Control(nowhere, nowhere, len(x.numbers)), nowhere, nowhere)
+    sizes = len(x.numbers), masked_gradient.parts(layer)
+    if parts is not None:
+        places = replace(places, parts=bench.room(4 * sizes[0] * sizes[1]))
     bench.run(*masked_gradient.steps(layer, tuple(values), y, (), places))
+    if parts is not None and places.parts:
+        parts.append(bench.get(places.parts, sizes))
     bits = bench.get(y.pointer, y.stored_shape, np.uint16 if out is Element.BF16 else np.float32)
     found = decoded(bits, out)
     if layout is Layout.PLAIN:
@@ -145,6 +159,50 @@ def test_operands_of_both_elements(device: Device, element: Element, pools: bool
         x, *gradients = [Operand(each, of) for each, of in zip(numbers, elements, strict=True)]
         found = masked(device, x, *gradients, pools=pools)
         np.testing.assert_array_equal(found, expected(x, *gradients, pools=pools))
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_pairs_with_factors_of_images(device: Device, shape: tuple[int, ...], pools: bool) -> None:
+    """In every combination with float32; the largest magnitudes of parts come to those of images."""
+    random = seeded(f"pairs {shape}")
+    numbers = [of_a_relu(random, *shape), normal(random, *(pooled_shape(shape) if pools else shape), scale=1e-6)]
+    numbers.append(normal(random, *shape, scale=1e-6))
+    factors = [None, *np.exp2(random.integers(20, 30, (2, shape[0]))).astype(np.float32)]
+    for elements in itertools.product((Element.F32, Element.F16_PAIR), repeat=3):
+        x, *gradients = [
+            Operand(each, of, factors=factor if of is Element.F16_PAIR else None)
+            for each, of, factor in zip(numbers, elements, factors, strict=True)
+        ]
+        right = expected(x, *gradients, pools=pools)
+        np.testing.assert_array_equal(masked(device, x, *gradients, pools=pools), right)
+        largest = largest_of_parts(device, x, *gradients, pools=pools)
+        np.testing.assert_array_equal(largest, np.abs(right).reshape(shape[0], -1).max(1))
+
+
+def largest_of_parts(device: Device, x: Operand, *gradients: Operand, pools: bool = False) -> Array:
+    """The largest magnitude of each image, by what blocks leave."""
+    room: list[Array] = []
+    masked(device, x, *gradients, pools=pools, parts=room)
+    return room[0].max(1)
+
+
+@pytest.mark.parametrize("pools", [False, True])
+def test_nan_is_the_largest_magnitude_of_its_part(device: Device, pools: bool) -> None:
+    x = Operand(np.ones((3, 4, 4, 4), np.float32))
+    numbers = np.ones((3, 4, 2, 2) if pools else (3, 4, 4, 4), np.float32)
+    numbers[1, 3, 1, 1], numbers[2, 0, 0, 0] = np.nan, -np.inf
+    largest = largest_of_parts(device, x, Operand(numbers), pools=pools)
+    np.testing.assert_array_equal(largest, [1, np.nan, np.inf])
+
+
+def test_the_maximum_of_pairs_is_in_their_low_halves(device: Device) -> None:
+    x = np.ones((1, 4, 2, 2), np.float32)
+    x[0, 1, 1, 0] += 2.0**-14
+    operand, gradient = Operand(x, Element.F16_PAIR), Operand(np.ones((1, 4, 1, 1), np.float32))
+    found = masked(device, operand, gradient, pools=True)
+    np.testing.assert_array_equal(found, expected(operand, gradient, pools=True))
+    assert found[0, 1, 1, 0] == found[0, 0, 0, 0] == 1
 
 
 @pytest.mark.parametrize("pools", [False, True])

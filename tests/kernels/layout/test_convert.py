@@ -108,6 +108,19 @@ def test_every_element_into_float32(device: Device, source: Element, shape: Shap
     assert not made.numbers[..., shape[1] :].any()
 
 
+def test_pairs_with_factors_of_images(device: Device) -> None:
+    x = image((3, 5, 40, 30))
+    factors = np.array([2.0**-3, 2.0**10, 1], np.float32)
+    lying = encoded(stored(x * factors[:, None, None, None], Element.F16_PAIR), Element.F16_PAIR)
+    bench = Bench(device)
+    pointer, place = bench.put(lying), bench.put(factors)
+    before = Value("x", x.shape, Layout.NHWC, pointer, Element.F16_PAIR, factor=place)
+    after = Value("x", x.shape, Layout.NHWC, bench.room(4 * x[:, :1].size * Element.F32.padded(5)))
+    bench.run(convert(before, after, place))
+    expected = lying.astype(np.float32).sum(0)[..., :8] / factors[:, None, None, None]
+    assert_same_bits(bench.get(after.pointer, after.stored_shape), expected.astype(np.float32))
+
+
 def test_a_pair_keeps_22_bits(device: Device) -> None:
     x = image((2, 64, 9, 9))
     made = run(device, x, Element.F32, Element.F16_PAIR, np.full(64, 2.0**8, np.float32))

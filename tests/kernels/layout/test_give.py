@@ -68,6 +68,20 @@ def test_every_form(device: Device, element: Element, layout: Layout, given: Ele
             assert_same_bits(np.ascontiguousarray(numbers_in(found, form, wanted)), right)
 
 
+@pytest.mark.parametrize("pitch", [None, 3])
+def test_pairs_with_factors_of_images(device: Device, pitch: int | None) -> None:
+    """Few channels are padded to 16 bytes."""
+    x, factors = normal(seeded("factors"), 3, 3, 40, 33), np.array([2.0**9, 1, 2.0**-3], np.float32)
+    raw = encoded(stored(x * factors[:, None, None, None], Element.F16_PAIR), Element.F16_PAIR)
+    bench = Bench(device)
+    value = Value("x", x.shape, Layout.NHWC, bench.put(raw), Element.F16_PAIR, factor=bench.put(factors))
+    form, target = OutputForm(pitch=pitch), bench.put(np.full(x.nbytes, JUNK, np.uint8))
+    bench.run(give(value, form, target, 2))
+    found = numbers_in(bench.get(target, (x[:2].nbytes,), np.uint8), form, (2, *x.shape[1:]))
+    expected = np.moveaxis(raw.astype(np.float32).sum(0) / factors[:, None, None, None], -1, 1)[:2, :3]
+    assert_same_bits(np.ascontiguousarray(found), np.ascontiguousarray(expected, np.float32))
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4), (2, 2, 2, 2, 3)], ids=str)
 def test_values_of_any_rank(device: Device, shape: tuple[int, ...]) -> None:
     x = normal(seeded(str(shape)), *shape)

@@ -13,7 +13,7 @@ from tests.support.kernel_harness import POISON, Bench, normal, seeded
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
 from vgg16gpu.compiler.lowering.layout import pack
-from vgg16gpu.compiler.lowering.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw
+from vgg16gpu.compiler.lowering.wgmma import RawWeights, block_nbytes, pack_pairs, pack_raw, whole_tiles
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.values import Arena, Element, Pointer
@@ -41,7 +41,7 @@ def in_blocks(weight: Weights, element: Element, block: int) -> Weights:
     """(block, tap, plane, OCP, channels of a block) from (OC, C, 9)."""
     outputs, channels, taps = weight.shape
     blocks = -(-channels // block)
-    padded = np.zeros((element.padded(outputs), blocks * block, taps), weight.dtype)
+    padded = np.zeros((whole_tiles(element.padded(outputs)), blocks * block, taps), weight.dtype)
     padded[:outputs, :channels] = weight
     lying = padded.reshape(-1, blocks, block, taps).transpose(1, 3, 0, 2)
     planes = encoded(lying, element) if element is not Element.S8 else lying

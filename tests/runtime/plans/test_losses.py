@@ -59,7 +59,7 @@ def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
     found = []
     for step in steps:
         if step.kernel.name == "feature_loss_f32":
-            target = step.arguments[3]
+            target = step.arguments[4]
             assert isinstance(target, Pointer)
             found.append((step.kernel.label, target.arena))
     return found
@@ -69,13 +69,12 @@ def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:
 def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(wide: Path, precision: str) -> None:
     losses, element = losses_of(wide, HOPPER, precision), STORED[precision]
     assert losses.stored(SHAPE) == (element, element, Element.F32)
-    names, plan = losses._planned(_Key(SHAPE, None, True, losses.stored(SHAPE)))
+    wanted, plan = losses._programs.planned(_Key(SHAPE, None, True, losses.stored(SHAPE)))
     (program,) = plan.programs
-    assert [value.name for value in program.given] == list(names)
+    assert tuple(value.name for value in program.given) == wanted.others
     maps = "feature_loss_f32" if element is Element.F32 else f"feature_loss_f32<{element.number},{element.number}>"
-    wanted = {(maps, Arena.GIVEN), ("feature_loss_f32", Arena.GIVEN)}
-    assert {*read_by_losses(program.steps)} == wanted
-    _, taken = losses._planned(_Key(SHAPE, None, True))
+    assert {*read_by_losses(program.steps)} == {(maps, Arena.GIVEN), ("feature_loss_f32", Arena.GIVEN)}
+    _, taken = losses._programs.planned(_Key(SHAPE, None, True))
     assert {arena for _, arena in read_by_losses(taken.programs[0].steps)} == {Arena.ACTIVATIONS}
     assert not taken.programs[0].given
     targets = sum(value.nbytes for value in taken.programs[0].others)
@@ -86,7 +85,7 @@ def test_on_hopper_targets_are_what_features_are_stored_as_and_lie_in_no_arena(w
 def test_on_hopper_features_leave_as_targets_without_a_launch_of_their_own(wide: Path, precision: str) -> None:
     """What their ops store is the form that targets have."""
     losses = losses_of(wide, HOPPER, precision)
-    program = losses._planned(_Key(SHAPE, (0, 1), False))[1].programs[0]
+    program = losses._programs.planned(_Key(SHAPE, (0, 1), False))[1].programs[0]
     for stored, element in zip(program.stored_outputs, losses.stored(SHAPE), strict=False):
         assert OutputForm(element, stored.shape[1]).is_that_of(stored)
 
@@ -94,7 +93,7 @@ def test_on_hopper_features_leave_as_targets_without_a_launch_of_their_own(wide:
 def test_features_that_are_stored_as_float32_have_such_targets(wide: Path) -> None:
     losses = losses_of(wide, AMPERE, "bf16")
     stored = losses.stored(SHAPE)
-    program = losses._planned(_Key(SHAPE, None, True))[1].programs[0]
+    program = losses._programs.planned(_Key(SHAPE, None, True))[1].programs[0]
     elements = {value.name: value.element for value in program.values}
     assert stored == (*(elements[name] for name in losses._graph.outputs), Element.F32)
 

@@ -134,6 +134,7 @@ class Layer(Generic[OpT_co]):
     quantised: QuantisedOp | None = None  # int8
     parts: tuple[Layer[Conv], ...] = ()  # of a ConvChain: its convolutions
     other_shapes: tuple[Shape, ...] = ()  # of a MultiOp's operands after x
+    rescaled: bool = False  # fp32 on tensor cores: each image of x gets a factor on the device, and y keeps it
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ class Places:
     counters: Pointer
     maxima: Pointer  # where the largest magnitudes of a float16 y go, a word per image
     further: tuple[Value, ...] = ()  # the op's results after y
+    parts: Pointer | None = None  # where the largest magnitudes of `Lowering.parts` go, if they are wanted
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     supports(layer): whether it can compute this op; must not depend on the batch.
     takes(layer): elements of x that the steps can read, the best first.
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
+    parts(layer): of how many parts of each image of y the steps can find the largest magnitude on the way.
     output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
     any_layout: the steps read and write float32 values of any layout and rank; else they know the NHWC layout alone.
     """
@@ -177,6 +180,7 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     weights: Callable[[Layer[OpT], WeightArena], HeldT]
     workspace_nbytes: Callable[[Layer[OpT]], int] = lambda *_: 0
     counters: Callable[[Layer[OpT]], int] = lambda *_: 0
+    parts: Callable[[Layer[OpT]], int] = lambda *_: 0
     family: str = "ffma"
     priority: int = 0
     supports: Callable[[Layer[OpT]], bool] = lambda *_: True

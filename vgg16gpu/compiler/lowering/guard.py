@@ -12,10 +12,11 @@ from vgg16gpu.program.values import Pointer
 GUARDED: Final = ("GUARDED", 1)
 
 
-def guarded(step: Step, guard: Pointer, batch: int) -> Step:
-    """A step of a program of that batch size, of kernels that know the macro (`kernels/include/common.cuh`).
+def guarded(step: Step, guard: Pointer, batch: int = 0) -> Step:
+    """A step of kernels that know the macro (`kernels/include/common.cuh`).
 
-    guard: a word that is set if any image needs it, then one for each.
+    guard: a word that is set if any image needs it, then one for each. batch: how many these are; 0 if all images need
+    what one of them needs.
     """
     return replace(
         step,

@@ -22,7 +22,7 @@ PACK_SOURCE = "pack_blocks.cu"
 TILE_CHANNELS = 64  # output channels of a warpgroup
 MIN_SHARED = 114 << 10  # bytes: with more than half of a multiprocessor's, blocks of the next kernel cannot double up
 
-_ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
+ELEMENTS = {"fp32": Element.F16_PAIR, "fp16": Element.F16, "bf16": Element.BF16}
 
 
 class Finish(NamedTuple):
@@ -36,22 +36,27 @@ class Finish(NamedTuple):
 def x_element(layer: Layer[Op]) -> Element:
     """What the kernels multiply x as."""
     if layer.quantised is None:
-        return _ELEMENTS[layer.precision]
+        return ELEMENTS[layer.precision]
     return Element.S8 if layer.quantised.x.signed else Element.U8
 
 
 def y_element(layer: Layer[Op]) -> Element:
     """What the kernels store y as; float32 where nobody wants the integers of a quantised value."""
     if layer.quantised is None:
-        return _ELEMENTS[layer.precision]
+        return ELEMENTS[layer.precision]
     if layer.quantised.y is None:
         return Element.F32
     return Element.S8 if layer.quantised.y.signed else Element.U8
 
 
+def stores_pairs(layer: Layer[Op]) -> bool:
+    """Whether values of float32 are stored as pairs of float16, where some op on tensor cores has them."""
+    return layer.precision == "fp32" and has_wgmma(layer.facts)
+
+
 def computes(layer: Layer[Conv | Gemm]) -> bool:
     """Whether the precision can be had on the device of the layer, for outputs that are padded to whole tiles."""
-    known = layer.precision in _ELEMENTS or layer.quantised is not None
+    known = layer.precision in ELEMENTS or layer.quantised is not None
     return has_wgmma(layer.facts) and known and is_wide(layer, layer.op.weight.shape[0])
 
 
@@ -63,6 +68,11 @@ def is_wide(layer: Layer[Op], channels: int) -> bool:
 def has_wgmma(facts: DeviceFacts) -> bool:
     """Whether a device has wgmma (compute capability 9.x, no other) and tensor maps can be made for it."""
     return facts.kind == "cuda" and facts.compute_capability[0] == 9 and facts.tensor_maps
+
+
+def whole_tiles(channels: int) -> int:
+    """Output channels as they are multiplied: what lies behind those that are stored is not stored."""
+    return ceil_div(channels, TILE_CHANNELS) * TILE_CHANNELS
 
 
 def block_nbytes(element: Element, channels: int) -> int:
@@ -120,10 +130,19 @@ def pack_pairs(
     return target
 
 
+def pack_known_pairs(
+    weight: npt.NDArray[np.float32], rows: RawWeights, block: int, scales: tuple[Pointer, Pointer], arena: WeightArena
+) -> Pointer:
+    """The same for weights whose scales (of rows, of channels of x) lie there before: without a copy in float32."""
+    target, step = _pack(rows, Element.F16_PAIR, block, STAGING, scales, arena)
+    arena.add_packed(weight, step)
+    return target
+
+
 def _pack(
     rows: RawWeights, element: Element, block: int, source: Pointer, scales: tuple[Pointer, Pointer], arena: WeightArena
 ) -> tuple[Pointer, Step]:
-    stored, blocks = element.padded(rows.outputs), ceil_div(rows.channels, block)
+    stored, blocks = whole_tiles(element.padded(rows.outputs)), ceil_div(rows.channels, block)
     size = blocks * rows.taps * stored * block
     target = arena.reserve(element.nbytes * element.planes * size)
     grid, threads = linear(size)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from vgg16gpu.compiler.graph.ops import Gemm, Graph, Op, Pool, Shape, Transpose, with_operands
+from vgg16gpu.compiler.graph.ops import Array, Gemm, Graph, Op, Pool, Shape, Transpose, with_operands
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import Scaling, WeightArena
@@ -27,13 +27,13 @@ def make_plan(
 ) -> Plan:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
-    A mapping has the shape of each input, for one program; fp32 is computed by FFMA there. Raises ModelError when the
-    graph does not fit an input shape, and when the precision cannot be had.
+    A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options have samples of
+    the first input, without a second pass. Raises ModelError when the graph does not fit an input shape, and when the
+    precision cannot be had.
     """
     options = options or PlanOptions()
     if isinstance(input_shapes, Mapping):
-        chosen = replace(options, kernels="ffma") if options.precision == "fp32" else options
-        return _one_pass_plan(_with_stored_inputs(graph), facts, [input_shapes], chosen)
+        return _plan_of_several(_with_stored_inputs(graph), facts, input_shapes, options)
     shapes = sorted(input_shapes, key=lambda shape: shape[0])
     selection = select_kernels(graph, facts, infer_shapes(graph, shapes[0]), options)
     if selection.splits_float32 and _runs_alone(graph, shapes[0]):
@@ -41,6 +41,16 @@ def make_plan(
     if selection.splits_float32:
         return _one_pass_plan(graph, facts, shapes, replace(options, kernels="ffma"))
     return _plain_plan(selection, shapes, options)
+
+
+def _plan_of_several(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions) -> Plan:
+    """One program for a graph of several inputs."""
+    exact = replace(options, kernels="ffma") if options.precision == "fp32" else options
+    if options.precision == "fp32" and options.kernels == "wgmma" and options.samples is not None:
+        selection = select_kernels(graph, facts, infer_shapes(graph, shapes), replace(options, kernels="auto"))
+        if selection.splits_float32 and _runs_alone(selection.sampled_part.graph, shapes[graph.input.name]):
+            return _split_plan_of_several(selection, shapes, options, options.samples)
+    return _one_pass_plan(graph, facts, [shapes], exact)
 
 
 def _with_stored_inputs(graph: Graph) -> Graph:
@@ -124,6 +134,31 @@ def _split_plan(selection: KernelSelection, shapes: Sequence[Shape], options: Pl
     )
 
 
+def _split_plan_of_several(
+    selection: KernelSelection, shapes: Mapping[str, Shape], options: PlanOptions, samples: Callable[[], Array]
+) -> Plan:
+    """The same for several inputs: samples of the first one fix what scales depend on it alone.
+
+    The second pass is one of the whole batch.
+    """
+    arena = WeightArena()
+    selection = selection.with_scalings(_scalings(selection, arena))
+    held = _held(selection.graph, arena)
+    constants = _constants(selection, arena)
+    program = Scheduler(selection, constants, held, None, keep_values=False, given=options.given).program(shapes)
+    on_ffma = selection.on_ffma()
+    constants = _constants(on_ffma, arena)
+    second_pass = Scheduler(on_ffma, constants, held, None, keep_values=False, given=options.given).program(shapes)
+    sampled, scaling = selection.sampled_part, None
+    if sampled.graph.ops:
+        exact = sampled.on_ffma()
+        read = {name: held[name] for name in exact.graph.constants}
+        observer = Scheduler(exact, {op.y: constants[op.y] for op in exact.graph.ops}, read, None, keep_values=False)
+        single = 1, *shapes[selection.graph.input.name][1:]
+        scaling = PairScaling(observer.program(single, selection.scalings), samples(), tuple(arena.finish))
+    return Plan(_weight_plan(arena), (program,), scaling, families=selection.families, second_passes=(second_pass,))
+
+
 def _held(graph: Graph, arena: WeightArena) -> dict[str, Pointer]:
     """Where the constants lie that general ops read."""
     return {name: arena.add(array) for name, array in graph.constants.items()}
@@ -136,7 +171,8 @@ def _weight_plan(arena: WeightArena) -> WeightPlan:
 def _scalings(selection: KernelSelection, arena: WeightArena) -> dict[str, Scaling]:
     """Room for the scales of every value that an op on tensor cores reads or writes."""
     names: dict[str, bool] = {}
-    ops = [op for op in selection.graph.ops if selection.lowerings[op.y].family != "ffma"]
+    sampled = (op for op in selection.graph.ops if selection.unsampled.isdisjoint(op.results))
+    ops = [op for op in sampled if selection.lowerings[op.y].family != "ffma"]
     for op in ops:
         names[op.x] = names.get(op.x, False) or isinstance(op, Gemm) or op.x == selection.graph.input.name
         names.setdefault(op.y, False)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias
 
-from vgg16gpu.compiler.graph.ops import Flatten, Gemm, Op, Shape, Softmax
+from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, MultiLowering, Places, Scaling, Source
-from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
+from vgg16gpu.compiler.lowering.conv.known_linear import growth
+from vgg16gpu.compiler.lowering.layout import convert, give, layout, rescale, scales
 from vgg16gpu.compiler.planner.selection import KernelSelection
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
@@ -90,13 +91,15 @@ class _Schedule:
             for name in dict.fromkeys(layer.op.operands):
                 self.readers.setdefault(name, []).append(layer)
         self.input_shape = shapes[self.graph.input.name]
+        self.rescaled = {layer.op.y: layer for layer in self.layers if self.selection.rescales(layer.op)}
         self.producers = {name: op for op in self.graph.ops for name in op.results}
         self.batch = self.input_shape[0] if len(self.input_shape) in ROWS else 1
         self.elements = self._elements()
         converted = {
             name for layer in self.layers for name, other in self._converted(layer).items() if other in WATCHED
         }
-        stored = {name for name, element in self.elements.items() if element in WATCHED}
+        bounded = self.rescaled.keys()  # in range whatever is multiplied
+        stored = {name for name, element in self.elements.items() if element in WATCHED and name not in bounded}
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
         self.placement = self._placement()
 
@@ -216,7 +219,7 @@ class _Schedule:
     def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[Value]) -> Mapping[str, Value]:
         """What ops read and write, by name: an output that its op writes itself is the only form of its value."""
         stored = {
-            name: self._value(name, element, buffers["value", name])
+            name: self._with_factor(self._value(name, element, buffers["value", name]), buffers)
             for name, element in self.elements.items()
             if ("value", name) in buffers
         }
@@ -259,6 +262,9 @@ class _Schedule:
                 lives[place] = Lifetime(self._value(name, other, _at(0)).nbytes, step, step)
             if nbytes := self.selection.lowerings[layer.op.y].workspace_nbytes(layer):
                 lives["workspace", layer.op.y] = Lifetime(nbytes, step, step)
+            if layer.op.y in self.rescaled:
+                last = end if layer.op.y in outputs else last_use.get(layer.op.y, step)
+                lives |= self._lives_of_factors(layer, Lifetime(0, step, last), born[layer.op.x])
         if self.keep_values:
             lives = {buffer: life._replace(first=0, last=end) for buffer, life in lives.items()}
         offsets, size = assign_offsets(tuple(lives.values()))
@@ -283,7 +289,11 @@ class _Schedule:
         read = {name: self.placement.values[name] for name in op.operands}
         for name, element in self._converted(layer).items():
             converted = self._value(name, element, self.placement.buffers["converted", f"{op.y}\0{name}"])
-            steps.append(convert.convert(read[name], converted, self._maxima(name)))
+            if op.y in self.rescaled:
+                converted = replace(converted, factor=self.placement.buffers["factors", op.y])
+                steps += self._rescale(layer, read[name], converted)
+            else:
+                steps.append(convert.convert(read[name], converted, self._maxima(name)))
             read[name] = converted
         lowering = self.selection.lowerings[op.y]
         x = tuple(read[name] for name in op.operands) if isinstance(lowering, MultiLowering) else read[op.x]
@@ -291,9 +301,49 @@ class _Schedule:
         return steps
 
     def _op_places(self, op: Op) -> Places:
-        workspace = self.placement.buffers.get(("workspace", op.y), self.placement.buffers[_BLOCK])
+        buffers = self.placement.buffers
+        workspace = buffers.get(("workspace", op.y), buffers[_BLOCK])
         further = tuple(self.placement.values[name] for name in op.results[1:])
-        return Places(workspace, self.placement.control, self.placement.counters[op.y], self._maxima(op.y), further)
+        maxima = buffers["unread", op.y] if op.y in self.rescaled else self._maxima(op.y)
+        parts = buffers.get(("parts", op.y))
+        return Places(workspace, self.placement.control, self.placement.counters[op.y], maxima, further, parts)
+
+    # What is multiplied with a factor for each image: x as pairs, once the largest magnitude of each image is known
+
+    def _parts_of(self, x: str) -> int:
+        """How many largest magnitudes of each image the op that computes x leaves; 0 if it does not."""
+        layer = next((layer for layer in self.layers if layer.op.y == x), None)
+        return self.selection.lowerings[x].parts(layer) if layer and self.elements[x] is Element.F32 else 0
+
+    def _lives_of_factors(self, layer: Layer[Op], life: Lifetime, born: int) -> dict[_Buffer, Lifetime]:
+        """Places of a rescaled op. life: from it to the last reader of its result; born: where x is computed."""
+        x, y, batch, step = layer.op.x, layer.op.y, layer.x_shape[0], life.first
+        parts = self._parts_of(x)
+        return {
+            ("factors", y): life._replace(nbytes=rescale.factors_nbytes(batch)),
+            ("unread", y): Lifetime(4 * batch, step, step),  # y's largest magnitudes, which nobody wants
+            **(
+                {("parts", x): Lifetime(4 * batch * parts, born, step)}
+                if parts
+                else {("slices", y): Lifetime(rescale.parts_nbytes(layer.x_shape), step, step)}
+            ),
+        }
+
+    def _with_factor(self, value: Value, buffers: Mapping[_Buffer, Pointer]) -> Value:
+        """A stored value, with the factors of its images where it has some."""
+        if value.name not in self.rescaled:
+            return value
+        return replace(value, factor=rescale.of_results(buffers["factors", value.name], value.shape[0]))
+
+    def _rescale(self, layer: Layer[Op], x: Value, y: Value) -> list[Step]:
+        buffers, steps = self.placement.buffers, list[Step]()
+        if parts := self._parts_of(x.name):
+            found = rescale.Largest(buffers["parts", x.name], parts)
+        else:
+            found, step = rescale.largest(x, buffers["slices", layer.op.y])
+            steps.append(step)
+        assert isinstance(layer.op, Conv)  # nothing else is rescaled
+        return [*steps, *rescale.rescale(x, y, found, growth(layer.op.weight), self._maxima(x.name))]
 
     def _maxima(self, name: str) -> Pointer:
         """Where the largest magnitudes of a value go; for one that is not watched the error word: nobody writes it."""

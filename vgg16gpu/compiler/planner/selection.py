@@ -60,6 +60,7 @@ class KernelSelection:
                 x_scaling=self.scalings.get(op.x),
                 y_scaling=self.scalings.get(op.y),
                 quantised=self.quantised.get(op.y),
+                rescaled=op.y in self._linear,
             )
             yield replace(layer, parts=self._parts(op, layer)) if isinstance(op, ConvChain) else layer
 
@@ -79,6 +80,47 @@ class KernelSelection:
         name = self.graph.input.name
         readers = [op for op in self.graph.ops if name in op.operands]
         return readers[0] if len(readers) == 1 and name not in self.graph.outputs else None
+
+    def rescales(self, op: Op) -> bool:
+        """Whether an op brings each image of what it reads to the range of pairs, by a factor that its result keeps."""
+        return op.y in self._linear and self.lowerings[op.y].family != "ffma"
+
+    @cached_property
+    def unsampled(self) -> frozenset[str]:
+        """The values that typical inputs do not tell the sizes of: they depend on further inputs."""
+        found = {item.name for item in self.graph.others}
+        for op in self.graph.ops:
+            if not found.isdisjoint(op.operands):
+                found.update(op.results)
+        return frozenset(found)
+
+    @property
+    def sampled_part(self) -> KernelSelection:
+        """The ops that depend on the first input alone, up to those on tensor cores; what none reads is an output."""
+        kept: list[Op] = []
+        read: set[str] = set()
+        for op in reversed(self.graph.ops):
+            on_tensor_cores = self.lowerings[op.y].family != "ffma" and self.unsampled.isdisjoint(op.results)
+            if on_tensor_cores or not read.isdisjoint(op.results):
+                kept.append(op)
+                read.update(op.operands)
+        ops = tuple(reversed(kept))
+        outputs = tuple(name for op in ops for name in op.results if name not in read)
+        constants = {name: array for name, array in self.graph.constants.items() if name in read}
+        return replace(self, graph=Graph(self.graph.input, ops, outputs, (), constants))
+
+    @cached_property
+    def _linear(self) -> frozenset[str]:
+        """Results of fp32 that are linear in such values: a factor of these is one of the result.
+
+        Not of a result that has a factor itself: that was made for what it came from.
+        """
+        found: set[str] = set()
+        for op in self.graph.ops if self.precision == "fp32" else ():
+            bare = isinstance(op, Conv) and op.bias is None and not op.relu and not op.pool
+            if bare and op.x in self.unsampled and op.x not in found:
+                found.add(op.y)
+        return frozenset(found)
 
     @cached_property
     def steps(self) -> Mapping[str, float]:
@@ -109,8 +151,15 @@ class KernelSelection:
             usable = _usable(layer, families)
             if isinstance(layer.op, Pool) and (layer.op.x not in chosen or chosen[layer.op.x].family == "ffma"):
                 usable = ("ffma",)  # float32 is pooled as it is
+            if self._lacks_scales(layer):
+                usable = ("ffma",)
             chosen[layer.op.y] = _best(layer, usable)
         return replace(self, lowerings=chosen)
+
+    def _lacks_scales(self, layer: Layer[Op]) -> bool:
+        """Whether it would read pairs whose scales nobody can choose."""
+        reads_pairs = isinstance(layer.op, Conv | Gemm | Pool) and self.precision == "fp32"
+        return reads_pairs and layer.op.x in self.unsampled and not layer.rescaled
 
     def chained(self, families: tuple[str, ...]) -> KernelSelection:
         """The same with a chain in the graph, if one of these families computes it; else itself."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from vgg16gpu.compiler.lowering.guard import guarded
 from vgg16gpu.compiler.lowering.layout.take import take
 from vgg16gpu.program.launches import Step
+from vgg16gpu.program.plans import Program
 from vgg16gpu.program.values import Pointer
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict, report, reported_words, settled
 from vgg16gpu.runtime.on_device.launches import KeptLaunches, Key
 from vgg16gpu.runtime.on_device.moves import Move, absolute, gives, moved, output_moves
 from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.outputs import ResultBlock
+from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock
 
 
 class PlacedRuns:
@@ -21,6 +23,7 @@ class PlacedRuns:
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.plan.programs[0]
+        self._exact = next(iter(executor.plan.second_passes), None)
         self._launches = KeptLaunches(executor)
 
     def run(
@@ -36,29 +39,57 @@ class PlacedRuns:
         targets: the first rows of each output, which its op writes there itself where it can. Inputs of fewer rows than
         planned get rows of zeros behind them; those of `Program.given` are read where they lie, and are as planned. NaN
         and Inf are let through. verdict, singly: for a run that nobody waits for, as for `DirectRuns.enqueue`. Raises
-        KernelError for a kernel that gave up, InputError for values that left float16's range.
+        KernelError for a kernel that gave up; where the plan has no second pass OutOfRangeError for values of so many
+        images as are given that left the range of float16.
         """
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]
         key = Key(*places.items(), *outs, verdict)
-        self._launches.launch(key, lambda: [*self._steps(places, outs), *self._last(outs, verdict)], singly=singly)
-        if verdict is None:
-            self._executor.device.synchronize()
-            ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program)).whole()
+        if verdict:
+            self._launches.launch(key, lambda: self._unwaited(places, outs, verdict), singly=singly)
+        else:
+            self._launches.launch(key, lambda: self._waited(places, outs))
+            self._check(places, outs)
         return key
 
     def repeat(self, key: Key) -> bool:
         """Enqueue what a run that nobody waits for has enqueued; False where it is not kept."""
         return self._launches.repeat(key)
 
-    def _last(self, targets: Sequence[DeviceView], verdict: Verdict | None) -> list[Step]:
-        """Who waits gets the control words; else they are looked at on the device."""
-        if verdict is None:
-            return [report(self._executor, self._program)]
-        return settled(self._program, targets, targets[0].shape[0], verdict)
+    def _waited(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
+        # The next run of the kind may be captured, and then nothing can be loaded.
+        self._executor.device.build({step.kernel for step in self._again(inputs, targets)})
+        return [*self._steps(self._program, inputs, targets), report(self._executor, self._program)]
 
-    def _steps(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
-        program = self._program
+    def _check(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> None:
+        """Wait for what has been launched, and run the second pass if an image needs it."""
+        self._executor.device.synchronize()
+        words = ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program))
+        try:
+            words.whole(targets[0].shape[0])
+        except OutOfRangeError:
+            if self._exact is None:
+                raise
+            exact = self._exact
+            self._executor.count_second_pass()
+            self._launches.launch(Key(*inputs.items(), *targets, "exact"), lambda: self._steps(exact, inputs, targets))
+            self._executor.device.synchronize()
+
+    def _unwaited(
+        self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView], verdict: Verdict
+    ) -> list[Step]:
+        guard = self._executor.plan.guard if self._exact else None
+        steps = self._steps(self._program, inputs, targets)
+        verdicts = settled(self._program, targets, targets[0].shape[0], verdict, guard)
+        return [*steps, *verdicts, *self._again(inputs, targets)]
+
+    def _again(self, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
+        """The second pass of all, if any turns out to need it; nothing where the plan has none."""
+        if self._exact is None:
+            return []
+        return [guarded(step, self._executor.plan.guard) for step in self._steps(self._exact, inputs, targets)]
+
+    def _steps(self, program: Program, inputs: Mapping[str, DeviceView], targets: Sequence[DeviceView]) -> list[Step]:
         entry = program.input.entries["float32"]
         given = {value.name: value for value in program.given}
         places = {value.name: (value.pointer, value.pointer.offset + value.nbytes) for value in program.others}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vgg16gpu.compiler.compile import EngineOptions, SizePlanner
+from vgg16gpu.compiler.compile import EngineOptions, SizePlanner, sampler
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import Opened, open_device
@@ -84,7 +84,8 @@ class BuiltEngine(Closing):
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
 
-                self._gradients = Gradients(self.graph, self.device, precision, kernels)
+                samples = sampler(self.model, options, self.graph)
+                self._gradients = Gradients(self.graph, self.device, precision, kernels, samples)
                 self._gradients.prepare([program.input.shape for program in plan.programs])
         except BaseException:
             self.close()

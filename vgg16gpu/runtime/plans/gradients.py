@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -12,15 +12,12 @@ from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.planner.options import PlanOptions
-from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.on_device.direct import Verdict
-from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.plans.kept import KeptPlans
+from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
 
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
 
@@ -35,45 +32,34 @@ def gradient_options(precision: str, kernels: str) -> PlanOptions:
     return PlanOptions(precision, kernels)
 
 
-class _Prepared(NamedTuple):
-    """A shape of batches on the device."""
-
-    executor: Executor
-    placed: PlacedRuns
-    inputs: tuple[str, ...]  # what it reads: the input, and those cotangents that matter
-    cotangents: tuple[str, ...]  # all, in the order of the outputs
-    is_busy: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device, without weights."""
-        return self.executor.plan.activations_nbytes
-
-    def close(self) -> None:
-        """Give back what it has on the device."""
-        self.executor.close()
-
-
 class Gradients:
     """Vector-Jacobian products of a graph's outputs to its input. One thread at a time; close it.
 
-    In fp16 and bf16 convolutions and products round what they read, and sums are float32; in fp16 the gradient of an
-    image is brought to float16's range before each product, and back behind it, by a power of two.
+    In fp16 and bf16 convolutions and products round what they read, and sums are float32. In fp16, and in fp32 where
+    convolutions are made of pairs of float16, the gradient of an image is brought to their range before each, and back
+    behind it, by a power of two. A batch with an image whose values leave the range of pairs is computed again by FFMA.
 
     The model's values are computed again in each run, so that nothing is kept from call to call. The weights lie on the
     device once more, and those of the backward run beside them. Plans are kept by the shape of a batch: the last ones.
     """
 
-    def __init__(self, graph: Graph, device: Device, precision: str, kernels: str = "auto") -> None:
-        """Raises ModelError for int8."""
-        self._options = gradient_options(precision, kernels)
-        self._graph, self._device = graph, device
-        self._kept: KeptPlans[Shape, _Prepared] = KeptPlans(device)
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        precision: str,
+        kernels: str = "auto",
+        samples: Callable[[Shape], Array] | None = None,
+    ) -> None:
+        """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
+        options = gradient_options(precision, kernels)
+        self._graph, self._precision = graph, precision
+        self._programs: PreparedPrograms[Shape] = PreparedPrograms(device, options, samples, self._wanted)
 
     def prepare(self, shapes: Iterable[Shape]) -> None:
         """Build for batches of these shapes. Raises ModelError, DeviceError and KernelError."""
         for shape in shapes:
-            self._at(shape)
+            self._programs.at(shape)
 
     def vjp(self, x: Images, cotangents: object, runs: Iterable[tuple[int, int]]) -> Array:
         """The gradient to x, (N, ...) float32 as the kernels read it; runs: (first row, batch size built) of each run.
@@ -112,31 +98,28 @@ class Gradients:
             self._graph.outputs,
         )
         for first, batch in runs:
-            prepared = self._at((batch, *x.shape[1:]))
-            arrays = {self._graph.input.name: x, **dict(zip(prepared.cotangents, cotangents, strict=True))}
-            rows = {name: arrays[name].rows(first, first + batch) for name in prepared.inputs}
+            prepared = self._programs.at((batch, *x.shape[1:]))
+            arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
+            rows = {name: arrays[name].rows(first, first + batch) for name in prepared.wanted.shapes}
             told = verdict and replace(verdict, first=first)
             prepared.placed.run(rows, [target.rows(first, first + batch)], told, singly=singly)
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
-        self._kept.close()
+        self._programs.close()
 
-    def _at(self, shape: Shape) -> _Prepared:
-        if kept := self._kept.find(shape):
-            return kept
-        found = gradient_graph(self._graph, shape, self._options.precision)
+    def _wanted(self, shape: Shape) -> Wanted:
+        found = gradient_graph(self._graph, shape, self._precision)
         inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
-        plan = make_plan(found.graph, self._device.facts, {self._graph.input.name: shape, **inputs}, self._options)
-        executor = self._kept.load(plan, f"the gradient of a batch of shape {shape}")
-        names = (self._graph.input.name, *inputs), tuple(found.cotangents)
-        return self._kept.keep(shape, _Prepared(executor, PlacedRuns(executor), *names))
+        shapes = {self._graph.input.name: shape, **inputs}
+        return Wanted(found.graph, shapes, f"the gradient of a batch of shape {shape}", tuple(found.cotangents))
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
-        prepared = self._at((batch, *x.shape[1:]))
-        arrays = {self._graph.input.name: x, **dict(zip(prepared.cotangents, cotangents, strict=True))}
-        filled = {name: _filled(arrays[name], batch) for name in prepared.inputs}
-        return prepared.executor.run_once(filled)[0][: len(x)]
+        prepared = self._programs.at((batch, *x.shape[1:]))
+        arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
+        filled = {name: _filled(arrays[name], batch) for name in prepared.wanted.shapes}
+        (found,) = prepared.executor.run_once(filled, len(x))
+        return found[: len(x)]
 
 
 def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> list[Array]:

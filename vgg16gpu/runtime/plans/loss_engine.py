@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vgg16gpu.compiler.choices import MAX_BATCH
+from vgg16gpu.compiler.compile import EngineOptions, sampler
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.loss import target_graph
 from vgg16gpu.compiler.graph.loss_ops import target_shape
@@ -48,12 +49,15 @@ class LossEngine(Closing):
     style: the weight of each layer whose Gram matrices are compared, w times the mean of their squared differences. A
         Gram matrix has the products of all pairs of channels, summed over pixels, divided by C * H * W (Gatys et al.,
         "Image Style Transfer Using Convolutional Neural Networks").
-    precision: "fp32", on FFMA kernels, or "fp16" or "bf16": convolutions round what they read, all else is float32, and
-        bits may depend on the batch. In fp16 the gradient of each image is brought to its range before each product.
-    device, kernels: as for `Engine`. batch: the most images that are computed at once; more are cut up.
+    precision: "fp32", on FFMA kernels, or "fp16" or "bf16": convolutions round what they read, all else is float32. In
+        fp16 the gradient of each image is brought to its range before each product.
+    device, kernels: as for `Engine`; but in fp32 "auto" is "ffma", and "wgmma", on Hopper, has errors of float32: a
+        batch with an image whose values leave the range of tensor cores is computed again on FFMA kernels. batch: the
+        most images that are computed at once; more are cut up.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
-    when it comes for the first time. NaN and Inf are not looked for. The same bits in every run, whatever the batch is.
+    when it comes for the first time. NaN and Inf are not looked for. The same bits in every run; on FFMA kernels
+    whatever the batch is.
 
     Raises ModelError, InputError, DeviceError, KernelError.
     """
@@ -78,7 +82,8 @@ class LossEngine(Closing):
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         try:
-            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels)
+            samples = sampler(self.model, EngineOptions(), self.graph)
+            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels, samples)
         except BaseException:
             self.device.close()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -11,38 +11,16 @@ import numpy as np
 from vgg16gpu.compiler.graph.loss import Term, loss_graph, target_graph
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.lowering.general.feature_loss import target_elements
-from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
-from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Element
-from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.launches import Key
 from vgg16gpu.runtime.on_device.moves import can_be_read
-from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import gradient_options
-from vgg16gpu.runtime.plans.kept import KeptPlans
+from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
 
 _KEPT: Final = 256  # shapes of images
-
-
-class _Prepared(NamedTuple):
-    """A program on the device."""
-
-    executor: Executor
-    placed: PlacedRuns
-    targets: tuple[str, ...] = ()  # further inputs, in the order of the terms
-    is_busy: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device, without weights."""
-        return self.executor.plan.activations_nbytes
-
-    def close(self) -> None:
-        """Give back what it has on the device."""
-        self.executor.close()
 
 
 class _Key(NamedTuple):
@@ -69,12 +47,18 @@ class Losses:
     """
 
     def __init__(
-        self, graph: Graph, terms: Sequence[Term], device: Device, precision: str = "fp32", kernels: str = "auto"
+        self,
+        graph: Graph,
+        terms: Sequence[Term],
+        device: Device,
+        precision: str = "fp32",
+        kernels: str = "auto",
+        samples: Callable[[Shape], Array] | None = None,
     ) -> None:
-        """Raises ModelError for int8."""
-        self._options = gradient_options(precision, kernels)
-        self._graph, self._terms, self._device = graph, tuple(terms), device
-        self._kept: KeptPlans[_Key, _Prepared] = KeptPlans(device)
+        """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
+        options = gradient_options(precision, kernels)
+        self._graph, self._terms, self._precision = graph, tuple(terms), precision
+        self._programs: PreparedPrograms[_Key] = PreparedPrograms(device, options, samples, self._wanted)
         self._readable = tuple(
             (Element.F32,) if term.kind == "gram" else target_elements(precision) for term in self._terms
         )
@@ -82,13 +66,13 @@ class Losses:
 
     def targets(self, x: Array, terms: tuple[int, ...]) -> tuple[Array, ...]:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
-        found = self._at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
+        found = self._programs.at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
         return tuple(_channels_last(array) if array.ndim == 4 else array for array in found)
 
     def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool, share: int = 1) -> tuple[Array, ...]:
         """The loss of each image, (N,), over `share`, and, if wanted, its gradient to x. Raises as `targets`."""
-        prepared = self._at(_Key(x.shape, None, gradient, share=share))
-        given = dict(zip(prepared.targets, targets, strict=True))
+        prepared = self._programs.at(_Key(x.shape, None, gradient, share=share))
+        given = dict(zip(prepared.wanted.others, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
 
     def targets_on_device(
@@ -102,7 +86,7 @@ class Losses:
     ) -> tuple[_Key, Key]:
         """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
         key = _Key(x.shape, terms, False)
-        prepared = self._at(key)
+        prepared = self._programs.at(key)
         shapes = (value.shape for value in prepared.executor.plan.programs[0].outputs)
         maps = [_as_map(out, shape) for out, shape in zip(outs, shapes, strict=True)]
         return key, prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)
@@ -112,12 +96,12 @@ class Losses:
 
         Fewer bytes then hold what the features themselves can be told apart by. Raises ModelError.
         """
-        if self._options.precision == "fp32":
+        if self._precision == "fp32":
             return (Element.F32,) * len(self._terms)
         if shape not in self._stored:
             if len(self._stored) >= _KEPT:
                 self._stored.clear()
-            _, plan = self._planned(_Key(shape, None, True))
+            _, plan = self._programs.planned(_Key(shape, None, True))
             elements = {value.name: value.element for value in plan.programs[0].values}
             features = [self._graph.outputs[term.output] for term in self._terms]
             self._stored[shape] = tuple(
@@ -146,39 +130,29 @@ class Losses:
         )
         given = tuple(target.element for target in targets) if in_place else None
         key = _Key(x.shape, None, len(outs) > 1, given, share)
-        prepared = self._at(key)
-        inputs = {self._graph.input.name: x, **dict(zip(prepared.targets, targets, strict=True))}
+        prepared = self._programs.at(key)
+        inputs = {self._graph.input.name: x, **dict(zip(prepared.wanted.others, targets, strict=True))}
         return key, prepared.placed.run(inputs, outs, verdict, singly=singly)
 
     def repeat(self, enqueued: Enqueued) -> bool:
         """Enqueue once more what either has enqueued on the device; False where some of it is no longer kept."""
         return all(
-            (kept := self._kept.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
+            (kept := self._programs.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
         )
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
-        self._kept.close()
+        self._programs.close()
 
-    def _at(self, key: _Key) -> _Prepared:
-        if kept := self._kept.find(key):
-            return kept
-        targets, plan = self._planned(key)
-        executor = self._kept.load(plan, f"the loss of a batch of shape {key.shape}")
-        return self._kept.keep(key, _Prepared(executor, PlacedRuns(executor), targets))
-
-    def _planned(self, key: _Key) -> tuple[tuple[str, ...], Plan]:
-        """The names of the targets, and the plan."""
-        inputs = {self._graph.input.name: key.shape}
+    def _wanted(self, key: _Key) -> Wanted:
+        inputs, what = {self._graph.input.name: key.shape}, f"the loss of a batch of shape {key.shape}"
         if key.terms is not None:
             graph = target_graph(self._graph, [self._terms[i] for i in key.terms], key.shape)
-            return (), make_plan(graph, self._device.facts, inputs, self._options)
-        precision = self._options.precision
+            return Wanted(graph, inputs, what)
         terms = [replace(term, weight=term.weight / key.share) for term in self._terms]
-        found = loss_graph(self._graph, terms, key.shape, gradient=key.gradient, precision=precision)
+        found = loss_graph(self._graph, terms, key.shape, gradient=key.gradient, precision=self._precision)
         given = dict(zip(found.targets, key.given, strict=True)) if key.given else {}
-        options = replace(self._options, given=given)
-        return tuple(found.targets), make_plan(found.graph, self._device.facts, {**inputs, **found.targets}, options)
+        return Wanted(found.graph, {**inputs, **found.targets}, what, given=given)
 
 
 def _as_map(target: DeviceView, shape: Shape) -> DeviceView:

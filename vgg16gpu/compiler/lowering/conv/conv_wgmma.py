@@ -15,6 +15,7 @@ from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import Held, Layer, Lowering, Places, WeightArena, scalars
+from vgg16gpu.compiler.lowering.conv import known_linear
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT, TAPS, label
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import (
     COLUMN,
@@ -41,6 +42,7 @@ from vgg16gpu.compiler.lowering.wgmma import (
     is_wide,
     pack_pairs,
     pack_raw,
+    whole_tiles,
     x_element,
     y_element,
 )
@@ -136,7 +138,7 @@ def problem_of(layer: Layer[Conv]) -> ConvProblem:
     batch, channels, height, width = layer.x_shape
     op = layer.op
     element, out_element = x_element(layer), y_element(layer)
-    stored = element.padded(channels), out_element.padded(op.weight.shape[0])
+    stored = element.padded(channels), whole_tiles(out_element.padded(op.weight.shape[0]))
     return ConvProblem(batch, height, width, *stored, element, out_element, op.pool)
 
 
@@ -149,8 +151,9 @@ def promote_taps(channels: int) -> int:
 
 
 def supports(layer: Layer[Conv]) -> bool:
-    """Same-size 3x3 convolutions of more than a few channels."""
-    return computes_3x3(layer) and is_wide(layer, layer.x_shape[1])
+    """Same-size 3x3 convolutions of more than a few channels; of few outputs only on the way back to an image."""
+    computes = known_linear.supports(layer) if layer.rescaled else computes_3x3(layer)
+    return computes and is_wide(layer, layer.x_shape[1])
 
 
 def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
@@ -164,6 +167,9 @@ def weights(layer: Layer[Conv], arena: WeightArena) -> ConvWeights[Pointer]:
     if layer.quantised is not None:
         packed = pack_raw(layer.quantised.weight, in_file, Element.S8, block, arena)
         return ConvWeights(packed, *finish_bytes(op, layer.quantised, arena))
+    if layer.rescaled:
+        correction = 1 + TRUNCATION[promote_taps(element.padded(channels))]
+        return ConvWeights(*known_linear.weights(op, correction, block, arena))
     bias = unread = arena.add_channels(op.bias, outputs, element)
     if element is not Element.F16_PAIR:
         packed = pack_raw(op.weight, in_file, element, block, arena)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vgg16gpu.compiler.graph.loss_ops import FeatureLoss, blocks, pixels_and_channels
-from vgg16gpu.compiler.lowering import mma
+from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import BLOCK, Layer, MultiLowering, NoWeights, Places, no_weights, scalars
 from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Element, Layout, Value
@@ -27,6 +27,7 @@ def _macros(feature: Element, target: Element) -> tuple[tuple[str, int], ...]:
 VARIANTS = (
     (),
     *(_macros(*pair) for e in _STORED for pair in ((e, Element.F32), (Element.F32, e), (e, e))),
+    _macros(Element.F16_PAIR, Element.F32),
 )  # tools/ptxas.py
 
 
@@ -48,7 +49,8 @@ def steps(
             grid=Dim3(blocks(op, feature.shape), feature.shape[0]),
             block=Dim3(BLOCK),
             arguments=(
-                *(value.pointer for value in (y, cotangent or y, feature, target, *weights)),
+                *(y.pointer, (cotangent or y).pointer, feature.pointer, feature.scale or feature.pointer),
+                *(value.pointer for value in (target, *weights)),
                 *scalars(pixels, channels, _pitch(feature), _pitch(cotangent or feature)),
                 *(Scalar(op.weight, "f"), Scalar(op.weight if is_absolute else 2 * op.weight, "f")),
                 *scalars(*(flag for group in flags for flag in group)),
@@ -71,6 +73,11 @@ def _supports_stored(layer: Layer[FeatureLoss]) -> bool:
     return len(layer.x_shape) == 4 and mma.supports(layer)
 
 
+def _supports_wgmma(layer: Layer[FeatureLoss]) -> bool:
+    """The same, and pairs."""
+    return len(layer.x_shape) == 4 and (mma.supports(layer) or wgmma.stores_pairs(layer))
+
+
 LOWERINGS = (
     MultiLowering(FeatureLoss, steps, no_weights),
     *(
@@ -79,9 +86,9 @@ LOWERINGS = (
             steps,
             no_weights,
             family=family,
-            supports=_supports_stored,
-            takes=lambda layer: (mma.ELEMENTS[layer.precision], Element.F32),
+            supports=supports,
+            takes=lambda layer: (wgmma.ELEMENTS[layer.precision], Element.F32),
         )
-        for family in ("wgmma", "mma")
+        for family, supports in (("wgmma", _supports_wgmma), ("mma", _supports_stored))
     ),
 )

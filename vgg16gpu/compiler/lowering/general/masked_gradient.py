@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from vgg16gpu.compiler.graph.gradient_ops import MaskedGradient
-from vgg16gpu.compiler.lowering import mma
+from vgg16gpu.compiler.lowering import mma, wgmma
 from vgg16gpu.compiler.lowering.base import (
     Layer,
     MultiLowering,
@@ -23,35 +23,41 @@ from vgg16gpu.program.values import Element, Layout, Value
 SOURCE: Final = "masked_gradient.cu"
 THREADS: Final = 128
 PIXELS: Final = 4  # of a thread
+VECTOR: Final = 8  # channels of a thread, at most
 MAX_GRADIENTS: Final = 4
 _F32: Final = Element.F32
 
 
-def kernel(x: Sequence[Element], y: Element, pools: bool, width: int) -> Kernel:
-    """The kernel compiled for a map and gradients of these elements, and a result of that."""
+def kernel(x: Sequence[Element], y: Element, pools: bool, width: int, *, parts: bool = False) -> Kernel:
+    """The kernel compiled for a map and gradients of these elements, and a result of that.
+
+    parts: whether it leaves the largest magnitudes, too.
+    """
     element = next((each for each in (*x, y) if each is not Element.F32), Element.F32)
     macros = {"ELEMENT": element.number, "OUT": y.number, "POOL": int(pools), "GRADIENTS": len(x) - 1}
     floats = sum(1 << k for k, each in enumerate(x) if each is Element.F32 and element is not Element.F32)
-    return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width)))
+    largest = (("PARTS", 1),) if parts else ()
+    return Kernel(SOURCE, "masked_gradient", (*macros.items(), ("FLOATS", floats), ("VECTOR", width), *largest))
 
 
-def _variants(element: Element, out: Element, width: int) -> Iterator[tuple[tuple[str, int], ...]]:
+def _variants(element: Element, out: Element, width: int, parts: bool) -> Iterator[tuple[tuple[str, int], ...]]:
     """Those of a perceptual loss, one or two gradients in the map's element or in float32."""
     for pools in (False, True):
         for gradients in ((element,), (_F32,), (element, _F32), (_F32, _F32)):
-            yield kernel((element, *gradients), out, pools, width).defines
+            yield kernel((element, *gradients), out, pools, width, parts=parts).defines
 
 
 VARIANTS = tuple(
     dict.fromkeys(
         defines
-        for element, out, width in (
-            *((_F32, _F32, width) for width in (1, 4)),
-            *((Element.F16, _F32, width) for width in (1, 4, 8)),
-            (Element.BF16, _F32, 8),
-            (Element.BF16, Element.BF16, 8),
+        for element, out, width, parts in (
+            *((_F32, _F32, width, False) for width in (1, 4)),
+            *((Element.F16, _F32, width, False) for width in (1, 4, 8)),
+            (Element.BF16, _F32, 8, False),
+            (Element.BF16, Element.BF16, 8, False),
+            *((Element.F16_PAIR, _F32, 8, parts) for parts in (False, True)),
         )
-        for defines in _variants(element, out, width)
+        for defines in _variants(element, out, width, parts)
     )
 )  # tools/ptxas.py
 
@@ -60,27 +66,26 @@ def steps(
     layer: Layer[MaskedGradient], x: tuple[Value, ...], y: Value, held: NoWeights, places: Places
 ) -> tuple[Step, ...]:
     """One launch. x: what the ReLU has given, then gradients."""
-    del held, places
-    op = layer.op
+    del held
+    op, gradients = layer.op, x[1:]
     batch, channels, height, width = y.shape
     stored = y.pitch if y.layout is Layout.NHWC else channels
-    missing = MAX_GRADIENTS + 1 - len(x)
+    missing = MAX_GRADIENTS - len(gradients)
     vector = _vector((y, *x))
-    side, columns = (2, 1) if op.pools else (1, PIXELS)  # of a thread's pixels
-    places_across = ceil_div(width, side * columns)
-    lanes = min(ceil_div(stored, vector), THREADS)
-    block = Dim3(lanes, min(THREADS // lanes, places_across))
+    grid, block = _launch(op, height, width, ceil_div(stored, VECTOR if places.parts else vector))
     rows = [_strides(value) for value in (y, *x)]
     return (
         Step(
-            kernel=kernel([value.element for value in x], y.element, op.pools, vector),
-            grid=Dim3(ceil_div(places_across, block.y), ceil_div(height, side), batch),
+            kernel=kernel([value.element for value in x], y.element, op.pools, vector, parts=places.parts is not None),
+            grid=grid._replace(z=batch),
             block=block,
             arguments=(
                 *(value.pointer for value in (y, *x, *missing * x[:1])),
+                *(value.factor or value.pointer for value in (*gradients, *missing * x[:1])),
+                places.parts or y.pointer,
                 Walk(((batch, height, width, stored, channels), *rows)),
             ),
-            flop=(len(x) - 1 + 3 * op.pools) * math.prod(y.shape),
+            flop=(len(gradients) + 3 * op.pools) * math.prod(y.shape),
             nbytes=sum(value.nbytes for value in (y, *x)),
             names=op.names,
             label="gradient of relu" + " and pool" * op.pools,
@@ -88,8 +93,28 @@ def steps(
     )
 
 
+def _launch(op: MaskedGradient, height: int, width: int, vectors: int) -> tuple[Dim3, Dim3]:
+    """The grid of one image whose pixels have so many vectors, and a block."""
+    side, columns = (2, 1) if op.pools else (1, PIXELS)  # of a thread's pixels
+    places_across = ceil_div(width, side * columns)
+    lanes = min(vectors, THREADS)
+    block = Dim3(lanes, min(THREADS // lanes, places_across))
+    return Dim3(ceil_div(places_across, block.y), ceil_div(height, side)), block
+
+
+def parts(layer: Layer[MaskedGradient]) -> int:
+    """A block of an image has one; how many there are does not depend on how operands lie."""
+    _, channels, height, width = layer.x_shape
+    grid, _ = _launch(layer.op, height, width, ceil_div(_F32.padded(channels), VECTOR))
+    return grid.x * grid.y
+
+
+def _supports_wgmma(layer: Layer[MaskedGradient]) -> bool:
+    return mma.supports(layer) or wgmma.stores_pairs(layer)
+
+
 def _takes(layer: Layer[MaskedGradient]) -> tuple[Element, ...]:
-    return (mma.ELEMENTS[layer.precision], Element.F32)
+    return (wgmma.ELEMENTS[layer.precision], Element.F32)
 
 
 def _gives(layer: Layer[MaskedGradient], wanted: tuple[Element, ...]) -> Element:
@@ -107,7 +132,7 @@ def _vector(values: Sequence[Value]) -> int:
     """How many neighbouring channels a thread takes; 1 where they do not all lie side by side."""
     if any(value.layout is not Layout.NHWC for value in values):
         return 1
-    width = 4 if all(value.element is Element.F32 for value in values) else 8
+    width = 4 if all(value.element is Element.F32 for value in values) else VECTOR
     return width if all(value.pitch % width == 0 for value in values) else 4
 
 
@@ -118,12 +143,13 @@ LOWERINGS = (
             MaskedGradient,
             steps,
             no_weights,
+            parts=parts,
             family=family,
-            supports=mma.supports,
+            supports=supports,
             takes=_takes,
             gives=_gives,
             any_layout=True,
         )
-        for family in ("wgmma", "mma")
+        for family, supports in (("wgmma", _supports_wgmma), ("mma", mma.supports))
     ),
 )

@@ -14,7 +14,6 @@ from vgg16gpu.program.values import Element, Value
 
 SOURCE: Final = "pool_stored.cu"
 VECTOR: Final = 8  # channels of a thread
-_ELEMENTS: Final = {"fp32": Element.F16_PAIR, **mma.ELEMENTS}
 VARIANTS = tuple((("ELEMENT", element.number),) for element in (Element.F16, Element.BF16, Element.F16_PAIR))
 
 
@@ -39,7 +38,7 @@ def steps(layer: Layer[Pool], x: Value, y: Value, held: NoWeights, places: Place
 
 def supports_wgmma(layer: Layer[Pool]) -> bool:
     """The pools of a VGG, of what Hopper's tensor cores store in floating point."""
-    return wgmma.has_wgmma(layer.facts) and layer.precision in _ELEMENTS and _is_plain(layer.op)
+    return wgmma.has_wgmma(layer.facts) and layer.precision in wgmma.ELEMENTS and _is_plain(layer.op)
 
 
 def supports_mma(layer: Layer[Pool]) -> bool:
@@ -58,8 +57,8 @@ LOWERINGS = tuple(
         no_weights,
         family=family,
         supports=supports,
-        takes=lambda layer: (_ELEMENTS[layer.precision],),
-        gives=lambda layer, _: _ELEMENTS[layer.precision],
+        takes=lambda layer: (wgmma.ELEMENTS[layer.precision],),
+        gives=lambda layer, _: wgmma.ELEMENTS[layer.precision],
     )
     for family, supports in (("wgmma", supports_wgmma), ("mma", supports_mma))
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 from vgg16gpu.compiler.graph.gradient_ops import PowerOfTwo
 from vgg16gpu.compiler.lowering.base import (
@@ -11,40 +11,29 @@ from vgg16gpu.compiler.lowering.base import (
     Lowering,
     NoWeights,
     Places,
-    ceil_div,
     no_weights,
     scalars,
 )
+from vgg16gpu.compiler.lowering.layout.rescale import largest_slices, slices_of
 from vgg16gpu.program.launches import Dim3, Kernel, Step
-from vgg16gpu.program.values import Element, Value
+from vgg16gpu.program.values import Value
 
 SOURCE = "power_of_two.cu"
-SLICE = 16384  # elements of a block, as in the source
 
 
 def steps(layer: Layer[PowerOfTwo], x: Value, y: Value, held: NoWeights, places: Places) -> tuple[Step, ...]:
     """Two launches: the largest magnitude of each slice, then the factor of each image."""
     del held
-    batch, *inner = x.stored_shape
-    elements = math.prod(inner)
-    slices, names = ceil_div(elements, SLICE), layer.op.names
+    batch, slices = x.shape[0], slices_of(x.shape)
     return (
-        Step(
-            kernel=Kernel(SOURCE, "largest_slices_f32"),
-            grid=Dim3(slices, batch),
-            block=Dim3(BLOCK),
-            arguments=(places.workspace, x.pointer, *scalars(elements)),
-            nbytes=x.nbytes,
-            names=names,
-            label="largest magnitudes",
-        ),
+        replace(largest_slices(x, places.workspace), names=layer.op.names),
         Step(
             kernel=Kernel(SOURCE, "power_of_two_f32"),
             grid=Dim3(batch),
             block=Dim3(BLOCK),
             arguments=(y.pointer, places.workspace, *scalars(slices, layer.op.exponent, y.pitch)),
             nbytes=4 * batch * slices + y.nbytes,
-            names=names,
+            names=layer.op.names,
             label="powers of two",
         ),
     )
@@ -52,9 +41,7 @@ def steps(layer: Layer[PowerOfTwo], x: Value, y: Value, held: NoWeights, places:
 
 def workspace_nbytes(layer: Layer[PowerOfTwo]) -> int:
     """A number for each slice of each image."""
-    batch, channels, *sides = layer.x_shape
-    elements = Element.F32.padded(channels) * math.prod(sides)
-    return 4 * batch * ceil_div(elements, SLICE)
+    return 4 * layer.x_shape[0] * slices_of(layer.x_shape)
 
 
 LOWERINGS = (Lowering(PowerOfTwo, steps, no_weights, workspace_nbytes=workspace_nbytes),)

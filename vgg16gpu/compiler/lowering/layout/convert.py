@@ -13,14 +13,15 @@ from vgg16gpu.program.values import Element, Pointer, Value
 SOURCE = "convert.cu"
 MAX_CHUNKS = 1024  # blocks per image
 VARIANTS = tuple(
-    (("INPUT", read.number), ("OUTPUT", stored.number))
-    for read, stored in (
-        (Element.F32, Element.F16_PAIR),
-        (Element.F16_PAIR, Element.F32),
-        (Element.F32, Element.F16),
-        (Element.BF16, Element.F32),
-        (Element.F32, Element.U8),
-        (Element.S8, Element.F32),
+    (("INPUT", read.number), ("OUTPUT", stored.number), *factor)
+    for read, stored, factor in (
+        (Element.F32, Element.F16_PAIR, ()),
+        (Element.F16_PAIR, Element.F32, ()),
+        (Element.F16_PAIR, Element.F32, (("FACTOR", 1),)),
+        (Element.F32, Element.F16, ()),
+        (Element.BF16, Element.F32, ()),
+        (Element.F32, Element.U8, ()),
+        (Element.S8, Element.F32, ()),
     )
 )  # tools/ptxas.py
 
@@ -30,13 +31,14 @@ def convert(x: Value, y: Value, maxima: Pointer) -> Step:
     batch, *spatial, _ = x.stored_shape
     pixels = math.prod(spatial)
     numbers = (pixels, x.shape[1], x.pitch, y.pitch)
+    macros = ("INPUT", x.element.number), ("OUTPUT", y.element.number)
     factors = Scalar(x.step, "f"), Scalar(float(np.float32(1) / np.float32(y.step)), "f")
     return Step(
-        kernel=Kernel(SOURCE, "convert", (("INPUT", x.element.number), ("OUTPUT", y.element.number))),
+        kernel=Kernel(SOURCE, "convert", (*macros, *((("FACTOR", 1),) if x.factor else ()))),
         grid=Dim3(min(MAX_CHUNKS, ceil_div(pixels * y.pitch, BLOCK)), batch),
         block=Dim3(BLOCK),
         arguments=(
-            *(y.pointer, x.pointer, y.scale or y.pointer, x.scale or x.pointer, maxima),
+            *(y.pointer, x.pointer, y.scale or y.pointer, x.factor or x.scale or x.pointer, maxima),
             *scalars(*numbers),
             *factors,
         ),

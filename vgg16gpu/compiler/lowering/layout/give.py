@@ -14,12 +14,13 @@ TILE = 32
 NARROW = 8  # columns that a thread of give_narrow has
 MAX_BLOCKS = 4096  # per image
 VARIANTS = tuple(
-    (("INPUT", stored.number), ("OUTPUT", given.number))
-    for stored, given in (
-        *((element, Element.F32) for element in Element),
-        (Element.F32, Element.BF16),
-        (Element.F16, Element.F16),
-        (Element.BF16, Element.BF16),
+    (("INPUT", stored.number), ("OUTPUT", given.number), *factor)
+    for stored, given, factor in (
+        *((element, Element.F32, ()) for element in Element),
+        (Element.F32, Element.BF16, ()),
+        (Element.F16, Element.F16, ()),
+        (Element.BF16, Element.BF16, ()),
+        (Element.F16_PAIR, Element.F32, (("FACTOR", 1),)),
     )
 )  # tools/ptxas.py
 
@@ -43,13 +44,13 @@ def give(x: Value, form: OutputForm, target: Pointer, images: int | None = None)
     narrow = Dim3(ceil_div(found.rows, BLOCK), images)
     across = ("give_narrow", narrow) if found.columns <= NARROW else ("give_turned", turned)
     kernel, grid = across if found.turned else ("give_straight", straight)
-    macros = (("INPUT", x.element.number), ("OUTPUT", form.element.number))
+    macros = (("INPUT", x.element.number), ("OUTPUT", form.element.number), *((("FACTOR", 1),) if x.factor else ()))
     return Step(
         kernel=Kernel(SOURCE, kernel, macros),
         grid=grid,
         block=Dim3(BLOCK),
         arguments=(
-            *(target, x.pointer, x.scale or x.pointer),
+            *(target, x.pointer, x.factor or x.scale or x.pointer),
             *scalars(_images(x), *found[:4]),
             Scalar(x.step, "f"),
         ),

@@ -1,0 +1,205 @@
+"""fp32 gradients and losses in pairs of float16: on a Hopper GPU, and planned for one, its convolutions in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.graph_reference import compute
+from tests.support.hopper_on_cpu import HopperOnCpu
+from tests.support.kernel_harness import assert_same_bits, normal, seeded
+from tests.support.narrow_vgg import images
+from tests.support.wgmma_harness import convolution
+from vgg16gpu.compiler.graph.gradient import gradient_graph
+from vgg16gpu.compiler.graph.loss import Term, loss_graph
+from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Op, Pool, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
+from vgg16gpu.devices.base import Device
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
+from vgg16gpu.runtime.plans.gradients import Gradients
+from vgg16gpu.runtime.plans.losses import Losses
+
+BOUND = 2e-6  # of the distance to float64, by the length of the gradient
+
+
+def samples(shape: Shape) -> Array:
+    return typical_inputs(2, shape[1:], IMAGENET_MEAN, IMAGENET_STD, SCALES_SEED)
+
+
+@pytest.fixture
+def hopper(device: Device) -> Any:
+    if device.facts.kind == "cpu":
+        return HopperOnCpu(device)
+    if not has_wgmma(device.facts):
+        pytest.skip("this GPU has no wgmma")
+    return device
+
+
+def net(widths: Sequence[int] = (20, 20, 72, 100)) -> Graph:
+    """Four convolutions, the second and third with pools behind them: names b, c and d."""
+    random = seeded("net in pairs")
+    ops: list[Op] = []
+    for x, y, before, after in zip("xabc", "abcd", (3, *widths), widths, strict=False):
+        ops.append(convolution(random, x, y, before, after, relu=True, pool=y == "c"))
+    pool = Pool("b", "p", ("p",), "max", MAX_POOL_2X2)
+    ops[2:] = [pool, replace(ops[2], x="p"), ops[3]]
+    return Graph(GraphInput("x", (None, 3, None, None)), tuple(ops), ("b", "c", "d"))
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return net()
+
+
+def distance(found: Array, expected: Any) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def exact(graph: Graph, x: Array, slopes: Sequence[Array]) -> Any:
+    found = gradient_graph(graph, x.shape)
+    given = {graph.input.name: x, **dict(zip(found.cotangents, slopes, strict=True))}
+    return compute(found.graph, {item.name: given[item.name] for item in found.graph.inputs})[found.graph.outputs[0]]
+
+
+def slopes_of(graph: Graph, shape: Shape, scale: float = 1.0) -> list[Array]:
+    shapes, random = infer_shapes(graph, shape), seeded("slopes")
+    return [normal(random, *shapes[name], scale=scale) for name in graph.outputs]
+
+
+@pytest.fixture
+def gradients(hopper: Any, graph: Graph) -> Iterator[Gradients]:
+    made: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("size", [48, 33])
+def test_against_float64(hopper: Any, gradients: Gradients, graph: Graph, size: int) -> None:
+    x = images(3, size)
+    slopes = slopes_of(graph, x.shape, 1e-6)
+    found = gradients.vjp(x, slopes, [(0, 3)])
+    if isinstance(hopper, HopperOnCpu):
+        assert hopper.multiplied == 2 * 4  # convolutions, there and back
+    assert distance(found, exact(graph, x, slopes)) < BOUND
+    assert_same_bits(gradients.vjp(x, slopes, [(0, 3)]), found)
+
+
+def test_factors_of_images_come_out_again(gradients: Gradients, graph: Graph) -> None:
+    """Whatever power of two a cotangent is multiplied by, image by image; zeros stay zeros, without a second plan."""
+    x = images(3)
+    slopes = slopes_of(graph, x.shape)
+    right = gradients.vjp(x, slopes, [(0, 3)])
+    factors = np.array([2.0**-60, 1.0, 2.0**40], np.float32)[:, None, None, None]
+    np.testing.assert_array_equal(gradients.vjp(x, [y * factors for y in slopes], [(0, 3)]), right * factors)
+    factors[1] = 0
+    np.testing.assert_array_equal(gradients.vjp(x, [y * factors for y in slopes], [(0, 3)]), right * factors)
+    assert second_passes(gradients) == 0
+
+
+def second_passes(programs: Gradients | Losses) -> int:
+    """How many there have been."""
+    return sum(prepared.executor.second_passes for prepared in programs._programs._kept.values)
+
+
+@pytest.mark.parametrize("case", ["large", "nan", "slope of nan", "slope of infinity", "slope of next to nothing"])
+def test_what_is_out_of_range_is_computed_by_ffma(hopper: Any, gradients: Gradients, graph: Graph, case: str) -> None:
+    x = images(3)
+    slopes = slopes_of(graph, x.shape)
+    match case:
+        case "large":
+            x[1] *= np.float32(1e6)
+        case "nan":
+            x[1, 2, 5, 5] = np.nan
+        case "slope of nan":
+            slopes[2][1, :, 3, 3] = np.nan
+        case "slope of infinity":
+            slopes[1][1, :, 3, 3] = np.inf
+        case "slope of next to nothing":
+            for y in slopes:
+                y[1] = 0
+            slopes[2][1, :, 3, 3] = 1e-40
+    found = gradients.vjp(x, slopes, [(0, 3)])
+    by_ffma: Any = Gradients(graph, hopper, "fp32", "ffma", samples)
+    expected = by_ffma.vjp(x, slopes, [(0, 3)])
+    np.testing.assert_array_equal(found, expected)
+    assert second_passes(gradients) == 1
+    by_ffma.close()
+
+
+def test_rows_behind_the_last_image_do_not_count(gradients: Gradients, graph: Graph) -> None:
+    """Nor do they change a bit of the others."""
+    x = images(3)
+    slopes = slopes_of(graph, x.shape)
+    whole = gradients.vjp(np.concatenate([x, x[:1]]), [np.concatenate([y, y[:1]]) for y in slopes], [(0, 4)])
+    assert_same_bits(gradients.vjp(x, slopes, [(0, 4)]), whole[:3])
+    assert second_passes(gradients) == 0
+
+
+TERMS = {
+    "squared": [Term(0), Term(1, weight=0.5), Term(2, weight=2.0)],
+    "absolute": [Term(0, "absolute"), Term(2, "absolute")],
+    "unit": [Term(0, "unit"), Term(1, "unit"), Term(2, "unit")],
+    "gram": [Term(0, "gram", 100.0), Term(1)],
+}
+
+
+@pytest.mark.parametrize("case", TERMS)
+def test_losses(hopper: Any, graph: Graph, case: str) -> None:
+    losses: Any = Losses(graph, TERMS[case], hopper, "fp32", "wgmma", samples)
+    terms = tuple(range(len(TERMS[case])))
+    for size in (48, 33):
+        x, y = images(2, size), -images(2, size)
+        targets = losses.targets(y, terms)
+        loss, gradient = losses.loss(x, targets, gradient=True)
+        found = loss_graph(graph, TERMS[case], x.shape, gradient=True)
+        values = compute(found.graph, {"x": x, **dict(zip(found.targets, targets, strict=True))})
+        expected, slope = (values[name] for name in found.graph.outputs)
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+        assert distance(gradient, slope) < BOUND
+        np.testing.assert_allclose(losses.loss(x, targets, gradient=False)[0], loss, rtol=1e-6)
+        same, nothing = losses.loss(y, targets, gradient=True)
+        assert (same < 1e-6 * loss).all()
+        if isinstance(hopper, HopperOnCpu):  # elsewhere sums may be cut otherwise for targets
+            assert not nothing.any()
+    assert second_passes(losses) == 0
+    losses.close()
+
+
+def test_small_images_without_biases(hopper: Any) -> None:
+    """Scales from samples do not fit these; a gradient to them is no smaller."""
+    graph = net()
+    graph = replace(graph, ops=tuple(replace(op, bias=None) if isinstance(op, Conv) else op for op in graph.ops))
+    x = images(2)
+    x[1] *= np.float32(1e-6)
+    slopes = slopes_of(graph, x.shape)
+    gradients: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+    by_ffma: Any = Gradients(graph, hopper, "fp32", "ffma", samples)
+    np.testing.assert_array_equal(gradients.vjp(x, slopes, [(0, 2)]), by_ffma.vjp(x, slopes, [(0, 2)]))
+    assert second_passes(gradients) == 1
+    for one in (gradients, by_ffma):
+        one.close()
+
+
+def test_products_that_hand_on_what_they_get(hopper: Any) -> None:
+    """Without ReLUs between, one of two convolutions is in pairs: a result with factors is not multiplied again."""
+    random = seeded("linear")
+    ops = (
+        convolution(random, "x", "a", 3, 64),
+        convolution(random, "a", "b", 64, 72),
+        convolution(random, "b", "c", 72, 64),
+    )
+    graph = Graph(GraphInput("x", (None, 3, None, None)), ops, ("c",))
+    x = images(2, 20)
+    slopes = slopes_of(graph, x.shape, 1e-7)
+    gradients: Any = Gradients(graph, hopper, "fp32", "wgmma", samples)
+    found = gradients.vjp(x, slopes, [(0, 2)])
+    assert distance(found, exact(graph, x, slopes)) < BOUND
+    assert second_passes(gradients) == 0
+    gradients.close()

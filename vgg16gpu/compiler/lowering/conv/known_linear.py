@@ -1,0 +1,64 @@
+"""Convolutions of pairs whose images have factors, as gradients have: their scales follow from the weights alone.
+
+Each image of x is brought to below 2^15 by a power of two. No sum is larger than that times the magnitudes of a row of
+weights, so that 2^-`growth` brings every result to below 2^15, too, whatever lies in x.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from vgg16gpu.compiler.graph.ops import Array, Conv
+from vgg16gpu.compiler.lowering.base import Layer, WeightArena
+from vgg16gpu.compiler.lowering.conv.common import TAPS
+from vgg16gpu.compiler.lowering.conv.same_3x3 import is_same_3x3
+from vgg16gpu.compiler.lowering.wgmma import RawWeights, has_wgmma, pack_known_pairs, whole_tiles
+from vgg16gpu.program.values import Element, Pointer
+
+_EXPONENT: Final = 15  # weights are brought to below 2^15
+_MOST: Final = 60  # of exponents, so that products of scales are finite
+
+
+def supports(layer: Layer[Conv]) -> bool:
+    """3x3 of the same size. Of few outputs, an image's say, a tile computes more, which are not stored."""
+    return layer.precision == "fp32" and is_same_3x3(layer.op) and has_wgmma(layer.facts)
+
+
+def growth(weight: Array) -> int:
+    """The least exponent with no result above 2^growth times the largest magnitude of x."""
+    largest = max(float(np.abs(row).sum(dtype=np.float64)) for row in weight)  # row by row: they may be large
+    return _bounded(math.ceil(math.log2(largest))) if 0 < largest < math.inf else 0
+
+
+def weights(op: Conv, correction: float, block: int, arena: WeightArena) -> tuple[Pointer, Pointer, Pointer, Pointer]:
+    """Packed weights; no bias, what takes the rows' scales out of sums, and what brings results to their range.
+
+    correction: what makes up for sums that come out too small. block: channels of a row of shared memory.
+    """
+    outputs, channels = op.weight.shape[:2]
+    tile = whole_tiles(Element.F16_PAIR.padded(outputs))
+    scale = np.ones(tile, np.float32)
+    scale[:outputs] = [_row_scale(row) for row in op.weight]
+    row_scale = arena.add(scale)
+    unscaled = arena.add(np.ones(Element.F16_PAIR.padded(channels), np.float32))
+    raw = RawWeights(outputs, channels, TAPS, (channels * TAPS, TAPS, 1))
+    packed = pack_known_pairs(op.weight, raw, block, (row_scale, unscaled), arena)
+    dequant = np.float32(correction) / scale
+    return (
+        packed,
+        arena.add(np.zeros(tile, np.float32)),
+        arena.add(dequant),
+        arena.add(np.full(tile, 2.0 ** -growth(op.weight), np.float32)),
+    )
+
+
+def _row_scale(row: Array) -> float:
+    largest = float(np.abs(row).max())
+    return 2.0 ** (_EXPONENT - _bounded(math.frexp(largest)[1])) if largest else 1.0
+
+
+def _bounded(exponent: int) -> int:
+    return min(max(exponent, -_MOST), _MOST)
