@@ -69,6 +69,10 @@ def test_tls(tmp_path):
         (["digits", "--precision", "int8", "--outputs", "nothing"], "nothing"),
         (["digits", "--host", "256.0.0.1"], "--host '256.0.0.1'"),
         (["digits", "--tls-cert", "README.md"], "--tls-cert and --tls-key go together"),
+        (
+            ["digits", "--decode", "gpu"],
+            "decode gpu: GPUs decode to RGB, and the network takes inputs of shape (1, 32, 32)",
+        ),
     ],
 )
 def test_what_cannot_be_served_is_one_line(options, words):

@@ -27,6 +27,9 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.several import resolve_devices, thread_shares
 from vgg16gpu.errors import InputError
+from vgg16gpu.pictures.choices import AUTO, DECODE
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.server.front_end import Door
 from vgg16gpu.server.page.layers import explainable
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
@@ -39,6 +42,10 @@ _STALL_HELP = "A process that does not answer for so long, or for five slowest b
 _TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
 _LOG_HELP = "Append a line of JSON for each request; -: to stdout."
 _PAGE_HELP = "The page at /, and the explanations that it shows; a process of its own computes them."
+_DECODE_HELP = (
+    "Who decodes JPEG pictures: front ends (cpu), or the GPU by nvJPEG (gpu), to the same pixels or nearly so "
+    "(docs/pictures.md); auto is {auto}. Default: auto."
+)
 _MOST_WORKERS = 8
 
 
@@ -71,6 +78,7 @@ class Options:
     tls_key: Path | None
     access_log: str | None
     page: bool
+    decode: str
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -104,6 +112,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its private key (PEM).")
 @click.option("--access-log", metavar="FILE", help=_LOG_HELP)
 @click.option("--page/--no-page", default=True, show_default=True, help=_PAGE_HELP)
+@click.option("--decode", type=click.Choice(DECODE), default="auto", help=_DECODE_HELP.format(auto=AUTO))
 @preprocess_options
 @labels_option
 @click.pass_context
@@ -131,6 +140,7 @@ def serve(options: Options) -> None:
     queue = -(-options.queue // workers)
     tokens = _tokens(options.token_file)
     names = resolve_devices(options.devices) if options.devices else (options.device,)
+    spec = InputSpec(shape[1:], preprocess=notes.preprocess)
     one = EngineChoice(
         model=str(model.path),
         device=options.device,
@@ -141,6 +151,7 @@ def serve(options: Options) -> None:
         mean=notes.mean,
         std=notes.std,
         max_delay=options.max_delay_ms / 1000,
+        decodes=notes.preprocess if decodes_on_device(options.decode, names[0], spec) else None,
     )
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
     choices = [replace(one, device=name, threads=share) for name, share in zip(names, threads, strict=True)]

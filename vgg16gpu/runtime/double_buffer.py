@@ -76,16 +76,24 @@ class Pipeline:
         return Sent(frame, port, source, sum(len(part) for part in parts))
 
     def _send_directly(self, batch: int, parts: Sequence[Rows]) -> Sent:
-        """Images that nobody wants stay what they were; what the program finds behind them becomes zero."""
-        frame, port = self._frames.take(), self._ports[batch]
-        place = 0
+        """Images that nobody wants stay what they were."""
+        frame, place = self.take(), 0
         for part in parts:
             self._frames.upload(frame, part, place)
             place += part.nbytes
+        return self.launch(frame, batch, sum(map(len, parts)))
+
+    def take(self) -> Frame:
+        """The frame of the next batch, for whoever brings images there himself; of a pipeline that is direct."""
+        return self._frames.take()
+
+    def launch(self, frame: Frame, batch: int, count: int) -> Sent:
+        """Enqueue a run of size `batch` on the first `count` images of a frame; behind all images it finds zeros."""
+        port = self._ports[batch]
         if rest := port.input.nbytes - port.images_nbytes:
             self._frames.upload(frame, self._zeros[:rest], port.images_nbytes)
         self._frames.launch(frame, batch)
-        return Sent(frame, port, None, sum(map(len, parts)))
+        return Sent(frame, port, None, count)
 
     def receive(self, sent: Sent) -> tuple[Callable[[npt.NDArray[np.intp]], Rows], Results]:
         """Wait for a batch: what gives copies of some of its images, until the next `send`, and what came of them."""

@@ -23,6 +23,7 @@ from vgg16gpu.runtime.plans.sized import SizedPlan
 
 if TYPE_CHECKING:
     from vgg16gpu.runtime.double_buffer import Pipeline, Sent
+    from vgg16gpu.runtime.frames import Frame
     from vgg16gpu.runtime.on_device.device_array import DeviceArray
     from vgg16gpu.runtime.on_device.pending import Pending
     from vgg16gpu.runtime.on_device.results import Asked
@@ -46,6 +47,8 @@ class Lane(NamedTuple):
     """A way for batches of one form through an engine, `DEPTH` of them under way at most."""
 
     send: Send
+    take: Callable[[], Frame]  # of a lane that is direct: for whoever brings images there on the device, and then ...
+    launch: Callable[[Frame, int, int], Sent]  # ... has a batch of a size run, and so many first images of it
     receive: Callable[[Sent], Results]  # in the order of sending
     joined: Callable[..., Outputs]  # of all results of an input; raises InputError for those that are not valid
 
@@ -367,6 +370,8 @@ class Engine(BuiltEngine):
         try:
             yield Lane(
                 partial(self._send, sized, pipeline),
+                partial(self._take, pipeline),
+                partial(self._launch, sized, pipeline),
                 partial(self._receive, sized, pipeline),
                 partial(self._joined, sized),
             )
@@ -387,6 +392,18 @@ class Engine(BuiltEngine):
             self._last = self._sized = sized
             self._last_batch = batch
             return pipeline.send(batch, rows)
+
+    def _take(self, pipeline: Pipeline) -> Frame:
+        with self._lock:
+            self._require_open()
+            return pipeline.take()
+
+    def _launch(self, sized: SizedPlan, pipeline: Pipeline, frame: Frame, batch: int, count: int) -> Sent:
+        with self._lock:
+            self._require_open()
+            self._last = self._sized = sized
+            self._last_batch = batch
+            return pipeline.launch(frame, batch, count)
 
     def _receive(self, sized: SizedPlan, pipeline: Pipeline, sent: Sent) -> Results:
         with self._lock:

@@ -23,10 +23,10 @@ from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
 from vgg16gpu.server.page.document import document
 from vgg16gpu.server.page.explanations import Explanations
-from vgg16gpu.server.pictures import DECODERS, decoded
+from vgg16gpu.server.pictures import DECODERS, DeviceFiles, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
-from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
+from vgg16gpu.server.slots import File, Lease, SlotMemory, SlotPool, put_file
 from vgg16gpu.server.wire import Kind
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
@@ -71,6 +71,7 @@ class App:
         self._explanations = explanations
         self._metrics, self._is_ending = metrics, is_ending
         self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
+        self._files = DeviceFiles(served) if served.description.room_nbytes else None
 
     async def handle(self, call: Call) -> Reply:
         """The answer, also to what is wrong; raises nothing."""
@@ -178,9 +179,11 @@ class App:
         lease = self._pool.lease(len(request))
         try:
             began = time.monotonic()
-            rows = await self._rows(request)
+            if request.rows is None and self._files and (files := self._files.of(request.pictures)):
+                kind = self._put(lease, files)
+            else:
+                kind = self._fill(lease, await self._rows(request))
             decode = time.monotonic() - began
-            kind = self._fill(lease, rows)
         except BaseException:
             self._pool.give_back(lease)
             raise
@@ -208,6 +211,11 @@ class App:
             preprocess = self._served.preprocess
             return in_channel_order(request.rows, preprocess) if preprocess else request.rows
         return np.moveaxis(request.rows, -1, 1) if self._served.description.channels_last else request.rows
+
+    def _put(self, lease: Lease, files: list[File]) -> Kind:
+        for slot, file in zip(lease.slots, files, strict=True):
+            put_file(self._memory.input(slot, self._memory.layout.input), file)
+        return Kind.FILES
 
     def _fill(self, lease: Lease, rows: npt.NDArray[Any]) -> Kind:
         nbytes = rows.dtype.itemsize * rows[0].size

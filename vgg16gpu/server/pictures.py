@@ -11,10 +11,13 @@ from PIL import Image
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import default_preprocess
+from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.images import check_target, fitted
+from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import jpeg_shape
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Served
+from vgg16gpu.server.slots import File, SlotLayout
 
 DECODERS: Final = 2  # threads of a front end: each may hold a picture of the most pixels
 PIXEL_NBYTES: Final = 8  # of a picture that is decoded and converted
@@ -32,14 +35,37 @@ def decoded(served: Served, pictures: Sequence[bytes]) -> Pixels:
     rows = []
     for number, data in enumerate(pictures):
         name = f"picture {number}"
-        shape = jpeg_shape(data, channels)
-        if shape and shape[0] * shape[1] > served.bounds.pixels:
-            raise RefusedError(
-                413, f"'{name}' has {shape[1]}x{shape[0]} pixels, at most {served.bounds.pixels:,} are taken"
-            )
+        if shape := jpeg_shape(data, channels):
+            _check_pixels(served, name, *shape)
         try:
             check_target(name, channels, height, width)
             rows.append(fitted(data, name, channels, height, width, preprocess))
         except InputError as error:
             raise RefusedError(413 if "decompression bomb" in str(error) else 400, str(error)) from error
     return np.stack(rows)
+
+
+class DeviceFiles:
+    """Which pictures the device decodes: JPEG files of the usual kind that fit into a slot, and its room."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._layout = SlotLayout.of(served.description)
+        self._decoder = Decoder(InputSpec(served.description.sample, preprocess=served.preprocess))
+
+    def of(self, pictures: Sequence[bytes]) -> list[File] | None:
+        """All pictures of a request; None where one of them is not for the device. Raises RefusedError (413)."""
+        files = []
+        for number, data in enumerate(pictures):
+            shape = self._decoder.file_shape(data) if self._layout.holds(len(data)) else None
+            if shape is None or self._decoder.room_nbytes(*shape) > self._served.description.room_nbytes:
+                return None
+            _check_pixels(self._served, f"picture {number}", *shape[:2])
+            files.append(File(np.frombuffer(data, np.uint8), *shape))
+        return files
+
+
+def _check_pixels(served: Served, name: str, height: int, width: int) -> None:
+    """Raise RefusedError (413) for too many."""
+    if height * width > served.bounds.pixels:
+        raise RefusedError(413, f"'{name}' has {width}x{height} pixels, at most {served.bounds.pixels:,} are taken")

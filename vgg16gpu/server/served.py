@@ -31,7 +31,8 @@ class Bounds:
 class EngineChoice:
     """What a device process builds.
 
-    model: a file. threads: of a device of the CPU. sides: None for a model that fixes its own, or takes rows.
+    model: a file. threads: of a device of the CPU. sides: None for a model that fixes its own, or takes rows. decodes:
+    how pictures become images that the device decodes; None where front ends decode all.
     """
 
     model: str
@@ -44,6 +45,7 @@ class EngineChoice:
     std: tuple[float, ...] | None
     max_delay: float  # seconds that an image waits at most for others while the device computes
     threads: int | None = None
+    decodes: Preprocess | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Description:
     """What the engine takes and gives, once it is built.
 
     input: float32 as the model's file has it; sample: (C, H, W) or (F,), as the kernels read it; pixels: (H, W, C) of
-    uint8, or None where only floats are taken. batches: the sizes that are built, ascending.
+    uint8, or None where only floats are taken. batches: the sizes that are built, ascending. room_nbytes: memory on the
+    device for pictures that it decodes; 0 where it decodes none.
     """
 
     input: Tensor
@@ -74,6 +77,7 @@ class Description:
     outputs: tuple[Tensor, ...]
     batches: tuple[int, ...]
     device: str
+    room_nbytes: int = 0
 
     @property
     def largest(self) -> int:

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,28 @@ from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description
 
 _ALIGNMENT: Final = 64  # bytes: a cache line of the CPU
+_HEAD_NBYTES: Final = 16  # of a file in a slot: how many bytes it has, then as in `File`, as uint32
+
+
+class File(NamedTuple):
+    """A picture for the device to decode. height, width, sampling: as its header says, see `program.ycbcr`."""
+
+    data: npt.NDArray[np.uint8]
+    height: int
+    width: int
+    sampling: int
+
+
+def put_file(row: npt.NDArray[np.uint8], file: File) -> None:
+    """Into a row of input that `holds` it."""
+    row[:_HEAD_NBYTES].view(np.uint32)[:] = len(file.data), *file[1:]
+    row[_HEAD_NBYTES:][: len(file.data)] = file.data
+
+
+def file_in(row: npt.NDArray[np.uint8]) -> File:
+    """The reverse; its bytes stay where they are."""
+    nbytes, *shape = row[:_HEAD_NBYTES].view(np.uint32).tolist()
+    return File(row[_HEAD_NBYTES:][:nbytes], *shape)
 
 
 @dataclass(frozen=True)
@@ -35,6 +57,10 @@ class SlotLayout:
         """That of a model: floats are the largest rows."""
         return cls(4 * description.input.size, tuple(each.size for each in description.outputs))
 
+    def holds(self, nbytes: int) -> bool:
+        """Whether a row of input has room for a file of so many bytes."""
+        return _HEAD_NBYTES + nbytes <= self.input
+
     @property
     def stride(self) -> int:
         """Bytes from slot to slot."""
@@ -42,10 +68,14 @@ class SlotLayout:
 
 
 class SlotMemory:
-    """The slots as arrays. descriptor: from `slot_memory`; it stays the caller's. `bytes`: all, in whole pages."""
+    """The slots as arrays, laid out as `layout`. `bytes`: all, in whole pages.
+
+    descriptor: from `slot_memory`; it stays the caller's.
+    """
 
     def __init__(self, descriptor: int, layout: SlotLayout) -> None:
         nbytes = os.fstat(descriptor).st_size
+        self.layout = layout
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
         rows = self.bytes[: nbytes - nbytes % layout.stride].reshape(-1, layout.stride)
         self._inputs = rows[:, : layout.input]

@@ -9,26 +9,20 @@ loader says that all must be computed before it can go on, all has come that it 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from queue import SimpleQueue
 from typing import Final, Protocol, Self, TypeAlias
 
-import numpy as np
-
-from vgg16gpu.devices.base import Bytes, Stream
-from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder, Place
-from vgg16gpu.errors import InputError
-from vgg16gpu.pictures.decoding import Decoder
+from vgg16gpu.devices.picture_decoder import PictureCodec, PictureDecoder
 from vgg16gpu.pictures.inputs import InputSpec
-from vgg16gpu.pictures.slots import Closed, Failure, Ring, Room, Row, Slot, aligned
+from vgg16gpu.pictures.slots import Closed, Ring, Room, Slot
+from vgg16gpu.runtime.answers.file_decoding import FileDecoding
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
@@ -85,15 +79,13 @@ class DecodedFiles:
 class DeviceDecoding(Closing):
     """A loader's slots, the files in them decoded. Iterate over it once, in one thread, and `close` it.
 
-    Raises what the decoders, the loader and its threads raise. A file that a decoder refuses alone is decoded as if
-    there were none, from the bytes that are there; so which pixels it gets depends on nothing but itself.
+    Raises what the decoders, the loader and its threads raise.
     """
 
     def __init__(self, engine: Engine, loader: Slots, codec: PictureCodec | None) -> None:
         """codec: None where there turned out to be none; then all files are refused."""
         self._engine, self._device, self._loader = engine, engine.device, loader
-        self._cpu = Decoder(loader.spec)
-        self._fitted = math.prod(loader.spec.shape)  # bytes of a picture as the network takes it
+        self._files = FileDecoding(engine, loader.spec)
         self.told = DecodedFiles(codec.name if codec else "the CPU", DECODERS)
         self._lock = threading.Lock()
         self._out: SimpleQueue[_Item] = SimpleQueue()
@@ -156,57 +148,22 @@ class DeviceDecoding(Closing):
     def _decode(self, slot: Slot, address: int) -> Slot:
         """All rows of a slot, as planes, as pictures or as what the network takes, from `address` on."""
         start = time.perf_counter()
-        sizes = [self._needed(row) for row in slot.rows]
-        addresses = [address + offset for offset in accumulate(sizes[:-1], initial=0)]
-        files = [i for i, row in enumerate(slot.rows) if row.nbytes]
-        places = [_place(addresses[i], slot.rows[i]) for i in files]
+        data = [slot.buffer[row.offset : row.offset + self._files.nbytes(row)] for row in slot.rows]
+        count = sum(row.nbytes > 0 for row in slot.rows)
         decoder = self._decoders.get()
         try:
-            taken = _taken(decoder.result(), [_bytes_of(slot, slot.rows[i]) for i in files], places)
+            found = self._files.decode(decoder.result(), slot.rows, data, address)
         finally:
             self._decoders.put(decoder)
-        refused = {i for i, is_there in zip(files, taken, strict=True) if not is_there}
-        there = set(files) - refused
-        rows = [row if i in there else self._by_cpu(slot, row, addresses[i]) for i, row in enumerate(slot.rows)]
-        slot.addresses = [place for place, row in zip(addresses, rows, strict=True) if row]
-        slot.rows = [row for row in rows if row]
+        slot.addresses = [place for place, row in zip(found.addresses, found.rows, strict=True) if row]
+        slot.rows = [row for row in found.rows if row]
+        slot.failures += found.failures
         with self._lock:
-            self.told.count += len(files)
-            self.told.refused += len(refused)
-            self.told.failed += rows.count(None)
+            self.told.count += count
+            self.told.refused += found.refused
+            self.told.failed += len(found.failures)
             self.told.seconds += time.perf_counter() - start
         return slot
-
-    def _needed(self, row: Row) -> int:
-        """Bytes on the device, as the loader counted them."""
-        if row.nbytes:
-            return self._cpu.room_nbytes(row.height, row.width, row.sampling)
-        return aligned(self._pixels_nbytes(row))
-
-    def _by_cpu(self, slot: Slot, row: Row, address: int) -> Row | None:
-        """A row that no decoder has put in its place; None where there is no picture, which the slot says then."""
-        if not row.nbytes:
-            self._upload(address, slot.buffer[row.offset : row.offset + self._pixels_nbytes(row)])
-            return row
-        data = _bytes_of(slot, row).tobytes()
-        pixels = np.empty(row.height * row.width * self._cpu.channels, np.uint8)
-        try:
-            if self._cpu.shape(data) and self._cpu.decode_into(data, pixels):
-                self._upload(address, pixels)
-                return row._replace(nbytes=0, sampling=0)
-            fitted = self._cpu.fitted(data, row.name)
-        except InputError as error:
-            slot.failures.append(Failure(row.file, row.sample, row.name, str(error)))
-            return None
-        self._upload(address, np.ascontiguousarray(fitted).reshape(-1))
-        return row._replace(height=0, width=0, nbytes=0, sampling=0)
-
-    def _pixels_nbytes(self, row: Row) -> int:
-        return row.height * row.width * self._cpu.channels or self._fitted
-
-    def _upload(self, address: int, pixels: Bytes) -> None:
-        with self._engine.turn():
-            self._device.copy_in(address, pixels, Stream.UPLOAD)  # what is read there waits for this stream
 
 
 class _Rooms:
@@ -246,22 +203,3 @@ def _nobody() -> None:
 def _close(made: Future[PictureDecoder | None]) -> None:
     if not made.cancelled() and made.exception() is None and (decoder := made.result()):
         decoder.close()
-
-
-def _place(address: int, row: Row) -> Place:
-    return Place(address, row.height, row.width, row.sampling)
-
-
-def _taken(decoder: PictureDecoder | None, files: Sequence[Bytes], places: Sequence[Place]) -> list[bool]:
-    """Which files the decoder decodes. A refused one is asked for alone: its neighbours may be why."""
-    if decoder is None:
-        return [False] * len(files)
-    taken = decoder.decode(files, places)
-    if len(files) > 1:
-        for i, is_there in enumerate(taken):
-            taken[i] = is_there or decoder.decode(files[i : i + 1], places[i : i + 1])[0]
-    return taken
-
-
-def _bytes_of(slot: Slot, row: Row) -> Bytes:
-    return slot.buffer[row.offset : row.offset + row.nbytes]

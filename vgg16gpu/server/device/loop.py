@@ -14,20 +14,22 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.runtime.double_buffer import DEPTH, Sent
 from vgg16gpu.runtime.engine import Engine, Lane
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.server.children import answered
 from vgg16gpu.server.device.batching import Item, Queue
+from vgg16gpu.server.device.files import FileLane
 from vgg16gpu.server.device.statistics import Statistics
 from vgg16gpu.server.refused import too_late
 from vgg16gpu.server.served import Description
@@ -36,6 +38,8 @@ from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, Answer, Asked, Kind,
 
 _log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
+
+Files: TypeAlias = Callable[[Lane], FileLane]
 
 
 @dataclass(eq=False)
@@ -57,12 +61,21 @@ class Run:
     sent: Sent
     batch: int
     began: float
+    problems: Mapping[int, str]  # of images by their number in the batch
 
 
 class DeviceLoop:
     """Serves one engine. Closing it gives the lanes back. beat: is called about twice a second, idle or not."""
 
-    def __init__(self, engine: Engine, description: Description, max_delay: float, beat: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        description: Description,
+        max_delay: float,
+        beat: Callable[[], None],
+        files: Files | None = None,
+    ) -> None:
+        """files: makes the way of files that the device decodes, behind the lane of pixels."""
         self._engine, self._description, self._delay, self._beat = engine, description, max_delay, beat
         self._layout = SlotLayout.of(description)
         self._depth = 1 if engine.device.facts.kind == "cpu" else DEPTH
@@ -81,6 +94,7 @@ class DeviceLoop:
             kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest, is_direct=True))
             for kind, shape in self._shapes.items()
         }
+        self._files = self._stack.enter_context(files(self._lanes[Kind.PIXELS])) if files else None
 
     def close(self) -> None:
         """Give back what it holds of the engine and the system."""
@@ -100,6 +114,8 @@ class DeviceLoop:
                 began = time.monotonic()
                 lane.receive(lane.send([rows], batch))
                 slowest = max(slowest, time.monotonic() - began)
+        if self._files:
+            self._files.warm_up(self._description.batches)
         return slowest
 
     def serve(self, listener: socket.socket, until: Connection) -> None:
@@ -161,7 +177,7 @@ class DeviceLoop:
         return len(message) if peer.memory else 0
 
     def _take(self, peer: Peer, asked: Asked) -> None:
-        if asked.kind in self._lanes:
+        if asked.kind in self._lanes or asked.kind == Kind.FILES:
             self._queue.add(Item(peer, asked))
         elif asked.kind == Kind.STATISTICS:
             told = {"device": self._description.device, **self._statistics.told()}
@@ -216,17 +232,17 @@ class DeviceLoop:
 
     def _sent(self, items: list[Item[Peer]], now: float) -> Run:
         kind = items[0].asked.kind
+        batch = next(size for size in self._description.batches if size >= sum(map(len, items)))
+        if kind == Kind.FILES:
+            assert self._files  # else no front end asks
+            names = [f"picture {number}" for item in items for number in range(len(item))]
+            sent, problems = self._files.send(_inputs(items, self._layout.input), names, batch)
+            return Run(items, self._lanes[Kind.PIXELS], sent, batch, now, problems)
         lane, shape = self._lanes[kind], self._shapes[kind]
         element = np.dtype(_TYPES[kind])
-        nbytes = element.itemsize * int(np.prod(shape))
-        rows = [
-            memory.input(slot, nbytes).view(element).reshape(1, *shape)
-            for item in items
-            if (memory := item.sender.memory)
-            for slot in item.asked.slots
-        ]
-        batch = next(size for size in self._description.batches if size >= len(rows))
-        return Run(items, lane, lane.send(rows, batch), batch, now)
+        inputs = _inputs(items, element.itemsize * int(np.prod(shape)))
+        rows = [row.view(element).reshape(1, *shape) for row in inputs]
+        return Run(items, lane, lane.send(rows, batch), batch, now, {})
 
     def _finish(self, run: Run) -> None:
         """Wait for a batch and answer its items; one with an error of its own is the only one to get it."""
@@ -239,6 +255,7 @@ class DeviceLoop:
             queued, computed = run.began - asked.sent, now - run.began
             answer = Answer(asked.number, 200, run.batch, queued, computed)
             try:
+                _check(run.problems, first, last)
                 joined = run.lane.joined([results.rows(first, last)])
             except InputError as error:
                 answer = Answer(asked.number, 400, run.batch, queued, computed, str(error))
@@ -249,6 +266,18 @@ class DeviceLoop:
             self._statistics.add_item("success" if answer.status == 200 else "fail", now - asked.sent)
             self._answer(item.sender, answer)
             first = last
+
+
+def _inputs(items: list[Item[Peer]], nbytes: int) -> list[Bytes]:
+    """The first bytes of the input of every slot."""
+    return [memory.input(slot, nbytes) for item in items if (memory := item.sender.memory) for slot in item.asked.slots]
+
+
+def _check(problems: Mapping[int, str], first: int, last: int) -> None:
+    """Raise InputError for the first image of these with a problem."""
+    for number in range(first, last):
+        if number in problems:
+            raise InputError(problems[number])
 
 
 def _write(item: Item[Peer], outputs: tuple[Images, ...]) -> None:

@@ -12,9 +12,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
+from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.pictures.choices import GPU
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.runtime.answers.codec_choice import codec_for
+from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.stored import image_shape
-from vgg16gpu.server.device.loop import DeviceLoop
+from vgg16gpu.server.device.files import FileLane
+from vgg16gpu.server.device.loop import DeviceLoop, Files
 from vgg16gpu.server.served import Description, EngineChoice, Tensor, Warm
 
 _log = logging.getLogger(__name__)
@@ -37,9 +43,14 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
         status.send(error)
         return
     with closing(engine):
-        description = describe(engine, choice.outputs)
         told = DeviceMetrics(number)
-        loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)))
+        try:
+            files = _files(engine, choice.decodes) if choice.decodes else None
+            description = describe(engine, choice.outputs, ROOM_NBYTES if files else 0)
+            loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)), files)
+        except Error as error:
+            status.send(error)
+            return
         with closing(loop):
             slowest = loop.warm_up()
             foreign = engine.device.foreign
@@ -81,8 +92,16 @@ def built(choice: EngineChoice) -> Engine:
     )
 
 
-def describe(engine: Engine, asked: tuple[str, ...] | None) -> Description:
-    """What it takes and gives; outputs are called as they were asked for.
+def _files(engine: Engine, preprocess: Preprocess) -> Files:
+    """What makes the way of files. Raises DeviceError where the device cannot decode."""
+    codec = codec_for(engine.device, GPU)
+    assert codec
+    spec = InputSpec(engine.program.input.shape[1:], preprocess=preprocess)
+    return lambda lane: FileLane(engine, lane, spec, codec, engine.program.batch)
+
+
+def describe(engine: Engine, asked: tuple[str, ...] | None, room_nbytes: int = 0) -> Description:
+    """What it takes and gives; outputs are called as they were asked for. room_nbytes: as in Description.
 
     Raises InputError where an output has no row for each image.
     """
@@ -104,4 +123,5 @@ def describe(engine: Engine, asked: tuple[str, ...] | None) -> Description:
         outputs=tuple(outputs),
         batches=tuple(sorted(program.batch for program in engine.plan.programs)),
         device=engine.device_choice,
+        room_nbytes=room_nbytes,
     )

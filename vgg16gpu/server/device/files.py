@@ -1,0 +1,150 @@
+"""Encoded pictures in slots, decoded and resized on the device into the images of a batch."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from PIL import Image
+
+from vgg16gpu.devices.base import Bytes, Event, Stream
+from vgg16gpu.devices.picture_decoder import PictureCodec
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.jpeg import baseline_shape
+from vgg16gpu.pictures.slots import Room, Row, Slot
+from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
+from vgg16gpu.runtime.answers.file_decoding import FileDecoding
+from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
+from vgg16gpu.runtime.closing import Closing
+from vgg16gpu.runtime.double_buffer import Sent
+from vgg16gpu.runtime.engine import Engine, Lane
+from vgg16gpu.server.slots import File, file_in, put_file
+
+_ROOMS: Final = 2  # one is decoded into while the other is read
+_NO_BYTES: Final = np.empty(0, np.uint8)
+
+
+@dataclass(eq=False)
+class _Place:
+    """Memory of the device for the pictures of a part of a batch. read: what read them is done."""
+
+    address: int
+    read: Event
+    is_used: bool = False
+
+
+class FileLane(Closing):
+    """A way for files through an engine, behind `lane`, which takes pixels. One thread at a time.
+
+    spec: of the network, which takes RGB pictures. largest: files of a batch. room_nbytes: memory of the device that
+    the pictures of a part of a batch may take, `needed` by one of them at most. Close it before the engine. Raises
+    DeviceError when memory runs out, KernelError where a kernel cannot be had.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lane: Lane,
+        spec: InputSpec,
+        codec: PictureCodec,
+        largest: int,
+        room_nbytes: int = ROOM_NBYTES,
+    ) -> None:
+        fit = fit_of(spec.preprocess, (spec.shape[1], spec.shape[2])) if spec.preprocess else None
+        assert fit  # whoever lets a device decode has asked for it
+        self._engine, self._device, self._lane = engine, engine.device, lane
+        self._files = FileDecoding(engine, spec)
+        self._nbytes = math.prod(spec.shape)  # of an image
+        self._black = np.zeros(self._nbytes, np.uint8)
+        self.room_nbytes = room_nbytes
+        with ExitStack() as undo:
+            undo.callback(codec.close)
+            self._decoder = codec.decoder()
+            undo.callback(self._decoder.close)
+            with engine.turn():
+                self._places = deque(_Place(self._allocated(undo), self._device.event()) for _ in range(_ROOMS))
+                self._fitter = Fitter(self._device, fit, 0, largest, room_nbytes)
+            undo.callback(self._fitter.close)
+            self._undo = undo.pop_all()
+
+    def close(self) -> None:
+        """Wait for what is under way, and give everything back. Safe to call twice."""
+        with self._engine.turn():
+            self._device.synchronize()
+        self._undo.close()
+
+    def send(self, slots: Sequence[Bytes], names: Sequence[str], batch: int) -> tuple[Sent, Mapping[int, str]]:
+        """Enqueue a batch of that size of the files in these slots: what `lane` receives, and what is wrong with some.
+
+        names: of the files, for messages. The slots may change on return. Raises KernelError, if the device has failed.
+        """
+        rows, data = [], []
+        for number, (slot, name) in enumerate(zip(slots, names, strict=True)):
+            file = file_in(slot)
+            rows.append(Row(number, 0, name, 0, file.height, file.width, len(file.data), file.sampling))
+            data.append(file.data)
+        frame, problems = self._lane.take(), dict[int, str]()
+        for part in self._parts(rows):
+            self._bring(rows[part], data[part], frame.input + part.start * self._nbytes, problems)
+        return self._lane.launch(frame, batch, len(rows)), problems
+
+    def warm_up(self, batches: Sequence[int]) -> None:
+        """Run every batch size once."""
+        written = io.BytesIO()
+        Image.new("RGB", (96, 64)).save(written, "JPEG")
+        data = written.getvalue()
+        found = baseline_shape(data)
+        assert found
+        slot = np.zeros(len(data) + 64, np.uint8)
+        put_file(slot, File(np.frombuffer(data, np.uint8), *found))
+        for batch in batches:
+            sent, _ = self.send([slot], ["a picture"], batch)
+            self._lane.receive(sent)
+
+    def _parts(self, rows: Sequence[Row]) -> Iterator[slice]:
+        """As many rows at once as there is room for."""
+        first = taken = 0
+        for number, row in enumerate(rows):
+            needed = self._files.needed(row)
+            if taken + needed > self.room_nbytes:
+                yield slice(first, number)
+                first, taken = number, 0
+            taken += needed
+        yield slice(first, len(rows))
+
+    def _bring(self, rows: Sequence[Row], data: Sequence[Bytes], images: int, problems: dict[int, str]) -> None:
+        """Images of rows to an address. One that is no picture becomes black, and is told."""
+        place = self._places[0]
+        self._places.rotate(-1)
+        if place.is_used:
+            with self._engine.turn():
+                self._device.wait(place.read)
+        found = self._files.decode(self._decoder, rows, data, place.address)
+        problems |= {failure.file: failure.problem for failure in found.failures}
+        there = [
+            row or self._blank(rows[i], address)
+            for i, (row, address) in enumerate(zip(found.rows, found.addresses, strict=True))
+        ]
+        room = Room(place.address, lambda: None)
+        slot = Slot(_NO_BYTES, is_pinned=False, rows=there, room=room, addresses=found.addresses)
+        with self._engine.turn():
+            fitted = self._fitter.begin(slot)
+            self._device.copy_on_device(images, fitted, len(rows) * self._nbytes)
+            self._fitter.end()
+            self._device.record(place.read, Stream.COMPUTE)
+        place.is_used = True
+
+    def _blank(self, row: Row, address: int) -> Row:
+        self._files.upload(address, self._black)
+        return Row(row.file, 0, row.name, 0)
+
+    def _allocated(self, undo: ExitStack) -> int:
+        address = self._device.allocate(self.room_nbytes)
+        undo.callback(self._device.free, address)
+        return address
