@@ -23,6 +23,7 @@
 //           them. An input row is converted once for three output rows; the ring's fourth row is written meanwhile, so
 //           that one barrier a row is enough.
 #include "first_layer.cuh"
+#include "timeline.cuh"
 
 #ifndef TILE_W
 #define TILE_W 112
@@ -142,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     const float* __restrict__ weight_scale, const float* __restrict__ bias, const float* __restrict__ dequant,
     const float* __restrict__ out_scale, const float* __restrict__ in_scale, const float* __restrict__ mean_scale,
     const float* __restrict__ mean_shift, unsigned* __restrict__ maxima, int maxima_stride, int* __restrict__ status,
-    int images, int H, int W, int OCP, int rows, int apply_relu) {
+    int images, int H, int W, int OCP, int rows, int apply_relu TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, unaligned);
   unsigned char* const shared = unaligned + (-shared_address(unaligned) & 1023);
   unsigned char* const ring = shared + RING_AT;
@@ -168,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
   for (int r = 0; r < RING - 1; r++) input.put(raw[r], ring + r * ROW_BYTES);
   shared_writes_to_async();
   __syncthreads();  // the weights and the first rows are there
+  TIMED(if (tid == 0) STAMP(OPERANDS);)
 
   // ---- output row y is summed while input row y + 2 goes into the ring and y + 3 comes from memory
   const int valid = W - x0 - tid % 4 * 2;  // this thread's pixels 8 * column and + 1 are stored below it
@@ -192,8 +195,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
       store_commit();
     }
   }
+  TIMED(if (tid == 0) STAMP(SUMS_READY);)
   if (tid == 0) store_wait_read<0>();
 
   if constexpr (E::RECORDED) record_largest(largest, maxima + static_cast<size_t>(n) * maxima_stride);
   if (SOURCE == SOURCE_F32 && __syncthreads_or(input.pixels.met_nonfinite()) && tid == 0) atomicOr(status + n, 1);
+  TIMED(if (tid == 0) STAMP(DONE);)
 }

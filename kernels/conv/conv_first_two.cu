@@ -17,6 +17,7 @@
 // Why:      conv1 alone takes as long as writing mid takes, and the tensor cores idle. Warpgroups take turns by
 //           themselves: one multiplies while another one fills and finishes.
 #include "first_layer.cuh"
+#include "timeline.cuh"
 
 #ifndef TILE_ROWS
 #define TILE_ROWS 28
@@ -216,7 +217,8 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     const float* __restrict__ in_scale, const float* __restrict__ mean_scale, const float* __restrict__ mean_shift,
     const float* __restrict__ bias2, const float* __restrict__ dequant2, const float* __restrict__ scale2,
     unsigned* maxima, int maxima_stride, int* status, int* error, int step, int H, int W, int tiles_x, int tiles_y,
-    int tiles, int apply_relu, int apply_relu2) {
+    int tiles, int apply_relu, int apply_relu2 TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, unaligned);
   __shared__ uint64_t barrier;
   unsigned char* const shared = unaligned + (-shared_address(unaligned) & 1023);
@@ -261,6 +263,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     group.sync();  // the pixels are there
   }
   barrier_wait(full, 0, watch);  // the weights of the second one
+  TIMED(if (threadIdx.x == 0) STAMP(OPERANDS);)
   for (; index < tiles; index += stride) {
     const Tile tile = work.tile(index);
     uint32_t largest = 0;
@@ -279,8 +282,10 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     }
     products_wait<0>();
     pin(sum);
+    TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
     store_tile(&out, sum, finish2, group, work, tile, largest);
     if constexpr (E::RECORDED) record_largest(largest, maxima + static_cast<size_t>(tile.n) * maxima_stride);
   }
   if (group.thread() == 0) store_wait();
+  TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

@@ -20,6 +20,7 @@
 // Why:      the portable fp32 workhorse: no column matrix in memory, one kernel for every layer, sm_75 and up and CPUs.
 #include "common.cuh"
 #include "implicit_gemm.cuh"
+#include "timeline.cuh"
 
 #ifndef TILE_PX
 #define TILE_PX 128
@@ -262,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float* __restrict__ inp,
                const float* __restrict__ weight, const float* __restrict__ bias, int rows, int H, int W, int C, int OH,
                int OW, int OC, int KH, int KW, int SH, int SW, int PT, int PL, int out_channels, int group_tiles,
-               int groups_per_block, int apply_relu GUARD_PARAMETERS) {
+               int groups_per_block, int apply_relu TIMELINE_PARAMETER GUARD_PARAMETERS) {
   __shared__ __align__(16) PixelTile pixel_tile[STAGES];
   __shared__ __align__(16) WeightTile weight_tile[STAGES];
   DYNAMIC_SHARED(float, running_sums);
@@ -270,6 +271,7 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
   const int thread_oc = threadIdx.x % THREADS_OC, thread_px = threadIdx.x / THREADS_OC;
   const int row0 = blockIdx.x * TILE_PX, oc0 = blockIdx.y * TILE_OC;
   RETURN_UNLESS_NEEDED_BY(row0 / (OH * OW), (row0 + TILE_PX - 1) / (OH * OW));
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   const int tiles = (KH * KW * C + TILE_K - 1) / TILE_K;
   const int first_group = blockIdx.z * groups_per_block, first_tile = first_group * group_tiles;
   const int last_tile = min(tiles, first_tile + groups_per_block * group_tiles);
@@ -291,6 +293,7 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
   for (int tile = first_tile; tile < last_tile; tile++) {
     copy_async_wait<STAGES - 2>();
     __syncthreads();  // the tile has landed for everybody, and nobody reads the stage that is filled next
+    TIMED(if (threadIdx.x == 0 && tile == first_tile) STAMP(OPERANDS);)
     const int next = stage == 0 ? STAGES - 1 : stage - 1;
     if (tile + STAGES - 1 < last_tile) fetcher.fetch(s, pixel_tile[next], weight_tile[next]);
     copy_async_commit();
@@ -304,8 +307,10 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
     left_in_group = group_tiles;
     group++;
   }
+  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if (gridDim.z == 1)
     store_tile(out, running_sums, bias, s, row0, oc0, thread_px, thread_oc, out_channels, apply_relu);
+  TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }
 
 // Adds the group sums of a split reduction in order, then as above. partial (groups, rows, OC). Thread: 4 channels of

@@ -27,6 +27,7 @@
 // Edges:    any N, H, W: TMA fills with zero what it reads outside and clips what it stores. OCP % 128 == 0 unless
 //           PAIR_TILES.
 // Why:      the tensor cores are busy 80 % of the time from batch 8 up: each byte of shared memory serves 9 taps.
+#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 
 #ifndef ELEMENT
@@ -353,7 +354,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight,
     const __grid_constant__ CUtensorMap out, const float* bias, const float* dequant, const float* out_scale,
     unsigned* maxima, int* error, int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y,
-    int tiles, int height, int width, int maxima_stride, int apply_relu) {
+    int tiles, int height, int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, raw);
   const Shared shared = {(shared_address(raw) + 1023) & ~1023u};
   const Work work = {images, channel_blocks, oc_tiles, tiles_x, tiles_y, tiles, height, width};
@@ -386,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
   Consumer consumer = {shared, work, watch, static_cast<int>(threadIdx.x / 128 - 1),
                        static_cast<int>(threadIdx.x % 32)};
   Sums<In::Operands, PLANES> sums;
+  TIMED(if (threadIdx.x == 128) barrier_wait(shared.halo_full(0), 0, watch), STAMP(OPERANDS);)
   for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
     Tile tile = work.tile(index);
     const int oc = tile.oc + (PAIR_TILES ? 0 : 64 * consumer.number);
@@ -393,8 +396,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     consumer.accumulate(sums);
     const Finish<OUT_ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
     consumer.drain(sums);
+    TIMED(if (threadIdx.x == 128) STAMP(SUMS_READY);)
     if (index + gridDim.x >= tiles) let_next_kernel_start();
     store_tile(&out, sums.sum, finish, consumer, tile, oc, maxima + static_cast<long long>(tile.n) * maxima_stride);
   }
   if (threadIdx.x % 128 == 0) store_wait();
+  TIMED(if (threadIdx.x == 128) STAMP(DONE);)
 }

@@ -20,6 +20,7 @@
 // Why:      one image has few tiles, so they are small, and deep layers split the sum. A thread can start a copy each
 //           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
 #include "split_exchange.cuh"
+#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 #ifndef ELEMENT
 #define ELEMENT 1
@@ -329,7 +330,8 @@ __cluster_dims__(2, 1, 1)
                      const __grid_constant__ CUtensorMap out, const float* bias, const float* dequant,
                      const float* out_scale, float4* workspace, unsigned* counters, unsigned* maxima, int* error,
                      int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y, int height,
-                     int width, int maxima_stride, int apply_relu) {
+                     int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, dynamic);
   unsigned char* const memory = dynamic + (-shared_address(dynamic) & 1023);
   const Pipeline pipeline{shared_address(memory)};
@@ -360,7 +362,9 @@ __cluster_dims__(2, 1, 1)
   for (int h = 0; PAIR && h < 2; h++)  // without this the compiler would keep the first
     asm volatile("" : "+r"(oc) : "f"(finish.bias[h]), "f"(finish.dequant[h]), "f"(finish.scale[h]));
   Sum sum[SUMS];
+  TIMED(if (threadIdx.x == 0) barrier_wait(pipeline.halo_full(0), 0, watch), STAMP(OPERANDS);)
   sum_products(sum, pipeline, work.count, watch);
+  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
   wait_for_previous_kernel();
   // All products (of the cluster) have read their operands: the memory can be used again.
@@ -387,5 +391,7 @@ __cluster_dims__(2, 1, 1)
     exchange_in_workspace<SPLITS, SLICE_ROWS>(sum, slice, parts, counters + work.tile, work.rank, CONSUMER_BARRIER,
                                               watch);
   }
+  TIMED(if (threadIdx.x == 0) STAMP(EXCHANGED);)
   if (place.rows > 0) finish_slice(slice, finish, staging, &out, place, work, inside, images, maximum);
+  TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

@@ -13,6 +13,7 @@
 // Edges:    any OUT, N, K % 4 == 0; columns OUT..pitch-1 of out are written as zero.
 // Why:      fully connected layers stream 494 MB of weights once: at small batch only the memory bandwidth counts.
 #include "common.cuh"
+#include "timeline.cuh"
 
 #ifndef TILE_OUT
 #define TILE_OUT 4
@@ -30,8 +31,9 @@ static_assert(TILE_OUT * TILE_N <= 128, "the sums of a thread stay in registers,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const float* __restrict__ weight,
-                const float* __restrict__ bias, int N, int OUT, int K, int pitch, int apply_relu GUARD_PARAMETERS) {
+                const float* __restrict__ bias, int N, int OUT, int K, int pitch, int apply_relu TIMELINE_PARAMETER GUARD_PARAMETERS) {
   RETURN_UNLESS_NEEDED();
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   __shared__ float warp_sum[WARPS][TILE_OUT * TILE_N];
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int image_tiles = (N + TILE_N - 1) / TILE_N;  // blocks with the same weights are neighbours, for the L2 cache
@@ -87,6 +89,7 @@ gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
     }
   }
   __syncthreads();  // the sums of all warps are there
+  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if (tid < TILE_OUT * TILE_N) {
     const int o = o0 + tid / TILE_N, n = n0 + tid % TILE_N;
     if (n >= N || o >= pitch) return;
@@ -94,5 +97,6 @@ gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
     for (int i = 0; i < WARPS; i++) t += warp_sum[i][tid];
     t += o < OUT ? bias[o] : 0.f;
     out[(long long)n * pitch + o] = o < OUT ? (apply_relu ? relu(t) : t) : 0.f;
+    TIMED(if (threadIdx.x == 0) STAMP(DONE);)
   }
 }

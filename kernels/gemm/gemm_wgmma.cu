@@ -18,6 +18,7 @@
 //           for K <= 65536. The bits depend on K, TILE_N, TILE_K and gridDim.z alone.
 // Edges:    any N and OUT: TMA reads zeros outside of the tensors and writes nothing there.
 // Why:      few images use each weight once: the ring keeps memory busy, the parts of K keep every multiprocessor busy.
+#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 
 #ifndef WEIGHT
@@ -360,7 +361,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wgmma(
     const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap inp,
     const __grid_constant__ CUtensorMap out, float* y, const float* bias, const float* dequant, const float* out_scale,
     const float* row_scale, float4* workspace, unsigned* counters, unsigned* maxima, int* error, int step, int N, int K,
-    int pitch, int maxima_stride, int apply_relu) {
+    int pitch, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   extern __shared__ unsigned char shared[];
   __shared__ uint64_t barriers[2 * STAGES];
   const Watch watch{error, step};
@@ -384,6 +386,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wgmma(
   }
   take_registers<240>();
   Sum sum[TILE_N / 2] = {};
+  TIMED(if (threadIdx.x == 0) barrier_wait(ring.full, 0, watch), STAMP(OPERANDS);)
   const int row = blockIdx.y * 2 * ROWS + threadIdx.x / 128 * ROWS;
   if constexpr (SPLIT) {
     const int mine = row + row_of_sum();
@@ -392,9 +395,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wgmma(
   } else {
     multiply(sum, ring, part.count, watch);
   }
+  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   wait_for_previous_kernel();   // it may use the same workspace
   named_barrier(3, CONSUMERS);  // both warpgroups have read the ring
   if (row >= pitch || !add_parts(sum, reinterpret_cast<Sum*>(workspace), counters)) return;
+  TIMED(if (threadIdx.x == 0) STAMP(EXCHANGED);)
   const Output output{&out, y, bias, dequant, out_scale, maxima, row, N, pitch, maxima_stride, apply_relu != 0};
   finish_tile<OUTPUT>(sum, output, ring.address);
+  TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

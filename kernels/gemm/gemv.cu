@@ -15,6 +15,7 @@
 // Edges:    any N and OUT; outputs OUT..pitch-1 are written as zero.
 // Why:      at batch 1 a fully connected layer is one read of its weights: loads that pass L1 and leave L2 first,
 //           enough of them under way to cover the latency, the first ones before the previous kernel has ended.
+#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 
 #ifndef WEIGHT
@@ -145,7 +146,7 @@ DEVICE int add_products(int sum, const uint32_t (&weights)[4], const uint32_t (&
 
 // A warp's sums: the rows at `row`, every one `pieces` long, of which it takes those of its `split`.
 DEVICE void sum_rows(Sum (&sum)[TILE_N][ROWS][UNROLL_K], const uint4* const (&row)[ROWS], int pieces, int split,
-                     const char* inp, int n0, int N, int K) {
+                     const char* inp, int n0, int N, int K TIMELINE_PARAMETER) {
   const int lane = threadIdx.x % 32;
   uint4 next[ROWS][UNROLL_K];
   const auto load = [&](int first) {
@@ -158,6 +159,7 @@ DEVICE void sum_rows(Sum (&sum)[TILE_N][ROWS][UNROLL_K], const uint4* const (&ro
   };
   load(split * 32 * UNROLL_K);
   wait_for_previous_kernel();
+  TIMED(if (threadIdx.x == 0) STAMP(OPERANDS);)
   for (int first = split * 32 * UNROLL_K; first < pieces; first += STEP) {
     uint4 weights[ROWS][UNROLL_K];
     UNROLL
@@ -217,7 +219,8 @@ DEVICE unsigned store_value(void* out, float value, float scale, int n, int N, i
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemv(
     void* out, const void* inp, const uint4* __restrict__ weight, const float* __restrict__ bias,
     const float* __restrict__ dequant, const float* __restrict__ out_scale, unsigned* maxima, int maxima_stride, int N,
-    int OUT, int K, int pitch, int apply_relu) {
+    int OUT, int K, int pitch, int apply_relu TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   __shared__ Sum warp_sum[TILE_N][WARPS][ROWS];
   let_next_kernel_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -227,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemv(
   UNROLL
   for (int r = 0; r < ROWS; r++) row[r] = weight + static_cast<long long>(min(first + r, OUT - 1)) * pieces;
   Sum sum[TILE_N][ROWS][UNROLL_K] = {};
-  sum_rows(sum, row, first < OUT ? pieces : 0, warp % SPLIT_K, static_cast<const char*>(inp), n0, N, K);
+  sum_rows(sum, row, first < OUT ? pieces : 0, warp % SPLIT_K, static_cast<const char*>(inp), n0, N, K TIMELINE_ARGUMENT);
   UNROLL
   for (int n = 0; n < TILE_N; n++) {
     UNROLL
@@ -237,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemv(
     }
   }
   __syncthreads();  // the sums of all warps are there
+  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
 
   const int n = n0 + warp, o = o0 + lane;  // warp i finishes image i of the tile
   if (warp >= TILE_N || n >= N) return;
@@ -255,4 +259,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemv(
     magnitude = __reduce_max_sync(0xffffffffu, magnitude);
     if (lane == 0) atomicMax(maxima + static_cast<long long>(n) * maxima_stride, magnitude);
   }
+  TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

@@ -15,7 +15,9 @@ from vgg16gpu.program.values import Pointer
 @cache
 def parameters(source: str, kernel: str) -> tuple[tuple[str, str], ...]:
     """(name, kind) of each: "map", "walk", "pointer", "i" or "f"."""
-    text = re.sub(r"//.*", "", read_source(source)).replace(" GUARD_PARAMETERS)", ")")
+    text = (
+        re.sub(r"//.*", "", read_source(source)).replace(" GUARD_PARAMETERS)", ")").replace(" TIMELINE_PARAMETER", "")
+    )
     found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
     assert found, f"{source} has no kernel {kernel}"
     return tuple(_parameter(declared) for declared in found[1].split(","))

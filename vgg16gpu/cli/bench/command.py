@@ -28,6 +28,7 @@ from vgg16gpu.cli.bench.pipeline import measure_pipeline
 from vgg16gpu.cli.bench.screen import print_comparison, print_result
 from vgg16gpu.cli.bench.server import measure_server
 from vgg16gpu.cli.bench.several import measure_devices
+from vgg16gpu.cli.bench.timeline import draw_timeline
 from vgg16gpu.cli.common.options import (
     batches_option,
     device_option,
@@ -68,6 +69,10 @@ _PIPELINE_HELP = (
     "Measure instead the road from a folder of pictures to rows of a CSV: each stage alone, whole runs of infer, with "
     "--against torch DataLoader and nvJPEG."
 )
+_TIMELINE_HELP = (
+    "Draw instead, as .html, when each block of a run (of --batch 1) begins, has its operands, its sums, and ends, on "
+    "which multiprocessor: by kernels that note it."
+)
 _SERVER_HELP = (
     "Measure instead a server of KServe v2 at http://HOST:PORT: answers a second, and how long clients wait. MODEL is "
     "then what --against loads, --batch the images of a request, --seconds that of each load (5)."
@@ -103,6 +108,7 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.option("--compile", "compiled", is_flag=True, help=_COMPILE_HELP)
 @click.option("--cold-start", is_flag=True, help=_COLD_START_HELP)
 @click.option("--pipeline", type=click.Path(path_type=Path), metavar="DIR", help=_PIPELINE_HELP)
+@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE", help=_TIMELINE_HELP)
 @click.option("--memory", callback=parse_counts, metavar="COUNTS", help=_MEMORY_HELP)
 @click.option("--decode", callback=parse_names((CPU, GPU)), metavar="NAMES", help=_DECODERS_HELP)
 @click.option("--server", metavar="URL", help=_SERVER_HELP)
@@ -135,6 +141,9 @@ def bench_command(ctx: click.Context, /, **values: Any) -> None:
     options.check()
     if options.server:
         ctx.exit(measure_server(options, _progress(options)))
+    if options.timeline:
+        draw_timeline(options, _progress(options))
+        ctx.exit(0)
     if options.devices:
         ctx.exit(measure_devices(options, _progress(options)))
     if options.pipeline:

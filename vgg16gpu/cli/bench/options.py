@@ -34,6 +34,7 @@ class Options:
     compiled: bool
     cold_start: bool
     pipeline: Path | None
+    timeline: Path | None
     memory: tuple[int, ...]
     decode: tuple[str, ...]
     server: str | None
@@ -56,6 +57,8 @@ class Options:
             self._check_server()
         elif given := [name for name, value in self._of_a_server.items() if value is not None]:
             raise click.UsageError(f"{', '.join(given)}: of --server URL; name a server, or leave them out")
+        if self.timeline:
+            self._check_timeline()
         if self.devices:
             self._check_devices()
         if self.pipeline:
@@ -65,7 +68,7 @@ class Options:
         if self.outputs and (self.against or self.cold_start):
             named = "--against" if self.against else "--cold-start"
             raise click.UsageError(f"{named} measures whole models: it goes without --outputs")
-        check_outputs({"--output": self.output, "--plot": self.plot})
+        check_outputs({"--output": self.output, "--plot": self.plot, "--timeline": self.timeline})
         if self.plot:
             check_plot(self.plot)
 
@@ -115,6 +118,13 @@ class Options:
     def _check_one_batch(self, named: str) -> None:
         if len(self.batches) > 1:
             raise click.UsageError(f"{named} runs one batch size, and --batch has {len(self.batches)}; give one")
+
+    def _check_timeline(self) -> None:
+        others = {**self._of_one_model, "--devices": self.devices, "--pipeline": self.pipeline, "--server": self.server}
+        del others["--outputs"]
+        others |= {"--against": self.against or None, "--seconds": self.seconds, "--repeats": self.repeats}
+        _refuse("--timeline draws a run of one device", others)
+        self._check_one_batch("--timeline")
 
     def _check_devices(self) -> None:
         others: dict[str, object] = {"--against": self.against or None, **self._of_a_folder}
