@@ -23,7 +23,6 @@
 //           them. An input row is converted once for three output rows; the ring's fourth row is written meanwhile, so
 //           that one barrier a row is enough.
 #include "first_layer.cuh"
-#include "timeline.cuh"
 
 #ifndef TILE_W
 #define TILE_W 112

@@ -17,7 +17,6 @@
 // Why:      conv1 alone takes as long as writing mid takes, and the tensor cores idle. Warpgroups take turns by
 //           themselves: one multiplies while another one fills and finishes.
 #include "first_layer.cuh"
-#include "timeline.cuh"
 
 #ifndef TILE_ROWS
 #define TILE_ROWS 28

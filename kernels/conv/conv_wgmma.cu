@@ -3,8 +3,7 @@
 // Layouts:  inp, out NHWC in ELEMENT and OUT_ELEMENT, channels padded to 64, F16_PAIR all `hi` images, then all `lo`;
 //           weight (channel block, tap, plane, OCP, channels of a block), tap = 3 kh + kw, for bytes with the rows of
 //           every 16 permuted: rows r, r + 8 are channels 2r, 2r + 1. bias, dequant, out_scale (OCP) float, the latter
-//           two unused by F16 and BF16. maxima[n * maxima_stride]: see wgmma_tile.cuh. Tensor maps, swizzled as wide as
-//           their rows:
+//           two unused by F16 and BF16. maxima[n * maxima_stride]: see wgmma_tile.cuh. Maps, swizzled as wide as rows:
 //           inp    {CP, W, H, planes * N}, box {block, HALO_W, HALO_H, 1}, a block is BLOCK_BYTES of channels
 //           weight {block, OCP, blocks * 9 * planes}, box {block, WEIGHT_ROWS, STAGE_UNITS}
 //           out    {OCP, OW, OH, planes * N}, box {64, TILE_W, TILE_ROWS, 1}; POOL: both halved, flat OW, TILE_ROWS
@@ -22,12 +21,9 @@
 // Shared:   SHARED_BYTES: both rings, a staging tile for each consumer, barriers; 384 threads, 24 and 240 registers.
 // Cost:     2*N*OC*H*W*C*9 FLOP, three times that for F16_PAIR; a halo is read once per tile and its channel tiles.
 // Sums:     float32 over channel blocks, then taps; F16_PAIR: hi*lo + lo*hi apart, hi*hi added to registers every
-//           PROMOTE_TAPS taps, since the tensor cores keep too few bits below; int32, exact, for bytes. Fixed by the
-//           shape alone.
-// Edges:    any N, H, W: TMA fills with zero what it reads outside and clips what it stores. OCP % 128 == 0 unless
-//           PAIR_TILES.
+//           PROMOTE_TAPS taps, as tensor cores keep few bits below; int32, exact, for bytes. Fixed by the shape alone.
+// Edges:    any N, H, W: TMA reads zeros outside and stores nothing there. OCP % 128 == 0 unless PAIR_TILES.
 // Why:      the tensor cores are busy 80 % of the time from batch 8 up: each byte of shared memory serves 9 taps.
-#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 
 #ifndef ELEMENT
@@ -131,9 +127,7 @@ struct Shared {
   DEVICE uint32_t weights_empty(int stage) const { return weights_full(WEIGHT_STAGES + stage); }
 };
 
-struct Tile {
-  int oc, x, y, n;  // first output channel, first pixel, image
-};
+struct Tile { int oc, x, y, n; };  // first output channel, first pixel, image
 
 struct Work {
   int images, channel_blocks, oc_tiles, tiles_x, tiles_y, tiles, height, width;

@@ -20,7 +20,6 @@
 // Why:      one image has few tiles, so they are small, and deep layers split the sum. A thread can start a copy each
 //           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
 #include "split_exchange.cuh"
-#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 #ifndef ELEMENT
 #define ELEMENT 1

@@ -11,14 +11,12 @@
 //           OUTPUT 0 or of INPUT's width; TILE_N (16): 16, 32, 64 or 128; TILE_K (64): whole boxes, at most 128 for
 //           WEIGHT 0; STAGES (6): of the ring.
 // Shared:   1024 + STAGES*TILE_K*(128*weight + TILE_N*planes*input bytes), dynamic; 384 threads.
-// Cost:     2*N*OUT*K FLOP, four or five times that for WEIGHT 0; weights read ceil(N/TILE_N) times, inputs OUT/128
-//           times.
+// Cost:     2*N*OUT*K FLOP, four or five times that for WEIGHT 0; weights are read ceil(N/TILE_N), inputs OUT/128 times.
 // Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo, and the rest up to 32 images; hi*hi
 //           is one sum, all else another; parts of at most 8192 products keep the error under 3e-7. 8 bit: int32, exact
 //           for K <= 65536. The bits depend on K, TILE_N, TILE_K and gridDim.z alone.
 // Edges:    any N and OUT: TMA reads zeros outside of the tensors and writes nothing there.
 // Why:      few images use each weight once: the ring keeps memory busy, the parts of K keep every multiprocessor busy.
-#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 
 #ifndef WEIGHT
@@ -40,8 +38,7 @@
 #define STAGES 6
 #endif
 
-template <int ELEMENT>
-constexpr int BYTES = ELEMENT == F32 ? 4 : (ELEMENT >= U8 ? 1 : 2);
+template <int ELEMENT> constexpr int BYTES = ELEMENT == F32 ? 4 : (ELEMENT >= U8 ? 1 : 2);
 
 constexpr bool SPLIT = WEIGHT == F32;  // float32 weights become float16 parts
 constexpr int PLANES = Stored<INPUT>::PLANES, COLUMNS = TILE_N / 8;
@@ -49,8 +46,7 @@ constexpr int ROWS = 64, BOX_ROW = 128;  // outputs of a warpgroup; bytes of a b
 constexpr int WEIGHT_BOX = 2 * ROWS * BOX_ROW, INPUT_BOX = PLANES * TILE_N * BOX_ROW;
 constexpr int WEIGHT_BOXES = TILE_K * BYTES<WEIGHT> / BOX_ROW, INPUT_BOXES = TILE_K * BYTES<INPUT> / BOX_ROW;
 constexpr int INPUTS_AT = WEIGHT_BOXES * WEIGHT_BOX, STAGE_BYTES = INPUTS_AT + INPUT_BOXES * INPUT_BOX;
-constexpr int CONSUMERS = 256;
-constexpr int PARTS_AT_ONCE = 128 / TILE_N;  // 32 loads of a thread are under way when parts are added
+constexpr int CONSUMERS = 256, PARTS_AT_ONCE = 128 / TILE_N;  // 32 loads of a thread are under way when parts are added
 typedef Stored<INPUT>::Operands Operands;
 typedef Stored<INPUT>::Sum Sum;
 
@@ -83,9 +79,7 @@ struct Slot {
   }
 };
 // The part of the sum that this block takes: stages of TILE_K, `first` to `first + count`.
-struct Part {
-  int first, count;
-};
+struct Part { int first, count; };
 
 DEVICE void produce(const Ring& ring, const CUtensorMap* weight, const CUtensorMap* inp, const Part& part,
                     const Watch& watch) {

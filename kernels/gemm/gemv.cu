@@ -15,7 +15,6 @@
 // Edges:    any N and OUT; outputs OUT..pitch-1 are written as zero.
 // Why:      at batch 1 a fully connected layer is one read of its weights: loads that pass L1 and leave L2 first,
 //           enough of them under way to cover the latency, the first ones before the previous kernel has ended.
-#include "timeline.cuh"
 #include "wgmma_tile.cuh"
 
 #ifndef WEIGHT

@@ -17,6 +17,7 @@
 
 #include "element.cuh"
 #include "hopper.cuh"
+#include "timeline.cuh"
 
 template <class Operands_, int PLANES_, int BYTES_, bool RECORDED_>
 struct StoredAs {

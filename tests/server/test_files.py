@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import multiprocessing
 import os
 import socket
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,46 +22,37 @@ from PIL import Image
 from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary, pixels_of
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.late_device import LateDevice
+from tests.support.libjpeg_colours import planes_of, rgb
 from tests.support.picture_files import jpeg
 from vgg16gpu import Engine
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.cuda.nvjpeg import NvJpeg
-from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.decoding import Decoder
-from vgg16gpu.pictures.images import fit
+from vgg16gpu.pictures.images import fit, fitted
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import baseline_shape
+from vgg16gpu.server.app import App, Call
 from vgg16gpu.server.device.files import FileLane
 from vgg16gpu.server.device.loop import DeviceLoop
 from vgg16gpu.server.device.process import describe
 from vgg16gpu.server.pictures import DeviceFiles
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
-from vgg16gpu.server.slots import File, SlotLayout, SlotMemory, file_in, put_file, slot_memory
-from vgg16gpu.server.wire import MAX_NBYTES, Answer, Asked, Kind
+from vgg16gpu.server.slots import File, Lease, SlotLayout, SlotMemory, SlotPool, file_in, put_file, slot_memory
+from vgg16gpu.server.wire import MAX_NBYTES, UNDECODED, Answer, Asked, Kind
 from vgg16gpu.zoo.generate import make_vgg
 
 SIDE, LARGEST = 48, 8
 PREPROCESS = Preprocess.named("torchvision")
-ROOM_NBYTES = 200_000
+ROOM_NBYTES = 1 << 20
 SIZES = [(60, 90), (48, 48), (200, 31), (7, 5), (128, 130), (33, 100), (150, 150)]
 PHOTOS = [jpeg(*size, seed=i, subsampling=2 * (i % 2)) for i, size in enumerate(SIZES)]
-BROKEN = jpeg(70, 80, seed=99)  # for the device and for the CPU
+BROKEN = jpeg(70, 80, seed=99)  # for the device
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
-    """A decoder that refuses `BROKEN`, of which the CPU makes nothing either."""
-    fitted, decode_into = Decoder.fitted, Decoder.decode_into
-
-    def refused(self: Decoder, data: bytes, file: str) -> Any:
-        if data == BROKEN:
-            raise InputError(f"'{file}' is broken")
-        return fitted(self, data, file)
-
-    monkeypatch.setattr(Decoder, "fitted", refused)
-    monkeypatch.setattr(Decoder, "decode_into", lambda self, data, out: data != BROKEN and decode_into(self, data, out))
+def library() -> FakeLibrary:
+    """A decoder that refuses `BROKEN`."""
     return FakeLibrary(refuses=lambda data: data == BROKEN)
 
 
@@ -108,10 +102,6 @@ def answering(engine: Engine, library: FakeLibrary, **options: Any) -> Iterator[
         yield files, lane
 
 
-def names(count: int) -> list[str]:
-    return [f"picture {i}" for i in range(count)]
-
-
 @pytest.mark.parametrize("room_nbytes", [100_000, 300_000, 1 << 22])
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_files_become_the_images_of_a_batch(model: Path, count: int, room_nbytes: int) -> None:
@@ -123,21 +113,45 @@ def test_files_become_the_images_of_a_batch(model: Path, count: int, room_nbytes
         with answering(engine, library, room_nbytes=room_nbytes) as (files, lane):
             files.warm_up((1, 4, LARGEST))
             for _ in range(3):
-                sent, problems = files.send(slots_of(*PHOTOS[:count]), names(count), 4 if count < 5 else LARGEST)
-                assert not problems
+                sent, refused = files.send(slots_of(*PHOTOS[:count]), 4 if count < 5 else LARGEST)
+                assert not refused
                 assert_same_bits(lane.joined([lane.receive(sent)]), right)
         assert library.open == 0
         assert {*memory.items()} <= {*engine.device._heap._sizes.items()}
 
 
-def test_one_that_is_no_picture_costs_its_own_answer(model: Path, library: FakeLibrary) -> None:
+def test_one_that_is_refused_costs_its_own_answer(model: Path, library: FakeLibrary) -> None:
     with built(model) as engine, answering(engine, library) as (files, lane):
-        pictures = [PHOTOS[0], BROKEN, PHOTOS[2]]
-        sent, problems = files.send(slots_of(*pictures), ["picture 0", "picture 7", "picture 0"], 4)
-        assert problems == {1: "'picture 7' is broken"}
+        sent, refused = files.send(slots_of(PHOTOS[0], BROKEN, PHOTOS[2]), 4)
+        assert refused == {1}
         found = lane.joined([lane.receive(sent)])
         assert_same_bits(found[[0, 2]], expected(engine, [PHOTOS[0], PHOTOS[2]]))
-        assert np.isfinite(found[1]).all()
+        assert_same_bits(found[1], engine.run(np.zeros((1, SIDE, SIDE, 3), np.uint8))[0])
+
+
+def test_nothing_of_a_picture_stays_on_the_device(model: Path) -> None:
+    """A decoder that writes nothing of a damaged one has not the one before it in its place."""
+    with built(model) as engine, answering(engine, library := FakeLibrary()) as (files, lane):
+        for _ in range(2):
+            lane.receive(files.send(slots_of(PHOTOS[0]), 1)[0])
+        library._write = lambda *_: None  # type: ignore[method-assign]
+        found = lane.joined([lane.receive(files.send(slots_of(PHOTOS[0]), 1)[0])])
+        planes = tuple(np.zeros(plane.shape, np.uint8) for plane in planes_of(PHOTOS[0], file_of(PHOTOS[0]).sampling))
+        nothing = Image.fromarray(rgb(planes, file_of(PHOTOS[0]).sampling))  # type: ignore[arg-type]
+        pixels = np.asarray(fit(nothing, SIDE, SIDE, PREPROCESS, "x"))
+        assert_same_bits(found, engine.run(pixels[None]))
+
+
+def test_the_ones_that_are_refused_are_found_in_halves(model: Path, library: FakeLibrary) -> None:
+    with built(model) as engine, answering(engine, library) as (files, lane):
+        same = [jpeg(40, 40, seed=i, subsampling=2) for i in range(LARGEST - 1)]
+        library.calls.clear()
+        bad = jpeg(70, 80, seed=99, subsampling=2)
+        library.refuses = lambda data: data == bad
+        sent, refused = files.send(slots_of(*same[:5], bad, *same[5:]), LARGEST)
+        lane.receive(sent)
+        assert refused == {5}
+        assert library.calls == [8, 4, 4, 2, 1, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -151,11 +165,11 @@ def test_no_room_is_decoded_into_while_it_is_read(model: Path, seed: int) -> Non
     ):
         parts = [PHOTOS[i : i + 4] for i in (0, 3, 1, 2, 0)]
         right = [expected(engine, part) for part in parts]
-        sent = [files.send(slots_of(*part), names(4), 4)[0] for part in parts[:2]]
+        sent = [files.send(slots_of(*part), 4)[0] for part in parts[:2]]
         for i, wanted in enumerate(right):
             assert_same_bits(lane.joined([lane.receive(sent[i])]), wanted)
             if i + 2 < len(parts):
-                sent.append(files.send(slots_of(*parts[i + 2]), names(4), 4)[0])
+                sent.append(files.send(slots_of(*parts[i + 2]), 4)[0])
 
 
 BOUNDS = Bounds(1 << 20, 1 << 22, 30_000, 64, 8, 10.0, 10.0)
@@ -184,7 +198,13 @@ def test_what_front_ends_leave_to_the_device(served: Served) -> None:
     with pytest.raises(RefusedError, match=r"'picture 1' has 200x151 pixels, at most 30,000 are taken") as refused:
         files.of([PHOTOS[0], jpeg(151, 200)])
     assert refused.value.status == 413
-    less = replace(served, description=replace(served.description, room_nbytes=10_000))
+    scan = PHOTOS[0].index(b"\xff\xda")
+    frame = PHOTOS[0].index(b"\xff\xc0")
+    again = PHOTOS[0][:-2] + PHOTOS[0][frame : frame + 19] + PHOTOS[0][scan:]  # another frame behind the scan
+    assert baseline_shape(again) == baseline_shape(PHOTOS[0])
+    lines = PHOTOS[0][:-2] + b"\xff\xdc\0\4\x7f\xff\xff\xd9"  # another height there
+    assert files.of([again]) is files.of([lines]) is None
+    less = replace(served, description=replace(served.description, room_nbytes=8 * 10_000))
     assert DeviceFiles(less).of(PHOTOS[:1]) is None
     assert DeviceFiles(less).of(PHOTOS[1:2])
 
@@ -212,7 +232,7 @@ class FrontEnd:
 
 
 def test_a_loop_answers_requests_of_files_beside_others(model: Path, tmp_path: Path, library: FakeLibrary) -> None:
-    """Of one with a broken picture all is refused, and nobody else's."""
+    """Of one with a picture that is refused the front end may decode all; nobody else notices."""
     path = tmp_path / "device"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, built(model) as engine:
         listener.bind(str(path))
@@ -240,11 +260,65 @@ def test_a_loop_answers_requests_of_files_beside_others(model: Path, tmp_path: P
         loop.close()
         theirs.close()
         assert library.open == 0
-        assert {number: answer.status for number, answer in answers.items()} == {1: 200, 2: 400, 3: 200, 4: 200}
-        assert answers[2].text == "'picture 1' is broken"
+        assert {number: answer.status for number, answer in answers.items()} == {1: 200, 2: UNDECODED, 3: 200, 4: 200}
+        told = loop._statistics.told()
+        assert (told["file_count"], told["refused_file_count"]) == (5, 1)
         right = expected(engine, [PHOTOS[0], PHOTOS[1], PHOTOS[3]])
         for slot, wanted in zip((0, 1, 4), right, strict=True):
             (scores,) = memory.outputs(slot)
             assert_same_bits(scores, wanted)
         (scores,) = memory.outputs(5)
         assert_same_bits(scores, engine.run(pixels[None])[0])
+
+
+class Links:
+    """A device that refuses files, and computes pixels; the kinds that it was asked for."""
+
+    is_ready = True
+
+    def __init__(self, engine: Engine, memory: SlotMemory, pool: SlotPool, *, refuses: bool) -> None:
+        self.engine, self.memory, self.pool, self.refuses = engine, memory, pool, refuses
+        self.asked: list[Kind] = []
+
+    async def ask(self, kind: Kind, lease: Lease, seconds: float) -> Answer:
+        assert seconds == BOUNDS.deadline
+        self.asked.append(kind)
+        if kind == Kind.FILES and self.refuses:
+            self.pool.give_back(lease)
+            raise RefusedError(UNDECODED, "")
+        for slot in lease.slots:
+            if kind == Kind.FILES:
+                assert file_in(self.memory.input(slot, self.memory.layout.input)).data.tobytes() in PHOTOS
+                self.memory.outputs(slot)[0][:] = 7
+            else:
+                pixels = self.memory.input(slot, 3 * SIDE * SIDE).reshape(1, SIDE, SIDE, 3)
+                self.memory.outputs(slot)[0][:] = self.engine.run(pixels)[0]
+        return Answer(1, 200, len(lease.slots))
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served, refuses: bool) -> None:
+    layout = SlotLayout.of(served.description)
+    descriptor = slot_memory(layout, 4)
+    memory, pool = SlotMemory(descriptor, layout), SlotPool(4)
+    os.close(descriptor)
+    raw = b"".join(len(data).to_bytes(4, "little") + data for data in PHOTOS[:2])
+    asked = {"name": "input", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(raw)}}
+    head = json.dumps({"inputs": [asked]}).encode()
+    headers = {"inference-header-content-length": str(len(head))}
+
+    async def read() -> bytes:
+        return head + raw
+
+    with built(model) as engine:
+        links: Any = Links(engine, memory, pool, refuses=refuses)
+        metrics: Any = SimpleNamespace(answered=lambda *_: None, decoded=lambda *_: None)
+        app = App(served, memory, pool, links, metrics, SimpleNamespace(), lambda: False)  # type: ignore[arg-type]
+        reply = asyncio.run(app.handle(Call("POST", "/v2/models/narrow/infer", headers.get, read)))
+        assert reply.status == 200, reply.body
+        assert links.asked == [Kind.FILES, Kind.PIXELS][: 1 + refuses]
+        assert pool.used == 0
+        (output,) = json.loads(reply.body)["outputs"]
+        found = np.array(output["data"], np.float32).reshape(output["shape"])
+        pixels = [fitted(data, "x", 3, SIDE, SIDE, PREPROCESS) for data in PHOTOS[:2]]
+        assert_same_bits(found, engine.run(np.stack(pixels)) if refuses else np.full((2, 12), 7, np.float32))

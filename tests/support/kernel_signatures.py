@@ -15,9 +15,7 @@ from vgg16gpu.program.values import Pointer
 @cache
 def parameters(source: str, kernel: str) -> tuple[tuple[str, str], ...]:
     """(name, kind) of each: "map", "walk", "pointer", "i" or "f"."""
-    text = (
-        re.sub(r"//.*", "", read_source(source)).replace(" GUARD_PARAMETERS)", ")").replace(" TIMELINE_PARAMETER", "")
-    )
+    text = re.sub(r"//.*| GUARD_PARAMETERS| TIMELINE_PARAMETER", "", read_source(source))
     found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
     assert found, f"{source} has no kernel {kernel}"
     return tuple(_parameter(declared) for declared in found[1].split(","))

@@ -14,10 +14,10 @@ from typing import Final
 
 from vgg16gpu.errors import Error, InputError
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import DEPTH, Sent
-from vgg16gpu.runtime.engine import Engine, Lane, Outputs
+from vgg16gpu.runtime.double_buffer import DEPTH, Lane, Sent
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import Outputs, Results
 
 _log = logging.getLogger(__name__)
 

@@ -28,10 +28,10 @@ from vgg16gpu.runtime.answers.rows import Ranking
 from vgg16gpu.runtime.answers.stream import AnswerStream, Station
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.engine import Engine, Outputs
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.on_device import is_on_device
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import Outputs, Results
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ _PROGRESSIVE: Final = 0xC2
 _FRAMES: Final = frozenset((0xC0, 0xC1, _PROGRESSIVE))  # Huffman codes; arithmetic and lossless ones are unusual
 _APP1, _ADOBE, _SCAN, _END = 0xE1, 0xEE, 0xDA, 0xD9
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # in coded pixels: neither a byte 255 of theirs nor a restart
+_MOST_SEGMENTS: Final = 1000
 _ALONE: Final = frozenset((0x01, 0xD8))  # without a length
 # Without meaning for the pixels, or checked by libjpeg: Huffman tables, restart intervals, comments, APP3 to 12, 15.
 _PASSED: Final = frozenset((0xC4, 0xDD, 0xFE, *range(0xE3, 0xED), 0xEF))
@@ -59,6 +60,21 @@ def count_scans(data: bytes) -> int:
     return scans
 
 
+def holds_one_picture(data: bytes) -> bool:
+    """Whether behind the head of the first scan there are coded pixels, then the end of file and picture.
+
+    So that no decoder finds another size, or another picture, behind what `read_header` has read.
+    """
+    place, is_scanned = 2, False
+    while found := _MARKER.search(data, place):
+        marker = found[0][1]
+        if marker == _END or is_scanned:
+            return marker == _END and found.end() == len(data)
+        is_scanned = marker == _SCAN
+        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+    return False
+
+
 def _read_header(data: bytes) -> JpegHeader | None:
     found = _segments(data)
     if found is None:
@@ -84,9 +100,11 @@ def _segments(data: bytes) -> dict[int, list[bytes]] | None:
     if not data.startswith(b"\xff\xd8"):
         return None
     found: dict[int, list[bytes]] = {}
-    place = 2
+    place, count = 2, 0
     while _SCAN not in found:
-        start = place + 4
+        start, count = place + 4, count + 1
+        if count > _MOST_SEGMENTS:  # a profile has 255 at most
+            return None
         if data[place] != 0xFF:
             return None
         marker = data[place + 1]

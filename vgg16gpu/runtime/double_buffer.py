@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.devices.staging import Rows, Stager
 from vgg16gpu.runtime.frames import Frame, Frames, Port
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import Outputs, Results
 
 DEPTH = 2  # batches under way: one is computed, the next is there when it ends
 
@@ -28,6 +29,23 @@ class Sent:
     port: Port
     source: Bytes | None
     count: int
+
+
+class Send(Protocol):
+    """What enqueues a batch: the rows of several arrays, at the smallest built size that holds them, or at `batch`."""
+
+    def __call__(self, rows: Sequence[Rows], batch: int | None = None) -> Sent:
+        """The rows may change on return."""
+
+
+class Lane(NamedTuple):
+    """A way for batches of one form through an engine, `DEPTH` of them under way at most."""
+
+    send: Send
+    take: Callable[[], Frame]  # of a direct one, in one's turn: for who brings images there on the device, and then ...
+    launch: Callable[[Frame, int, int], Sent]  # ... has a batch of a size run, and so many first images of it
+    receive: Callable[[Sent], Results]  # in the order of sending
+    joined: Callable[..., Outputs]  # of all results of an input; raises InputError for those that are not valid
 
 
 class Pipeline:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.program.values import Value
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.forms import Images, Input
-from vgg16gpu.runtime.outputs import Results, check_flags
+from vgg16gpu.runtime.outputs import Outputs, Results, check_flags
 from vgg16gpu.runtime.plans.built import BuiltEngine
 from vgg16gpu.runtime.plans.sized import SizedPlan
 
 if TYPE_CHECKING:
-    from vgg16gpu.runtime.double_buffer import Pipeline, Sent
+    from vgg16gpu.runtime.double_buffer import Lane, Pipeline, Sent
     from vgg16gpu.runtime.frames import Frame
     from vgg16gpu.runtime.on_device.device_array import DeviceArray
     from vgg16gpu.runtime.on_device.pending import Pending
@@ -32,25 +32,6 @@ if TYPE_CHECKING:
 
     DeviceInput: TypeAlias = SupportsCudaArray | DeviceView | Mapping[str, SupportsCudaArray]
     DeviceOutputs: TypeAlias = DeviceArray | tuple[DeviceArray, ...]
-
-Outputs: TypeAlias = Array | tuple[Array, ...]
-
-
-class Send(Protocol):
-    """What enqueues a batch: the rows of several arrays, at the smallest built size that holds them, or at `batch`."""
-
-    def __call__(self, rows: Sequence[Images], batch: int | None = None) -> Sent:
-        """The rows may change on return."""
-
-
-class Lane(NamedTuple):
-    """A way for batches of one form through an engine, `DEPTH` of them under way at most."""
-
-    send: Send
-    take: Callable[[], Frame]  # of a lane that is direct: for whoever brings images there on the device, and then ...
-    launch: Callable[[Frame, int, int], Sent]  # ... has a batch of a size run, and so many first images of it
-    receive: Callable[[Sent], Results]  # in the order of sending
-    joined: Callable[..., Outputs]  # of all results of an input; raises InputError for those that are not valid
 
 
 class Engine(BuiltEngine):
@@ -364,13 +345,15 @@ class Engine(BuiltEngine):
         size: one of the engine's batch sizes. is_direct: see `Pipeline`. Raises InputError, also once closed;
         DeviceError when memory runs out.
         """
+        from vgg16gpu.runtime.double_buffer import Lane  # noqa: PLC0415 - most do not stream
+
         with self._lock:
             sized = self._at(np.dtype(element_type), (size, *sample))
             pipeline = sized.pipeline(element_type, size, is_direct)
         try:
             yield Lane(
                 partial(self._send, sized, pipeline),
-                partial(self._take, pipeline),
+                pipeline.take,
                 partial(self._launch, sized, pipeline),
                 partial(self._receive, sized, pipeline),
                 partial(self._joined, sized),
@@ -392,11 +375,6 @@ class Engine(BuiltEngine):
             self._last = self._sized = sized
             self._last_batch = batch
             return pipeline.send(batch, rows)
-
-    def _take(self, pipeline: Pipeline) -> Frame:
-        with self._lock:
-            self._require_open()
-            return pipeline.take()
 
     def _launch(self, sized: SizedPlan, pipeline: Pipeline, frame: Frame, batch: int, count: int) -> Sent:
         with self._lock:

@@ -78,7 +78,7 @@ class Executor:
         self.compile_seconds = self.upload_seconds = 0.0  # of `load`
         self.plan = plan
         self.device = device
-        self.second_passes = 0  # that were run
+        self.second_passes = 0  # images that needed one
         self._stager = Stager()
         self._bases: dict[Arena, int] = {}
         self._pinned: list[Bytes] = []
@@ -115,9 +115,9 @@ class Executor:
         results = self._pass(bound, images)
         return self.finished(results, bound.images.__getitem__)
 
-    def count_second_pass(self) -> None:
-        """An image, or a batch of which an image needs it, is run again."""
-        self.second_passes += 1
+    def count_second_pass(self, images: int = 1) -> None:
+        """So many images need to be run again."""
+        self.second_passes += images
         _log.info("images are computed again in float32 arithmetic: values left the range of the fast kernels")
 
     def run_once(self, inputs: Mapping[str, Array], count: int | None = None) -> tuple[Array, ...]:
@@ -128,10 +128,10 @@ class Executor:
         """
         try:
             return self._once(inputs, count)
-        except OutOfRangeError:
+        except OutOfRangeError as error:
             if not self.plan.second_passes:
                 raise
-        self.count_second_pass()
+            self.count_second_pass(error.count)
         return self._once(inputs, count, is_again=True)
 
     def _once(self, inputs: Mapping[str, Array], count: int | None, *, is_again: bool = False) -> tuple[Array, ...]:

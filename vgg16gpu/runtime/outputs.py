@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,18 @@ from vgg16gpu.program.plans import Control, Program
 
 LARGEST_FLOAT16 = 65504.0
 
+Outputs: TypeAlias = Array | tuple[Array, ...]
+
 NONFINITE = "holds NaN or Inf; clean the data, or allow them (allow_nonfinite=True, --allow-nonfinite)"
 LOST = "values leave the range of float16 inside the network; use precision bf16 or fp32"
 
 
 class OutOfRangeError(InputError):
-    """Values of some images left the range of float16 inside the network."""
+    """Values of so many images left the range of float16 inside the network."""
+
+    def __init__(self, message: str, count: int) -> None:
+        super().__init__(message)
+        self.count = count
 
 
 class Results(NamedTuple):
@@ -88,7 +94,7 @@ class ResultBlock:
         if self._lowest == 0:
             lost &= ~nonfinite
         if lost.any():
-            raise OutOfRangeError(f"{_named(lost)}: {LOST}")
+            raise OutOfRangeError(f"{_named(lost)}: {LOST}", int(np.count_nonzero(lost)))
         return tuple([output.copy() for output in self._outputs])
 
     def _flags(self, count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -27,7 +27,7 @@ from vgg16gpu.server.pictures import DECODERS, DeviceFiles, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import File, Lease, SlotMemory, SlotPool, put_file
-from vgg16gpu.server.wire import Kind
+from vgg16gpu.server.wire import UNDECODED, Kind
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
 _EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics", "explain"]
@@ -176,13 +176,20 @@ class App:
 
     async def _infer(self, call: Call) -> Reply:
         request = await self._parsed(call)
+        try:
+            return await self._answered(request, for_device=request.rows is None and self._files is not None)
+        except RefusedError as error:
+            if error.status != UNDECODED:
+                raise
+        return await self._answered(request, for_device=False)
+
+    async def _answered(self, request: protocol.Request, *, for_device: bool) -> Reply:
+        """for_device: whether it may decode pictures. Raises RefusedError; of status UNDECODED if it refuses one."""
         lease = self._pool.lease(len(request))
         try:
             began = time.monotonic()
-            if request.rows is None and self._files and (files := self._files.of(request.pictures)):
-                kind = self._put(lease, files)
-            else:
-                kind = self._fill(lease, await self._rows(request))
+            files = await self._files_of(request) if for_device else None
+            kind = self._put(lease, files) if files else self._fill(lease, await self._rows(request))
             decode = time.monotonic() - began
         except BaseException:
             self._pool.give_back(lease)
@@ -197,6 +204,11 @@ class App:
         told |= {"queue_us": round(1e6 * answer.queued), "device_us": round(1e6 * answer.computed)}
         served = self._served
         return _reply(protocol.respond(served.name, request, served.description, outputs, served.labels, told))
+
+    async def _files_of(self, request: protocol.Request) -> list[File] | None:
+        """Of pictures that the device decodes."""
+        assert self._files
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, self._files.of, request.pictures)
 
     async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
         """As the kernels read them."""

@@ -15,11 +15,13 @@ from vgg16gpu.pictures.decoding import Decoder
 from vgg16gpu.pictures.images import check_target, fitted
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import jpeg_shape
+from vgg16gpu.pictures.jpeg_header import holds_one_picture
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import File, SlotLayout
 
 DECODERS: Final = 2  # threads of a front end: each may hold a picture of the most pixels
+_PICTURES: Final = 8  # that the device's room holds at least
 PIXEL_NBYTES: Final = 8  # of a picture that is decoded and converted
 
 
@@ -46,11 +48,15 @@ def decoded(served: Served, pictures: Sequence[bytes]) -> Pixels:
 
 
 class DeviceFiles:
-    """Which pictures the device decodes: JPEG files of the usual kind that fit into a slot, and its room."""
+    """Which pictures the device decodes: JPEG files of the usual kind that fit into a slot, and several into its room.
+
+    Clients are strangers: a file is none for the device unless all parsers must find the same picture in it.
+    """
 
     def __init__(self, served: Served) -> None:
         self._served = served
         self._layout = SlotLayout.of(served.description)
+        self._most = served.description.room_nbytes // _PICTURES
         self._decoder = Decoder(InputSpec(served.description.sample, preprocess=served.preprocess))
 
     def of(self, pictures: Sequence[bytes]) -> list[File] | None:
@@ -58,7 +64,7 @@ class DeviceFiles:
         files = []
         for number, data in enumerate(pictures):
             shape = self._decoder.file_shape(data) if self._layout.holds(len(data)) else None
-            if shape is None or self._decoder.room_nbytes(*shape) > self._served.description.room_nbytes:
+            if shape is None or self._decoder.room_nbytes(*shape) > self._most or not holds_one_picture(data):
                 return None
             _check_pixels(self._served, f"picture {number}", *shape[:2])
             files.append(File(np.frombuffer(data, np.uint8), *shape))

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 Message: TypeAlias = bytes | memoryview
 
 JOINED_NBYTES: Final = 1 << 15  # of several answers in a message
+UNDECODED: Final = 1  # the status of an answer: one of the files is none for the device, the front end may decode it
 MAX_NBYTES: Final = 1 << 18  # of a message: more than the largest request takes, a batch of 65,535 images
 
 _ASKED: Final = struct.Struct("<BQdd")

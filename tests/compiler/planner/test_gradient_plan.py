@@ -13,7 +13,7 @@ from tests.compiler.planner.test_conv_first_two_plan import HOPPER
 from tests.support.kernel_signatures import arguments
 from vgg16gpu.compiler.graph.gradient import gradient_graph
 from vgg16gpu.compiler.graph.loss import Term, loss_graph
-from vgg16gpu.compiler.graph.ops import Arithmetic, Array, Conv, Graph, GraphInput, Pool, Shape
+from vgg16gpu.compiler.graph.ops import Arithmetic, Array, Conv, Graph, GraphInput, Pool, Reshape, Shape
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -158,3 +158,30 @@ def test_a_copy_of_a_cotangent_does_not_come_before_the_op_that_takes_the_input_
     (first,) = program.input.entries["float32"].steps
     assert first.kernel.name == "conv_first"
     assert program.steps[0].kernel.name.startswith("conv_wgmma")
+
+
+@pytest.mark.parametrize("weight", [np.inf, np.nan, 1e35])
+def test_weights_without_room_in_products_of_scales_are_on_ffma(weight: float) -> None:
+    """On the way back, where a scale must do for whatever comes."""
+    op = OPS[1]
+    assert isinstance(op, Conv)
+    changed = op.weight.copy()
+    changed[0, 0, 0, 0] = weight
+    ops = (OPS[0], replace(op, weight=changed), *OPS[2:])
+    made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("c",)), SHAPE)
+    plan = plan_of(made.graph, made.cotangents, "fp32", kernels="wgmma", samples=samples)
+    back = families_of(made.graph, plan)[3:]
+    assert sorted(back) == ["ffma", "wgmma", "wgmma"]
+
+
+def test_images_that_are_not_those_of_the_input_are_on_ffma() -> None:
+    """Each has words of its own by its number, of which there are as many as the input has images."""
+    ops = (Reshape("i", "x", ("x",), (2, 3, 64, 64)), *OPS)
+    made = gradient_graph(Graph(GraphInput("i", (None,)), ops, ("c",)), (1, 6, 64, 64))
+    plan = make_plan(
+        made.graph,
+        HOPPER,
+        {"i": (1, 6, 64, 64), **made.cotangents},
+        PlanOptions("fp32", "wgmma", samples=lambda: np.zeros((2, 6, 64, 64), np.float32)),
+    )
+    assert {*plan.families.values()} == {"ffma"}

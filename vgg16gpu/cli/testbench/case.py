@@ -43,7 +43,7 @@ from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.shipped import is_digits
 from vgg16gpu.pictures.inputs import NamedInput, spec_of
-from vgg16gpu.runtime.engine import Outputs
+from vgg16gpu.runtime.outputs import Outputs
 from vgg16gpu.zoo.digits import heldout
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")

@@ -27,9 +27,9 @@ def make_plan(
 ) -> Plan:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
-    A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options have samples of
-    the first input, without a second pass. Raises ModelError when the graph does not fit an input shape, and when the
-    precision cannot be had.
+    A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options ask for kernels
+    "wgmma" and have samples of the first input. Raises ModelError when the graph does not fit an input shape, and when
+    the precision cannot be had.
     """
     options = options or PlanOptions()
     if isinstance(input_shapes, Mapping):
@@ -48,9 +48,18 @@ def _plan_of_several(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shap
     exact = replace(options, kernels="ffma") if options.precision == "fp32" else options
     if options.precision == "fp32" and options.kernels == "wgmma" and options.samples is not None:
         selection = select_kernels(graph, facts, infer_shapes(graph, shapes), replace(options, kernels="auto"))
-        if selection.splits_float32 and _runs_alone(selection.sampled_part.graph, shapes[graph.input.name]):
+        shape = shapes[graph.input.name]
+        is_usual = _runs_alone(selection.sampled_part.graph, shape) and _keeps_images_apart(selection, shape)
+        if selection.splits_float32 and is_usual:
             return _split_plan_of_several(selection, shapes, options, options.samples)
     return _one_pass_plan(graph, facts, [shapes], exact)
+
+
+def _keeps_images_apart(selection: KernelSelection, shape: Shape) -> bool:
+    """Whether what is in pairs has as many images as the input: each has words of its own, by its number."""
+    on_tensor_cores = (op for op in selection.graph.ops if selection.lowerings[op.y].family != "ffma")
+    values = {name for op in on_tensor_cores for name in (op.x, op.y)}
+    return len(shape) in ROWS and all(selection.shapes[name][:1] == shape[:1] for name in values)
 
 
 def _with_stored_inputs(graph: Graph) -> Graph:

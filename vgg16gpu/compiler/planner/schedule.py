@@ -11,8 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from vgg16gpu.compiler.graph.ops import Conv, Flatten, Gemm, Op, Shape, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import FLOAT, InputLowering, Layer, MultiLowering, Places, Scaling, Source
-from vgg16gpu.compiler.lowering.conv.known_linear import growth
-from vgg16gpu.compiler.lowering.layout import convert, give, layout, rescale, scales
+from vgg16gpu.compiler.lowering.layout import convert, give, layout, scales
 from vgg16gpu.compiler.planner.selection import KernelSelection
 from vgg16gpu.errors import ModelError
 from vgg16gpu.program.arena import Lifetime, aligned, assign_offsets
@@ -317,25 +316,29 @@ class _Schedule:
 
     def _lives_of_factors(self, layer: Layer[Op], life: Lifetime, born: int) -> dict[_Buffer, Lifetime]:
         """Places of a rescaled op. life: from it to the last reader of its result; born: where x is computed."""
+        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - gradients alone come here
+
         x, y, batch, step = layer.op.x, layer.op.y, layer.x_shape[0], life.first
-        parts = self._parts_of(x)
-        return {
+        found: dict[_Buffer, Lifetime] = {
             ("factors", y): life._replace(nbytes=rescale.factors_nbytes(batch)),
             ("unread", y): Lifetime(4 * batch, step, step),  # y's largest magnitudes, which nobody wants
-            **(
-                {("parts", x): Lifetime(4 * batch * parts, born, step)}
-                if parts
-                else {("slices", y): Lifetime(rescale.parts_nbytes(layer.x_shape), step, step)}
-            ),
         }
+        if parts := self._parts_of(x):
+            return {**found, ("parts", x): Lifetime(4 * batch * parts, born, step)}
+        return {**found, ("slices", y): Lifetime(rescale.parts_nbytes(layer.x_shape), step, step)}
 
     def _with_factor(self, value: Value, buffers: Mapping[_Buffer, Pointer]) -> Value:
         """A stored value, with the factors of its images where it has some."""
         if value.name not in self.rescaled:
             return value
+        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+
         return replace(value, factor=rescale.of_results(buffers["factors", value.name], value.shape[0]))
 
     def _rescale(self, layer: Layer[Op], x: Value, y: Value) -> list[Step]:
+        from vgg16gpu.compiler.lowering.conv.known_linear import growth  # noqa: PLC0415 - as above
+        from vgg16gpu.compiler.lowering.layout import rescale  # noqa: PLC0415 - as above
+
         buffers, steps = self.placement.buffers, list[Step]()
         if parts := self._parts_of(x.name):
             found = rescale.Largest(buffers["parts", x.name], parts)

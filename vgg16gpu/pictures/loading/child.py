@@ -92,8 +92,13 @@ class Child:
             worker.flush()
         except Closed:
             pass
-        except BaseException as error:
+        except BrokenPipeError as error:  # nobody wants the answers any more
             self._error = error
+        except BaseException as error:
+            # Its files would never be told, and everybody would wait for them.
+            sys.stderr.write(f"vgg16gpu: a thread that decodes failed: {error!r}\n")
+            sys.stderr.flush()
+            os._exit(1)
         with self._lock:
             self._seconds.add(worker.seconds)
             self._decoded += worker.decoded

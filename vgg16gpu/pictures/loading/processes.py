@@ -132,16 +132,21 @@ class ProcessLoader(Loader):
     def _start_child(self, number: int, job: int, files: int) -> None:
         answers, told = os.pipe()
         given = (job, self._shared.memory_file, self._shared.numbers, files, told)
-        paths = [path or str(Path.cwd()) for path in sys.path]
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _MAIN, *map(str, given)],
-            pass_fds=given,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,  # Ctrl-C is for this process, which ends its children
-        )
-        os.close(told)
+        try:
+            paths = [path or str(Path.cwd()) for path in sys.path]
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _MAIN, *map(str, given)],
+                pass_fds=given,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,  # Ctrl-C is for this process, which ends its children
+            )
+        except BaseException:
+            os.close(answers)
+            raise
+        finally:
+            os.close(told)
         self._children.append(child)
         self._start_thread(partial(self._hear, child, answers), str(number))
 

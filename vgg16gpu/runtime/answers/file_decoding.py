@@ -60,17 +60,23 @@ class FileDecoding:
 
         decoder: None where there turned out to be none; then all files are refused.
         """
-        sizes = [self.needed(row) for row in rows]
-        addresses = [address + offset for offset in accumulate(sizes[:-1], initial=0)]
-        files = [i for i, row in enumerate(rows) if row.nbytes]
-        places = [_place(addresses[i], rows[i]) for i in files]
-        taken = _taken(decoder, [data[i] for i in files], places)
-        there = {i for i, is_there in zip(files, taken, strict=True) if is_there}
+        addresses, there = self.on_device(decoder, rows, data, address)
         failures: list[Failure] = []
         found = [
             row if i in there else self._by_cpu(row, data[i], addresses[i], failures) for i, row in enumerate(rows)
         ]
-        return Decoded(found, addresses, failures, len(files) - len(there))
+        return Decoded(found, addresses, failures, sum(row.nbytes > 0 for row in rows) - len(there))
+
+    def on_device(
+        self, decoder: PictureDecoder | None, rows: Sequence[Row], data: Sequence[Bytes], address: int
+    ) -> tuple[list[int], set[int]]:
+        """Where each row has its place, from `address` on; and the numbers of the files that lie decoded in theirs."""
+        ends = accumulate((self.needed(row) for row in rows), initial=address)
+        addresses = [end for end, _ in zip(ends, rows, strict=False)]
+        files = [i for i, row in enumerate(rows) if row.nbytes]
+        places = [_place(addresses[i], rows[i]) for i in files]
+        taken = _taken(decoder, [data[i] for i in files], places)
+        return addresses, {i for i, is_there in zip(files, taken, strict=True) if is_there}
 
     def upload(self, address: int, pixels: Bytes) -> None:
         """Enqueue a copy to a place of a row; what reads there waits for it."""
@@ -101,11 +107,14 @@ def _place(address: int, row: Row) -> Place:
 
 
 def _taken(decoder: PictureDecoder | None, files: Sequence[Bytes], places: Sequence[Place]) -> list[bool]:
-    """Which files the decoder decodes. A refused one is asked for alone: its neighbours may be why."""
+    """Which files the decoder decodes. Refused ones are asked for in halves, down to each alone: others may be why."""
     if decoder is None or not files:
         return [False] * len(files)
     taken = decoder.decode(files, places)
-    if len(files) > 1:
-        for i, is_there in enumerate(taken):
-            taken[i] = is_there or decoder.decode(files[i : i + 1], places[i : i + 1])[0]
+    left = [i for i, is_there in enumerate(taken) if not is_there]
+    middle = len(left) // 2
+    for half in (left[:middle], left[middle:]) if len(files) > 1 else ():
+        again = _taken(decoder, [files[i] for i in half], [places[i] for i in half])
+        for i, is_there in zip(half, again, strict=True):
+            taken[i] = is_there
     return taken

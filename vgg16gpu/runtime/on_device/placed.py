@@ -67,11 +67,11 @@ class PlacedRuns:
         words = ResultBlock(replace(self._program, outputs=()), reported_words(self._executor, self._program))
         try:
             words.whole(targets[0].shape[0])
-        except OutOfRangeError:
+        except OutOfRangeError as error:
             if self._exact is None:
                 raise
             exact = self._exact
-            self._executor.count_second_pass()
+            self._executor.count_second_pass(error.count)
             self._launches.launch(Key(*inputs.items(), *targets, "exact"), lambda: self._steps(exact, inputs, targets))
             self._executor.device.synchronize()
 

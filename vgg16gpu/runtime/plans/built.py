@@ -145,11 +145,12 @@ class BuiltEngine(Closing):
 
     @property
     def second_passes(self) -> int:
-        """How many images were computed again on exact kernels: values had left the range of pairs of float16.
+        """How many images had to be computed again on exact kernels: values had left the range of pairs of float16.
 
         Those of runs with wait=False count once `check`, or a run that waits, has looked.
         """
         waited = self._any.second_passes if self._any else self.executor.second_passes
+        waited += self._gradients.second_passes if self._gradients else 0
         return waited + (self._pending.second_passes if self._pending else 0)
 
     @property

@@ -104,6 +104,11 @@ class Gradients:
             told = verdict and replace(verdict, first=first)
             prepared.placed.run(rows, [target.rows(first, first + batch)], told, singly=singly)
 
+    @property
+    def second_passes(self) -> int:
+        """Images whose values left the range of pairs, in runs that waited, of the plans that are kept."""
+        return self._programs.second_passes
+
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         self._programs.close()

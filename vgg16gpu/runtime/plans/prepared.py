@@ -95,6 +95,11 @@ class PreparedPrograms(Generic[Key]):
             options = replace(options, samples=lambda: samples(shape))
         return wanted, make_plan(wanted.graph, self._device.facts, wanted.shapes, options)
 
+    @property
+    def second_passes(self) -> int:
+        """Images that needed one, in runs of the programs that are kept which waited."""
+        return sum(prepared.executor.second_passes for prepared in self._kept.values)
+
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         self._kept.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -22,11 +22,11 @@ from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.answers.file_decoding import FileDecoding
 from vgg16gpu.runtime.answers.fitting import Fitter, fit_of
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import Sent
-from vgg16gpu.runtime.engine import Engine, Lane
+from vgg16gpu.runtime.double_buffer import Lane, Sent
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.server.slots import File, file_in, put_file
 
-_ROOMS: Final = 2  # one is decoded into while the other is read
+_ROOMS: Final = 2  # one is decoded into while the other is read; fewer than the fitter has pools
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
@@ -43,8 +43,8 @@ class FileLane(Closing):
     """A way for files through an engine, behind `lane`, which takes pixels. One thread at a time.
 
     spec: of the network, which takes RGB pictures. largest: files of a batch. room_nbytes: memory of the device that
-    the pictures of a part of a batch may take, `needed` by one of them at most. Close it before the engine. Raises
-    DeviceError when memory runs out, KernelError where a kernel cannot be had.
+    the pictures of a part of a batch may take. Close it before the engine. Raises DeviceError when memory runs out,
+    KernelError where a kernel cannot be had.
     """
 
     def __init__(
@@ -70,29 +70,34 @@ class FileLane(Closing):
             with engine.turn():
                 self._places = deque(_Place(self._allocated(undo), self._device.event()) for _ in range(_ROOMS))
                 self._fitter = Fitter(self._device, fit, 0, largest, room_nbytes)
+                self._device.synchronize()  # rooms are zero
             undo.callback(self._fitter.close)
             self._undo = undo.pop_all()
 
     def close(self) -> None:
         """Wait for what is under way, and give everything back. Safe to call twice."""
-        with self._engine.turn():
-            self._device.synchronize()
-        self._undo.close()
+        try:
+            with self._engine.turn():
+                self._device.synchronize()
+        finally:
+            self._undo.close()
 
-    def send(self, slots: Sequence[Bytes], names: Sequence[str], batch: int) -> tuple[Sent, Mapping[int, str]]:
-        """Enqueue a batch of that size of the files in these slots: what `lane` receives, and what is wrong with some.
+    def send(self, slots: Sequence[Bytes], batch: int) -> tuple[Sent, frozenset[int]]:
+        """Enqueue a batch of that size of the files in these slots: what `lane` receives, and which files are refused.
 
-        names: of the files, for messages. The slots may change on return. Raises KernelError, if the device has failed.
+        The slots may change on return. Raises KernelError, if the device has failed.
         """
         rows, data = [], []
-        for number, (slot, name) in enumerate(zip(slots, names, strict=True)):
+        for number, slot in enumerate(slots):
             file = file_in(slot)
-            rows.append(Row(number, 0, name, 0, file.height, file.width, len(file.data), file.sampling))
+            rows.append(Row(number, 0, "", 0, file.height, file.width, len(file.data), file.sampling))
             data.append(file.data)
-        frame, problems = self._lane.take(), dict[int, str]()
+        with self._engine.turn():
+            frame = self._lane.take()
+        refused = set[int]()
         for part in self._parts(rows):
-            self._bring(rows[part], data[part], frame.input + part.start * self._nbytes, problems)
-        return self._lane.launch(frame, batch, len(rows)), problems
+            refused |= self._bring(rows[part], data[part], frame.input + part.start * self._nbytes)
+        return self._lane.launch(frame, batch, len(rows)), frozenset(refused)
 
     def warm_up(self, batches: Sequence[int]) -> None:
         """Run every batch size once."""
@@ -104,7 +109,7 @@ class FileLane(Closing):
         slot = np.zeros(len(data) + 64, np.uint8)
         put_file(slot, File(np.frombuffer(data, np.uint8), *found))
         for batch in batches:
-            sent, _ = self.send([slot], ["a picture"], batch)
+            sent, _ = self.send([slot] * batch, batch)
             self._lane.receive(sent)
 
     def _parts(self, rows: Sequence[Row]) -> Iterator[slice]:
@@ -112,39 +117,46 @@ class FileLane(Closing):
         first = taken = 0
         for number, row in enumerate(rows):
             needed = self._files.needed(row)
-            if taken + needed > self.room_nbytes:
+            if taken + needed > self.room_nbytes and number > first:
                 yield slice(first, number)
                 first, taken = number, 0
             taken += needed
         yield slice(first, len(rows))
 
-    def _bring(self, rows: Sequence[Row], data: Sequence[Bytes], images: int, problems: dict[int, str]) -> None:
-        """Images of rows to an address. One that is no picture becomes black, and is told."""
+    def _bring(self, rows: Sequence[Row], data: Sequence[Bytes], images: int) -> set[int]:
+        """Images of rows to an address. Those of files that are refused, which come back, are black.
+
+        Nobody but front ends decodes these: this is the only thread of a device. What was decoded is made zero behind
+        the kernel that reads it, as a decoder may leave parts of a damaged picture as they were.
+        """
         place = self._places[0]
         self._places.rotate(-1)
         if place.is_used:
             with self._engine.turn():
                 self._device.wait(place.read)
-        found = self._files.decode(self._decoder, rows, data, place.address)
-        problems |= {failure.file: failure.problem for failure in found.failures}
-        there = [
-            row or self._blank(rows[i], address)
-            for i, (row, address) in enumerate(zip(found.rows, found.addresses, strict=True))
+        addresses, there = self._files.on_device(self._decoder, rows, data, place.address)
+        found = [
+            row if i in there else self._blank(row, address)
+            for i, (row, address) in enumerate(zip(rows, addresses, strict=True))
         ]
         room = Room(place.address, lambda: None)
-        slot = Slot(_NO_BYTES, is_pinned=False, rows=there, room=room, addresses=found.addresses)
+        slot = Slot(_NO_BYTES, is_pinned=False, rows=found, room=room, addresses=addresses)
+        used = addresses[-1] - place.address + self._files.needed(rows[-1])
         with self._engine.turn():
             fitted = self._fitter.begin(slot)
             self._device.copy_on_device(images, fitted, len(rows) * self._nbytes)
             self._fitter.end()
+            self._device.zero(place.address, used)
             self._device.record(place.read, Stream.COMPUTE)
         place.is_used = True
+        return {row.file for i, row in enumerate(rows) if i not in there}
 
     def _blank(self, row: Row, address: int) -> Row:
         self._files.upload(address, self._black)
-        return Row(row.file, 0, row.name, 0)
+        return Row(row.file, 0, "", 0)
 
     def _allocated(self, undo: ExitStack) -> int:
         address = self._device.allocate(self.room_nbytes)
         undo.callback(self._device.free, address)
+        self._device.zero(address, self.room_nbytes)
         return address

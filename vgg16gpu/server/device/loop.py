@@ -14,7 +14,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -24,8 +24,8 @@ import numpy as np
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.runtime.double_buffer import DEPTH, Sent
-from vgg16gpu.runtime.engine import Engine, Lane
+from vgg16gpu.runtime.double_buffer import DEPTH, Lane, Sent
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.server.children import answered
 from vgg16gpu.server.device.batching import Item, Queue
@@ -34,7 +34,7 @@ from vgg16gpu.server.device.statistics import Statistics
 from vgg16gpu.server.refused import too_late
 from vgg16gpu.server.served import Description
 from vgg16gpu.server.slots import SlotLayout, SlotMemory
-from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, Answer, Asked, Kind, Outbox
+from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, UNDECODED, Answer, Asked, Kind, Outbox
 
 _log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
@@ -61,7 +61,7 @@ class Run:
     sent: Sent
     batch: int
     began: float
-    problems: Mapping[int, str]  # of images by their number in the batch
+    refused: frozenset[int] = frozenset()  # files that the device does not decode, by their number in the batch
 
 
 class DeviceLoop:
@@ -106,6 +106,10 @@ class DeviceLoop:
     def warm_up(self) -> float:
         """Run every batch size of every kind once, on zeros: the seconds of the slowest."""
         slowest = 0.0
+        if self._files:
+            began = time.monotonic()
+            self._files.warm_up(self._description.batches)
+            slowest = time.monotonic() - began
         for kind, lane in self._lanes.items():
             for batch in self._description.batches:
                 shape = batch, *self._shapes[kind]
@@ -114,8 +118,6 @@ class DeviceLoop:
                 began = time.monotonic()
                 lane.receive(lane.send([rows], batch))
                 slowest = max(slowest, time.monotonic() - began)
-        if self._files:
-            self._files.warm_up(self._description.batches)
         return slowest
 
     def serve(self, listener: socket.socket, until: Connection) -> None:
@@ -235,14 +237,14 @@ class DeviceLoop:
         batch = next(size for size in self._description.batches if size >= sum(map(len, items)))
         if kind == Kind.FILES:
             assert self._files  # else no front end asks
-            names = [f"picture {number}" for item in items for number in range(len(item))]
-            sent, problems = self._files.send(_inputs(items, self._layout.input), names, batch)
-            return Run(items, self._lanes[Kind.PIXELS], sent, batch, now, problems)
+            sent, refused = self._files.send(_inputs(items, self._layout.input), batch)
+            self._statistics.add_files(sum(map(len, items)), len(refused))
+            return Run(items, self._lanes[Kind.PIXELS], sent, batch, now, refused)
         lane, shape = self._lanes[kind], self._shapes[kind]
         element = np.dtype(_TYPES[kind])
         inputs = _inputs(items, element.itemsize * int(np.prod(shape)))
         rows = [row.view(element).reshape(1, *shape) for row in inputs]
-        return Run(items, lane, lane.send(rows, batch), batch, now, {})
+        return Run(items, lane, lane.send(rows, batch), batch, now)
 
     def _finish(self, run: Run) -> None:
         """Wait for a batch and answer its items; one with an error of its own is the only one to get it."""
@@ -254,8 +256,11 @@ class DeviceLoop:
             asked, last = item.asked, first + len(item)
             queued, computed = run.began - asked.sent, now - run.began
             answer = Answer(asked.number, 200, run.batch, queued, computed)
+            if not run.refused.isdisjoint(range(first, last)):
+                self._answer(item.sender, Answer(asked.number, UNDECODED, run.batch, queued, computed))
+                first = last
+                continue
             try:
-                _check(run.problems, first, last)
                 joined = run.lane.joined([results.rows(first, last)])
             except InputError as error:
                 answer = Answer(asked.number, 400, run.batch, queued, computed, str(error))
@@ -271,13 +276,6 @@ class DeviceLoop:
 def _inputs(items: list[Item[Peer]], nbytes: int) -> list[Bytes]:
     """The first bytes of the input of every slot."""
     return [memory.input(slot, nbytes) for item in items if (memory := item.sender.memory) for slot in item.asked.slots]
-
-
-def _check(problems: Mapping[int, str], first: int, last: int) -> None:
-    """Raise InputError for the first image of these with a problem."""
-    for number in range(first, last):
-        if number in problems:
-            raise InputError(problems[number])
 
 
 def _write(item: Item[Peer], outputs: tuple[Images, ...]) -> None:

@@ -11,6 +11,7 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from vgg16gpu.devices import widen_queues
 from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.choices import GPU
@@ -35,6 +36,8 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
     from vgg16gpu.server.metrics import DeviceMetrics  # noqa: PLC0415 - after the folder is known
 
+    if choice.decodes:
+        widen_queues()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor tells when it is over
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

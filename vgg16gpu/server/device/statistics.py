@@ -15,7 +15,7 @@ class Statistics:
         self._seconds: Counter[str] = Counter()
         self._batches: Counter[int] = Counter()
         self._batch_seconds: Counter[int] = Counter()
-        self._images = 0
+        self._images = self._files = self._refused = 0
 
     def add_item(self, name: str, seconds: float) -> None:
         """A request that ended: "success" or "fail"; or a stage of it: "queue"."""
@@ -28,6 +28,11 @@ class Statistics:
         self._batches[images] += 1
         self._batch_seconds[images] += seconds  # type: ignore[assignment]
 
+    def add_files(self, count: int, refused: int) -> None:
+        """Pictures that the device was asked to decode, and how many of these it did not."""
+        self._files += count
+        self._refused += refused
+
     def told(self) -> dict[str, Any]:
         """As in `model_stats`, without the model's name."""
         stages = {name: _duration(self._counts[name], self._seconds[name]) for name in ("success", "fail", "queue")}
@@ -35,6 +40,7 @@ class Statistics:
         return {
             "inference_count": self._images,
             "execution_count": sum(self._batches.values()),
+            **({"file_count": self._files, "refused_file_count": self._refused} if self._files else {}),
             "inference_stats": {**stages, "compute_infer": infer},
             "batch_stats": [
                 {"batch_size": images, "compute_infer": _duration(count, self._batch_seconds[images])}
@@ -54,6 +60,9 @@ def added_up(devices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for told in devices:
         for key in ("inference_count", "execution_count"):
             total[key] += told[key]
+        for key in ("file_count", "refused_file_count"):
+            if key in told:
+                total[key] = total.get(key, 0) + told[key]
         for stage, duration in told["inference_stats"].items():
             _add(total["inference_stats"].setdefault(stage, _duration(0, 0.0)), duration)
         for batch in told["batch_stats"]:

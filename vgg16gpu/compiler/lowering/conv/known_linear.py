@@ -23,14 +23,24 @@ _MOST: Final = 60  # of exponents, so that products of scales are finite
 
 
 def supports(layer: Layer[Conv]) -> bool:
-    """3x3 of the same size. Of few outputs, an image's say, a tile computes more, which are not stored."""
-    return layer.precision == "fp32" and is_same_3x3(layer.op) and has_wgmma(layer.facts)
+    """3x3 of the same size, whose weights have room in products of scales.
+
+    Of few outputs, an image's say, a tile computes more, which are not stored.
+    """
+    is_known = layer.precision == "fp32" and is_same_3x3(layer.op) and has_wgmma(layer.facts)
+    return is_known and _largest(layer.op.weight) < 2.0**_MOST
 
 
 def growth(weight: Array) -> int:
     """The least exponent with no result above 2^growth times the largest magnitude of x."""
-    largest = max(float(np.abs(row).sum(dtype=np.float64)) for row in weight)  # row by row: they may be large
-    return _bounded(math.ceil(math.log2(largest))) if 0 < largest < math.inf else 0
+    largest = _largest(weight)
+    return _bounded(math.ceil(math.log2(largest))) if largest else 0
+
+
+def _largest(weight: Array) -> float:
+    """The most that a row's magnitudes come to; NaN is none that is less than anything."""
+    sums = [float(np.abs(row).sum(dtype=np.float64)) for row in weight]  # row by row: they may be large
+    return math.nan if any(map(math.isnan, sums)) else max(sums)
 
 
 def weights(op: Conv, correction: float, block: int, arena: WeightArena) -> tuple[Pointer, Pointer, Pointer, Pointer]:

@@ -55,7 +55,7 @@ VARIANTS = tuple(
             *((Element.F16, _F32, width, False) for width in (1, 4, 8)),
             (Element.BF16, _F32, 8, False),
             (Element.BF16, Element.BF16, 8, False),
-            *((Element.F16_PAIR, _F32, 8, parts) for parts in (False, True)),
+            *((Element.F16_PAIR, _F32, width, parts) for width in (1, 4, 8) for parts in (False, True)),
         )
         for defines in _variants(element, out, width, parts)
     )
