@@ -129,15 +129,16 @@ def test_one_that_is_refused_costs_its_own_answer(model: Path, library: FakeLibr
         assert_same_bits(found[1], engine.run(np.zeros((1, SIDE, SIDE, 3), np.uint8))[0])
 
 
-def test_nothing_of_a_picture_stays_on_the_device(model: Path) -> None:
+def test_nothing_of_a_picture_stays_on_the_device(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that writes nothing of a damaged one has not the one before it in its place."""
-    with built(model) as engine, answering(engine, library := FakeLibrary()) as (files, lane):
+    with built(model) as engine, answering(engine, FakeLibrary()) as (files, lane):
         for _ in range(2):
             lane.receive(files.send(slots_of(PHOTOS[0]), 1)[0])
-        library._write = lambda *_: None  # type: ignore[method-assign]
+        monkeypatch.setattr(FakeLibrary, "_write", lambda *_: None)
         found = lane.joined([lane.receive(files.send(slots_of(PHOTOS[0]), 1)[0])])
-        planes = tuple(np.zeros(plane.shape, np.uint8) for plane in planes_of(PHOTOS[0], file_of(PHOTOS[0]).sampling))
-        nothing = Image.fromarray(rgb(planes, file_of(PHOTOS[0]).sampling))  # type: ignore[arg-type]
+        sampling = file_of(PHOTOS[0]).sampling
+        y, cb, cr = map(np.zeros_like, planes_of(PHOTOS[0], sampling))
+        nothing = Image.fromarray(rgb((y, cb, cr), sampling))
         pixels = np.asarray(fit(nothing, SIDE, SIDE, PREPROCESS, "x"))
         assert_same_bits(found, engine.run(pixels[None]))
 
@@ -313,7 +314,8 @@ def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served
     with built(model) as engine:
         links: Any = Links(engine, memory, pool, refuses=refuses)
         metrics: Any = SimpleNamespace(answered=lambda *_: None, decoded=lambda *_: None)
-        app = App(served, memory, pool, links, metrics, SimpleNamespace(), lambda: False)  # type: ignore[arg-type]
+        explanations: Any = None  # nobody asks
+        app = App(served, memory, pool, links, metrics, explanations, lambda: False)
         reply = asyncio.run(app.handle(Call("POST", "/v2/models/narrow/infer", headers.get, read)))
         assert reply.status == 200, reply.body
         assert links.asked == [Kind.FILES, Kind.PIXELS][: 1 + refuses]

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from tests.support.kernel_signatures import arguments
 from tests.support.traced_device import HOPPER
 from vgg16gpu.compiler.lowering.conv.common import TAPS
+from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices.base import Device
 from vgg16gpu.program.launches import Kernel, Step, TensorMap
 from vgg16gpu.program.values import Arena, Element, Pointer
@@ -62,6 +65,15 @@ class HopperOnCpu:
                 compute(step, arguments(step), place)
 
         return run
+
+
+def hopper_for(device: Device) -> Any:
+    """The GPU itself where it is one, else what stands for it on this device of the CPU; skips on other GPUs."""
+    if device.facts.kind == "cpu":
+        return HopperOnCpu(device)
+    if not has_wgmma(device.facts):
+        pytest.skip("this GPU has no wgmma, which these tests are about")
+    return device
 
 
 def _array(address: int, shape: Sequence[int], dtype: Any) -> npt.NDArray[Any]:
@@ -111,7 +123,7 @@ def _convolved(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64]) -> npt.ND
     padded = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
     height, width = x.shape[1:3]
     taps = (padded[:, i : i + height, j : j + width] @ w[:, :, i, j].T for i in range(3) for j in range(3))
-    return sum(taps)  # type: ignore[return-value]
+    return reduce(np.add, taps)
 
 
 def _store(step: Step, given: Mapping[str, Any], place: _Places, sums: npt.NDArray[np.float64]) -> None:

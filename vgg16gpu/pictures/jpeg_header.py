@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 _PROGRESSIVE: Final = 0xC2
@@ -50,14 +51,8 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 def count_scans(data: bytes) -> int:
     """How many times a JPEG file walks over its picture; what lies behind its end or in previews is not counted."""
-    scans, place = 0, 2
-    while found := _MARKER.search(data, place):
-        marker = found[0][1]
-        if marker == _END:
-            break
-        scans += marker == _SCAN
-        place = found.end() + (0 if marker in _ALONE else int.from_bytes(data[found.end() : found.end() + 2], "big"))
-    return scans
+    markers = (marker for marker, _ in _markers(data))
+    return sum(marker == _SCAN for marker in takewhile(lambda marker: marker != _END, markers))
 
 
 def holds_one_picture(data: bytes) -> bool:
@@ -65,14 +60,22 @@ def holds_one_picture(data: bytes) -> bool:
 
     So that no decoder finds another size, or another picture, behind what `read_header` has read.
     """
-    place, is_scanned = 2, False
-    while found := _MARKER.search(data, place):
-        marker = found[0][1]
+    is_scanned = False
+    for marker, end in _markers(data):
         if marker == _END or is_scanned:
-            return marker == _END and found.end() == len(data)
+            return marker == _END and end == len(data)
         is_scanned = marker == _SCAN
-        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
     return False
+
+
+def _markers(data: bytes) -> Iterator[tuple[int, int]]:
+    """Each marker, and where it ends; those within segments are not looked at."""
+    place = 2
+    while found := _MARKER.search(data, place):
+        marker, place = found[0][1], found.end()
+        yield marker, place
+        if marker not in _ALONE:
+            place += int.from_bytes(data[place : place + 2], "big")
 
 
 def _read_header(data: bytes) -> JpegHeader | None:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from tests.support.foreign_arrays import CpuForeign, Placed, read
-from tests.support.hopper_on_cpu import HopperOnCpu
+from tests.support.hopper_on_cpu import HopperOnCpu, hopper_for
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.narrow_vgg import images
 from vgg16gpu import LossEngine
-from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.device import CpuDevice
@@ -37,12 +36,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(path: Path, device: Device, kernels: str) -> Iterator[Any]:
     """A loss on a Hopper GPU, or on what stands for one."""
     where: Any = "cuda"
-    if device.facts.kind == "cpu":
-        stand_in: Any = HopperOnCpu(CpuDevice())
+    if isinstance(hopper_for(device), HopperOnCpu):
+        stand_in: Any = hopper_for(CpuDevice())  # the engine closes it
         stand_in.foreign = CpuForeign(stand_in)
         where = Opened(stand_in, "for a GPU")
-    elif not has_wgmma(device.facts):
-        pytest.skip("this GPU has no wgmma")
     with LossEngine(path, **LAYERS, kernels=kernels, device=where) as engine:
         yield engine
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.graph_reference import compute
-from tests.support.hopper_on_cpu import HopperOnCpu
+from tests.support.hopper_on_cpu import HopperOnCpu, hopper_for
 from tests.support.kernel_harness import assert_same_bits, normal, seeded
 from tests.support.narrow_vgg import images
 from tests.support.wgmma_harness import convolution
@@ -19,7 +19,6 @@ from vgg16gpu.compiler.graph.loss import Term, loss_graph
 from vgg16gpu.compiler.graph.ops import Array, Conv, Graph, GraphInput, Op, Pool, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
-from vgg16gpu.compiler.lowering.wgmma import has_wgmma
 from vgg16gpu.devices.base import Device
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.synthetic import SCALES_SEED, typical_inputs
@@ -35,11 +34,7 @@ def samples(shape: Shape) -> Array:
 
 @pytest.fixture
 def hopper(device: Device) -> Any:
-    if device.facts.kind == "cpu":
-        return HopperOnCpu(device)
-    if not has_wgmma(device.facts):
-        pytest.skip("this GPU has no wgmma")
-    return device
+    return hopper_for(device)
 
 
 def net(widths: Sequence[int] = (20, 20, 72, 100)) -> Graph:
