@@ -101,6 +101,7 @@ def test_headers_of_headers_count():
         "wgmma_tile.cuh",
         "element.cuh",
         "hopper.cuh",
+        "timeline.cuh",
         "wgmma.cuh",
         "common.cuh",
     } | ({"cpu_shim.h"} | {name for name in kernel_variants.included(source_path("lrn.cu")) if name != "common.cuh"})
