@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.server.running import require_extra
 from tests.support.fake_nvjpeg import FakeForeign, FakeLibrary, pixels_of
 from tests.support.kernel_harness import assert_same_bits
 from tests.support.late_device import LateDevice
@@ -31,7 +32,6 @@ from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.images import fit, fitted
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import baseline_shape
-from vgg16gpu.server.app import App, Call
 from vgg16gpu.server.device.files import FileLane
 from vgg16gpu.server.device.loop import DeviceLoop
 from vgg16gpu.server.device.process import describe
@@ -299,6 +299,9 @@ class Links:
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served, refuses: bool) -> None:
+    require_extra()
+    from vgg16gpu.server.app import App, Call
+
     layout = SlotLayout.of(served.description)
     descriptor = slot_memory(layout, 4)
     memory, pool = SlotMemory(descriptor, layout), SlotPool(4)
