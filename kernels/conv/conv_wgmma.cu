@@ -378,11 +378,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     }
     return;
   }
+  TIMED(if (threadIdx.x == 128) barrier_wait(shared.halo_full(0), 0, watch), STAMP(OPERANDS);)
   take_registers<240>();
   Consumer consumer = {shared, work, watch, static_cast<int>(threadIdx.x / 128 - 1),
                        static_cast<int>(threadIdx.x % 32)};
   Sums<In::Operands, PLANES> sums;
-  TIMED(if (threadIdx.x == 128) barrier_wait(shared.halo_full(0), 0, watch), STAMP(OPERANDS);)
   for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
     Tile tile = work.tile(index);
     const int oc = tile.oc + (PAIR_TILES ? 0 : 64 * consumer.number);

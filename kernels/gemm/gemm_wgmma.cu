@@ -392,8 +392,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wgmma(
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   wait_for_previous_kernel();   // it may use the same workspace
   named_barrier(3, CONSUMERS);  // both warpgroups have read the ring
-  if (row >= pitch || !add_parts(sum, reinterpret_cast<Sum*>(workspace), counters)) return;
-  TIMED(if (threadIdx.x == 0) STAMP(EXCHANGED);)
+  const bool finishes = row < pitch && add_parts(sum, reinterpret_cast<Sum*>(workspace), counters);
+  TIMED(if (threadIdx.x == 0) STAMP(finishes ? EXCHANGED : DONE);)
+  if (!finishes) return;
   const Output output{&out, y, bias, dequant, out_scale, maxima, row, N, pitch, maxima_stride, apply_relu != 0};
   finish_tile<OUTPUT>(sum, output, ring.address);
   TIMED(if (threadIdx.x == 0) STAMP(DONE);)

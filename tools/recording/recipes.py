@@ -260,12 +260,18 @@ def decode(settings: Settings, photographs: Path | None) -> Recipe:
 
 
 def perceptual(settings: Settings) -> Recipe:
-    """Features and perceptual losses on torch's tensors, beside torch and JAX."""
+    """Features and perceptual losses on torch's tensors, beside torch and JAX; 300 steps on a loss, beside torch's."""
     less = ("--case", "1x32", "--precision", "bf16", "--sustained", 0) if settings.quick else ()
     words = (settings.model(224), "--device", settings.device, *less)
     record = settings.record("perceptual-CARD")
     needs = ("torch",) if settings.quick else ("torch", "jax")
-    return Recipe([*made(settings, 224), _tool("measure.perceptual", 260, record, *words, needs=needs)])
+    steps = [*made(settings, 224), _tool("measure.perceptual", 260, record, *words, needs=needs)]
+    drawn = settings.output / "optimise.png"
+    optimised = (settings.model(224), settings.picture, "--device", settings.device, "--drawn", drawn)
+    if not settings.quick:
+        record = settings.record("optimise-CARD")
+        steps.append(_tool("measure.optimise", 20, record, *optimised, needs=("torch",)))
+    return Recipe(steps)
 
 
 def _tool(module: str, seconds: float, record: Path, *words: object, needs: tuple[str, ...] = ()) -> Step:

@@ -59,7 +59,7 @@ class Engine(BuiltEngine):
     keep_values: keep every intermediate value for `read_values`.
     scales: int8's, as `calibration.calibrate` returns them, in place of the file next to the model.
     kernels: "auto", or one family to be used where it can be: "wgmma", "mma" (tensor cores), "ffma" (float32).
-    gradient: also build what `vjp` needs; in fp32 (on FFMA kernels, unless `kernels` is "wgmma"), fp16 and bf16.
+    gradient: also build what `vjp` needs; in fp32, fp16 and bf16.
     planner: what makes the plans; one of these very options, for engines on equal devices to share.
 
     Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch

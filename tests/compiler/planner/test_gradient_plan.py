@@ -63,9 +63,10 @@ def test_convolutions_there_and_back_are_on_tensor_cores_in_bf16() -> None:
     assert plan.calibration is None
 
 
-def test_and_in_fp32_where_that_is_asked_for() -> None:
+@pytest.mark.parametrize("kernels", ["auto", "wgmma"])
+def test_and_in_fp32(kernels: str) -> None:
     made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
-    plan = plan_of(made.graph, made.targets, "fp32", kernels="wgmma", samples=samples)
+    plan = plan_of(made.graph, made.targets, "fp32", kernels=kernels, samples=samples)
     assert families_of(made.graph, plan) == ["wgmma"] * 6
     assert plan.second_pass is None
     (program,), (again,) = plan.programs, plan.second_passes  # of all images, or of none
@@ -99,8 +100,7 @@ def test_weights_of_the_way_back_lie_there_as_pairs_and_for_the_second_pass() ->
     forward = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=False)
     back = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
     sizes = [
-        plan_of(made.graph, made.targets, "fp32", kernels="wgmma", samples=samples).weights.weights_nbytes
-        for made in (forward, back)
+        plan_of(made.graph, made.targets, "fp32", samples=samples).weights.weights_nbytes for made in (forward, back)
     ]
     pairs, floats = (4 * 9 * (128 * 64 + 64 * 64 + 64 * image) for image in (64, 4))
     assert pairs + floats < sizes[1] - sizes[0] < pairs + floats + 3 * 6 * 512 + 1
@@ -109,7 +109,7 @@ def test_weights_of_the_way_back_lie_there_as_pairs_and_for_the_second_pass() ->
 def test_a_gradient_that_no_mask_made_is_searched_by_itself() -> None:
     ops = (*OPS[:2], conv("b", "y", 64, 64, relu=False))
     made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("y",)), SHAPE)
-    (program,) = plan_of(made.graph, made.cotangents, "fp32", kernels="wgmma", samples=samples).programs
+    (program,) = plan_of(made.graph, made.cotangents, "fp32", samples=samples).programs
     found = [step.kernel.name for step in program.steps]
     assert found.count("largest_slices_f32") == 1
     assert found.count("rescale") == 3
@@ -119,13 +119,12 @@ def test_a_gradient_that_no_mask_made_is_searched_by_itself() -> None:
     ("facts", "options"),
     [
         (HOPPER, {"kernels": "wgmma"}),
-        (HOPPER, {"samples": samples}),
         (HOPPER, {"kernels": "ffma", "samples": samples}),
         (HOPPER, {"kernels": "mma", "samples": samples}),
         (replace(HOPPER, compute_capability=(8, 0)), {"samples": samples}),
         (replace(HOPPER, kind="cpu"), {"samples": samples}),
     ],
-    ids=["no samples", "nobody asks", "ffma", "mma", "Ampere", "CPU"],
+    ids=["no samples", "ffma", "mma", "Ampere", "CPU"],
 )
 def test_else_fp32_is_on_ffma(facts: DeviceFacts, options: dict[str, Any]) -> None:
     made = loss_graph(FEATURES, [Term(0), Term(1)], SHAPE, gradient=True)
@@ -146,7 +145,7 @@ def test_what_is_not_linear_in_a_further_input_has_no_factors() -> None:
     )
     other = GraphInput("other", (1, 64, 64, 64))
     graph = Graph(GraphInput("x", (None,)), ops, ("d",), (other,))
-    plan = plan_of(graph, {"other": (1, 64, 64, 64)}, "fp32", kernels="wgmma", samples=samples)
+    plan = plan_of(graph, {"other": (1, 64, 64, 64)}, "fp32", samples=samples)
     assert families_of(graph, plan) == ["wgmma", "ffma", "ffma", "wgmma"]
 
 
@@ -169,7 +168,7 @@ def test_weights_without_room_in_products_of_scales_are_on_ffma(weight: float) -
     changed[0, 0, 0, 0] = weight
     ops = (OPS[0], replace(op, weight=changed), *OPS[2:])
     made = gradient_graph(Graph(GraphInput("x", (None,)), ops, ("c",)), SHAPE)
-    plan = plan_of(made.graph, made.cotangents, "fp32", kernels="wgmma", samples=samples)
+    plan = plan_of(made.graph, made.cotangents, "fp32", samples=samples)
     back = families_of(made.graph, plan)[3:]
     assert sorted(back) == ["ffma", "wgmma", "wgmma"]
 

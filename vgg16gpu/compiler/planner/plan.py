@@ -27,9 +27,9 @@ def make_plan(
 ) -> Plan:
     """Programs for runs on each of `input_shapes` (equal but for the batch), and the weights that they share.
 
-    A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options ask for kernels
-    "wgmma" and have samples of the first input. Raises ModelError when the graph does not fit an input shape, and when
-    the precision cannot be had.
+    A mapping has the shape of each input, for one program; fp32 is on tensor cores there where options allow that and
+    have samples of the first input. Raises ModelError when the graph does not fit an input shape, and when the
+    precision cannot be had.
     """
     options = options or PlanOptions()
     if isinstance(input_shapes, Mapping):
@@ -46,7 +46,7 @@ def make_plan(
 def _plan_of_several(graph: Graph, facts: DeviceFacts, shapes: Mapping[str, Shape], options: PlanOptions) -> Plan:
     """One program for a graph of several inputs."""
     exact = replace(options, kernels="ffma") if options.precision == "fp32" else options
-    if options.precision == "fp32" and options.kernels == "wgmma" and options.samples is not None:
+    if options.precision == "fp32" and options.kernels in ("auto", "wgmma") and options.samples is not None:
         selection = select_kernels(graph, facts, infer_shapes(graph, shapes), replace(options, kernels="auto"))
         shape = shapes[graph.input.name]
         is_usual = _runs_alone(selection.sampled_part.graph, shape) and _keeps_images_apart(selection, shape)

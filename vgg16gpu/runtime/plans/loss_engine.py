@@ -49,11 +49,10 @@ class LossEngine(Closing):
     style: the weight of each layer whose Gram matrices are compared, w times the mean of their squared differences. A
         Gram matrix has the products of all pairs of channels, summed over pixels, divided by C * H * W (Gatys et al.,
         "Image Style Transfer Using Convolutional Neural Networks").
-    precision: "fp32", on FFMA kernels, or "fp16" or "bf16": convolutions round what they read, all else is float32. In
-        fp16 the gradient of each image is brought to its range before each product.
-    device, kernels: as for `Engine`; but in fp32 "auto" is "ffma", and "wgmma", on Hopper, has errors of float32: a
-        batch with an image whose values leave the range of tensor cores is computed again on FFMA kernels. batch: the
-        most images that are computed at once; more are cut up.
+    precision: "fp32", with errors of float32 whatever the kernels, or "fp16" or "bf16": convolutions round what they
+        read, all else is float32. In fp16 the gradient of each image is brought to its range before each product.
+    device, kernels: as for `Engine`; in fp32 a batch with an image whose values leave the range of Hopper's tensor
+        cores is computed again on FFMA kernels. batch: the most images that are computed at once; more are cut up.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
     when it comes for the first time. NaN and Inf are not looked for. The same bits in every run; on FFMA kernels
