@@ -128,11 +128,11 @@ def _stamps(engine: Engine, steps: Sequence[Step], repeats: int) -> list[Stamps 
     nbytes = 8 * WORDS * max(count, 1)
     room = device.allocate(nbytes)
     try:
-        device.zero(room, nbytes)
         with engine.turn() as executor:
             launch = executor.bind(stamped, beside=room)
             runs = []
             for _ in range(repeats + 1):
+                device.zero(room, nbytes)  # who waits for others is another block in every run
                 launch()
                 device.synchronize()
                 words = np.empty((max(count, 1), WORDS), np.uint64)
