@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from vgg16gpu.compiler.compile import EngineOptions, sampler
 from vgg16gpu.compiler.graph.ops import Array, Graph, Softmax
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
@@ -99,7 +100,9 @@ class Explainer:
         if self._gradients is None:
             device, _ = open_device(self._choice.device)
             graph = _of_scores(self._model.graph())
-            self._gradients = device, Gradients(graph, device, "fp32"), graph
+            options = EngineOptions(mean=self._choice.mean, std=self._choice.std)
+            samples = sampler(self._model, options, graph)
+            self._gradients = device, Gradients(graph, device, "fp32", samples=samples), graph
         return self._gradients
 
     def _normalised(self, pixels: Pixels) -> Array:
