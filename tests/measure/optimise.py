@@ -4,8 +4,9 @@
 
 From the same noise Adam takes the same number of steps on the sum of four layers' mean squared differences, once with
 `PerceptualLoss` and once with torch's operators, in float32 and bfloat16; the image itself is float32. Where each of
-them ends is judged by torch's loss in float32. Exit code 1 where our end is further from torch's in the same precision
-than `WITHIN`.
+them ends is judged by torch's loss in float32. Steps like these enlarge the last bits of a gradient, so torch takes
+them in other ways too: with maps in NHWC, and in float64. Exit code 1 where our end is further from torch's in the same
+precision than `WITHIN` and than the ends of torch's ways in float32 and float64 are from each other.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pytorch import PerceptualLoss
 
 WITHIN: Final = {"fp32": 0.01, "bf16": 0.03}  # of torch's loss
+TORCH: Final = "torch"
 RATE: Final = 0.05  # of Adam
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = Model(options.model)
     with Image.open(options.picture) as picture:
         target = _normalised(picture).to(options.device)
-    exact = _torchs(model, "fp32", target)
+    exact = _torchs(model, torch.float32, target)
     ends, drawn = list[dict[str, Any]](), [target]
     for precision in WITHIN:
         for name, loss in _losses(model, precision, target):
@@ -63,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.drawn:
         _row(drawn).save(options.drawn)
     for end in ends:
-        print(f"{end['precision']} {end['way']:9} {end['loss']:.6g} after {end['seconds']:.2f} s")
+        print(f"{end['precision']} {end['way']:20} {end['loss']:.6g} after {end['seconds']:.2f} s")
     print("ours by torch's: " + ", ".join(f"{name} {ratio:.5f}" for name, ratio in content["ratios"].items()))
-    return int(any(abs(ratio - 1) > WITHIN[name] for name, ratio in content["ratios"].items()))
+    print(f"torch's own ways in float32 and float64: up to {content['spread']:.2%} apart")
+    far = (abs(ratio - 1) > max(WITHIN[name], content["spread"]) for name, ratio in content["ratios"].items())
+    return int(any(far))
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -82,27 +86,34 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _losses(model: Model, precision: str, target: torch.Tensor) -> Iterator[tuple[str, Loss]]:
     with closing(PerceptualLoss(model, dict.fromkeys(LAYERS, 1.0), precision=precision)) as ours:
         yield "vgg16gpu", _beside(ours, ours.targets(target))
-    yield "torch", _torchs(model, precision, target)
+    yield TORCH, _torchs(model, _DTYPES[precision], target)
+    if precision == "fp32":
+        nhwc = target.to(memory_format=torch.channels_last)
+        yield f"{TORCH}, channels_last", _torchs(model, torch.float32, nhwc)
+        yield f"{TORCH}, float64", _torchs(model, torch.float64, target)
 
 
 def _beside(ours: PerceptualLoss, targets: Any) -> Loss:
     return lambda x: ours(x, targets)
 
 
-def _torchs(model: Model, precision: str, target: torch.Tensor) -> Loss:
-    """The same sum by torch's operators."""
-    dtype = _DTYPES[precision]
+def _torchs(model: Model, dtype: torch.dtype, target: torch.Tensor) -> Loss:
+    """The same sum by torch's operators, in the target's order of memory; sums are float32 or float64."""
+    is_nhwc = target.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if is_nhwc else torch.contiguous_format
+    sums = torch.promote_types(dtype, torch.float32)
 
     def placed(array: Array) -> torch.Tensor:
-        return torch_net.tensor(array).to(target.device, dtype)
+        weight = torch_net.tensor(array).to(target.device, dtype)
+        return weight.to(memory_format=order) if weight.ndim == 4 else weight
 
     net = torch_net.outputs(model.graph("fp32", LAYERS), placed)
     with torch.no_grad():
-        targets = [y.float() for y in net(target.to(dtype))]
+        targets = [y.to(sums) for y in net(target.to(dtype))]
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        pairs = zip(net(x.to(dtype)), targets, strict=True)
-        return torch.stack([torch.nn.functional.mse_loss(a.float(), b) for a, b in pairs]).sum()
+        pairs = zip(net(x.to(dtype, memory_format=order)), targets, strict=True)
+        return torch.stack([torch.nn.functional.mse_loss(a.to(sums), b) for a, b in pairs]).sum()
 
     return loss
 
@@ -126,7 +137,8 @@ def _optimised(loss: Loss, target: torch.Tensor, steps: int) -> tuple[float, tor
 
 def _content(ends: Sequence[dict[str, Any]], first: float, options: argparse.Namespace) -> dict[str, Any]:
     by_name = {(end["precision"], end["way"]): end["loss"] for end in ends}
-    ratios = {precision: by_name[precision, "vgg16gpu"] / by_name[precision, "torch"] for precision in WITHIN}
+    ratios = {precision: by_name[precision, "vgg16gpu"] / by_name[precision, TORCH] for precision in WITHIN}
+    torchs = [loss for (precision, name), loss in by_name.items() if precision == "fp32" and name.startswith(TORCH)]
     with closing(open_device(options.device).device) as device:
         told = environment(device)
     return {
@@ -136,6 +148,7 @@ def _content(ends: Sequence[dict[str, Any]], first: float, options: argparse.Nam
         "first_loss": first,
         "ends": list(ends),
         "ratios": ratios,
+        "spread": max(torchs) / min(torchs) - 1,
         "within": dict(WITHIN),
     }
 

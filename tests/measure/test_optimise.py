@@ -27,10 +27,12 @@ def test_both_ends_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wi
     code = optimise.main([*words, "--drawn", str(drawn)])
     content = json.loads(output.read_text())
     assert code == int(not within)
+    ways = [["vgg16gpu", "torch", "torch, channels_last", "torch, float64"], ["vgg16gpu", "torch"]]
     assert [(end["precision"], end["way"]) for end in content["ends"]] == [
-        (precision, way) for precision in ("fp32", "bf16") for way in ("vgg16gpu", "torch")
+        (precision, way) for precision, names in zip(("fp32", "bf16"), ways, strict=True) for way in names
     ]
+    assert 0 <= content["spread"] < 1e-3  # of so few steps
     assert all(end["loss"] < content["first_loss"] for end in content["ends"])
     assert content["ratios"]["fp32"] == pytest.approx(1, abs=1e-3)
     with Image.open(drawn) as image:
-        assert image.size == (5 * 32, 32)
+        assert image.size == (7 * 32, 32)
