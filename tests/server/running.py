@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ class Reply:
     body: bytes
 
     @property
-    def json(self):
+    def json(self) -> Any:
         """What the body says, or its part that is JSON."""
         return json.loads(self.body[: int(self.headers.get("inference-header-content-length", len(self.body)))])
 
@@ -46,7 +47,7 @@ class Reply:
 
 @dataclass
 class Running:
-    process: subprocess.Popen
+    process: subprocess.Popen[str]
     port: int
     line: str
 
@@ -60,7 +61,9 @@ class Running:
         finally:
             connection.close()
 
-    def infer(self, message: dict, binary: bytes | None = None, name: str = "digits", **headers: str) -> Reply:
+    def infer(
+        self, message: dict[str, Any], binary: bytes | None = None, name: str = "digits", **headers: str
+    ) -> Reply:
         head = json.dumps(message).encode()
         if binary is not None:
             headers["Inference_Header_Content_Length"] = str(len(head))
@@ -107,6 +110,7 @@ def serving(*options: str, model: str = "digits") -> Iterator[Running]:
     process = subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     )
+    assert process.stderr is not None
     try:
         line = ""
         while not (found := re.search(r"at https?://[^ ]+:(\d+),", line)):

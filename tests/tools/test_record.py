@@ -35,6 +35,7 @@ PARTS = {
     "lab claims": ["lab", "claims"],
     "promises": ["promises", "--photographs", "photographs"],
     "decode": ["decode", "--photographs", "photographs"],
+    "server": ["server"],
     "perceptual": ["perceptual"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],
@@ -119,9 +120,12 @@ def check(words, monkeypatch):
             assert all((ROOT / place).is_dir() for place in places)
             known = subprocess.check_output([sys.executable, "-m", "pytest", "--help"], cwd=ROOT, text=True)
             assert all(word in known for word in rest if word.startswith("--"))
-        case ["python", "-m", ("tests.measure.layer_errors" | "tests.measure.perceptual") as module, *rest] if (
-            find_spec("torch") is None
-        ):
+        case [
+            "python",
+            "-m",
+            ("tests.measure.layer_errors" | "tests.measure.optimise" | "tests.measure.perceptual") as module,
+            *rest,
+        ] if find_spec("torch") is None:
             text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
             assert all(f'add_argument("{word}"' in text for word in rest if word.startswith("--"))
         case ["python", "-m", module, *rest]:

@@ -104,12 +104,8 @@ def bench(settings: Settings) -> Recipe:
 def pipeline(settings: Settings) -> Recipe:
     """A folder to rows and to scales: on a GPU photographs and VGG16, torch beside it; on a CPU pictures of digits."""
     is_small = settings.quick or settings.device == "cpu"
-    count = 40 if settings.quick else 3000 if is_small else 6400
-    size, least, most = ("96x72", 2, 4) if is_small else ("500x375", 42, 60)
-    folder, record = settings.work / f"photos-{size}-{count}", settings.record("pipeline-CARD")
-    script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
-    photos = (*script, "--kilobytes", str(least), str(most), *(("--grey",) if is_small else ()))
-    steps = [Step("photos", photos, 20, once=folder / name_of(count - 1))]
+    folder, photos = _photographs(settings, is_small=is_small, small_count=40 if settings.quick else 3000)
+    steps, record = [photos], settings.record("pipeline-CARD")
     if not is_small:
         model = settings.model(SIZES[0])
         command = vgg16gpu("model", "make", "--size", SIZES[0], "--output", model)
@@ -131,12 +127,8 @@ def pipeline(settings: Settings) -> Recipe:
 def devices(settings: Settings) -> Recipe:
     """Several devices beside one: arrays in memory and a folder of photographs; shards by a pool and by Ray."""
     is_small = settings.quick or settings.device == "cpu"
-    count, size = (40, "96x72") if is_small else (6400, "500x375")
-    folder = settings.work / f"photos-{size}-{count}"
-    script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
-    photos = (*script, "--kilobytes", *(("2", "4", "--grey") if is_small else ("42", "60")))
-    steps = [Step("photos", photos, 20, once=folder / name_of(count - 1))]
-    steps += [] if is_small else made(settings, SIZES[0])
+    folder, photos = _photographs(settings, is_small=is_small)
+    steps = [photos, *([] if is_small else made(settings, SIZES[0]))]
     model = QUICK if is_small else settings.model(SIZES[0])
     names = "cpu:2" if settings.device == "cpu" else "all"
     record, rates = settings.record("devices-CARD"), settings.record("jobs-CARD")
@@ -272,6 +264,30 @@ def perceptual(settings: Settings) -> Recipe:
         record = settings.record("optimise-CARD")
         steps.append(_tool("measure.optimise", 20, record, *optimised, needs=("torch",)))
     return Recipe(steps)
+
+
+def server(settings: Settings) -> Recipe:
+    """A server beside the pipeline that it is built on; JPEG by the CPU and by the GPU; FastAPI and torch beside it."""
+    is_small = settings.quick or settings.device == "cpu"
+    folder, photos = _photographs(settings, is_small=is_small)
+    steps = [photos] if is_small else [photos, *made(settings, SIZES[0])]
+    model = QUICK if is_small else settings.model(SIZES[0])
+    record = settings.record("server-CARD")
+    effort: tuple[object, ...] = ("--precision", "fp32", "--seconds", 0.5, "--clients", "1,4")
+    if not is_small:
+        beside = ("--against", "fastapi") if find_spec("fastapi") and find_spec("uvicorn") else ()
+        effort = ("--plot", record.with_suffix(".png"), *beside, *(("--decode-gpu",) if find_spec("nvidia") else ()))
+    words = (model, "--pictures", folder, "--device", settings.device, *effort)
+    return Recipe([*steps, _tool("measure.serving", 230, record, *words, needs=("granian", "uvloop"))])
+
+
+def _photographs(settings: Settings, *, is_small: bool, small_count: int = 40) -> tuple[Path, Step]:
+    """A folder of them, and what makes it."""
+    count, size = (small_count, "96x72") if is_small else (6400, "500x375")
+    folder = settings.work / f"photos-{size}-{count}"
+    script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
+    photos = (*script, "--kilobytes", *(("2", "4", "--grey") if is_small else ("42", "60")))
+    return folder, Step("photos", photos, 20, once=folder / name_of(count - 1))
 
 
 def _tool(module: str, seconds: float, record: Path, *words: object, needs: tuple[str, ...] = ()) -> Step:

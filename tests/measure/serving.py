@@ -1,0 +1,165 @@
+"""How fast `vgg16gpu serve` answers, beside the road that it is built on: its own server, its own clients, one machine.
+
+    python -m tests.measure.serving MODEL --pictures DIR --output FILE [--against fastapi]      needs the extra [serve]
+
+Half of the cores are front ends, half are processes of clients. JPEG files and pixels, a picture a request, by `bench
+--server`; with `--decode gpu` JPEG files once more. Beside it: what `infer` makes of the same pictures on half of the
+cores (`bench --pipeline`), and what one picture takes without a server, decoded here and run by an engine of batch 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from subprocess import run
+from typing import Any, Final
+
+from tests.server.running import serving
+from vgg16gpu import Engine
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.io.preprocessing import default_preprocess
+from vgg16gpu.pictures.images import fitted
+
+REPEATS: Final = 200  # of a lone picture
+JPEG, UINT8 = "jpeg", "uint8"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write, and say the ratios."""
+    options = _options(arguments)
+    half = max(1, len(os.sched_getaffinity(0)) // 2)
+    content: dict[str, Any] = {"what": __doc__, "front_ends": half, "client_processes": half}
+    content["alone"] = _alone(options)
+    with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
+        folder = Path(name)
+        with _on_cores(half):
+            content["pipeline"] = _pipeline(options, folder / "pipeline.json")
+        against = ("--against", options.against, "--device", options.device) if options.against else ()
+        content["serving"] = _served(options, half, "cpu", (f"{JPEG},{UINT8}", *against), folder / "cpu.json")
+        if options.decode_gpu:
+            content["serving_decode_gpu"] = _served(options, half, "gpu", (JPEG,), folder / "gpu.json")
+    content["ratios"] = _ratios(content)
+    write(options.output, {**content, "environment": content["alone"].pop("environment")})
+    for what, number in content["ratios"].items():
+        print(f"{what}: {number:.4g}")
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--pictures", type=Path, required=True, metavar="DIR", help="JPEG files")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
+    parser.add_argument("--clients", default="1,8,64,256")
+    parser.add_argument("--against", default="", metavar="NAMES", help="fastapi")
+    parser.add_argument("--decode-gpu", action="store_true", help="also a server with --decode gpu")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="latency over load")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+def _alone(options: argparse.Namespace) -> dict[str, Any]:
+    """Median seconds of one picture without a server: decoded and fitted, and run."""
+    data = next(iter(sorted(options.pictures.iterdir()))).read_bytes()
+    with Engine(options.model, device=options.device, precision=options.precision) as engine:
+        channels, height, width = engine.program.input.shape[1:]
+        preprocess = default_preprocess(channels)
+
+        def decode() -> Any:
+            return fitted(data, "picture", channels, height, width, preprocess)
+
+        pixels = decode()[None]
+        decoding, running = _median(decode), _median(lambda: engine.run(pixels))
+        return {"decode_s": decoding, "run_s": running, "environment": environment(engine.device)}
+
+
+def _median(call: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+@contextmanager
+def _on_cores(count: int) -> Iterator[None]:
+    """Commands that start meanwhile have so many cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _pipeline(options: argparse.Namespace, record: Path) -> dict[str, Any]:
+    """The record of `bench --pipeline`."""
+    words = ("--pipeline", options.pictures, "--device", options.device, "--precision", options.precision)
+    return _bench(options, (*words, "--repeats", 3, "--seconds", 1), record)
+
+
+def _served(options: argparse.Namespace, half: int, decode: str, bodies: Sequence[str], record: Path) -> dict[str, Any]:
+    """The record of `bench --server`, of a server that decodes by `decode`."""
+    devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
+    asked = ("--precision", options.precision, "--workers", str(half), "--decode", decode, "--no-page")
+    with serving(*devices, *asked, model=options.model) as server:
+        plot = ("--plot", options.plot) if options.plot and decode == "cpu" else ()
+        words = ("--server", f"http://127.0.0.1:{server.port}", "--pictures", options.pictures, *plot)
+        load = ("--clients", options.clients, "--seconds", options.seconds, "--processes", half)
+        found = _bench(options, (*words, *load, "--bodies", *bodies), record)
+        name = Model(options.model).path.stem if options.model != "digits" else "digits"
+        return {**found, "stats": server.ask("GET", f"/v2/models/{name}/stats").json}
+
+
+def _bench(options: argparse.Namespace, words: Sequence[object], record: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "vgg16gpu", "bench", options.model, *map(str, words), "--output", str(record)]
+    run(command, check=True, stdout=sys.stderr)
+    found: dict[str, Any] = json.loads(record.read_text())
+    return found
+
+
+def _ratios(content: dict[str, Any]) -> dict[str, float]:
+    """What the figures come to."""
+    (pipeline, *_) = content["pipeline"]["runs"]
+    found: dict[str, float] = {"pipeline, pictures/s": pipeline["rows_per_s"]}
+    for kind in ("serving", "serving_decode_gpu"):
+        loads = content.get(kind, {"loads": []})["loads"]
+        for server, form in dict.fromkeys((row["server"], row["form"]) for row in loads):
+            rows = [row for row in loads if (row["server"], row["form"]) == (server, form)]
+            label = f"{server}, {form}{', decoded on the GPU' if kind != 'serving' else ''}"
+            found |= _of_loads(label, form, rows, content["alone"])
+            if form == JPEG:
+                found[f"{label}: by the pipeline"] = found[f"{label}: answers/s"] / pipeline["rows_per_s"]
+    return found
+
+
+def _of_loads(label: str, form: str, rows: Sequence[dict[str, Any]], alone: dict[str, Any]) -> dict[str, float]:
+    """The most, a lone request beyond its own time, and p99 at half of the most."""
+    closed = [row for row in rows if row["load"] == "closed"]
+    opened = [row for row in rows if row["load"] == "open"]
+    found = {f"{label}: answers/s": max(row["answers_per_s"] for row in closed)}
+    own = alone["run_s"] + (alone["decode_s"] if form == JPEG else 0.0)
+    for row in closed:
+        if row["amount"] == 1:
+            found[f"{label}: ms of a lone request"] = 1e3 * row["latency_s"]["p50"]
+            found[f"{label}: ms beyond decoding and running"] = 1e3 * (row["latency_s"]["p50"] - own)
+    if len(opened) == 3:  # a quarter, a half and four fifths
+        found[f"{label}: ms, p99 at half load"] = 1e3 * opened[1]["latency_s"]["p99"]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
