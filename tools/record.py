@@ -5,6 +5,7 @@
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
     python tools/record.py server         requests over HTTP, the pipeline and FastAPI with torch beside        (280 s)
+    python tools/record.py server-faults  processes killed, three times the capacity, eight minutes: two calls (110 s, 530 s)
     python tools/record.py lab a          S1 and S2, with cuDNN's front end                              (455 s)
     python tools/record.py lab b          S3 and S4, the ladder at 224 and 244 pixels                    (285 s)
     python tools/record.py lab c          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
@@ -106,7 +107,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
     shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name in ("suite", "bench", "pipeline", "devices", "server", "perceptual"):
+    for name in ("suite", "bench", "pipeline", "devices", "server", "server-faults", "perceptual"):
         parts.add_parser(name, parents=[shared])
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
     for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
@@ -162,6 +163,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         "pipeline": recipes.pipeline,
         "devices": recipes.devices,
         "server": recipes.server,
+        "server-faults": recipes.server_faults,
         "perceptual": recipes.perceptual,
     }
     return whole[options.part](settings)

@@ -13,7 +13,7 @@ import socket
 import numpy as np
 import pytest
 
-from tests.server.load import require_flat, usage
+from tests.server.held import require_flat, usage
 from tests.server.test_serve import SAMPLE, as_bytes, binary_request, scores, tensor
 from tests.support.kernel_harness import assert_same_bits
 

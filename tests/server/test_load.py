@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.server.conftest import BATCH
-from tests.server.load import Clients, require_flat, usage
+from tests.server.held import require_flat, usage
+from tests.server.load import Clients
 from tests.server.running import PATIENCE, require_extra, serving
 from tests.server.test_serve import batch_of, binary_request, statistics
 from tests.support.kernel_harness import assert_same_bits

@@ -36,6 +36,7 @@ PARTS = {
     "promises": ["promises", "--photographs", "photographs"],
     "decode": ["decode", "--photographs", "photographs"],
     "server": ["server"],
+    "server-faults": ["server-faults"],
     "perceptual": ["perceptual"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],

@@ -281,6 +281,20 @@ def server(settings: Settings) -> Recipe:
     return Recipe([*steps, _tool("measure.serving", 230, record, *words, needs=("granian", "uvloop"))])
 
 
+def server_faults(settings: Settings) -> Recipe:
+    """A server whose processes are killed, at three times its capacity, and for eight minutes: two calls."""
+    is_small = settings.quick or settings.device == "cpu"
+    folder, photos = _photographs(settings, is_small=is_small)
+    steps = [photos] if is_small else [photos, *made(settings, SIZES[0])]
+    model = QUICK if is_small else settings.model(SIZES[0])
+    where = (model, "--pictures", folder, "--device", settings.device, *(("--precision", "fp32") if is_small else ()))
+    for name, expected, seconds, soak in (("server-faults", 110, 60, 0), ("server-soak", 530, 15, 480)):
+        lengths = ("--seconds", 9 if is_small else seconds, "--soak", min(soak, 5) if is_small else soak)
+        record = settings.record(f"{name}-CARD")
+        steps.append(_tool("measure.serving_faults", expected, record, *where, *lengths, needs=("granian", "uvloop")))
+    return Recipe(steps)
+
+
 def _photographs(settings: Settings, *, is_small: bool, small_count: int = 40) -> tuple[Path, Step]:
     """A folder of them, and what makes it."""
     count, size = (small_count, "96x72") if is_small else (6400, "500x375")

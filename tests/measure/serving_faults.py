@@ -1,0 +1,160 @@
+"""What `vgg16gpu serve` does while its processes die, at three times its capacity, and in a long time.
+
+    python -m tests.measure.serving_faults MODEL --pictures DIR --output FILE [--soak SECONDS]
+
+It needs the extra [serve]. JPEG files, a picture a request, from processes of clients that arrive at random and wait
+for nobody. First the capacity. Then, at three tenths of it, a front end is killed, and a device process: requests that
+they had may get 503 or a broken connection, all others are answered, and both come again. Then three times the capacity
+for `--seconds`: only 200 and 429, p99 of those accepted, what the processes hold. Then `--soak` seconds at half of the
+capacity: what they hold after a tenth of it, and at its end. Exit code 1 where a promise does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from tests.server.held import Usage, usage
+from tests.server.running import Running, serving
+from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
+from vgg16gpu.bench.serving.bodies import JPEG, bodies
+from vgg16gpu.bench.serving.load import Load
+from vgg16gpu.bench.serving.session import Contender, Wanted, measured
+from vgg16gpu.bench.serving.target import Address, Served
+from vgg16gpu.devices import open_device
+
+CLIENTS: Final = 64
+CONNECTIONS: Final = 1024  # of open loops: more than images may wait
+OF_CAPACITY: Final = {"kills": 0.3, "overload": 3.0, "soak": 0.5}
+KILLS: Final = {"front-end": 0.25, "device": 0.5}  # at which part of their load
+ALLOWED: Final = {
+    "kills": {"503", "ConnectionResetError", "RemoteDisconnected", "BrokenPipeError", "ConnectionRefusedError"},
+    "overload": {"429"},
+    "soak": set[str](),
+}
+GROWTH: Final = Usage(rss=24.0, handles=8, threads=4)  # MB, and numbers, of a process
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write, say what did not hold."""
+    options = _options(arguments)
+    opened = open_device(options.device)
+    told = environment(opened.device)
+    opened.device.close()
+    devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
+    half = max(1, len(os.sched_getaffinity(0)) // 2)
+    asked = ("--precision", options.precision, "--workers", str(half), "--no-page", *devices)
+    content: dict[str, Any] = {"what": __doc__, "environment": told}
+    with serving(*asked, model=options.model) as server:
+        loads = _Loads(server, options.pictures, half)
+        capacity = loads.under(Load("closed", CLIENTS), 3.0)["answers_per_s"]
+        content["capacity"] = capacity
+        content["kills"] = _kills(server, loads, OF_CAPACITY["kills"] * capacity, options.seconds / 3)
+        for phase, seconds in (("overload", options.seconds), ("soak", options.soak)):
+            if seconds:
+                content[phase] = _watched(server, loads, OF_CAPACITY[phase] * capacity, seconds)
+    content["broken"] = _broken(content)
+    write(options.output, content)
+    for phase in ("kills", "overload", "soak"):
+        if phase in content:
+            load = content[phase]["load"]
+            print(f"{phase}: {load['answers']} of {load['requests']}, {load['errors']}, {load['latency_s']}")
+    print("\n".join(content["broken"]) or "all promises hold")
+    return int(bool(content["broken"]))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--pictures", type=Path, required=True, metavar="DIR", help="JPEG files")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of three times the capacity")
+    parser.add_argument("--soak", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+class _Loads:
+    """Loads of one server."""
+
+    def __init__(self, server: Running, pictures: Path, processes: int) -> None:
+        self._served = Served.find(Address.of(f"http://127.0.0.1:{server.port}"))
+        self._bodies = bodies(JPEG, self._served, 1, pictures)
+        self._processes = processes
+
+    def under(self, load: Load, seconds: float) -> Mapping[str, Any]:
+        """A row of `bench --server`; the server's own counts are left out, as its processes may come anew."""
+        served = self._served
+        contender = Contender("vgg16gpu", JPEG, served.address, served.path, self._bodies, lambda: None)
+        return measured(
+            contender, Wanted(seconds=seconds, processes=self._processes, connections=CONNECTIONS), load, print
+        )
+
+
+def _kills(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[str, Any]:
+    killed: dict[str, int] = {}
+
+    def kill(name: str) -> None:
+        killed[name] = server.children(name)[0]
+        os.kill(killed[name], signal.SIGKILL)
+
+    timers = [threading.Timer(1.0 + part * seconds, kill, (name,)) for name, part in KILLS.items()]
+    for timer in timers:
+        timer.start()
+    load = loads.under(Load("open", rate), seconds)
+    for timer in timers:
+        timer.join()
+    server.ready()
+    deadline = time.monotonic() + 30
+    while len(server.children("front-end")) < loads._processes and time.monotonic() < deadline:
+        time.sleep(0.2)
+    again = loads.under(Load("closed", CLIENTS), 2.0)
+    return {"load": load, "killed": sorted(killed), "after": again}
+
+
+def _watched(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[str, Any]:
+    """A load, and what the processes hold after a tenth of it and at its end."""
+    early: dict[int, Usage] = {}
+    timer = threading.Timer(1.0 + seconds / 10, lambda: early.update(usage(server)))
+    timer.start()
+    load = loads.under(Load("open", rate), seconds)
+    timer.join()
+    late = usage(server)
+    held = {str(pid): {"early": asdict(early[pid]), "late": asdict(late[pid])} for pid in early.keys() & late.keys()}
+    return {"load": load, "held": held, "gone": len(early.keys() - late.keys())}
+
+
+def _broken(content: Mapping[str, Any]) -> list[str]:
+    """The promises that do not hold."""
+    found: list[str] = []
+    for phase, allowed in ALLOWED.items():
+        if phase not in content:
+            continue
+        what = content[phase]
+        if others := {name: count for name, count in what["load"]["errors"].items() if name not in allowed}:
+            found.append(f"{phase}: {others}")
+        if what.get("gone"):
+            found.append(f"{phase}: {what['gone']} processes are not there any more")
+        for pid, held in what.get("held", {}).items():
+            grown = {name: held["late"][name] - held["early"][name] for name in held["early"]}
+            if any(grown[name] > most for name, most in asdict(GROWTH).items()):
+                found.append(f"{phase}: process {pid} holds more: {grown}")
+    if content["kills"]["after"]["errors"]:
+        found.append(f"after the kills: {content['kills']['after']['errors']}")
+    if len(content["kills"]["killed"]) < len(KILLS):
+        found.append(f"only {content['kills']['killed']} were killed")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
