@@ -1,11 +1,12 @@
 """Make the records that need a GPU, a part at a time, each within one call of ten minutes.
 
-    python tools/record.py suite          every GPU test, and the small ones under both sanitizers       (190 s)
+    python tools/record.py suite          every GPU test, and the small ones under both sanitizers       (290 s)
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
-    python tools/record.py server         requests over HTTP, the pipeline and FastAPI with torch beside        (280 s)
-    python tools/record.py server-faults  processes killed, three times the capacity, eight minutes: two calls (110 s, 530 s)
+    python tools/record.py server         requests over HTTP, the pipeline and FastAPI with torch beside (280 s)
+    python tools/record.py server-faults  a server whose processes are killed, at three times its capacity (150 s)
+    python tools/record.py server-soak    a server under load for eight minutes                               (550 s)
     python tools/record.py lab a          S1 and S2, with cuDNN's front end                              (455 s)
     python tools/record.py lab b          S3 and S4, the ladder at 224 and 244 pixels                    (285 s)
     python tools/record.py lab c          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
@@ -107,7 +108,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
     shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name in ("suite", "bench", "pipeline", "devices", "server", "server-faults", "perceptual"):
+    for name in ("suite", "bench", "pipeline", "devices", "server", "server-faults", "server-soak", "perceptual"):
         parts.add_parser(name, parents=[shared])
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
     for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
@@ -164,6 +165,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         "devices": recipes.devices,
         "server": recipes.server,
         "server-faults": recipes.server_faults,
+        "server-soak": recipes.server_soak,
         "perceptual": recipes.perceptual,
     }
     return whole[options.part](settings)

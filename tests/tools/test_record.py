@@ -37,6 +37,7 @@ PARTS = {
     "decode": ["decode", "--photographs", "photographs"],
     "server": ["server"],
     "server-faults": ["server-faults"],
+    "server-soak": ["server-soak"],
     "perceptual": ["perceptual"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],

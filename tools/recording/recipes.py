@@ -282,17 +282,25 @@ def server(settings: Settings) -> Recipe:
 
 
 def server_faults(settings: Settings) -> Recipe:
-    """A server whose processes are killed, at three times its capacity, and for eight minutes: two calls."""
+    """A server whose processes are killed, and that is asked for three times its capacity."""
+    return _under_faults(settings, "server-faults-CARD", 110, 60, 0)
+
+
+def server_soak(settings: Settings) -> Recipe:
+    """The same for a shorter time, then eight minutes at half of its capacity."""
+    return _under_faults(settings, "server-soak-CARD", 510, 12, 480)
+
+
+def _under_faults(settings: Settings, name: str, expected: float, seconds: float, soak: float) -> Recipe:
     is_small = settings.quick or settings.device == "cpu"
     folder, photos = _photographs(settings, is_small=is_small)
     steps = [photos] if is_small else [photos, *made(settings, SIZES[0])]
     model = QUICK if is_small else settings.model(SIZES[0])
-    where = (model, "--pictures", folder, "--device", settings.device, *(("--precision", "fp32") if is_small else ()))
-    for name, expected, seconds, soak in (("server-faults", 110, 60, 0), ("server-soak", 530, 15, 480)):
-        lengths = ("--seconds", 9 if is_small else seconds, "--soak", min(soak, 5) if is_small else soak)
-        record = settings.record(f"{name}-CARD")
-        steps.append(_tool("measure.serving_faults", expected, record, *where, *lengths, needs=("granian", "uvloop")))
-    return Recipe(steps)
+    precision = ("--precision", "fp32") if is_small else ()
+    lengths = ("--seconds", 9 if is_small else seconds, "--soak", min(soak, 5) if is_small else soak)
+    words = (model, "--pictures", folder, "--device", settings.device, *precision, *lengths)
+    record = settings.record(name)
+    return Recipe([*steps, _tool("measure.serving_faults", expected, record, *words, needs=("granian", "uvloop"))])
 
 
 def _photographs(settings: Settings, *, is_small: bool, small_count: int = 40) -> tuple[Path, Step]:
