@@ -83,7 +83,7 @@ def suite(settings: Settings) -> Recipe:
     found = tuple(output / f"sanitize-{tool}.json" for tool in ("memcheck", "racecheck"))
     return Recipe(
         [
-            Step("tests", make, 154, (tests,)),
+            Step("tests", make, 250, (tests,)),
             Step("sanitizers", (PYTHON, "-m", "tests.sanitize.gpu", "--record", str(output)), 36, found),
         ]
     )
