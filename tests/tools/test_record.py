@@ -125,7 +125,12 @@ def check(words, monkeypatch):
         case [
             "python",
             "-m",
-            ("tests.measure.layer_errors" | "tests.measure.optimise" | "tests.measure.perceptual") as module,
+            (
+                "tests.measure.gradient_errors"
+                | "tests.measure.layer_errors"
+                | "tests.measure.optimise"
+                | "tests.measure.perceptual"
+            ) as module,
             *rest,
         ] if find_spec("torch") is None:
             text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()

@@ -263,6 +263,9 @@ def perceptual(settings: Settings) -> Recipe:
     if not settings.quick:
         record = settings.record("optimise-CARD")
         steps.append(_tool("measure.optimise", 20, record, *optimised, needs=("torch",)))
+        record = settings.record("gradient-errors-CARD")
+        whole = (settings.model(224), "--device", settings.device)
+        steps.append(_tool("measure.gradient_errors", 20, record, *whole, needs=("torch",)))
     return Recipe(steps)
 
 
