@@ -8,8 +8,7 @@
 //           One producer thread fills a ring by TMA, two warpgroups multiply, 64 outputs each. Every part puts its sums
 //           into the workspace; the last of a tile to arrive adds all in order of blockIdx.z and finishes.
 // Tiles:    WEIGHT (1), INPUT (1), OUTPUT (1): elements, INPUT 3 with WEIGHT 0, 1 with 1, 2 with 2, 4 or 5 with 5,
-//           OUTPUT 0 or of INPUT's width; TILE_N (16): 16, 32, 64 or 128; TILE_K (64): whole boxes, at most 128 for
-//           WEIGHT 0; STAGES (6): of the ring.
+//           OUTPUT 0 or of INPUT's width; TILE_N (16): 16, 32, 64, 128; TILE_K (64): boxes, WEIGHT 0 to 128; STAGES (6)
 // Shared:   1024 + STAGES*TILE_K*(128*weight + TILE_N*planes*input bytes), dynamic; 384 threads.
 // Cost:     2*N*OUT*K FLOP, four or five times that for WEIGHT 0; weights are read ceil(N/TILE_N), inputs OUT/128 times.
 // Sums:     WEIGHT 0: weight * row_scale (a power of two) is split into hi and lo, and the rest up to 32 images; hi*hi

@@ -12,6 +12,7 @@ from tests.server.running import require_extra
 from tests.support.picture_files import jpeg
 
 
+@pytest.mark.slow(reason="half a minute; tests/bench and tests/server have the parts")
 def test_a_server_beside_its_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_extra()
     monkeypatch.setattr(serving, "REPEATS", 3)
