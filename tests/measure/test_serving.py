@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,3 +32,28 @@ def test_a_server_beside_its_pipeline(tmp_path: Path, monkeypatch: pytest.Monkey
     assert content["serving"]["stats"]["model_stats"][0]["inference_count"] >= sum(load["answers"] for load in loads)
     assert content["ratios"]["vgg16gpu, jpeg: by the pipeline"] > 0
     assert content["environment"]["device"]
+
+
+def test_what_the_figures_come_to() -> None:
+    def load(kind: str, amount: float, rate: float, p50: float, p99: float) -> dict[str, Any]:
+        told = {"p50": p50, "p99": p99}
+        names = {"server": "vgg16gpu", "form": "jpeg", "load": kind, "amount": amount}
+        return {**names, "answers_per_s": rate, "latency_s": told}
+
+    loads = [load("closed", 1, 300.0, 0.004, 0.006), load("closed", 64, 1000.0, 0.05, 0.09)]
+    loads += [load("open", amount, amount, 0.003, 0.001 * amount) for amount in (250, 500, 800)]
+    content = {
+        "alone": {"decode_s": 0.001, "run_s": 0.002},
+        "pipeline": {"runs": [{"rows_per_s": 1250.0}]},
+        "serving": {"loads": loads},
+    }
+    assert serving._ratios(content) == pytest.approx(
+        {
+            "pipeline, pictures/s": 1250.0,
+            "vgg16gpu, jpeg: answers/s": 1000.0,
+            "vgg16gpu, jpeg: ms of a lone request": 4.0,
+            "vgg16gpu, jpeg: ms beyond decoding and running": 1.0,
+            "vgg16gpu, jpeg: ms, p99 at half load": 500.0,
+            "vgg16gpu, jpeg: by the pipeline": 0.8,
+        }
+    )
