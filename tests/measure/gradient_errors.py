@@ -11,7 +11,6 @@ the median of ours is larger than torch's.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -21,17 +20,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tests.measure.perceptual_ways import DTYPES, torch_outputs
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure.environment import environment
-from vgg16gpu.bench.peers import torch_net
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.normalize import default_mean, default_std
 from vgg16gpu.io.synthetic import typical_inputs
 
-DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _SEED: Final = 18
 
 Gradient = Callable[[Array, int], Array]  # of the score of a class, to (1, C, H, W)
@@ -57,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with closing(open_device(options.device).device) as device:
         told = environment(device)
     if options.output:
-        content = {"what": __doc__, "environment": told, "images": len(x), "distances": found}
-        with atomic_writer(options.output) as file:
-            file.write(json.dumps(content, indent=1).encode() + b"\n")
+        write(options.output, {"what": __doc__, "environment": told, "images": len(x), "distances": found})
     for precision, ways in found.items():
         print(precision + ": " + ", ".join(f"{name} {np.median(errors):.3g}" for name, errors in ways.items()))
     return int(any(np.median(ways["vgg16gpu"]) > np.median(ways["torch"]) for ways in found.values()))
@@ -85,11 +81,7 @@ def _ours(engine: Engine) -> Gradient:
 
 def _torchs(model: Model, dtype: torch.dtype, device: str) -> tuple[Callable[[Array], Array], Gradient]:
     """The scores, and the gradient of one of them."""
-
-    def placed(array: Array) -> torch.Tensor:
-        return torch_net.tensor(array).to(device, dtype)
-
-    net = torch_net.outputs(model.graph(), placed)
+    net = torch_outputs(model.graph(), device, dtype, torch.contiguous_format)
 
     def scores(x: Array) -> Array:
         with torch.no_grad():

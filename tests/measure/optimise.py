@@ -12,7 +12,6 @@ precision than `WITHIN` and than the ends of torch's ways in float32 and float64
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,19 +24,17 @@ import torch
 from PIL import Image
 
 from tests.measure.perceptual import LAYERS
+from tests.measure.perceptual_ways import DTYPES, torch_outputs
 from vgg16gpu.bench.measure.environment import environment
-from vgg16gpu.bench.peers import torch_net
-from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.pytorch import PerceptualLoss
 
 WITHIN: Final = {"fp32": 0.01, "bf16": 0.03}  # of torch's loss
 TORCH: Final = "torch"
 RATE: Final = 0.05  # of Adam
-_DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
 
@@ -60,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             drawn.append(image)
     content = _content(ends, float(exact(_noise(target))), options)
     if options.output:
-        with atomic_writer(options.output) as file:
-            file.write(json.dumps(content, indent=1).encode() + b"\n")
+        write(options.output, content)
     if options.drawn:
         _row(drawn).save(options.drawn)
     for end in ends:
@@ -86,7 +82,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _losses(model: Model, precision: str, target: torch.Tensor) -> Iterator[tuple[str, Loss]]:
     with closing(PerceptualLoss(model, dict.fromkeys(LAYERS, 1.0), precision=precision)) as ours:
         yield "vgg16gpu", _beside(ours, ours.targets(target))
-    yield TORCH, _torchs(model, _DTYPES[precision], target)
+    yield TORCH, _torchs(model, DTYPES[precision], target)
     if precision == "fp32":
         nhwc = target.to(memory_format=torch.channels_last)
         yield f"{TORCH}, channels_last", _torchs(model, torch.float32, nhwc)
@@ -102,12 +98,7 @@ def _torchs(model: Model, dtype: torch.dtype, target: torch.Tensor) -> Loss:
     is_nhwc = target.is_contiguous(memory_format=torch.channels_last)
     order = torch.channels_last if is_nhwc else torch.contiguous_format
     sums = torch.promote_types(dtype, torch.float32)
-
-    def placed(array: Array) -> torch.Tensor:
-        weight = torch_net.tensor(array).to(target.device, dtype)
-        return weight.to(memory_format=order) if weight.ndim == 4 else weight
-
-    net = torch_net.outputs(model.graph("fp32", LAYERS), placed)
+    net = torch_outputs(model.graph("fp32", LAYERS), target.device, dtype, order)
     with torch.no_grad():
         targets = [y.to(sums) for y in net(target.to(dtype))]
 

@@ -13,7 +13,6 @@ which takes minutes; in fp32 also with TF32. A way that fails leaves the others.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -29,9 +28,9 @@ import torch
 from tests.measure import perceptual_ways
 from tests.measure.perceptual_ways import FEATURES, LOSS, Call, Case
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.io.files import atomic_writer
 
 LAYERS: Final = ("relu1_2", "relu2_2", "relu3_3", "relu4_3")
 PRECISIONS: Final = ("bf16", "fp16", "fp32")
@@ -60,8 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sustained = options.sustained if count == most else 0.0
                 content["cells"].append(_cell(case, _ways(case, options.peers), sustained, deadline))
                 if options.output:  # what there is so far
-                    with atomic_writer(options.output) as file:
-                        file.write(json.dumps(content, indent=1).encode() + b"\n")
+                    write(options.output, content)
             _show(content["cells"][-len(cases) :])
     return int(any("error" in way or way.get("is_far") for cell in content["cells"] for way in cell["ways"]))
 

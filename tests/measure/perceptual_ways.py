@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,7 +20,7 @@ from vgg16gpu.pytorch.features import DIFFERENTIABLE
 Call: TypeAlias = Callable[[], Any]
 Net: TypeAlias = Callable[[torch.Tensor], list[torch.Tensor]]
 FEATURES, LOSS = "features", "loss"
-_DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _FORMATS: Final = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -46,7 +45,7 @@ class Case:
         """The same numbers for everybody, (N, C, H, W)."""
         shape = (self.count, 3, self.size, self.size)
         made = np.random.default_rng(seed).standard_normal(shape, np.float32)
-        return torch.from_numpy(made).to(self.device, _DTYPES[self.precision])
+        return torch.from_numpy(made).to(self.device, DTYPES[self.precision])
 
 
 # ---- Ours
@@ -123,7 +122,7 @@ def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Generat
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     suffix = ", TF32" if tf32 else ""
     for order, memory_format in _FORMATS.items():
-        net = torch_net.outputs(case.graph, partial(_placed, case, memory_format))
+        net = torch_outputs(case.graph, case.device, DTYPES[case.precision], memory_format)
         call = _torch_call(case, net, memory_format, compiles=compiles)
         if compiles:
             yield f"torch, compiled, {order}{suffix}", call
@@ -138,9 +137,16 @@ def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Generat
             yield f"torch, {order}, CUDA graph{suffix}", _captured(call)
 
 
-def _placed(case: Case, memory_format: torch.memory_format, array: Array) -> torch.Tensor:
-    placed = torch_net.tensor(array).to(case.device, _DTYPES[case.precision])
-    return placed.to(memory_format=memory_format) if placed.ndim == 4 else placed
+def torch_outputs(
+    graph: Graph, device: str | torch.device, dtype: torch.dtype, memory_format: torch.memory_format
+) -> Net:
+    """A graph by torch's operators, its weights on a device, in an element type and an order of memory."""
+
+    def placed(array: Array) -> torch.Tensor:
+        weight = torch_net.tensor(array).to(device, dtype)
+        return weight.to(memory_format=memory_format) if weight.ndim == 4 else weight
+
+    return torch_net.outputs(graph, placed)
 
 
 def _torch_call(case: Case, net: Net, memory_format: torch.memory_format, *, compiles: bool) -> Call:

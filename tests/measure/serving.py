@@ -26,7 +26,7 @@ from tests.server.running import serving
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
-from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.io.preprocessing import default_preprocess
 from vgg16gpu.pictures.images import fitted
 
@@ -37,7 +37,7 @@ JPEG, UINT8 = "jpeg", "uint8"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and say the ratios."""
     options = _options(arguments)
-    half = max(1, len(os.sched_getaffinity(0)) // 2)
+    half = half_of_the_cores()
     content: dict[str, Any] = {"what": __doc__, "front_ends": half, "client_processes": half}
     content["alone"] = _alone(options)
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
@@ -56,18 +56,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--pictures", type=Path, required=True, metavar="DIR", help="JPEG files")
-    parser.add_argument("--device", default="cuda", help="cuda or cpu")
-    parser.add_argument("--precision", default="fp16")
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
     parser.add_argument("--clients", default="1,8,64,256")
     parser.add_argument("--against", default="", metavar="NAMES", help="fastapi")
     parser.add_argument("--decode-gpu", action="store_true", help="also a server with --decode gpu")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="latency over load")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     return parser.parse_args(arguments)
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """What measurements of a server are told: the model, its device and precision, pictures, where to write."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--pictures", type=Path, required=True, metavar="DIR", help="JPEG files")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--precision", default="fp16")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    return parser
+
+
+def half_of_the_cores() -> int:
+    """For front ends; the others are for clients."""
+    return max(1, usable_cores() // 2)
 
 
 def _alone(options: argparse.Namespace) -> dict[str, Any]:
@@ -120,8 +131,7 @@ def _served(options: argparse.Namespace, half: int, decode: str, bodies: Sequenc
         words = ("--server", f"http://127.0.0.1:{server.port}", "--pictures", options.pictures, *plot)
         load = ("--clients", options.clients, "--seconds", options.seconds, "--processes", half)
         found = _bench(options, (*words, *load, "--bodies", *bodies), record)
-        name = Model(options.model).path.stem if options.model != "digits" else "digits"
-        return {**found, "stats": server.ask("GET", f"/v2/models/{name}/stats").json}
+        return {**found, "stats": server.ask("GET", f"/v2/models/{found['serving']['model']}/stats").json}
 
 
 def _bench(options: argparse.Namespace, words: Sequence[object], record: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from tests.measure.serving import half_of_the_cores, parser_of
 from tests.server.held import Usage, usage
 from tests.server.running import Running, serving
 from vgg16gpu.bench.measure.environment import environment
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = environment(opened.device)
     opened.device.close()
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
-    half = max(1, len(os.sched_getaffinity(0)) // 2)
+    half = half_of_the_cores()
     asked = ("--precision", options.precision, "--workers", str(half), "--no-page", *devices)
     content: dict[str, Any] = {"what": __doc__, "environment": told}
     with serving(*asked, model=options.model) as server:
@@ -73,31 +74,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--pictures", type=Path, required=True, metavar="DIR", help="JPEG files")
-    parser.add_argument("--device", default="cuda", help="cuda or cpu")
-    parser.add_argument("--precision", default="fp16")
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of three times the capacity")
     parser.add_argument("--soak", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     return parser.parse_args(arguments)
 
 
 class _Loads:
-    """Loads of one server."""
+    """Loads of one server. processes: front ends, and processes of clients."""
 
     def __init__(self, server: Running, pictures: Path, processes: int) -> None:
         self._served = Served.find(Address.of(f"http://127.0.0.1:{server.port}"))
         self._bodies = bodies(JPEG, self._served, 1, pictures)
-        self._processes = processes
+        self.processes = processes
 
     def under(self, load: Load, seconds: float) -> Mapping[str, Any]:
         """A row of `bench --server`; the server's own counts are left out, as its processes may come anew."""
         served = self._served
         contender = Contender("vgg16gpu", JPEG, served.address, served.path, self._bodies, lambda: None)
         return measured(
-            contender, Wanted(seconds=seconds, processes=self._processes, connections=CONNECTIONS), load, print
+            contender, Wanted(seconds=seconds, processes=self.processes, connections=CONNECTIONS), load, print
         )
 
 
@@ -116,7 +112,7 @@ def _kills(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[
         timer.join()
     server.ready()
     deadline = time.monotonic() + 30
-    while len(server.children("front-end")) < loads._processes and time.monotonic() < deadline:
+    while len(server.children("front-end")) < loads.processes and time.monotonic() < deadline:
         time.sleep(0.2)
     again = loads.under(Load("closed", CLIENTS), 2.0)
     return {"load": load, "killed": sorted(killed), "after": again}

@@ -103,8 +103,8 @@ def bench(settings: Settings) -> Recipe:
 
 def pipeline(settings: Settings) -> Recipe:
     """A folder to rows and to scales: on a GPU photographs and VGG16, torch beside it; on a CPU pictures of digits."""
-    is_small = settings.quick or settings.device == "cpu"
-    folder, photos = _photographs(settings, is_small=is_small, small_count=40 if settings.quick else 3000)
+    is_small = _is_small(settings)
+    folder, photos = _photographs(settings, small_count=40 if settings.quick else 3000)
     steps, record = [photos], settings.record("pipeline-CARD")
     if not is_small:
         model = settings.model(SIZES[0])
@@ -126,10 +126,8 @@ def pipeline(settings: Settings) -> Recipe:
 
 def devices(settings: Settings) -> Recipe:
     """Several devices beside one: arrays in memory and a folder of photographs; shards by a pool and by Ray."""
-    is_small = settings.quick or settings.device == "cpu"
-    folder, photos = _photographs(settings, is_small=is_small)
-    steps = [photos, *([] if is_small else made(settings, SIZES[0]))]
-    model = QUICK if is_small else settings.model(SIZES[0])
+    is_small = _is_small(settings)
+    folder, model, steps = _of_photographs(settings)
     names = "cpu:2" if settings.device == "cpu" else "all"
     record, rates = settings.record("devices-CARD"), settings.record("jobs-CARD")
     effort = ("--repeats", 1, "--seconds", 0.2) if is_small else ("--repeats", 3, "--seconds", 2)
@@ -271,10 +269,8 @@ def perceptual(settings: Settings) -> Recipe:
 
 def server(settings: Settings) -> Recipe:
     """A server beside the pipeline that it is built on; JPEG by the CPU and by the GPU; FastAPI and torch beside it."""
-    is_small = settings.quick or settings.device == "cpu"
-    folder, photos = _photographs(settings, is_small=is_small)
-    steps = [photos] if is_small else [photos, *made(settings, SIZES[0])]
-    model = QUICK if is_small else settings.model(SIZES[0])
+    is_small = _is_small(settings)
+    folder, model, steps = _of_photographs(settings)
     record = settings.record("server-CARD")
     effort: tuple[object, ...] = ("--precision", "fp32", "--seconds", 0.5, "--clients", "1,4")
     if not is_small:
@@ -295,10 +291,8 @@ def server_soak(settings: Settings) -> Recipe:
 
 
 def _under_faults(settings: Settings, name: str, expected: float, seconds: float, soak: float) -> Recipe:
-    is_small = settings.quick or settings.device == "cpu"
-    folder, photos = _photographs(settings, is_small=is_small)
-    steps = [photos] if is_small else [photos, *made(settings, SIZES[0])]
-    model = QUICK if is_small else settings.model(SIZES[0])
+    is_small = _is_small(settings)
+    folder, model, steps = _of_photographs(settings)
     precision = ("--precision", "fp32") if is_small else ()
     lengths = ("--seconds", 9 if is_small else seconds, "--soak", min(soak, 5) if is_small else soak)
     words = (model, "--pictures", folder, "--device", settings.device, *precision, *lengths)
@@ -306,8 +300,22 @@ def _under_faults(settings: Settings, name: str, expected: float, seconds: float
     return Recipe([*steps, _tool("measure.serving_faults", expected, record, *words, needs=("granian", "uvloop"))])
 
 
-def _photographs(settings: Settings, *, is_small: bool, small_count: int = 40) -> tuple[Path, Step]:
+def _is_small(settings: Settings) -> bool:
+    """Whether a few pictures of digits stand for photographs."""
+    return settings.quick or settings.device == "cpu"
+
+
+def _of_photographs(settings: Settings) -> tuple[Path, Path | str, list[Step]]:
+    """A folder of them, a model that takes them, and what makes both."""
+    folder, photos = _photographs(settings)
+    if _is_small(settings):
+        return folder, QUICK, [photos]
+    return folder, settings.model(SIZES[0]), [photos, *made(settings, SIZES[0])]
+
+
+def _photographs(settings: Settings, small_count: int = 40) -> tuple[Path, Step]:
     """A folder of them, and what makes it."""
+    is_small = _is_small(settings)
     count, size = (small_count, "96x72") if is_small else (6400, "500x375")
     folder = settings.work / f"photos-{size}-{count}"
     script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)

@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said(device: Device, model: Path) -> None:
     with pytest.raises(InputError, match="closed"):
         engine.vjp(x, np.ones((2, SCORES), np.float32))
     with pytest.raises(ModelError, match="gradients are computed in fp32, fp16, bf16, and precision int8"):
-        Gradients(engine.graph, engine.device, "int8")
+        Gradients(engine.graph, engine.device, "int8", "auto", None)
     unknown = torch_vgg()
     unknown.node("LeakyRelu", [unknown.nodes[-1].output[0]], "leaky")
     with pytest.raises(ModelError, match="LeakyRelu 'leaky': its gradient is not supported"):
@@ -213,7 +213,7 @@ def test_everything_is_given_back(device: Device, model: Path) -> None:
     with Engine(model, device="cpu") as engine:
         graph, plan = engine.graph, engine.plan
     counting: Any = Counting(device)
-    gradients = Gradients(graph, counting, "fp32")
+    gradients = Gradients(graph, counting, "fp32", "auto", None)
     gradients.prepare([program.input.shape for program in plan.programs])
     assert counting.used
     gradients.close()

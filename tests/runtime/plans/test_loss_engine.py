@@ -198,7 +198,7 @@ def test_everything_is_given_back(device: Device, model: Path) -> None:
         graph = engine.graph
         terms = Comparison.of(engine.model, LAYERS, None, "squared").terms
     counting: Any = Counting(device)
-    losses = Losses(graph, terms, counting)
+    losses = Losses(graph, terms, counting, "fp32", "auto", None)
     x = images(1)
     losses.loss(x, losses.targets(x, (0, 1, 2, 3)), gradient=True)
     assert counting.used

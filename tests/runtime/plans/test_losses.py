@@ -45,13 +45,13 @@ def cpu() -> Iterator[CpuDevice]:
 
 def losses_on(device: CpuDevice, path: Path) -> Losses:
     compared = Comparison.of(Model.of(path), {"relu1_1": 1.0}, None, "squared")
-    return Losses(compared.graph, compared.terms, device)
+    return Losses(compared.graph, compared.terms, device, "fp32", "auto", None)
 
 
 def losses_of(path: Path, facts: Any, precision: str) -> Losses:
     compared = Comparison.of(Model.of(path), {"relu1_1": 1.0, "relu2_1": 0.5}, {"relu2_1": 1.0}, "squared")
     device: Any = SimpleNamespace(facts=facts)
-    return Losses(compared.graph, compared.terms, device, precision)
+    return Losses(compared.graph, compared.terms, device, precision, "auto", None)
 
 
 def read_by_losses(steps: tuple[Step, ...]) -> list[tuple[str, Arena]]:

@@ -48,8 +48,8 @@ class Gradients:
         graph: Graph,
         device: Device,
         precision: str,
-        kernels: str = "auto",
-        samples: Callable[[Shape], Array] | None = None,
+        kernels: str,
+        samples: Callable[[Shape], Array] | None,
     ) -> None:
         """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)

@@ -51,9 +51,9 @@ class Losses:
         graph: Graph,
         terms: Sequence[Term],
         device: Device,
-        precision: str = "fp32",
-        kernels: str = "auto",
-        samples: Callable[[Shape], Array] | None = None,
+        precision: str,
+        kernels: str,
+        samples: Callable[[Shape], Array] | None,
     ) -> None:
         """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)

@@ -102,7 +102,7 @@ class Explainer:
             graph = _of_scores(self._model.graph())
             options = EngineOptions(mean=self._choice.mean, std=self._choice.std)
             samples = sampler(self._model, options, graph)
-            self._gradients = device, Gradients(graph, device, "fp32", samples=samples), graph
+            self._gradients = device, Gradients(graph, device, "fp32", "auto", samples), graph
         return self._gradients
 
     def _normalised(self, pixels: Pixels) -> Array:
