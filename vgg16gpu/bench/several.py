@@ -28,6 +28,7 @@ from vgg16gpu.devices.several import resolve_devices
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.synthetic import structured_images
 from vgg16gpu.pictures.choices import CPU
+from vgg16gpu.runtime.engine import Engine
 
 SCHEMA: Final = 1
 WHAT: Final = "one device, and several that share the work"
@@ -141,7 +142,8 @@ def _arrays(pool: EnginePool) -> list[Images]:
 def _streamed(wanted: Wanted, pool: EnginePool, arrays: Sequence[Images], precision: str, by_one: bool) -> Streamed:
     before = [share.images for share in pool.shares]
     is_alone = len(pool.engines) == 1
-    stream = pool.engine.stream if is_alone else pool.stream
+    alone = pool.engine
+    stream = alone.stream if is_alone and isinstance(alone, Engine) else pool.stream
     rates = [_rate(stream(_until(arrays, time.perf_counter() + wanted.seconds))) for _ in range(wanted.repeats)]
     shares = tuple(share.images - was for share, was in zip(pool.shares, before, strict=True))
     return Streamed(precision, len(pool.engines), tuple(rates), (1,) if is_alone else shares, by_one)

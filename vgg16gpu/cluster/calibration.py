@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from vgg16gpu.cluster.building import PoolEngine
 from vgg16gpu.cluster.crew import Member
 from vgg16gpu.cluster.pool import EnginePool
 from vgg16gpu.compiler.model import ModelSource
@@ -20,6 +21,7 @@ from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.pictures.inputs import NamedInput, batched
 from vgg16gpu.runtime.calibration import Calibration, calibration_options, chosen
 from vgg16gpu.runtime.counting import Counting
+from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
 
 
@@ -82,6 +84,15 @@ class _Shared:
             return next(self._batches)
 
 
+class _CountingHere(Counting):
+    """Of an engine in this process."""
+
+    def count(self, images: Images) -> None:
+        """Run them, and count. Raises as `Counting.add` does."""
+        self._engine.run(images)
+        self.add(len(images))
+
+
 class _Counted:
     """What one device counted, or what it had of the images when it failed."""
 
@@ -89,14 +100,15 @@ class _Counted:
         self.histograms, self.lost = histograms, lost
 
 
-def _count(pool: EnginePool, batches: Iterable[Images], member: Member) -> _Counted:
+def _count(pool: EnginePool, batches: Iterable[Images], member: Member[PoolEngine]) -> _Counted:
     done: list[Images] = []
+    engine = member.engine
+    names = tuple(quantised_inputs(engine.graph))
     try:
-        with Counting(member.engine, quantised_inputs(member.engine.graph)) as counting:
+        with _CountingHere(engine, names) if isinstance(engine, Engine) else engine.counting(names) as counting:
             for images in batches:
                 done.append(images)
-                member.engine.run(images)
-                counting.add(len(images))
+                counting.count(images)
             histograms = counting.histograms()
     except (DeviceError, KernelError) as error:
         if not pool.roll.take_out(member, error):

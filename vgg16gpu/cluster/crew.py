@@ -8,20 +8,49 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from vgg16gpu.errors import Error, InputError
 from vgg16gpu.runtime.closing import Closing
-from vgg16gpu.runtime.double_buffer import DEPTH, Lane, Sent
-from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.double_buffer import DEPTH
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.outputs import Outputs, Results
 
 _log = logging.getLogger(__name__)
 
 AHEAD: Final = DEPTH + 1  # batches for each engine: those under way, and one that waits
+
+
+class Lane(Protocol):
+    """A way for batches of one form to whatever computes them: see `double_buffer.Lane`."""
+
+    @property
+    def send(self) -> Callable[..., Any]:
+        """What has a batch computed."""
+
+    @property
+    def receive(self) -> Callable[[Any], Results]:
+        """What gives its results."""
+
+    @property
+    def joined(self) -> Callable[..., Outputs]:
+        """What makes of them what a caller gets."""
+
+
+class Computing(Protocol):
+    """An engine of this process, or of another one."""
+
+    @property
+    def device_choice(self) -> str:
+        """On which device, and why."""
+
+    def lane(self, element_type: str, sample: tuple[int, ...], size: int) -> AbstractContextManager[Lane]:
+        """See `Engine.lane`."""
+
+
+E = TypeVar("E", bound=Computing)
 
 
 @dataclass
@@ -36,10 +65,10 @@ class Share:
 
 
 @dataclass(eq=False)
-class Member:
+class Member(Generic[E]):
     """An engine of a pool, and its share of the work."""
 
-    engine: Engine
+    engine: E
     share: Share
 
     @property
@@ -48,24 +77,26 @@ class Member:
         return not self.share.problem
 
 
-class Roll:
+class Roll(Generic[E]):
     """Which engines of a pool work. From any thread."""
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    def __init__(self, engines: Sequence[E]) -> None:
         self.members = [Member(engine, Share(engine.device_choice)) for engine in engines]
         self._lock = threading.Lock()
 
     @property
-    def working(self) -> list[Member]:
+    def working(self) -> list[Member[E]]:
         """Those that have not been taken out; never empty."""
         return [member for member in self.members if member.works]
 
-    def take_out(self, member: Member, error: BaseException) -> bool:
+    def take_out(self, member: Member[E], error: BaseException) -> bool:
         """Give it no more work, and say so; False for the last one, which stays: its errors are the caller's."""
         with self._lock:
-            if len(self.working) < 2 and member.works:
+            if not member.works:
+                return True  # by another thread, which has said so
+            if len(self.working) < 2:
                 return False
-            member.share.problem = member.share.problem or str(error) or type(error).__name__
+            member.share.problem = str(error) or type(error).__name__
             left = len(self.working)
         _log.warning(
             "%s is taken out, and %d of %d devices go on with its work: %s",
@@ -112,7 +143,7 @@ class Done:
 class Crew(Closing):
     """A thread for each engine of a roll. Tasks begin in the order in which they come, each with who is free."""
 
-    def __init__(self, roll: Roll) -> None:
+    def __init__(self, roll: Roll[Any]) -> None:
         self._roll = roll
         self._state = threading.Condition()
         self._tasks: deque[Task] = deque()
@@ -143,8 +174,11 @@ class Crew(Closing):
             self._state.notify_all()
         for thread in self._threads:
             thread.join()
+        for task in self._tasks:  # whose engine has failed meanwhile
+            task.done.set_exception(InputError("the pool is closed; build a new one"))
+        self._tasks.clear()
 
-    def _work(self, member: Member) -> None:
+    def _work(self, member: Member[Any]) -> None:
         while member.works:
             worker = _Worker(member)
             try:
@@ -168,7 +202,7 @@ class Crew(Closing):
                     return None
                 self._state.wait()
 
-    def _fail(self, member: Member, worker: _Worker, error: Exception) -> None:
+    def _fail(self, member: Member[Any], worker: _Worker, error: Exception) -> None:
         """Others do what it had in hand; where there are none, or the input is to blame, its callers hear of it."""
         tasks = worker.in_hand()
         is_to_blame = isinstance(error, InputError)
@@ -184,8 +218,8 @@ class Crew(Closing):
 class _Worker:
     """What one engine has in hand, in its thread."""
 
-    def __init__(self, member: Member) -> None:
-        self.under_way: deque[tuple[Task, Sent]] = deque()
+    def __init__(self, member: Member[Any]) -> None:
+        self.under_way: deque[tuple[Task, Any]] = deque()
         self._member = member
         self._beginning: Task | None = None
         self._form: Form | None = None

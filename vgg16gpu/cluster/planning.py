@@ -42,16 +42,8 @@ def shared_planners(model: Model, opened: Sequence[Opened], options: Mapping[str
 
     options: those of `Engine`. Raises ModelError, InputError, KernelError.
     """
-    size: Size = options.get("size")
-    sides = sides_of(size)
-    asked = EngineOptions(
-        **{
-            each.name: options[each.name]
-            for each in fields(EngineOptions)
-            if each.name in options and each.name != "size"
-        },
-        size=sides,
-    )
+    asked = asked_options(options)
+    sides = asked.size
     found: dict[DeviceFacts, SharedPlanner] = {}
     planners = []
     for each in opened:
@@ -64,3 +56,10 @@ def shared_planners(model: Model, opened: Sequence[Opened], options: Mapping[str
                 each.device.build(plan.kernels)
         planners.append(found[kind])
     return planners
+
+
+def asked_options(options: Mapping[str, Any]) -> EngineOptions:
+    """What plans depend on, of the options of an `Engine`. Raises InputError."""
+    size: Size = options.get("size")
+    names = {each.name for each in fields(EngineOptions)} - {"size"}
+    return EngineOptions(**{name: options[name] for name in names & options.keys()}, size=sides_of(size))

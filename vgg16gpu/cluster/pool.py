@@ -6,26 +6,24 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from vgg16gpu.cluster.building import Devices, PoolEngine, built_engines, close_engines, outputs_of_none, seat_of
 from vgg16gpu.cluster.crew import AHEAD, Crew, Done, Form, Roll, Share, Task
-from vgg16gpu.cluster.planning import SharedPlanner, shared_planners
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.compiler.model import Model, ModelSource
-from vgg16gpu.devices import Opened
-from vgg16gpu.devices.several import ALL, open_devices
-from vgg16gpu.errors import DeviceError, Error, InputError, KernelError
+from vgg16gpu.devices.several import ALL
+from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers.classify import Answer, PathLike, class_names_of, named, wanted_preprocess
-from vgg16gpu.runtime.answers.codec_choice import codec_for, decodes_on_device
+from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
-from vgg16gpu.runtime.answers.stream import AnswerStream, Station
+from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.batcher import Item, Source, cut, flow, item_name
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
@@ -33,15 +31,20 @@ from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.outputs import Outputs, Results
 
+Answered = TypeVar("Answered")
+
 _log = logging.getLogger(__name__)
 
 
 class EnginePool(Closing):
     """Engines for one model on several devices: a batch goes to who is free, answers come in order.
 
-    The file is read once; equal devices share one plan, whose kernels are compiled once, and all get their weights at
-    the same time. A device that fails is taken out with a warning, and the others do its batches over; the last one
-    stays, and what fails there is raised. Use as a context manager, or call `close`. Several threads may share a pool.
+    Each of several GPUs has a process of its own, and this one has no CUDA context: what breaks one card, also an
+    illegal address, leaves the others alone. Batches lie in memory that both processes share. Engines of the CPU, a
+    single GPU, and devices that are open already are in this process; there equal devices share one plan. All get their
+    weights at the same time. A device that fails is taken out with a warning, and the others do its batches over; the
+    last one stays, and what fails there is raised. Use as a context manager, or call `close`. Several threads may share
+    a pool.
 
     model: as for `Engine`.
     devices: "all" (every GPU, without one the CPU), names with commas ("cuda:0,cuda:1"), "cpu:N" (N engines of the CPU
@@ -51,38 +54,34 @@ class EnginePool(Closing):
     Answers are those of a single engine on such a device, bit for bit at the same built batch size. Where the devices
     are not all of one kind, last bits may depend on which of them computed.
 
-    Attributes: `engines`, of all devices that it was built on; `shares`, what each of them has done.
+    Attributes: `engines`, of all devices that it was built on, or what is known here of those in other processes
+    (`cards.engine.CardEngine`); `shares`, what each of them has done.
 
     Raises ModelError and InputError as `Engine` does; DeviceError and KernelError where no device is left.
     """
 
-    def __init__(
-        self, model: ModelSource, *, devices: str | Sequence[str] | Sequence[Opened] = ALL, **options: Any
-    ) -> None:
+    def __init__(self, model: ModelSource, *, devices: Devices = ALL, **options: Any) -> None:
         if "device" in options or "planner" in options:
             raise InputError("a pool takes devices=..., and plans by itself: leave out device and planner")
-        opened = _opened(devices)
         self._options = options
         self.model = Model.of(model)
         self._crew: Crew | None = None
-        self.engines: tuple[Engine, ...] = ()
-        try:
-            planners = shared_planners(self.model, opened, options)
-            self.engines = _built(self.model, opened, planners, options)
-        except BaseException:
-            for each in opened:
-                each.device.close()
-            raise
+        self.engines: tuple[PoolEngine, ...] = built_engines(self.model, devices, options)
         names = sorted({engine.device.facts.name for engine in self.engines})
         if len(names) > 1:
             _log.warning("the devices differ (%s): last bits may depend on which of them computed", ", ".join(names))
-        self.roll = Roll(self.engines)
+        self.roll: Roll[PoolEngine] = Roll(self.engines)
         self._crew = Crew(self.roll)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> PoolEngine:
         """One that works, for what all have in common: its graph, its program, what it takes."""
         return self.roll.working[0].engine
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether each device has a process of its own."""
+        return not isinstance(self.engine, Engine)
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -94,11 +93,11 @@ class EnginePool(Closing):
 
         Raises InputError as there; KernelError and DeviceError where the last device fails.
         """
-        engine, crew = self.engine, self._open()
+        crew = self._open()
         images = self._checked(x)
-        batches = engine.batches(images)
+        batches = self._asked(lambda engine: engine.batches(images))
         if not batches:
-            return engine.run(x)
+            return self._asked(lambda engine: outputs_of_none(engine, x, images))
         size = max(batch for _, batch in batches)
         form = Form(images.dtype.name, images.shape[1:], size)
         tasks = [crew.submit(Task(form, (images[first : first + batch],), batch)) for first, batch in batches]
@@ -155,8 +154,9 @@ class EnginePool(Closing):
         listing = list_files([paths] if isinstance(paths, str | os.PathLike) else list(paths), recursive=recursive)
         spec = spec_of(engine.graph.input, sample, wanted)
         on_device = decodes_on_device(decode, engine.device.facts.kind, spec)
-        devices, for_gpu = len(self.roll.working), engine.device.facts.kind == "cuda"
-        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=devices, for_gpu=for_gpu) as folder:
+        kinds: Any = {"for_gpu": engine.device.facts.kind == "cuda", "apart": self.has_processes}
+        devices = len(self.roll.working)
+        with Folder(listing, spec, workers, decodes_on_device=on_device, devices=devices, **kinds) as folder:
             folder.require_one()
             ranking = Ranking(top, gives_probabilities(engine.graph))
             with self.answers(folder, ranking, decode if on_device else None) as stream:
@@ -164,19 +164,17 @@ class EnginePool(Closing):
 
     @contextmanager
     def answers(self, folder: Folder, ranking: Ranking, decode: str | None = None) -> Iterator[AnswerStream]:
-        """What the pool makes of a folder's files, in their order; the folder was told how many devices work.
+        """What the pool makes of a folder's files, in their order.
 
-        decode: who decodes, of `pictures.choices.DECODE`, where devices do. What each device has done is added to its
-        share at the end.
+        The folder was told how many devices work, and whether these are `apart`. decode: who decodes, of
+        `pictures.choices.DECODE`, where devices do. What each device has done is added to its share at the end.
         """
         self._open()
         working = self.roll.working
         members = {id(member.engine): member for member in working}
-        stations = [
-            Station(member.engine, codec_for(member.engine.device, decode) if decode else None) for member in working
-        ]
+        seats = [seat_of(member.engine, decode) for member in working]
         with folder.shared_answers(
-            stations, ranking, lambda engine, error: self.roll.take_out(members[id(engine)], error)
+            seats, ranking, lambda engine, error: self.roll.take_out(members[id(engine)], error)
         ) as stream:
             try:
                 yield stream
@@ -208,7 +206,24 @@ class EnginePool(Closing):
         crew, self._crew = self._crew, None
         if crew:
             crew.close()
-        _close(self.engines)
+        close_engines(self.engines)
+
+    def decoder(self, decode: str) -> str | None:
+        """The name of what decodes pictures on the devices, of those that have processes; None where nothing does.
+
+        decode: who is asked to. Raises DeviceError where "gpu" is wanted and cannot be.
+        """
+        return self._asked(lambda engine: None if isinstance(engine, Engine) else engine.decoder(decode))
+
+    def _asked(self, question: Callable[[PoolEngine], Answered]) -> Answered:
+        """What an engine that works answers; one that has failed meanwhile is taken out."""
+        while True:
+            member = self.roll.working[0]
+            try:
+                return question(member.engine)
+            except (DeviceError, KernelError) as error:
+                if isinstance(member.engine, Engine) or not self.roll.take_out(member, error):
+                    raise
 
     def _open(self) -> Crew:
         if self._crew is None:
@@ -268,45 +283,3 @@ class _Batches:
         """Nobody wants what has not begun."""
         for task in self._under_way:
             task.done.cancel()
-
-
-def _opened(devices: str | Sequence[str] | Sequence[Opened]) -> list[Opened]:
-    given = [devices] if isinstance(devices, str) else list(devices)
-    opened = [each for each in given if isinstance(each, Opened)]
-    if not given or (opened and len(opened) < len(given)):
-        raise DeviceError("devices: give names of devices, or some that are open, at least one")
-    return opened or open_devices(devices if isinstance(devices, str) else [str(name) for name in given])
-
-
-def _built(
-    model: Model, opened: Sequence[Opened], planners: Sequence[SharedPlanner], options: Mapping[str, Any]
-) -> tuple[Engine, ...]:
-    """An engine on each device, all at the same time; a device that fails is left out while another is there."""
-
-    def build(device: Opened, planner: SharedPlanner) -> Engine | Error:
-        try:
-            return Engine(model, device=device, planner=planner, **options)
-        except (DeviceError, KernelError) as error:
-            return error
-
-    with ThreadPoolExecutor(len(opened), "vgg16gpu-build") as threads:
-        tried = list(threads.map(build, opened, planners))
-    engines = tuple(each for each in tried if isinstance(each, Engine))
-    for device, failure in zip(opened, tried, strict=True):
-        if isinstance(failure, Error):
-            if not engines:
-                raise failure
-            _log.warning("%s is left out: %s", device.choice, failure)
-    return engines
-
-
-def _close(engines: Sequence[Engine]) -> None:
-    """Close all. Raises what the first that fails raises, once all have been tried."""
-    failure: Error | None = None
-    for engine in engines:
-        try:
-            engine.close()
-        except Error as error:
-            failure = failure or error
-    if failure:
-        raise failure

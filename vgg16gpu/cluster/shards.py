@@ -47,8 +47,8 @@ class ShardWorker(Closing):
     Raises InputError where the model's file is not the job's, and what `EnginePool` raises.
     """
 
-    def __init__(self, job: Job, opened: Sequence[Opened]) -> None:
-        """opened: the devices, which are closed with this."""
+    def __init__(self, job: Job, devices: Sequence[Opened] | Sequence[str]) -> None:
+        """devices: as `EnginePool` takes them; they are closed with this."""
         self.job, self._folder, self._name = job, JobFolder(job.folder), process_name()
         model = Model(job.model)
         if (digest := model.file.digest()) != job.run.model:
@@ -56,7 +56,7 @@ class ShardWorker(Closing):
                 f"{printable(str(job.model))} on {socket.gethostname()} is not the job's model: its SHA-256 is "
                 f"{digest[:12]}..., and not {job.run.model[:12]}...; copy the same file to every machine"
             )
-        self.pool = EnginePool(model, devices=opened, **job.engine)
+        self.pool = EnginePool(model, devices=devices, **job.engine)
         spec = spec_of(self.pool.engine.graph.input, job.shape, job.preprocess)
         self._spec = replace(spec, allow_nonfinite=bool(job.engine.get("allow_nonfinite")))
         kind = self.pool.engine.device.facts.kind
@@ -105,6 +105,7 @@ class ShardWorker(Closing):
                 decodes_on_device=self._decode is not None,
                 devices=len(self.pool.roll.working),
                 for_gpu=self.pool.engine.device.facts.kind == "cuda",
+                apart=self.pool.has_processes,
             ) as reading,
             self.pool.answers(reading, ranking, self._decode) as stream,
             ParquetFile(path, job.columns, job.run, resume=False) as results,

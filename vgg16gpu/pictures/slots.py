@@ -182,6 +182,9 @@ class Ring:
             self._closed = True
             self._lock.notify_all()
 
+    def release(self) -> None:
+        """Give back what only who made the ring needs, once it is closed. Safe to call twice."""
+
     def _put_back(self, slot: Slot) -> None:
         with self._lock:
             self._free.append(slot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -142,6 +142,15 @@ def check_flags(parts: Sequence[Results], allows_nonfinite: bool, where: str = "
         raise InputError(f"{where}{_named(nonfinite)} {NONFINITE}")
     if lost.any():
         raise InputError(f"{where}{_named(lost)}: {LOST}")
+
+
+def joined(parts: Sequence[Results], whole: Collection[int] = ()) -> tuple[Array, ...]:
+    """The outputs of inputs that were run in parts, one at least. whole: numbers of outputs without a row for each."""
+    if len(parts) == 1:
+        outputs = parts[0].outputs
+    else:
+        outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
+    return tuple(y.reshape(y.shape[1:]) if i in whole else y for i, y in enumerate(outputs)) if whole else outputs
 
 
 def problems(results: Results, allows_nonfinite: bool) -> list[str]:

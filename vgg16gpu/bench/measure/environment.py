@@ -16,6 +16,7 @@ from typing import Any
 from vgg16gpu import __version__
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.compiler import cpu_name
+from vgg16gpu.runtime.answers.rows import HasFacts
 
 _PACKAGES = (
     "numpy",
@@ -42,7 +43,7 @@ _READINGS = ("index", "name", "clocks.sm", "clocks.mem", "power.draw", "power.li
 _TIMEOUT = 20  # seconds, for nvidia-smi and git
 
 
-def environment(device: Device) -> dict[str, Any]:
+def environment(device: HasFacts) -> dict[str, Any]:
     """Everything that a reader of a figure may ask about the place where it was taken."""
     return {
         **host(),
@@ -98,7 +99,7 @@ def worker_threads(device: Device) -> int:
     return int(os.environ.get("VGG16GPU_THREADS", "").strip() or device.facts.multiprocessors)
 
 
-def _cuda_versions(device: Device) -> dict[str, str]:
+def _cuda_versions(device: HasFacts) -> dict[str, str]:
     versions = getattr(device, "versions", None)  # the cpu device has none
     return dict(versions()) if versions else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +108,21 @@ def infer_command(ctx: click.Context, /, **values: Any) -> None:
     tell_stage("Python and options", time.thread_time())  # its thread begins with the process
     if chosen(options.decode) == GPU:
         widen_queues()
-    first = options.devices[0].replace("all", "auto") if options.devices else options.device
-    with nullcontext() if options.ray else opening_ahead(first):
+    with nullcontext() if options.ray else _opening_ahead(options):
         with stage("imports"):
             infer = _what_computes(options)  # the GPU starts meanwhile
         ctx.exit(infer(options))
+
+
+def _opening_ahead(options: Options) -> AbstractContextManager[object]:
+    """The first GPU starts beside the imports, unless each has a process of its own, which does that."""
+    if not options.devices:
+        return opening_ahead(options.device)
+    from vgg16gpu.cluster.cards import have_processes  # noqa: PLC0415 - one device does without
+    from vgg16gpu.devices.several import resolve_devices  # noqa: PLC0415 - as above
+
+    names = resolve_devices(options.devices)
+    return nullcontext() if have_processes(names) else opening_ahead(names[0])
 
 
 def _what_computes(options: Options) -> Callable[[Options], int]:

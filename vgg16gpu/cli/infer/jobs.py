@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.cli.infer.writing import run_options
+from vgg16gpu.cluster.cards import have_processes
 from vgg16gpu.cluster.finish import finish, read_summary, reopen
 from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
 from vgg16gpu.cluster.ray_run import compute, connected
 from vgg16gpu.cluster.shards import ShardWorker
 from vgg16gpu.compiler.graph.ops import gives_probabilities
-from vgg16gpu.devices.several import open_devices
+from vgg16gpu.devices import Opened
+from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.results import Columns, RunRecord, list_digest
 from vgg16gpu.io.results.arrow_form import need_pyarrow
@@ -37,22 +40,31 @@ def compute_shards(options: Options) -> int:
     assert options.shard is not None
     number, count = options.shard
     with ExitStack() as stack:
-        opened = open_devices(options.devices or (options.device,))
-        for each in opened:
-            stack.enter_context(closing(each.device))
-        job = prepared(options, opened[0].device.facts.kind, count)
+        devices, kind = _devices(options, stack)
+        job = prepared(options, kind, count)
         folder = JobFolder(job.folder)
         mine = range(number, job.cut.count, count)
         left = [shard for shard in mine if shard not in folder.whole(job.cut)]
         say(options, f"{len(mine) - len(left):,} of {len(mine):,} shards are whole")
         if left:
             reopen(folder)
-            worker = stack.enter_context(ShardWorker(job, opened))
+            worker = stack.enter_context(ShardWorker(job, devices))
             inputs = sum(last - first for first, last in map(job.cut.bounds, left))
             with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
                 for shard in left:
                     worker.compute(shard, counter.add)
     return ended(options, job)
+
+
+def _devices(options: Options, stack: ExitStack) -> tuple[Sequence[Opened] | Sequence[str], str]:
+    """Devices that `stack` closes, or the names of those that have processes of their own; and of which kind."""
+    names = resolve_devices(options.devices or (options.device,))
+    if have_processes(names):
+        return names, names[0].partition(":")[0]
+    opened = open_devices(names)
+    for each in opened:
+        stack.enter_context(closing(each.device))
+    return opened, opened[0].device.facts.kind
 
 
 def compute_on_ray(options: Options) -> int:

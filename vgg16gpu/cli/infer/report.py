@@ -10,18 +10,18 @@ from typing import Any, Final
 from vgg16gpu.cli.common.show import add_row, console, from_here, heading, seconds, sentence, share_lines, table
 from vgg16gpu.cli.common.tell import device_words
 from vgg16gpu.cli.infer.asked import Asked
+from vgg16gpu.cli.infer.engines import Engines
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
 from vgg16gpu.compiler.graph.input_size import takes_any_size
 from vgg16gpu.compiler.graph.ops import gives_probabilities
-from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
+from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
-from vgg16gpu.runtime.engine import Engine
 
 _ALONE: Final = {"problem": ""}  # the share of a single device
 _TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rates", "stages")
@@ -29,7 +29,7 @@ _TOLD: Final = ("precision", "batch", "device", "device_choice", "timings", "rat
 
 def report_of(
     asked: Asked,
-    engine: Engine,
+    engines: Engines,
     folder: Folder,
     stream: AnswerStream,
     tally: Tally,
@@ -37,9 +37,10 @@ def report_of(
     shares: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """What `infer` found, as plain data: that of --json. shares: what each of several devices has done."""
+    engine = engines.engine
     timings, first, batch = engine.timings, stream.seconds.first_run, engine.program.batch
     with stage("further runs"):
-        steady = steady_seconds(engine, first)
+        steady = steady_seconds(engine, engines.run, first)
     found: dict[str, Any] = {
         "preprocess": _preprocess(asked, folder, stream),
         "inputs": tally.inputs,
@@ -64,17 +65,17 @@ def report_of(
     }
     if shares is not None:
         found["devices"] = list(shares)
-    return {**report_of_nothing(asked, engine.device, engine.device_choice), **found}
+    return {**report_of_nothing(asked, engine.device.facts, engine.device_choice), **found}
 
 
-def report_of_nothing(asked: Asked, device: Device, device_choice: str) -> dict[str, Any]:
+def report_of_nothing(asked: Asked, device: DeviceFacts, device_choice: str) -> dict[str, Any]:
     """The same of a run that had no input left to compute."""
     report: dict[str, Any] = {
         "model": str(asked.path),
         "precision": asked.options.precision,
         "kernels": asked.options.kernels,
-        "batch": asked.batch(device.facts.kind),
-        "device": device.facts.name,
+        "batch": asked.batch(device.kind),
+        "device": device.name,
         "device_choice": device_choice,
         "note": asked.notes.note,
         "size": _size(asked),

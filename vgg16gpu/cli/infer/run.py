@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
 from vgg16gpu.cli import EXIT_CHECK_FAILED, EXIT_USAGE, Terminated
 from vgg16gpu.cli.common.interrupts import Interrupts
@@ -14,6 +13,7 @@ from vgg16gpu.cli.common.progress import Counter
 from vgg16gpu.cli.common.show import print_json
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import Asked
+from vgg16gpu.cli.infer.engines import Engines, OneEngine
 from vgg16gpu.cli.infer.options import MANY, Options
 from vgg16gpu.cli.infer.report import print_report, report_of, report_of_nothing, told_of
 from vgg16gpu.cli.infer.tally import Tally
@@ -26,6 +26,7 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.shown import printable
 from vgg16gpu.pictures.choices import CPU
+from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.rows import Ranking
@@ -33,6 +34,7 @@ from vgg16gpu.runtime.answers.stream import AnswerStream
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
+    from vgg16gpu.cli.infer.several import SeveralEngines
     from vgg16gpu.cli.infer.writing import Writing
     from vgg16gpu.devices.picture_decoder import PictureCodec
     from vgg16gpu.io.results import Results
@@ -58,38 +60,6 @@ def _writing(options: Options) -> Writing | None:
     return None
 
 
-class Engines(Protocol):
-    """What computes: one engine, or several that share the files."""
-
-    @property
-    def engine(self) -> Engine:
-        """One that works."""
-
-    def answers(
-        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
-    ) -> AbstractContextManager[AnswerStream]:
-        """What they make of the files. codec: what decodes on the first device."""
-
-    def shares(self, stream: AnswerStream) -> list[dict[str, Any]] | None:
-        """What each device of several has done, as plain data."""
-
-
-@dataclass(frozen=True)
-class OneEngine:
-    """A single one."""
-
-    engine: Engine
-
-    def answers(
-        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
-    ) -> AbstractContextManager[AnswerStream]:
-        """See Engines."""
-        return folder.answers(self.engine, ranking, codec=codec)
-
-    def shares(self, stream: AnswerStream) -> None:
-        """There is nobody to share with."""
-
-
 class _Run:
     """One run, from the first file to the report."""
 
@@ -100,6 +70,8 @@ class _Run:
         self._results: Results | None = None
         self._devices = resolve_devices(options.devices or (options.device,))
         self._decodes_on_device = decodes_on_device(options.decode, self._devices[0], asked.spec)
+        self._opened: Sequence[Opened] = ()  # by this process
+        self._cards: SeveralEngines | None = None  # those of other processes
         self._ahead: CodecAhead | None = None
         self._writing_seconds = 0.0
         if writing:
@@ -111,24 +83,25 @@ class _Run:
         folder = self._folder(stack)
         with stage("first input"):
             folder.require_one()
-        return self._compute(stack, folder, self._open(stack))
+        self._open(stack)
+        return self._compute(stack, folder)
 
     def resumed(self, stack: ExitStack) -> int:
         """The files that have no row yet."""
         asked = self._asked
-        opened = self._open(stack)
+        self._open(stack)
         assert self._writing is not None
-        results = self._open_results(stack, opened, self._writing)
+        results = self._open_results(stack, self._writing)
         first = self._writing.skip(results, asked.listing)
         if first[0] == len(asked.listing.files):
             results.finish()
             self._say(f"all {len(results.done):,} inputs have their rows in {asked.options.output}")
             if asked.options.as_json:
-                print_json(report_of_nothing(asked, opened[0].device, opened[0].choice))
+                print_json(report_of_nothing(asked, *self._first()))
             return EXIT_CHECK_FAILED if results.unanswered else 0
         self._say(f"{len(results.done):,} inputs have their rows in {asked.options.output} already")
         folder = self._folder(stack, first)
-        return self._compute(stack, folder, opened)
+        return self._compute(stack, folder)
 
     def _folder(self, stack: ExitStack, first: tuple[int, int] = (0, 0)) -> Folder:
         asked = self._asked
@@ -142,16 +115,34 @@ class _Run:
                 decodes_on_device=on_device,
                 devices=len(self._devices),
                 for_gpu=expects_gpu(self._devices[0]),
+                apart=self._are_apart(),
             )
         )
 
-    def _open(self, stack: ExitStack) -> Sequence[Opened]:
-        opened = open_devices(self._devices)
-        for each in opened:
+    def _are_apart(self) -> bool:
+        """Whether each device has a process of its own."""
+        if len(self._devices) < 2:
+            return False
+        from vgg16gpu.cluster.cards import have_processes  # noqa: PLC0415 - one device does without
+
+        return have_processes(self._devices)
+
+    def _open(self, stack: ExitStack) -> None:
+        """The devices; where they have processes, the engines with them."""
+        if self._are_apart():
+            self._cards = self._several(stack, self._devices, self._devices[0].partition(":")[0])
+            return
+        self._opened = open_devices(self._devices)
+        for each in self._opened:
             stack.enter_context(closing(each.device))
         if self._decodes_on_device:
-            self._ahead = stack.enter_context(closing(CodecAhead(opened[0].device, self._asked.options.decode)))
-        return opened
+            self._ahead = stack.enter_context(closing(CodecAhead(self._opened[0].device, self._asked.options.decode)))
+
+    def _first(self) -> tuple[DeviceFacts, str]:
+        """What is known of the first device, and why it is this one."""
+        if self._cards:
+            return self._cards.engine.device.facts, self._cards.engine.device_choice
+        return self._opened[0].device.facts, self._opened[0].choice
 
     def _codec(self) -> PictureCodec | None:
         """What decodes on the first device, once it is known; None where nothing does."""
@@ -160,20 +151,23 @@ class _Run:
         with stage("decoder"):
             return self._ahead.result()
 
-    def _open_results(self, stack: ExitStack, opened: Sequence[Opened], writing: Writing) -> Results:
-        codec = self._codec()
-        decoder = codec.name if codec else CPU
-        self._results = stack.enter_context(writing.open(self._asked, opened[0].device, decoder))
+    def _open_results(self, stack: ExitStack, writing: Writing) -> Results:
+        if self._cards:
+            decoder = self._cards.decoder
+        else:
+            codec = self._codec()
+            decoder = codec.name if codec else None
+        self._results = stack.enter_context(writing.open(self._asked, self._first()[0], decoder or CPU))
         return self._results
 
-    def _compute(self, stack: ExitStack, folder: Folder, opened: Sequence[Opened]) -> int:
-        engines = self._engines(stack, opened)
+    def _compute(self, stack: ExitStack, folder: Folder) -> int:
+        engines = self._cards or self._engines(stack)
         engine = engines.engine
         if self._ahead:  # while its decoder is made
             stack.callback(folder.close)
             folder.pin(engine)
         if self._writing and not self._results:
-            self._open_results(stack, opened, self._writing)  # by now the model's digest is there
+            self._open_results(stack, self._writing)  # by now the model's digest is there
         ranking = Ranking(self._asked.top, gives_probabilities(engine.graph))
         stream = stack.enter_context(engines.answers(folder, ranking, self._codec()))
         start = time.perf_counter()
@@ -191,28 +185,38 @@ class _Run:
         shares = engines.shares(stream)
         if self._asked.options.as_json or self._asked.options.shows_report:
             with stage("report"):  # before the engine is closed: nobody waits for memory to be given back
-                report = report_of(self._asked, engine, folder, stream, self._tally, stages, shares)
+                report = report_of(self._asked, engines, folder, stream, self._tally, stages, shares)
                 tell_run(told_of(report))
                 self._tell(report)
         return self._exit_code()
 
-    def _engines(self, stack: ExitStack, opened: Sequence[Opened]) -> Engines:
+    def _engines(self, stack: ExitStack) -> Engines:
+        """Those of this process."""
+        opened, kind = self._opened, self._opened[0].device.facts.kind
+        if len(opened) > 1:
+            return self._several(stack, opened, kind)
+        return OneEngine(stack.enter_context(Engine(self._asked.model, device=opened[0], **self._built(kind))))
+
+    def _several(self, stack: ExitStack, devices: Sequence[Opened] | Sequence[str], kind: str) -> SeveralEngines:
+        from vgg16gpu.cli.infer.several import SeveralEngines  # noqa: PLC0415 - one device does without
+        from vgg16gpu.cluster.pool import EnginePool  # noqa: PLC0415 - as above
+
+        pool = stack.enter_context(EnginePool(self._asked.model, devices=devices, **self._built(kind)))
+        return SeveralEngines(pool, self._asked.options.decode if self._decodes_on_device else None)
+
+    def _built(self, kind: str) -> dict[str, Any]:
+        """The options of engines on devices of a kind."""
         asked, options = self._asked, self._asked.options
-        built: dict[str, Any] = {
+        return {
             "precision": options.precision,
             "kernels": options.kernels,
-            "batch": asked.batch(opened[0].device.facts.kind),
+            "batch": asked.batch(kind),
             "size": options.size,
             "outputs": options.outputs,
             "mean": asked.notes.mean,
             "std": asked.notes.std,
             "allow_nonfinite": options.allow_nonfinite,
         }
-        if len(opened) == 1:
-            return OneEngine(stack.enter_context(Engine(asked.model, device=opened[0], **built)))
-        from vgg16gpu.cli.infer.several import SeveralEngines  # noqa: PLC0415 - one device does without
-
-        return SeveralEngines.built(stack, asked.model, opened, options.decode, built)
 
     def _answer(self, stream: AnswerStream) -> None:
         options, done = self._asked.options, len(self._results.done) if self._results else 0

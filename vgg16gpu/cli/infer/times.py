@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from vgg16gpu.cli.infer.engines import Computing
 from vgg16gpu.runtime.answers.folder import Folder
 from vgg16gpu.runtime.answers.stream import AnswerStream
-from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
 
 STEADY_RUNS = 3  # for a steady time
@@ -93,8 +93,8 @@ class Stages:
         return busiest
 
 
-def steady_seconds(engine: Engine, first_run: float) -> float | None:
-    """A run of the engine's batch once warm, host to host: the median of some; None where one takes long.
+def steady_seconds(engine: Computing, run: Callable[[Images], object], first_run: float) -> float | None:
+    """A run of the engine's batch by `run`, once warm, host to host: the median of some; None where one takes long.
 
     Of numbers that mean nothing: times do not depend on them.
     """
@@ -110,6 +110,6 @@ def steady_seconds(engine: Engine, first_run: float) -> float | None:
     seconds = []
     for _ in range(runs):
         start = time.perf_counter()
-        engine.run(x)
+        run(x)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds) if seconds else None

@@ -11,9 +11,9 @@ import vgg16gpu
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.compiler.quantization.scale_file import scales_path
-from vgg16gpu.devices.base import Device
 from vgg16gpu.io.results import Columns, Results, RunRecord, check_output, list_digest, open_results
 from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.runtime.answers.resuming import first_open
 
 
@@ -31,7 +31,7 @@ class Writing:
         """Compute the SHA-256 of the model beside whatever else is done: VGG16 has 553 MB."""
         Thread(target=self._compute, args=(asked,), name="vgg16gpu-digest", daemon=True).start()
 
-    def open(self, asked: Asked, device: Device, decoder: str) -> Results:
+    def open(self, asked: Asked, device: DeviceFacts, decoder: str) -> Results:
         """Where the rows go. decoder: of pictures, by its name. Raises InputError as `open_results` does."""
         options = asked.options
         columns = Columns(asked.top, asked.names or None, options.scores, asked.score_shape, asked.graph.outputs)
@@ -74,7 +74,7 @@ def run_options(asked: Asked, device: str, batch: int) -> dict[str, Any]:
     return changes
 
 
-def _record(asked: Asked, device: Device, digest: str, decoder: str) -> RunRecord:
-    changes = {**run_options(asked, device.facts.name, asked.batch(device.facts.kind)), "decode": decoder}
+def _record(asked: Asked, device: DeviceFacts, digest: str, decoder: str) -> RunRecord:
+    changes = {**run_options(asked, device.name, asked.batch(device.kind)), "decode": decoder}
     files = asked.listing.files
     return RunRecord(digest, changes, list_digest(files), len(files), vgg16gpu.__version__)

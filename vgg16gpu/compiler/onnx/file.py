@@ -86,6 +86,11 @@ class OnnxFile:
         """Whether `path` is that of a file."""
         return self.path is not _IN_MEMORY
 
+    @property
+    def content(self) -> memoryview:
+        """The bytes of the file, without external data."""
+        return self._data
+
     def digest(self) -> str:
         """SHA-256 of the file, and of the external data that was read from beside it."""
         digest = hashlib.sha256(self._data)

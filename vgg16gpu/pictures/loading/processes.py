@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from vgg16gpu.errors import InputError
@@ -26,13 +23,14 @@ from vgg16gpu.pictures.loading.job import Job
 from vgg16gpu.pictures.loading.loader import THREADS_EACH, WINDOW, Loader
 from vgg16gpu.pictures.loading.messages import Ended, read_line
 from vgg16gpu.pictures.loading.shared import SharedRing
+from vgg16gpu.pictures.loading.start import how_it_ended, start_child
 from vgg16gpu.pictures.loading.worker import Worker
 from vgg16gpu.pictures.slots import Closed, Slot
 
 _HERE: Final = 8  # files that are loaded here at most, until one of them is a picture
 _WRITTEN: Final = select.PIPE_BUF // NUMBER_NBYTES  # numbers that a pipe takes all or none of
 
-_MAIN: Final = "from vgg16gpu.pictures.loading.child import main; main()"
+_CHILD: Final = "vgg16gpu.pictures.loading.child"
 
 
 class ProcessLoader(Loader):
@@ -133,15 +131,7 @@ class ProcessLoader(Loader):
         answers, told = os.pipe()
         given = (job, self._shared.memory_file, self._shared.numbers, files, told)
         try:
-            paths = [path or str(Path.cwd()) for path in sys.path]
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN, *map(str, given)],
-                pass_fds=given,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                start_new_session=True,  # Ctrl-C is for this process, which ends its children
-            )
+            child = start_child(_CHILD, given)
         except BaseException:
             os.close(answers)
             raise
@@ -259,11 +249,7 @@ class ProcessLoader(Loader):
 
 def _death(status: int) -> str:
     """What to say of a process that ended before its work did."""
-    try:
-        cause = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-    except ValueError:
-        cause = f"was ended by signal {-status}"
     return (
-        f"a process that decodes pictures {cause}: a picture may be why, or too little memory. Rows that are written "
-        f"stay, and --resume goes on; with --workers {THREADS_EACH} this process decodes by itself"
+        f"a process that decodes pictures {how_it_ended(status)}: a picture may be why, or too little memory. Rows "
+        f"that are written stay, and --resume goes on; with --workers {THREADS_EACH} this process decodes by itself"
     )

@@ -21,8 +21,9 @@ _ORDER: Final = "little"
 
 
 class SharedRing(Ring):
-    """A ring whose slots lie in a memory file. takes_pictures: from the start, as a device is to resize.
+    """A ring whose slots lie in a memory file.
 
+    takes_pictures: from the start, as a device is to resize; only threads of this process may learn it later.
     descriptors: of the memory, of free numbers to read, and to write; the last is None where another process has it.
     """
 
@@ -33,9 +34,11 @@ class SharedRing(Ring):
         rows: int | None = None,
         room_nbytes: int = 0,
         descriptors: tuple[int, int, int | None] | None = None,
+        *,
+        takes_pictures: bool = True,
     ) -> None:
         super().__init__(nbytes, count, rows, room_nbytes)
-        self.takes_pictures = True
+        self.takes_pictures = takes_pictures
         self._is_own = descriptors is None
         self.memory_file, self.numbers, self._back = descriptors or _descriptors(nbytes * count)
         self.memory = self._all = np.frombuffer(mmap.mmap(self.memory_file, nbytes * count), np.uint8)

@@ -21,7 +21,7 @@ from vgg16gpu.pictures.inputs import spec_of
 from vgg16gpu.pictures.listing import list_files
 from vgg16gpu.runtime.answers.codec_choice import CodecAhead, decodes_on_device
 from vgg16gpu.runtime.answers.folder import Folder, default_batch
-from vgg16gpu.runtime.answers.rows import Ranking
+from vgg16gpu.runtime.answers.rows import Answering, Ranking
 from vgg16gpu.runtime.engine import Engine
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -140,7 +140,7 @@ def wanted_preprocess(
     return wanted or model.preprocess(model.graph(precision), (1, *sample))
 
 
-def class_names_of(model: Model, engine: Engine, given: Sequence[str] | None) -> Sequence[str]:
+def class_names_of(model: Model, engine: Answering, given: Sequence[str] | None) -> Sequence[str]:
     """A name for each class, those that are `given` or the model's. Raises InputError for another number of them."""
     shape = engine.program.outputs[0].shape
     if len(shape) != 2:

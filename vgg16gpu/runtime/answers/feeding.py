@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from vgg16gpu.errors import Error
 from vgg16gpu.pictures.slots import Slot
 from vgg16gpu.runtime.answers.dealing import Hand
 from vgg16gpu.runtime.answers.feed import Computed, Feed
-from vgg16gpu.runtime.answers.rows import Heard
+from vgg16gpu.runtime.answers.rows import Answering, Heard
 from vgg16gpu.runtime.engine import Engine
 
 if TYPE_CHECKING:
@@ -29,6 +29,32 @@ class DeviceSeconds:
     waiting: float = 0.0  # for samples
     computing: float = 0.0  # uploading and waiting for the device
     first_run: float = 0.0  # the first batch, from its launch to its results
+
+
+class Feeding(Protocol):
+    """What a stream of answers asks of who feeds one engine: `Feeder`, or who does it in another process."""
+
+    seconds: DeviceSeconds
+    batches: int
+    images: int
+    element_types: set[str]  # of the inputs that were computed
+
+    @property
+    def engine(self) -> Answering:
+        """Which one."""
+
+    @property
+    def decoded(self) -> DecodedFiles | None:
+        """What became of the files that the device decodes; None where it decodes none."""
+
+    def feed(self, is_closed: Callable[[], bool]) -> None:
+        """Compute all that comes, until there is no more, or nobody wants it. Raises what the device and readers do."""
+
+    def give_up(self) -> None:
+        """After a failure: others compute what this engine has not."""
+
+    def close(self) -> None:
+        """Give back what is held. Safe to call twice."""
 
 
 class Feeder:

@@ -19,8 +19,8 @@ from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import THREADS, THREADS_EACH, Loader
 from vgg16gpu.pictures.loading.pace import SWITCHING
 from vgg16gpu.pictures.slots import ROWS, SLOT_NBYTES, Bytes, Ring, aligned
-from vgg16gpu.runtime.answers.rows import Ranking
-from vgg16gpu.runtime.answers.stream import AnswerStream, Station, TakeOut
+from vgg16gpu.runtime.answers.rows import Answering, Ranking
+from vgg16gpu.runtime.answers.stream import AnswerStream, Seat, Station, TakeOut
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
@@ -41,7 +41,8 @@ class Folder(Closing):
 
     threads: how many; None for one a core. first: the (file, sample) to begin with. decodes_on_device: they read JPEG
     files of the usual kind, and leave decoding to the device. devices: how many will share the files. for_gpu: whether
-    these are GPUs, as far as is known; many pictures are then loaded by processes. `started`: when, by
+    these are GPUs, as far as is known; many pictures are then loaded by processes. apart: whether each device has a
+    process of its own, which reads the slots there. `started`: when, by
     `time.perf_counter`. Close it after the engine's stream, before the engine.
     """
 
@@ -55,19 +56,26 @@ class Folder(Closing):
         decodes_on_device: bool = False,
         devices: int = 1,
         for_gpu: bool = False,
+        apart: bool = False,
     ) -> None:
         by_processes = for_gpu and _wants_processes(listing, spec)
         count = max(1, threads or min(default_threads(by_processes=by_processes), len(listing.files)))
         extent = _extent(listing, spec, count, devices, on_device=decodes_on_device)
-        options: Any = {"takes_back": devices > 1, "begins_alone": decodes_on_device and threads is None}
+        options: Any = {"takes_back": devices > 1 or apart, "begins_alone": decodes_on_device and threads is None}
         self.ring: Ring
         self.loader: Loader
+        self._apart = apart
         if by_processes and count > THREADS_EACH:
             from vgg16gpu.pictures.loading.processes import ProcessLoader  # noqa: PLC0415 - threads do without
             from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415 - as above
 
             shared = SharedRing(*extent)
             self.ring, self.loader = shared, ProcessLoader(listing, spec, shared, count, first, **options)
+        elif apart:
+            from vgg16gpu.pictures.loading.shared import SharedRing  # noqa: PLC0415 - as above
+
+            self.ring = SharedRing(*extent, takes_pictures=False)
+            self.loader = Loader(listing, spec, self.ring, count, first, **options)
         else:
             self.ring = Ring(*extent, early=max(extent.slots, 0 if decodes_on_device else _early_slots(spec, listing)))
             self.loader = Loader(listing, spec, self.ring, count, first, **options)
@@ -102,7 +110,7 @@ class Folder(Closing):
 
     def shared_answers(
         self,
-        stations: Sequence[Station],
+        seats: Sequence[Seat],
         ranking: Ranking,
         take_out: TakeOut = lambda *_: False,
         *,
@@ -112,14 +120,14 @@ class Folder(Closing):
 
         take_out: is told of an engine that fails, and says whether the others go on without it.
         """
-        fit = self.pin(stations[0].engine, resize_on_device=resize_on_device)
+        fit = self.pin(seats[0].engine, resize_on_device=resize_on_device)
         try:
-            return AnswerStream(stations, self.loader, ranking, fit, take_out)
+            return AnswerStream(seats, self.loader, ranking, fit, take_out)
         except BaseException:
             self.close()  # before the memory that the threads fill goes with its device
             raise
 
-    def pin(self, engine: Engine, *, resize_on_device: bool | None = None) -> Fit | None:
+    def pin(self, engine: Answering, *, resize_on_device: bool | None = None) -> Fit | None:
         """Have the threads go on in memory of the engine's device; what that does to pictures.
 
         `answers` does it, too, where it has not been done: it takes a tenth of a second, which somebody who waits for
@@ -128,7 +136,10 @@ class Folder(Closing):
         usual = resizes_on_device(engine.device.facts.kind, self.loader.listing)
         wanted = usual if resize_on_device is None else resize_on_device
         fit = fit_for(self.loader.spec) if wanted or self.ring.room_nbytes else None
-        if not self.ring.is_pinned:
+        if self._apart:  # each process pins by itself
+            self.ring.takes_pictures |= fit is not None
+        elif not self.ring.is_pinned:
+            assert isinstance(engine, Engine)
             with engine.turn():  # memory that one card has pinned is pinned for all (unified addressing)
                 self.ring.pin(self._pinned(engine), takes_pictures=fit is not None)
         return fit
@@ -147,6 +158,7 @@ class Folder(Closing):
     def close(self) -> None:
         """End the threads. Safe to call twice."""
         self.loader.close()
+        self.ring.release()
         sys.setswitchinterval(self._switching)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,9 +12,34 @@ from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.ranking import Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.slots import Failure
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Program
 from vgg16gpu.runtime.answers.feed import Computed
-from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.outputs import Results, problems
+
+
+class HasFacts(Protocol):
+    """A device, as far as answers depend on it."""
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What it is."""
+
+
+class Answering(Protocol):
+    """An engine of this process or of another one, as far as its answers depend on it."""
+
+    @property
+    def program(self) -> Program:
+        """What a run of the largest batch size gives."""
+
+    @property
+    def allows_nonfinite(self) -> bool:
+        """Whether inputs may hold NaN and Inf."""
+
+    @property
+    def device(self) -> HasFacts:
+        """Where it computes."""
 
 
 class Ranking(NamedTuple):
@@ -49,7 +74,7 @@ class _Answer(NamedTuple):
 class AnswerRows:
     """Takes what comes in any order, gives it out in that of the files. first: the (file, sample) to begin with."""
 
-    def __init__(self, engine: Engine, ranking: Ranking, first: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, engine: Answering, ranking: Ranking, first: tuple[int, int] = (0, 0)) -> None:
         self._ranking, self._allows_nonfinite = ranking, engine.allows_nonfinite
         self._order: InOrder[_Answer] = InOrder(first)
         outputs = engine.program.outputs

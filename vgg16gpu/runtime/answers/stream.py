@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from queue import Empty, Queue
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.pictures.loading.loader import Loader
 from vgg16gpu.runtime.answers.dealing import Dealer
-from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeder, Told
-from vgg16gpu.runtime.answers.rows import AnswerRows, Ranking
+from vgg16gpu.runtime.answers.feeding import DeviceSeconds, Feeder, Feeding, Told
+from vgg16gpu.runtime.answers.rows import Answering, AnswerRows, Ranking
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.engine import Engine
 
@@ -31,14 +31,32 @@ QUEUED = 8  # batches of each device that wait to be written; then it waits
 _log = logging.getLogger(__name__)
 
 
+Tell: TypeAlias = Callable[[Told], None]
+
+
+class Seat(Protocol):
+    """Where batches are computed."""
+
+    @property
+    def engine(self) -> Answering:
+        """By which engine."""
+
+    def feeder(self, slots: Slots, fit: Fit | None, tell: Tell) -> Feeding:
+        """Who feeds it from `slots`. fit: what the device does to pictures as they were decoded."""
+
+
 class Station(NamedTuple):
-    """An engine, and what decodes files on its device, where that does."""
+    """An engine of this process, and what decodes files on its device, where that does."""
 
     engine: Engine
     codec: PictureCodec | None = None
 
+    def feeder(self, slots: Slots, fit: Fit | None, tell: Tell) -> Feeding:
+        """See Seat."""
+        return Feeder(self.engine, slots, fit, self.codec, tell)
 
-TakeOut: TypeAlias = Callable[[Engine, Error], bool]  # whether others do the work of an engine that fails with this
+
+TakeOut: TypeAlias = Callable[[Answering, Error], bool]  # whether others do the work of one that fails with this
 
 
 class AnswerStream(Closing):
@@ -50,7 +68,7 @@ class AnswerStream(Closing):
 
     def __init__(
         self,
-        stations: Sequence[Station],
+        seats: Sequence[Seat],
         loader: Loader,
         ranking: Ranking,
         fit: Fit | None = None,
@@ -58,24 +76,25 @@ class AnswerStream(Closing):
     ) -> None:
         """fit: what devices do to pictures that come as they were decoded; None where there are none.
 
-        Several stations want a loader that `takes_back`.
+        Several seats, and those in other processes, want a loader that `takes_back`.
         """
-        self._engine, self._loader, self._ranking = stations[0].engine, loader, ranking
+        self._seats, self._loader, self._ranking = seats, loader, ranking
         self._take_out = take_out
         self.ranking_seconds = 0.0
-        self._told: Queue[Told] = Queue(QUEUED * len(stations))
+        self._told: Queue[Told] = Queue(QUEUED * len(seats))
         self._is_closed = threading.Event()
         self._lock = threading.Lock()
-        self._alive = len(stations)
-        self._dealer = Dealer(loader, len(stations)) if len(stations) > 1 else None
+        self._alive = len(seats)
+        is_alone = len(seats) == 1 and isinstance(seats[0], Station)
+        self._dealer = None if is_alone else Dealer(loader, len(seats))
         hands: Sequence[Slots] = self._dealer.hands if self._dealer else [loader]
-        self.feeders: list[Feeder] = []
+        self.feeders: list[Feeding] = []
         with ExitStack() as undo:  # where a device has no room for what it decodes
             if self._dealer:
                 undo.callback(self._dealer.close)
                 undo.callback(loader.close)
-            for (engine, codec), hand in zip(stations, hands, strict=True):
-                self.feeders.append(Feeder(engine, hand, fit, codec, self._told.put))
+            for seat, hand in zip(seats, hands, strict=True):
+                self.feeders.append(seat.feeder(hand, fit, self._told.put))
                 undo.callback(self.feeders[-1].close)
             undo.pop_all()
         self._threads = [
@@ -86,7 +105,7 @@ class AnswerStream(Closing):
     def __iter__(self) -> Iterator[Answers]:
         for thread in self._threads:
             thread.start()
-        rows = AnswerRows(self._engine, self._ranking, self._loader.first)
+        rows = AnswerRows(self._seats[0].engine, self._ranking, self._loader.first)
         while (told := self._told.get()) is not None:
             if isinstance(told, BaseException):
                 raise told
@@ -149,15 +168,17 @@ class AnswerStream(Closing):
             self._unpin(buffer)
 
     def _unpin(self, buffer: Bytes) -> None:
+        engine = self._seats[0].engine
+        assert isinstance(engine, Engine)  # other processes pin for themselves
         try:
-            with self._engine.turn():
-                self._engine.device.unpin(buffer)
+            with engine.turn():
+                engine.device.unpin(buffer)
         except Error as error:  # of a device that has failed, and whose memory goes when it is closed
             if len(self.feeders) == 1:
                 raise
             _log.debug("%s", error)
 
-    def _compute(self, feeder: Feeder) -> None:
+    def _compute(self, feeder: Feeding) -> None:
         try:
             feeder.feed(self._is_closed.is_set)
             feeder.close()
@@ -169,7 +190,7 @@ class AnswerStream(Closing):
         if is_last:
             self._told.put(None)
 
-    def _failed(self, feeder: Feeder, error: BaseException) -> None:
+    def _failed(self, feeder: Feeding, error: BaseException) -> None:
         """Others do the work of a device that has failed, where there are others; else the caller hears of it."""
         if isinstance(error, DeviceError | KernelError) and self._take_out(feeder.engine, error):
             feeder.give_up()

@@ -16,7 +16,7 @@ from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.runtime import on_device
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import InputForm
-from vgg16gpu.runtime.outputs import Results
+from vgg16gpu.runtime.outputs import Results, joined
 from vgg16gpu.runtime.plans.batch_sizes import costs, cover
 
 if TYPE_CHECKING:
@@ -105,13 +105,7 @@ class SizedPlan:
         """The outputs for images that were run in parts."""
         if not parts:
             return tuple(np.empty(shape, np.float32) for shape in self.output_shapes(0))
-        if len(parts) == 1:
-            outputs = parts[0].outputs
-        else:
-            outputs = tuple(np.concatenate(arrays) for arrays in zip(*(part.outputs for part in parts), strict=True))
-        if self.whole:
-            outputs = tuple(y.reshape(self.whole.get(i, y.shape)) for i, y in enumerate(outputs))
-        return outputs
+        return joined(parts, self.whole)
 
     def pipeline(self, element_type: str, size: int, is_direct: bool) -> Pipeline:
         """Room for a stream of batches, until `give_back`; kept from an earlier one, or made now."""

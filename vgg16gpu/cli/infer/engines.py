@@ -1,0 +1,65 @@
+"""What computes a run of `infer`: one engine, or several that share the files."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vgg16gpu.compiler.graph.ops import Graph
+from vgg16gpu.runtime.answers.folder import Folder
+from vgg16gpu.runtime.answers.rows import Answering, Ranking
+from vgg16gpu.runtime.answers.stream import AnswerStream
+from vgg16gpu.runtime.engine import Engine
+from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.plans.opening import Timings
+
+if TYPE_CHECKING:
+    from vgg16gpu.devices.picture_decoder import PictureCodec
+
+
+class Computing(Answering, Protocol):
+    """An engine of this process or of another one, as far as a report tells of it."""
+
+    graph: Graph
+    device_choice: str
+    timings: Timings
+
+
+class Engines(Protocol):
+    """What computes."""
+
+    @property
+    def engine(self) -> Computing:
+        """One that works."""
+
+    def run(self, x: Images) -> object:
+        """A run of a batch, host to host."""
+
+    def answers(
+        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+    ) -> AbstractContextManager[AnswerStream]:
+        """What they make of the files. codec: what decodes on the first device, where that is of this process."""
+
+    def shares(self, stream: AnswerStream) -> list[dict[str, Any]] | None:
+        """What each device of several has done, as plain data."""
+
+
+@dataclass(frozen=True)
+class OneEngine:
+    """A single one."""
+
+    engine: Engine
+
+    def run(self, x: Images) -> object:
+        """See Engines."""
+        return self.engine.run(x)
+
+    def answers(
+        self, folder: Folder, ranking: Ranking, codec: PictureCodec | None
+    ) -> AbstractContextManager[AnswerStream]:
+        """See Engines."""
+        return folder.answers(self.engine, ranking, codec=codec)
+
+    def shares(self, stream: AnswerStream) -> None:
+        """There is nobody to share with."""

@@ -1,0 +1,13 @@
+"""A process for each card: what breaks one of them, an illegal address or a signal, leaves the others alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+KINDS: Final = ("cuda",)  # of devices that have processes of their own, where there are several
+
+
+def have_processes(names: Sequence[str]) -> bool:
+    """Whether devices of these names, as `resolve_devices` gives them, have a process each: several cards do."""
+    return len(names) > 1 and all(name.partition(":")[0] in KINDS for name in names)

@@ -1,0 +1,154 @@
+"""Batches of arrays on their way to a card's process: copied once, into memory that both share and the card reads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from vgg16gpu.cluster.cards.memory import make_shared, map_shared
+from vgg16gpu.cluster.cards.messages import Count, Counts, OpenCount, Receive, Received, Send
+from vgg16gpu.cluster.cards.process import Channel, Told
+from vgg16gpu.compiler.graph.ops import Shape
+from vgg16gpu.compiler.quantization.histogram import Histogram
+from vgg16gpu.devices.base import Bytes
+from vgg16gpu.devices.staging import Rows, Stager
+from vgg16gpu.runtime.double_buffer import DEPTH
+from vgg16gpu.runtime.forms import Images
+from vgg16gpu.runtime.outputs import Outputs, Results, check_flags, joined
+
+
+class Room:
+    """Memory for the batches of an engine, shared with its process. It grows, and is kept."""
+
+    def __init__(self) -> None:
+        self.memory: Bytes = np.empty(0, np.uint8)
+
+    @contextmanager
+    def of(self, nbytes: int) -> Iterator[tuple[int | None, int | None]]:
+        """Have room for so much: bytes and descriptor of new memory, which is to be sent inside the block.
+
+        Both None where what there is will do.
+        """
+        if nbytes <= len(self.memory):
+            yield None, None
+            return
+        memory, descriptor = make_shared(nbytes)
+        try:
+            yield len(memory), descriptor
+        finally:
+            os.close(descriptor)
+        self.memory = memory  # the other side has it
+
+
+class SendThere(Protocol):
+    """What has a batch computed: see `double_buffer.Send`."""
+
+    def __call__(self, rows: Sequence[Rows], batch: int | None = None) -> object:
+        """The rows may change on return."""
+
+
+class JoinedThere(Protocol):
+    """What a caller gets of all results of an input."""
+
+    def __call__(self, parts: Sequence[Results], where: str = "") -> Outputs:
+        """Raises InputError for those that are not valid."""
+
+
+class CardLane(NamedTuple):
+    """As `double_buffer.Lane`, to another process."""
+
+    send: SendThere
+    receive: Any
+    joined: JoinedThere
+
+
+class LaneThere:
+    """One lane: places in the room, by turns, and what lies in them."""
+
+    def __init__(self, channel: Channel, room: Room, stager: Stager, nbytes: int) -> None:
+        """nbytes: of the room for a batch."""
+        self._channel, self._room, self._stager, self._nbytes = channel, room, stager, nbytes
+        self._turn = 0
+        self._back: Bytes = np.empty(0, np.uint8)
+
+    def lane(self, element_type: str, sample: Shape, whole: Collection[int], *, allows_nonfinite: bool) -> CardLane:
+        """Its calls. whole: numbers of outputs without a row for each image."""
+        return CardLane(
+            partial(self._send, element_type, sample),
+            self._receive,
+            partial(_joined, whole, allows_nonfinite),
+        )
+
+    def _send(self, element_type: str, sample: Shape, rows: Sequence[Rows], batch: int | None = None) -> object:
+        offset = self._turn * self._nbytes
+        self._turn = (self._turn + 1) % DEPTH
+        count = sum(map(len, rows))
+        place(self._stager, self._room.memory[offset:], element_type, (count, *sample), rows)
+        self._channel.ask(Send(offset, count, batch))
+        return None
+
+    def _receive(self, sent: object) -> Results:  # noqa: ARG002 - they come in the order of sending
+        self._channel.send(Receive())
+        told = self._channel.receive()
+        received: Received = told.content
+        self._take(received, told)
+        arrays, first = [], 0
+        for shape in received.shapes:
+            nbytes = 4 * math.prod(shape)
+            arrays.append(self._back[first : first + nbytes].view(np.float32).reshape(shape).copy())
+            first += nbytes
+        return Results(tuple(arrays), received.nonfinite, received.out_of_range)
+
+    def _take(self, received: Received, told: Told) -> None:
+        """Where results lie from now on, if that is new."""
+        if received.nbytes is not None:
+            assert told.descriptor is not None
+            try:
+                self._back = map_shared(told.descriptor, received.nbytes)
+            finally:
+                told.drop()
+
+
+class CountThere:
+    """Images are run, and values counted."""
+
+    def __init__(self, channel: Channel, room: Room, stager: Stager, names: Sequence[str]) -> None:
+        self._channel, self._room, self._stager, self._names = channel, room, stager, tuple(names)
+        self._begun = False
+
+    def count(self, images: Images) -> None:
+        """Run them, and count. Raises as `Counting.add` does."""
+        self._begin(images.nbytes)
+        place(self._stager, self._room.memory, images.dtype.name, images.shape, [images])
+        self._channel.ask(Count(images.dtype.name, images.shape))
+
+    def histograms(self) -> Mapping[str, Histogram]:
+        """Everything that was counted; once, at the end."""
+        self._begin(0)
+        counted: Mapping[str, Histogram] = self._channel.ask(Counts())
+        return counted
+
+    def _begin(self, nbytes: int) -> None:
+        """Batches are of one size, but for the last one, which is smaller."""
+        if not self._begun:
+            with self._room.of(nbytes) as (new, descriptor):
+                self._channel.ask(OpenCount(self._names, new), descriptor)
+            self._begun = True
+
+
+def place(stager: Stager, memory: Bytes, element_type: str, shape: Shape, rows: Sequence[Rows]) -> None:
+    """Copy the rows of several arrays to the start of some memory, one after the other."""
+    nbytes = math.prod(shape) * np.dtype(element_type).itemsize
+    stager.fill(memory[:nbytes].view(element_type).reshape(shape), rows)
+
+
+def _joined(whole: Collection[int], allows_nonfinite: bool, parts: Sequence[Results], where: str = "") -> Outputs:
+    check_flags(parts, allows_nonfinite, where)
+    outputs = joined(parts, whole)
+    return outputs[0] if len(outputs) == 1 else outputs

@@ -1,0 +1,175 @@
+"""A card's process, seen from the one that started it: channels to talk to it, and what is known of its end."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from multiprocessing import connection
+from multiprocessing.reduction import recv_handle, send_handle
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from vgg16gpu.cluster.cards.messages import BUILDING, Build, Failed
+from vgg16gpu.errors import DeviceError, InputError
+from vgg16gpu.pictures.loading.start import how_it_ended, start_child
+from vgg16gpu.runtime.closing import Closing
+
+CHILD: Final = "vgg16gpu.cluster.cards.child"  # its `main`
+PATIENCE: Final = 5.0  # seconds from its pipe's end to its own, at most: then it is killed
+
+_log = logging.getLogger(__name__)
+
+
+class Told(NamedTuple):
+    """A message, and the descriptor that came with it, which is the reader's to close."""
+
+    content: Any
+    descriptor: int | None = None
+
+    def drop(self) -> None:
+        """Nobody reads it."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
+class CardProcess(Closing):
+    """The process of one device, from its start on. It ends when the pipe to it does: with this process at the latest.
+
+    Raises DeviceError where no process can be started.
+    """
+
+    def __init__(self, build: Build, model: int | None) -> None:
+        """model: a memory file with the model's bytes, where `build` names no path."""
+        self.device = build.device
+        self._sending, self._state = threading.Lock(), threading.Lock()
+        self._channels: dict[int, SimpleQueue[Told]] = {}
+        self._numbers = itertools.count(BUILDING)
+        self._end: Failed | None = None  # why it says nothing more
+        self._is_closed = False
+        self._pipe, theirs = connection.Pipe()
+        try:
+            self._child = start_child(CHILD, [theirs.fileno()])
+        except OSError as error:
+            self._pipe.close()
+            raise DeviceError(f"no process can be started for {self.device}: {error}") from error
+        finally:
+            theirs.close()
+        self._listener = threading.Thread(target=self._listen, name=f"vgg16gpu-card-{self.device}", daemon=True)
+        self._listener.start()
+        self.building = self.channel()
+        try:
+            self.building.send(build, model)
+        except BaseException:  # options that cannot be sent
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._child.pid
+
+    def channel(self) -> Channel:
+        """A new one."""
+        with self._state:
+            number = next(self._numbers)
+            heard: SimpleQueue[Told] = SimpleQueue()
+            self._channels[number] = heard
+            if self._end:
+                heard.put(Told(self._end))
+        return Channel(self, number, heard)
+
+    def send(self, channel: int, content: Any, descriptor: int | None = None) -> None:
+        """A message, with a descriptor or without; nothing once the process is gone: `Channel.receive` says so."""
+        with self._sending, suppress(OSError):
+            self._pipe.send((channel, content, descriptor is not None))
+            if descriptor is not None:
+                send_handle(self._pipe, descriptor, self.pid)
+
+    def leave(self, channel: int) -> None:
+        """Nobody listens there any more."""
+        with self._state:
+            self._channels.pop(channel, None)
+
+    def kill(self) -> None:
+        """End it at once; whoever waits for it hears of that."""
+        self._child.kill()
+
+    def hang_up(self) -> None:
+        """Have it end. Safe to call twice."""
+        with self._state:
+            self._is_closed = True
+        with suppress(OSError), socket.fromfd(self._pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.shutdown(socket.SHUT_RDWR)  # closing it would leave who reads there waiting
+
+    def close(self) -> None:
+        """End it, and wait for that; whatever state it is in, this does not take long. Safe to call twice."""
+        self.hang_up()
+        self._wait()
+        self._listener.join()
+        self._pipe.close()
+
+    def _wait(self) -> int | None:
+        """How it ended; killed if it does not end by itself. None: not even then, which only a driver can do."""
+        for give_up in (self._child.kill, lambda: None):
+            try:
+                return self._child.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                give_up()
+        _log.warning("process %d of %s does not end", self.pid, self.device)
+        return None
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, content, has_descriptor = self._pipe.recv()
+                told = Told(content, recv_handle(self._pipe) if has_descriptor else None)
+                with self._state:
+                    if number in self._channels:
+                        self._channels[number].put(told)
+                        continue
+                told.drop()
+        status = self._wait()
+        with self._state:
+            if self._is_closed:
+                self._end = Failed(InputError.__name__, "the pool is closed; build a new one")
+            else:
+                cause = "does not answer" if status is None else how_it_ended(status)
+                self._end = Failed(DeviceError.__name__, f"process of {self.device} {cause}")
+            for heard in self._channels.values():
+                heard.put(Told(self._end))
+
+
+class Channel:
+    """One conversation with a card's process. One thread may send and another receive."""
+
+    def __init__(self, process: CardProcess, number: int, heard: SimpleQueue[Told]) -> None:
+        self._process, self._number, self._heard = process, number, heard
+
+    def send(self, content: Any, descriptor: int | None = None) -> None:
+        """A message; see `CardProcess.send`."""
+        self._process.send(self._number, content, descriptor)
+
+    def receive(self) -> Told:
+        """The next message; waits for it. Raises what the other side has raised, and DeviceError once it is gone."""
+        told = self._heard.get()
+        if isinstance(told.content, Failed):
+            self._heard.put(told)  # nothing comes behind it
+            raise told.content.error()
+        return told
+
+    def ask(self, content: Any, descriptor: int | None = None) -> Any:
+        """What is answered to a message. Raises as `receive` does."""
+        self.send(content, descriptor)
+        return self.receive().content
+
+    def close(self) -> None:
+        """Nobody listens any more. Safe to call twice."""
+        self._process.leave(self._number)
+        with suppress(Empty):
+            while True:
+                self._heard.get_nowait().drop()
