@@ -63,6 +63,13 @@ def seat_of(engine: PoolEngine, decode: str | None) -> Seat:
     return CardSeat(engine, decode)
 
 
+def kill_processes(engines: Sequence[PoolEngine]) -> None:
+    """End the processes of those that have one at once: whoever waits for them hears of it."""
+    for engine in engines:
+        if not isinstance(engine, Engine):
+            engine.process.kill()
+
+
 def close_engines(engines: Sequence[PoolEngine]) -> None:
     """Close all. Raises what the first that fails raises, once all have been tried."""
     for engine in engines:

@@ -164,14 +164,22 @@ class Crew(Closing):
             self._state.notify()
         return task
 
-    def close(self) -> None:
-        """End the threads, once what is under way is done; what has not begun is cancelled. Safe to call twice."""
+    def close(self, patience: float | None = None, end: Callable[[], None] = lambda: None) -> None:
+        """End the threads, once what is under way is done; what has not begun is cancelled. Safe to call twice.
+
+        patience: seconds that it may take; after them `end` has whatever computes fail. None: no bound.
+        """
         with self._state:
             self._is_closed = True
             for task in self._tasks:
                 task.done.cancel()
             self._tasks.clear()
             self._state.notify_all()
+        over = None if patience is None else time.monotonic() + patience
+        for thread in self._threads:
+            thread.join(over and max(0.0, over - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            end()
         for thread in self._threads:
             thread.join()
         for task in self._tasks:  # whose engine has failed meanwhile

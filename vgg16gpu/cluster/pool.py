@@ -8,9 +8,18 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from vgg16gpu.cluster.building import Devices, PoolEngine, built_engines, close_engines, outputs_of_none, seat_of
+from vgg16gpu.cluster.building import (
+    Devices,
+    PoolEngine,
+    built_engines,
+    close_engines,
+    kill_processes,
+    outputs_of_none,
+    seat_of,
+)
 from vgg16gpu.cluster.crew import AHEAD, Crew, Done, Form, Roll, Share, Task
 from vgg16gpu.compiler.graph.ops import gives_probabilities
 from vgg16gpu.compiler.model import Model, ModelSource
@@ -30,6 +39,8 @@ from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images, Input
 from vgg16gpu.runtime.on_device import is_on_device
 from vgg16gpu.runtime.outputs import Outputs, Results
+
+PATIENCE: Final = 10.0  # seconds
 
 Answered = TypeVar("Answered")
 
@@ -202,10 +213,13 @@ class EnginePool(Closing):
         return wanted
 
     def close(self) -> None:
-        """Free everything on all devices, once what is under way is done. Safe to call twice."""
+        """Free everything on all devices, once what is under way is done. Safe to call twice.
+
+        A card's process that does not get done with it in `PATIENCE` seconds is killed.
+        """
         crew, self._crew = self._crew, None
         if crew:
-            crew.close()
+            crew.close(PATIENCE, partial(kill_processes, self.engines)) if self.has_processes else crew.close()
         close_engines(self.engines)
 
     def decoder(self, decode: str) -> str | None:

@@ -17,7 +17,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from queue import SimpleQueue
 from typing import Any
 
-from vgg16gpu.cluster.cards.memory import map_shared
+from vgg16gpu.cluster.cards.memory import read_held
 from vgg16gpu.cluster.cards.messages import BUILDING, Build, End, Failed, IsBuilt, IsOpen
 from vgg16gpu.cluster.cards.process import Told
 from vgg16gpu.cluster.cards.served import SERVICES, Card, Service
@@ -100,10 +100,10 @@ def _model(build: Build, told: Told) -> Model:
     if build.path is not None:
         return Model(build.path)
     assert told.descriptor is not None
-    nbytes = os.fstat(told.descriptor).st_size
-    model = Model(map_shared(told.descriptor, nbytes)[:nbytes].tobytes())
-    os.close(told.descriptor)
-    return model
+    try:
+        return Model(read_held(told.descriptor))
+    finally:
+        told.drop()
 
 
 def _described(engine: Engine) -> IsBuilt:

@@ -118,14 +118,14 @@ class CardEngine(Closing):
         nbytes = paged(size * math.prod(sample) * np.dtype(element_type).itemsize)
         with self._lock:
             channel = self.process.channel()
+            there = LaneThere(channel, self._room, self._stager, nbytes)
             try:
                 with self._room.of(DEPTH * nbytes) as (new, descriptor):
                     opened: LaneIsOpen = channel.ask(OpenLane(element_type, sample, size, new), descriptor)
-                there = LaneThere(channel, self._room, self._stager, nbytes)
                 yield there.lane(element_type, sample, opened.whole, allows_nonfinite=self.allows_nonfinite)
                 channel.send(End())
             finally:
-                channel.close()
+                there.close()
 
     @contextmanager
     def counting(self, names: Sequence[str]) -> Iterator[CountThere]:
@@ -140,6 +140,7 @@ class CardEngine(Closing):
     def close(self) -> None:
         """End the process. Safe to call twice."""
         self._stager.close()
+        self._room.close()
         self.process.close()
 
 

@@ -13,6 +13,7 @@ from vgg16gpu.cluster.cards.messages import Build, IsOpen
 from vgg16gpu.cluster.cards.process import CardProcess
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.several import thread_shares
+from vgg16gpu.devices.stages import stage
 from vgg16gpu.errors import DeviceError, KernelError
 from vgg16gpu.runtime.closing import Closing
 
@@ -43,6 +44,10 @@ class Fleet(Closing):
 
         Raises what opening devices raises, and what building an `Engine` does.
         """
+        with stage("cards"):
+            return self._engines()
+
+    def _engines(self) -> tuple[CardEngine, ...]:
         opened: list[IsOpen] = [process.building.receive().content for process in self.processes]
         engines, failures = [], []
         for process, device in zip(self.processes, opened, strict=True):

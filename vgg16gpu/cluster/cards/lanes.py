@@ -45,6 +45,10 @@ class Room:
             os.close(descriptor)
         self.memory = memory  # the other side has it
 
+    def close(self) -> None:
+        """Give it back, as far as nobody holds a part of it."""
+        self.memory = np.empty(0, np.uint8)
+
 
 class SendThere(Protocol):
     """What has a batch computed: see `double_buffer.Send`."""
@@ -84,6 +88,11 @@ class LaneThere:
             self._receive,
             partial(_joined, whole, allows_nonfinite),
         )
+
+    def close(self) -> None:
+        """Give back what is its own, whoever still holds an error of it."""
+        self._channel.close()
+        self._back = np.empty(0, np.uint8)
 
     def _send(self, element_type: str, sample: Shape, rows: Sequence[Rows], batch: int | None = None) -> object:
         offset = self._turn * self._nbytes

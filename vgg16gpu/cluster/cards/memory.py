@@ -33,6 +33,12 @@ def paged(nbytes: int) -> int:
     return max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
+def read_held(descriptor: int) -> bytes:
+    """What `held` holds; it is left as it is, for others to read."""
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as file:
+        return file[:]
+
+
 @contextmanager
 def held(content: memoryview) -> Iterator[int]:
     """The descriptor of a memory file with these bytes, inside the block."""

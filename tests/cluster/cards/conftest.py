@@ -1,0 +1,52 @@
+"""Devices of the CPU that have processes, as cards do; what one of them may meet; what must be gone afterwards."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support import faulty_card
+
+Plant = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several devices of the CPU have a process each."""
+    faulty_card.on_cpu(monkeypatch)
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
+    """See `faulty_card.plant`."""
+    return lambda kind, after, **options: faulty_card.plant(monkeypatch, kind, after, tmp_path / "fault", **options)
+
+
+def descriptors() -> list[str]:
+    """What this process has open of pipes, sockets and shared memory."""
+    gc.collect()
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(name for name in found if name.startswith(("socket:", "pipe:", "/memfd:", "anon_inode:")))
+
+
+def children() -> set[int]:
+    """Processes that this one has started, ended or not, and not waited for."""
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return set(map(int, file.read().split()))
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """No descriptor, thread or process is left of a test."""
+    before = descriptors(), threading.active_count(), children()
+    yield
+    assert (descriptors(), threading.active_count(), children()) == before
