@@ -45,10 +45,11 @@ def main() -> None:
     fault = _Fault(kind, int(after), Path(mark), everywhere=everywhere == "1")
     if kind == "build":
         _break_build(fault)
-    elif kind == "codec":
-        _decode_on_cpu()
     else:
-        _break_frames(fault)
+        if kind.startswith("codec"):
+            _decode_on_cpu()
+        if kind != "codec":
+            _break_frames(fault)
     child.main()
 
 
@@ -102,7 +103,7 @@ def _break_frames(fault: _Fault) -> None:
 
 
 def _fail(kind: str, frames: Frames) -> None:
-    if kind == "error":
+    if kind in ("error", "codec and error"):
         raise KernelError("an illegal address was met")
     if kind == "killed":
         os.kill(os.getpid(), signal.SIGKILL)

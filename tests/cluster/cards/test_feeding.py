@@ -1,0 +1,171 @@
+"""Files through engines in processes of their own: in their order and to the same bits, whoever is killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cluster.test_pool_classify import check
+from tests.runtime.answers.conftest import SIDE
+from tests.runtime.answers.test_stream import numbers_among
+from vgg16gpu import Engine, EnginePool
+from vgg16gpu.cluster.cards import feeding
+from vgg16gpu.cluster.cards.engine import CardEngine
+from vgg16gpu.errors import DeviceError, KernelError
+from vgg16gpu.pictures import slots
+from vgg16gpu.pictures.loading import loader as loader_module
+from vgg16gpu.runtime.answers import codec_choice, folder
+
+from .conftest import Plant
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_answers_are_those_of_one_engine(narrow_model: Path, pictures: Path, wanted: Any, batch: int) -> None:
+    with EnginePool(narrow_model, devices="cpu:2", batch=batch) as pool:
+        for workers in (1, 4):
+            check(list(pool.classify([pictures] * 2, workers=workers)), wanted * 2)
+        assert sum(share.images for share in pool.shares) == 4 * 59
+
+
+def test_processes_that_load_and_devices_that_resize(
+    narrow_model: Path, pictures: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a GPU: pictures come as they were decoded."""
+    monkeypatch.setattr(folder, "MANY", 1)
+    made = folder.Folder.__init__
+
+    def as_for_gpu(self: Any, *given: Any, **options: Any) -> None:
+        made(self, *given, **{**options, "for_gpu": True})
+
+    monkeypatch.setattr(folder.Folder, "__init__", as_for_gpu)
+    monkeypatch.setattr(folder, "resizes_on_device", lambda *_: True)
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
+        check(list(pool.classify([pictures] * 2, workers=6)), wanted * 2)
+
+
+@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("kind", ["killed", "error"])
+def test_a_process_that_fails_loses_no_row(
+    narrow_model: Path,
+    pictures: Path,
+    wanted: Any,
+    after: int,
+    kind: str,
+    plant: Plant,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "ROWS", 5)  # so that many slots are under way
+    plant(kind, after)
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool, caplog.at_level(logging.WARNING):
+        check(list(pool.classify([pictures] * 3, workers=2)), wanted * 3)
+        (broken,) = [share for share in pool.shares if share.problem]
+        assert broken.batches == after
+        check(list(pool.classify([pictures], workers=2)), wanted)  # by the one that is left
+    assert [record.message for record in caplog.records] == [
+        f"cpu: as asked is taken out, and 1 of 2 devices go on with its work: {broken.problem}"
+    ]
+
+
+def test_numbers_of_a_process_that_fails_are_read_again(
+    narrow_model: Path, pictures: Path, wanted: Any, tmp_path: Path, plant: Plant
+) -> None:
+    array, paths = numbers_among(pictures, tmp_path, (40, 3, SIDE, SIDE))
+    with Engine(narrow_model, device="cpu", batch=4) as engine:
+        numbers = [(f"{tmp_path}/n.npy[{i}]", scores) for i, scores in enumerate(engine.run(array))]
+    plant("killed", 2)
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
+        check(list(pool.classify(paths, workers=3)), [wanted[0], *numbers, *wanted[1:5], *numbers])
+        assert sum(bool(share.problem) for share in pool.shares) == 1
+
+
+def test_a_window_that_is_full_of_lost_rows(
+    narrow_model: Path, pictures: Path, wanted: Any, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads wait for answers to old files, which the process that died had in hand."""
+    monkeypatch.setattr(loader_module.Loader.__init__, "__defaults__", ((0, 0), 8))
+    plant("killed", 1)
+    with EnginePool(narrow_model, devices="cpu:2", batch=16) as pool:
+        check(list(pool.classify([pictures] * 2, workers=3)), wanted * 2)
+
+
+def test_the_last_one_that_fails_is_told(narrow_model: Path, pictures: Path, plant: Plant) -> None:
+    for kind, expected, words in (
+        ("killed", DeviceError, "process of cpu was ended by SIGKILL"),
+        ("error", KernelError, "an illegal address was met"),
+    ):
+        plant(kind, 2, everywhere=True)
+        with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
+            with pytest.raises(expected, match=words):
+                list(pool.classify([pictures]))
+            assert sum(bool(share.problem) for share in pool.shares) == 1
+
+
+def test_the_only_one_that_is_left_is_killed_while_it_waits(narrow_model: Path, pictures: Path) -> None:
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
+        one, other = [engine.process.pid for engine in pool.engines if isinstance(engine, CardEngine)]
+        os.kill(one, signal.SIGKILL)
+        list(pool.classify([pictures]))
+        os.kill(other, signal.SIGKILL)
+        with pytest.raises(DeviceError, match="SIGKILL"):
+            list(pool.classify([pictures]))
+
+
+def test_leaving_early_ends_all_threads_and_the_pool_goes_on(narrow_model: Path, pictures: Path, wanted: Any) -> None:
+    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
+        for _ in range(3):
+            answers = pool.classify([pictures] * 10)
+            next(answers)
+            answers.close()  # type: ignore[attr-defined]
+        check(list(pool.classify([pictures])), wanted)
+        assert not any(share.problem for share in pool.shares)
+
+
+def test_a_process_that_does_not_stop_is_ended(
+    narrow_model: Path, pictures: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "PATIENCE", 0.5)
+    plant("stopped", 2)
+    with EnginePool(narrow_model, devices="cpu:2", batch=2) as pool:
+        answers = pool.classify([pictures] * 2)
+        next(answers)
+        time.sleep(1)
+        started = time.monotonic()
+        answers.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - started < 10
+
+
+def test_devices_that_decode(
+    narrow_model: Path, pictures: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a stand-in, whose pictures differ a little; what it refuses, the process's CPU decodes."""
+    monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
+    plant("codec", 0)
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
+        assert str(pool.decoder("gpu")).startswith("nvJPEG")
+        found = list(pool.classify([pictures] * 2, decode="gpu"))
+        by_cpu = list(pool.classify([pictures] * 2, decode="cpu"))
+        assert [answer.name for answer in found] == [answer.name for answer in by_cpu]
+        assert [bool(answer.error) for answer in found] == [bool(answer.error) for answer in by_cpu]
+        assert not all(np.array_equal(a.scores, b.scores) for a, b in zip(found, by_cpu, strict=True) if not a.error)
+
+
+def test_a_device_that_decodes_and_fails(
+    narrow_model: Path, pictures: Path, wanted: Any, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
+    plant("codec and error", 2)
+    with EnginePool(narrow_model, devices="cpu:2", batch=4) as pool:
+        found = list(pool.classify([pictures] * 3, decode="gpu"))
+        assert [answer.name for answer in found] == [name for name, _ in wanted * 3]
+        assert [bool(answer.error) for answer in found] == [scores is None for _, scores in wanted * 3]
+        assert sum(bool(share.problem) for share in pool.shares) == 1
