@@ -79,7 +79,8 @@ def test_a_device_that_fails_is_taken_out_and_no_row_is_lost(
     x = images(40)
     with Engine(model, device=kind, batch=2) as engine:
         wanted = [engine.run(x[i : i + 1]) for i in range(len(x))]
-    with EnginePool(model, devices=names(kind, 3), batch=2) as pool, caplog.at_level(logging.WARNING):
+    opened = [open_device(kind) for _ in range(3)]  # in this process, where the fault can be planted
+    with EnginePool(model, devices=opened, batch=2) as pool, caplog.at_level(logging.WARNING):
         break_lane(pool.engines[1], after)
         for found, expected in zip(pool.stream([x[i : i + 1] for i in range(len(x))]), wanted, strict=True):
             assert_same_bits(found, expected)

@@ -15,7 +15,7 @@ from tests.runtime.answers.conftest import SIDE
 from tests.runtime.answers.test_stream import numbers_among
 from tests.support.late_device import LateDevice
 from vgg16gpu import Engine, EnginePool
-from vgg16gpu.devices import Opened
+from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.errors import DeviceError, InputError, KernelError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures import slots
@@ -95,7 +95,8 @@ def test_a_device_that_fails_loses_no_row(
     if kind == "cuda":
         with Engine(narrow_model, device=kind, batch=4) as engine:
             wanted = [(name, None if scores is None else _one(engine, name)) for name, scores in wanted]
-    with EnginePool(narrow_model, devices=[kind] * 3, batch=4) as pool, caplog.at_level(logging.WARNING):
+    opened = [open_device(kind) for _ in range(3)]  # in this process, where the fault can be planted
+    with EnginePool(narrow_model, devices=opened, batch=4) as pool, caplog.at_level(logging.WARNING):
         break_frames(pool.engines[broken], after)
         check(list(pool.classify([pictures] * 4, workers=2)), wanted * 4)
         assert [bool(share.problem) for share in pool.shares] == [number == broken for number in range(3)]

@@ -127,5 +127,3 @@ def _decode_on_cpu() -> None:
 
     given: Any = (FakeLibrary(), FakeForeign())
     setattr(codec_choice, "open_codec", lambda _: NvJpeg(*given))  # noqa: B010 - as above
-
-

@@ -32,16 +32,15 @@ def descriptors() -> list[str]:
     """What this process has open of pipes, sockets and shared memory."""
     gc.collect()
     found = []
-    for number in os.listdir("/proc/self/fd"):
+    for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
+            found.append(str(path.readlink()))
     return sorted(name for name in found if name.startswith(("socket:", "pipe:", "/memfd:", "anon_inode:")))
 
 
 def children() -> set[int]:
     """Processes that this one has started, ended or not, and not waited for."""
-    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-        return set(map(int, file.read().split()))
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
 
 @pytest.fixture

@@ -127,9 +127,7 @@ def test_one_that_cannot_be_built_is_left_out(model: Path, plant: Plant, caplog:
     assert "cpu: as asked is left out: not enough memory" in caplog.text
 
 
-def test_what_no_process_can_build_is_raised_as_an_engine_raises_it(
-    model: Path, plant: Plant, tmp_path: Path
-) -> None:
+def test_what_no_process_can_build_is_raised_as_an_engine_raises_it(model: Path, plant: Plant) -> None:
     with pytest.raises(InputError, match="batch 0: give one size"):
         EnginePool(model, devices="cpu:2", batch=0)
     with pytest.raises(ModelError, match="precision"):
@@ -156,7 +154,7 @@ def test_what_is_wrong_with_inputs_is_told_as_an_engine_tells_it(model: Path) ->
         pool.run(images(1))
 
 
-def test_calibration_has_the_scales_of_one_engine(model: Path, plant: Plant) -> None:
+def test_calibration_has_the_scales_of_one_engine(model: Path) -> None:
     inputs = [NamedInput(str(number), array) for number, array in enumerate(images(11))]
     with calibration_engine(model, device="cpu", batch=2) as engine:
         alone = calibrate(engine, inputs)

@@ -144,9 +144,7 @@ def test_a_process_that_does_not_stop_is_ended(
         assert time.monotonic() - started < 10
 
 
-def test_devices_that_decode(
-    narrow_model: Path, pictures: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_that_decode(narrow_model: Path, pictures: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in, whose pictures differ a little; what it refuses, the process's CPU decodes."""
     monkeypatch.setattr(codec_choice, "codec_problem", lambda _: None)
     plant("codec", 0)
