@@ -73,6 +73,38 @@ def test_only_the_exact_name_counts(tmp_path):
     assert not tile_tables.table("NVIDIA_H200", tmp_path / "no cache", tmp_path)  # the same file, another card
 
 
+def test_a_card_without_a_table_takes_the_nearest_of_its_capability(tmp_path, caplog):
+    def ship(gpu, capability, multiprocessors):
+        made = {"device": {"compute_capability": capability, "multiprocessors": multiprocessors}}
+        tile_tables.write(tmp_path / tile_tables.file_name(gpu), gpu, {"a": {"card": gpu}}, made)
+
+    ship("many", [9, 0], 132)
+    ship("few", [9, 0], 78)
+    ship("other", [10, 0], 114)
+    (tmp_path / "broken.json").write_text('{"gpu": "x"}')
+
+    def taken(multiprocessors, capability=(9, 0), gpu="new"):
+        kin = tile_tables.Kin(capability, multiprocessors)
+        return tile_tables.table(gpu, tmp_path / "no cache", tmp_path, kin).get("a", {}).get("card")
+
+    assert [taken(132), taken(114), taken(100), taken(78)] == ["many", "many", "few", "few"]
+    assert taken(114, gpu="few") == "few"
+    assert taken(132, (8, 0)) is None
+    assert taken(132, (10, 0)) == "other"
+    assert "broken.json is no table of tiles" in caplog.text
+
+
+def test_the_users_word_goes_before_a_relatives(tmp_path):
+    package, cache = tmp_path / "package", tmp_path / "cache"
+    package.mkdir()
+    tile_tables.own_path("new", cache).parent.mkdir(parents=True)
+    made = {"device": {"compute_capability": [9, 0], "multiprocessors": 132}}
+    tile_tables.write(package / tile_tables.file_name(GPU), GPU, {"both": {"rows": 1}, "package": {"rows": 2}}, made)
+    tile_tables.write(tile_tables.own_path("new", cache), "new", {"both": {"rows": 3}}, {})
+    found = tile_tables.table("new", cache, package, tile_tables.Kin((9, 0), 114))
+    assert found == {"both": {"rows": 3}, "package": {"rows": 2}}
+
+
 def test_names_of_cards_are_safe_file_names():
     assert tile_tables.file_name("NVIDIA H100 80GB HBM3") == "NVIDIA_H100_80GB_HBM3.json"
     assert tile_tables.file_name("../a/b") == ".._a_b.json"

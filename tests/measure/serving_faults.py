@@ -6,7 +6,8 @@ It needs the extra [serve]. JPEG files, a picture a request, from processes of c
 for nobody. First the capacity. Then, at three tenths of it, a front end is killed, and a device process: requests that
 they had may get 503 or a broken connection, all others are answered, and both come again. Then three times the capacity
 for `--seconds`: only 200 and 429, p99 of those accepted, what the processes hold. Then `--soak` seconds at half of the
-capacity: what they hold after a tenth of it, and at its end. Exit code 1 where a promise does not hold.
+capacity: what they hold after a tenth of it, and at its end, and how much of the device's memory is taken, of a GPU by
+anybody. Exit code 1 where a promise does not hold.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ALLOWED: Final = {
     "soak": set[str](),
 }
 GROWTH: Final = Usage(rss=24.0, handles=8, threads=4)  # MB, and numbers, of a process
+DEVICE_GROWTH: Final = 32e6  # bytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,13 +123,26 @@ def _kills(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[
 def _watched(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[str, Any]:
     """A load, and what the processes hold after a tenth of it and at its end."""
     early: dict[int, Usage] = {}
-    timer = threading.Timer(1.0 + seconds / 10, lambda: early.update(usage(server)))
+    device: list[float] = []
+
+    def look() -> None:
+        early.update(usage(server))
+        device.append(_device_nbytes(server))
+
+    timer = threading.Timer(1.0 + seconds / 10, look)
     timer.start()
     load = loads.under(Load("open", rate), seconds)
     timer.join()
     late = usage(server)
+    device.append(_device_nbytes(server))
     held = {str(pid): {"early": asdict(early[pid]), "late": asdict(late[pid])} for pid in early.keys() & late.keys()}
-    return {"load": load, "held": held, "gone": len(early.keys() - late.keys())}
+    return {"load": load, "held": held, "gone": len(early.keys() - late.keys()), "device_nbytes": device}
+
+
+def _device_nbytes(server: Running) -> float:
+    """Of its memory, as /metrics has it."""
+    lines = server.ask("GET", "/metrics").body.decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vgg16gpu_device_memory_bytes{"))
 
 
 def _broken(content: Mapping[str, Any]) -> list[str]:
@@ -145,6 +160,9 @@ def _broken(content: Mapping[str, Any]) -> list[str]:
             grown = {name: held["late"][name] - held["early"][name] for name in held["early"]}
             if any(grown[name] > most for name, most in asdict(GROWTH).items()):
                 found.append(f"{phase}: process {pid} holds more: {grown}")
+        early, late = what.get("device_nbytes", (0.0, 0.0))
+        if late - early > DEVICE_GROWTH:
+            found.append(f"{phase}: {(late - early) / 1e6:.0f} MB more of the device's memory are taken")
     if content["kills"]["after"]["errors"]:
         found.append(f"after the kills: {content['kills']['after']['errors']}")
     if len(content["kills"]["killed"]) < len(KILLS):

@@ -25,6 +25,7 @@ def test_processes_die_and_too_much_is_asked(tmp_path: Path) -> None:
     assert content["kills"]["after"]["answers"] > 0
     assert content["overload"]["load"]["errors"]["429"] > 0
     assert content["soak"]["load"]["answers"] == content["soak"]["load"]["requests"]
+    assert min(content["soak"]["device_nbytes"]) > 0
 
 
 def test_what_does_not_hold_is_told() -> None:
@@ -38,10 +39,11 @@ def test_what_does_not_hold_is_told() -> None:
             "held": {"7": {"early": usage, "late": usage}},
             "gone": 0,
         },
-        "soak": {"load": {"errors": {}}, "held": {"7": grown}, "gone": 1},
+        "soak": {"load": {"errors": {}}, "held": {"7": grown}, "gone": 1, "device_nbytes": [1e9, 1.1e9]},
     }
     assert serving_faults._broken(content) == [
         "overload: {'500': 1}",
         "soak: 1 processes are not there any more",
         "soak: process 7 holds more: {'rss': 40.0, 'handles': 0, 'threads': 0}",
+        "soak: 100 MB more of the device's memory are taken",
     ]

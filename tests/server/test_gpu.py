@@ -24,10 +24,11 @@ pytestmark = pytest.mark.gpu
 BATCHES = (1, 2, 4, 8)
 
 
-def test_pictures_are_decoded_by_the_gpu(tmp_path):
-    """To the scores of `classify`, of files in requests of one and of several; others are decoded as ever."""
+@pytest.mark.parametrize("decode", ["cpu", "gpu"])
+def test_pictures_are_resized_by_the_gpu(tmp_path, decode):
+    """To the scores of `classify`, of files in requests of one and of several, whoever decodes them."""
     require_extra()
-    if problem := codec_problem("cuda"):
+    if decode == "gpu" and (problem := codec_problem("cuda")):
         pytest.skip(problem)
     model, folder = tmp_path / "narrow.onnx", tmp_path / "pictures"
     make_vgg(model, variant="vgg11", size=48, width=8, hidden=16, classes=12)
@@ -38,8 +39,8 @@ def test_pictures_are_decoded_by_the_gpu(tmp_path):
     Image.open(folder / "00.jpg").save(folder / "24.png")
     files = sorted(folder.iterdir())
     options = {"device": "cuda", "batch": 8, "kernels": "ffma"}
-    wanted = [answer.scores for answer in classify([folder], model, decode="gpu", **options)]
-    with serving("--devices", "cuda:0", "--decode", "gpu", "--batch", "8", model=str(model)) as server:
+    wanted = [answer.scores for answer in classify([folder], model, decode=decode, **options)]
+    with serving("--devices", "cuda:0", "--decode", decode, "--batch", "8", model=str(model)) as server:
 
         def ask(first, last):
             raw = as_bytes(*(file.read_bytes() for file in files[first:last]))

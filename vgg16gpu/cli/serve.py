@@ -24,12 +24,14 @@ from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_opti
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.devices import expects_gpu
 from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.devices.several import resolve_devices, thread_shares
 from vgg16gpu.errors import InputError
 from vgg16gpu.pictures.choices import AUTO, DECODE
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.runtime.answers.codec_choice import decodes_on_device
+from vgg16gpu.runtime.answers.folder import fit_for
 from vgg16gpu.server.front_end import Door
 from vgg16gpu.server.page.layers import explainable
 from vgg16gpu.server.served import Bounds, Description, EngineChoice, Served
@@ -151,7 +153,8 @@ def serve(options: Options) -> None:
         mean=notes.mean,
         std=notes.std,
         max_delay=options.max_delay_ms / 1000,
-        decodes=notes.preprocess if decodes_on_device(options.decode, names[0], spec) else None,
+        fits=notes.preprocess if expects_gpu(names[0]) and fit_for(spec) else None,
+        decodes=decodes_on_device(options.decode, names[0], spec),
     )
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
     choices = [replace(one, device=name, threads=share) for name, share in zip(names, threads, strict=True)]

@@ -1,7 +1,8 @@
 """Tables of the tiles that were measured to be fastest on a card: where they lie, how they are read and written.
 
-The package ships a table for each card in `TABLES`; `vgg16gpu tune` writes one into the user's cache folder. Both hold
-only for the card whose exact name they bear. The user's own word on a problem goes before the package's.
+The package ships tables of some cards in `TABLES`; `vgg16gpu tune` writes one into the user's cache folder, which holds
+only for the card whose exact name it bears. A card without a table in the package takes that of the nearest card of its
+compute capability. The user's own word on a problem goes before the package's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.program.device_properties import Tiles
@@ -22,9 +23,33 @@ FOLDER: Final = "tuned"  # in the cache folder
 _log = logging.getLogger(__name__)
 
 
-def table(gpu: str, cache: Path, package: Path = TABLES) -> Tiles:
-    """The tiles known for the card of this name, by problem. A damaged table is passed over, with a warning."""
-    return {**_read(package / file_name(gpu), gpu), **_read(own_path(gpu, cache), gpu)}
+class Kin(NamedTuple):
+    """What makes a card the relative of another one."""
+
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+
+
+def table(gpu: str, cache: Path, package: Path = TABLES, kin: Kin | None = None) -> Tiles:
+    """The tiles known for the card of this name, by problem. A damaged table is passed over, with a warning.
+
+    kin: what is known of the card; with it the nearest card's table of the package is taken where the card has none.
+    """
+    path = package / file_name(gpu)
+    shipped = _read(path, gpu) if path.exists() or kin is None else _nearest(kin, package)
+    return {**shipped, **_read(own_path(gpu, cache), gpu)}
+
+
+def _nearest(kin: Kin, package: Path) -> Tiles:
+    """The table of the card with the nearest number of multiprocessors, of the same compute capability."""
+    found: list[tuple[int, str, Tiles]] = []
+    for path in package.glob("*.json"):
+        if content := _content(path):
+            device = content["made"].get("device", {})
+            if tuple(device.get("compute_capability", ())) == kin.compute_capability:
+                distance = abs(device.get("multiprocessors", 0) - kin.multiprocessors)
+                found.append((distance, content["gpu"], content["tiles"]))
+    return dict(min(found, key=lambda entry: entry[:2])[2]) if found else {}
 
 
 def own_path(gpu: str, cache: Path) -> Path:
@@ -47,19 +72,23 @@ def write(path: Path, gpu: str, tiles: Tiles, made: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path, gpu: str) -> Tiles:
+    """The tiles of a table that is this card's."""
+    content = _content(path)
+    return dict(content["tiles"]) if content and content["gpu"] == gpu else {}
+
+
+def _content(path: Path) -> dict[str, Any] | None:
+    """What a table says; None without one, or where it is damaged."""
     try:
-        content = json.loads(path.read_bytes())
-        if content["gpu"] != gpu:
-            return {}
-        tiles = content["tiles"]
-        if not all(isinstance(entry, dict) and _is_flat(entry) for entry in tiles.values()):
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if not all(isinstance(entry, dict) and _is_flat(entry) for entry in content["tiles"].values()):
             raise TypeError("an entry is no tile")
+        return {"gpu": str(content["gpu"]), "made": dict(content.get("made", {})), "tiles": content["tiles"]}
     except FileNotFoundError:
-        return {}
+        return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("%s is no table of tiles (%s); it is ignored: delete it, or run tune again", path, error)
-        return {}
-    return dict(tiles)
+        return None
 
 
 def _is_flat(entry: Mapping[str, object]) -> bool:

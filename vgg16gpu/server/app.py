@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +24,10 @@ from vgg16gpu.server.link import Links
 from vgg16gpu.server.metrics import Metrics
 from vgg16gpu.server.page.document import document
 from vgg16gpu.server.page.explanations import Explanations
-from vgg16gpu.server.pictures import DECODERS, DeviceFiles, decoded
+from vgg16gpu.server.pictures import DECODERS, DevicePictures, decoded
 from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
-from vgg16gpu.server.slots import File, Lease, SlotMemory, SlotPool, put_file
+from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
 from vgg16gpu.server.wire import UNDECODED, Kind
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
@@ -71,7 +72,7 @@ class App:
         self._explanations = explanations
         self._metrics, self._is_ending = metrics, is_ending
         self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
-        self._files = DeviceFiles(served) if served.description.room_nbytes else None
+        self._pictures = DevicePictures(served) if served.description.room_nbytes else None
 
     async def handle(self, call: Call) -> Reply:
         """The answer, also to what is wrong; raises nothing."""
@@ -177,19 +178,21 @@ class App:
     async def _infer(self, call: Call) -> Reply:
         request = await self._parsed(call)
         try:
-            return await self._answered(request, for_device=request.rows is None and self._files is not None)
+            return await self._answered(request, as_files=self._served.description.decodes)
         except RefusedError as error:
             if error.status != UNDECODED:
                 raise
-        return await self._answered(request, for_device=False)
+        return await self._answered(request, as_files=False)
 
-    async def _answered(self, request: protocol.Request, *, for_device: bool) -> Reply:
-        """for_device: whether it may decode pictures. Raises RefusedError; of status UNDECODED if it refuses one."""
+    async def _answered(self, request: protocol.Request, *, as_files: bool) -> Reply:
+        """as_files: whether the device may decode pictures. Raises RefusedError; of status UNDECODED if it refuses."""
         lease = self._pool.lease(len(request))
         try:
             began = time.monotonic()
-            files = await self._files_of(request) if for_device else None
-            kind = self._put(lease, files) if files else self._fill(lease, await self._rows(request))
+            if request.rows is None and self._pictures:
+                kind = await self._put(self._pictures, lease, request, as_files=as_files)
+            else:
+                kind = self._fill(lease, await self._rows(request))
             decode = time.monotonic() - began
         except BaseException:
             self._pool.give_back(lease)
@@ -205,11 +208,6 @@ class App:
         served = self._served
         return _reply(protocol.respond(served.name, request, served.description, outputs, served.labels, told))
 
-    async def _files_of(self, request: protocol.Request) -> list[File] | None:
-        """Of pictures that the device decodes."""
-        assert self._files
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, self._files.of, request.pictures)
-
     async def _rows(self, request: protocol.Request) -> npt.NDArray[Any]:
         """As the kernels read them."""
         if request.rows is None:
@@ -224,10 +222,20 @@ class App:
             return in_channel_order(request.rows, preprocess) if preprocess else request.rows
         return np.moveaxis(request.rows, -1, 1) if self._served.description.channels_last else request.rows
 
-    def _put(self, lease: Lease, files: list[File]) -> Kind:
-        for slot, file in zip(lease.slots, files, strict=True):
-            put_file(self._memory.input(slot, self._memory.layout.input), file)
-        return Kind.FILES
+    async def _put(self, pictures: DevicePictures, lease: Lease, request: protocol.Request, *, as_files: bool) -> Kind:
+        """Pictures into slots, by a thread; whoever gives up meanwhile waits until it writes there no more."""
+        rows = [self._memory.input(slot, self._memory.layout.input) for slot in lease.slots]
+        began = time.monotonic()
+        put = partial(pictures.put, request.pictures, rows, as_files=as_files)
+        writing = asyncio.get_running_loop().run_in_executor(self._decoders, put)
+        try:
+            has_files = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            raise
+        if not has_files:
+            self._metrics.decoded(time.monotonic() - began)
+        return Kind.PICTURES
 
     def _fill(self, lease: Lease, rows: npt.NDArray[Any]) -> Kind:
         nbytes = rows.dtype.itemsize * rows[0].size

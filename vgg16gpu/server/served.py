@@ -31,8 +31,8 @@ class Bounds:
 class EngineChoice:
     """What a device process builds.
 
-    model: a file. threads: of a device of the CPU. sides: None for a model that fixes its own, or takes rows. decodes:
-    how pictures become images that the device decodes; None where front ends decode all.
+    model: a file. threads: of a device of the CPU. sides: None for a model that fixes its own, or takes rows. fits: how
+    the device makes images of pictures; None where front ends do. decodes: whether it decodes their files, too.
     """
 
     model: str
@@ -45,7 +45,8 @@ class EngineChoice:
     std: tuple[float, ...] | None
     max_delay: float  # seconds that an image waits at most for others while the device computes
     threads: int | None = None
-    decodes: Preprocess | None = None
+    fits: Preprocess | None = None
+    decodes: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Description:
 
     input: float32 as the model's file has it; sample: (C, H, W) or (F,), as the kernels read it; pixels: (H, W, C) of
     uint8, or None where only floats are taken. batches: the sizes that are built, ascending. room_nbytes: memory on the
-    device for pictures that it decodes; 0 where it decodes none.
+    device for pictures that it resizes; 0 where front ends do. decodes: whether it decodes their files, too.
     """
 
     input: Tensor
@@ -78,6 +79,7 @@ class Description:
     batches: tuple[int, ...]
     device: str
     room_nbytes: int = 0
+    decodes: bool = False
 
     @property
     def largest(self) -> int:

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,28 +21,47 @@ from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description
 
 _ALIGNMENT: Final = 64  # bytes: a cache line of the CPU
-_HEAD_NBYTES: Final = 16  # of a file in a slot: how many bytes it has, then as in `File`, as uint32
+_HEAD_NBYTES: Final = 16  # of a picture in a slot: how many bytes it has, then as in `Picture`, as uint32
+_PICTURE_NBYTES: Final = 1 << 20  # 640x480 pixels, and what is before them
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
-class File(NamedTuple):
-    """A picture for the device to decode. height, width, sampling: as its header says, see `program.ycbcr`."""
+class Picture(NamedTuple):
+    """What the device makes an image of: a file that it decodes, decoded pixels, or pixels of the network's size.
 
-    data: npt.NDArray[np.uint8]
-    height: int
-    width: int
-    sampling: int
+    height, width: before it is resized; zero of what has the network's size. sampling: of a file, as its header says,
+    see `program.ycbcr`; zero of pixels.
+    """
 
-
-def put_file(row: npt.NDArray[np.uint8], file: File) -> None:
-    """Into a row of input that `holds` it."""
-    row[:_HEAD_NBYTES].view(np.uint32)[:] = len(file.data), *file[1:]
-    row[_HEAD_NBYTES:][: len(file.data)] = file.data
+    data: Bytes
+    height: int = 0
+    width: int = 0
+    sampling: int = 0
 
 
-def file_in(row: npt.NDArray[np.uint8]) -> File:
+def room_for(row: Bytes, nbytes: int) -> Bytes | None:
+    """Where a picture's bytes go in a row of input; None where it has no room for so many."""
+    return row[_HEAD_NBYTES:][:nbytes] if _HEAD_NBYTES + nbytes <= len(row) else None
+
+
+def put_head(row: Bytes, nbytes: int, height: int = 0, width: int = 0, sampling: int = 0) -> None:
+    """Say what lies in `room_for` so many bytes."""
+    row[:_HEAD_NBYTES].view(np.uint32)[:] = nbytes, height, width, sampling
+
+
+def put_picture(row: Bytes, picture: Picture) -> None:
+    """Into a row of input that has room for it."""
+    place = room_for(row, len(picture.data))
+    assert place is not None
+    place[:] = picture.data
+    put_head(row, len(picture.data), *picture[1:])
+
+
+def picture_in(row: Bytes) -> Picture:
     """The reverse; its bytes stay where they are."""
     nbytes, *shape = row[:_HEAD_NBYTES].view(np.uint32).tolist()
-    return File(row[_HEAD_NBYTES:][:nbytes], *shape)
+    return Picture(row[_HEAD_NBYTES:][:nbytes], *shape)
 
 
 @dataclass(frozen=True)
@@ -54,12 +73,9 @@ class SlotLayout:
 
     @classmethod
     def of(cls, description: Description) -> SlotLayout:
-        """That of a model: floats are the largest rows."""
-        return cls(4 * description.input.size, tuple(each.size for each in description.outputs))
-
-    def holds(self, nbytes: int) -> bool:
-        """Whether a row of input has room for a file of so many bytes."""
-        return _HEAD_NBYTES + nbytes <= self.input
+        """That of a model: of what it takes floats are the largest; pictures may be larger."""
+        pictures = _PICTURE_NBYTES if description.room_nbytes else 0
+        return cls(max(4 * description.input.size, pictures), tuple(each.size for each in description.outputs))
 
     @property
     def stride(self) -> int:

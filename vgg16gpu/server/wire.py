@@ -21,13 +21,13 @@ _ANSWER: Final = struct.Struct("<HHIQdd")
 
 
 class Kind(IntEnum):
-    """What is asked for, of numbers or encoded pictures in slots. HELLO comes first, with the descriptor of these."""
+    """What is asked for, of numbers or pictures in slots. HELLO comes first, with the descriptor of these."""
 
     HELLO = 1
     FLOATS = 2
     PIXELS = 3
     STATISTICS = 4
-    FILES = 5
+    PICTURES = 5
 
 
 @dataclass(frozen=True)

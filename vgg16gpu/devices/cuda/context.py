@@ -92,16 +92,17 @@ def read_facts(driver: PyCuda, card: Any, *, tensor_maps: bool) -> DeviceFacts:
     attribute = driver.device_attribute
     free, total = driver.mem_get_info()
     major, minor = card.compute_capability()
+    multiprocessors = card.get_attribute(attribute.MULTIPROCESSOR_COUNT)
     return DeviceFacts(
         kind="cuda",
         name=card.name(),
-        multiprocessors=card.get_attribute(attribute.MULTIPROCESSOR_COUNT),
+        multiprocessors=multiprocessors,
         compute_capability=(major, minor),
         shared_nbytes=card.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         memory_total=total,
         memory_free=free,
         tensor_maps=tensor_maps,
-        tuned=tile_tables.table(card.name(), cache_dir()),
+        tuned=tile_tables.table(card.name(), cache_dir(), kin=tile_tables.Kin((major, minor), multiprocessors)),
     )
 
 

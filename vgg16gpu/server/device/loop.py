@@ -29,7 +29,7 @@ from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.server.children import answered
 from vgg16gpu.server.device.batching import Item, Queue
-from vgg16gpu.server.device.files import FileLane
+from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.device.statistics import Statistics
 from vgg16gpu.server.refused import too_late
 from vgg16gpu.server.served import Description
@@ -39,7 +39,7 @@ from vgg16gpu.server.wire import JOINED_NBYTES, MAX_NBYTES, UNDECODED, Answer, A
 _log = logging.getLogger(__name__)
 _TYPES: Final = {Kind.FLOATS: "float32", Kind.PIXELS: "uint8"}
 
-Files: TypeAlias = Callable[[Lane], FileLane]
+Pictures: TypeAlias = Callable[[Lane], PictureLane]
 
 
 @dataclass(eq=False)
@@ -73,9 +73,9 @@ class DeviceLoop:
         description: Description,
         max_delay: float,
         beat: Callable[[], None],
-        files: Files | None = None,
+        pictures: Pictures | None = None,
     ) -> None:
-        """files: makes the way of files that the device decodes, behind the lane of pixels."""
+        """pictures: makes the way of those that the device resizes, behind the lane of pixels."""
         self._engine, self._description, self._delay, self._beat = engine, description, max_delay, beat
         self._layout = SlotLayout.of(description)
         self._depth = 1 if engine.device.facts.kind == "cpu" else DEPTH
@@ -94,7 +94,7 @@ class DeviceLoop:
             kind: self._stack.enter_context(engine.lane(_TYPES[kind], shape, description.largest, is_direct=True))
             for kind, shape in self._shapes.items()
         }
-        self._files = self._stack.enter_context(files(self._lanes[Kind.PIXELS])) if files else None
+        self._pictures = self._stack.enter_context(pictures(self._lanes[Kind.PIXELS])) if pictures else None
 
     def close(self) -> None:
         """Give back what it holds of the engine and the system."""
@@ -106,9 +106,9 @@ class DeviceLoop:
     def warm_up(self) -> float:
         """Run every batch size of every kind once, on zeros: the seconds of the slowest."""
         slowest = 0.0
-        if self._files:
+        if self._pictures:
             began = time.monotonic()
-            self._files.warm_up(self._description.batches)
+            self._pictures.warm_up(self._description.batches)
             slowest = time.monotonic() - began
         for kind, lane in self._lanes.items():
             for batch in self._description.batches:
@@ -179,7 +179,7 @@ class DeviceLoop:
         return len(message) if peer.memory else 0
 
     def _take(self, peer: Peer, asked: Asked) -> None:
-        if asked.kind in self._lanes or asked.kind == Kind.FILES:
+        if asked.kind in self._lanes or asked.kind == Kind.PICTURES:
             self._queue.add(Item(peer, asked))
         elif asked.kind == Kind.STATISTICS:
             told = {"device": self._description.device, **self._statistics.told()}
@@ -235,10 +235,10 @@ class DeviceLoop:
     def _sent(self, items: list[Item[Peer]], now: float) -> Run:
         kind = items[0].asked.kind
         batch = next(size for size in self._description.batches if size >= sum(map(len, items)))
-        if kind == Kind.FILES:
-            assert self._files  # else no front end asks
-            sent, refused = self._files.send(_inputs(items, self._layout.input), batch)
-            self._statistics.add_files(sum(map(len, items)), len(refused))
+        if kind == Kind.PICTURES:
+            assert self._pictures  # else no front end asks
+            sent, files, refused = self._pictures.send(_inputs(items, self._layout.input), batch)
+            self._statistics.add_files(files, len(refused))
             return Run(items, self._lanes[Kind.PIXELS], sent, batch, now, refused)
         lane, shape = self._lanes[kind], self._shapes[kind]
         element = np.dtype(_TYPES[kind])

@@ -20,8 +20,8 @@ from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.stored import image_shape
-from vgg16gpu.server.device.files import FileLane
-from vgg16gpu.server.device.loop import DeviceLoop, Files
+from vgg16gpu.server.device.loop import DeviceLoop, Pictures
+from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.served import Description, EngineChoice, Tensor, Warm
 
 _log = logging.getLogger(__name__)
@@ -48,9 +48,10 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
     with closing(engine):
         told = DeviceMetrics(number)
         try:
-            files = _files(engine, choice.decodes) if choice.decodes else None
-            description = describe(engine, choice.outputs, ROOM_NBYTES if files else 0)
-            loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)), files)
+            is_gpu = engine.device.facts.kind == "cuda"  # a CPU is no faster by the kernel than by Pillow
+            pictures = _pictures(engine, choice.fits, decodes=choice.decodes) if choice.fits and is_gpu else None
+            description = describe(engine, choice.outputs, ROOM_NBYTES if pictures else 0, decodes=choice.decodes)
+            loop = DeviceLoop(engine, description, choice.max_delay, lambda: told.used(_used_nbytes(engine)), pictures)
         except Error as error:
             status.send(error)
             return
@@ -95,16 +96,17 @@ def built(choice: EngineChoice) -> Engine:
     )
 
 
-def _files(engine: Engine, preprocess: Preprocess) -> Files:
-    """What makes the way of files. Raises DeviceError where the device cannot decode."""
-    codec = codec_for(engine.device, GPU)
-    assert codec
+def _pictures(engine: Engine, preprocess: Preprocess, *, decodes: bool) -> Pictures:
+    """What makes the way of pictures. Raises DeviceError where the device cannot decode, and should."""
+    codec = codec_for(engine.device, GPU) if decodes else None
     spec = InputSpec(engine.program.input.shape[1:], preprocess=preprocess)
-    return lambda lane: FileLane(engine, lane, spec, codec, engine.program.batch)
+    return lambda lane: PictureLane(engine, lane, spec, codec, engine.program.batch)
 
 
-def describe(engine: Engine, asked: tuple[str, ...] | None, room_nbytes: int = 0) -> Description:
-    """What it takes and gives; outputs are called as they were asked for. room_nbytes: as in Description.
+def describe(
+    engine: Engine, asked: tuple[str, ...] | None, room_nbytes: int = 0, *, decodes: bool = False
+) -> Description:
+    """What it takes and gives; outputs are called as they were asked for. room_nbytes, decodes: as in Description.
 
     Raises InputError where an output has no row for each image.
     """
@@ -127,4 +129,5 @@ def describe(engine: Engine, asked: tuple[str, ...] | None, room_nbytes: int = 0
         batches=tuple(sorted(program.batch for program in engine.plan.programs)),
         device=engine.device_choice,
         room_nbytes=room_nbytes,
+        decodes=decodes,
     )

@@ -1,4 +1,4 @@
-"""Encoded pictures that the device decodes: from a front end's slots to answers, by a stand-in for nvJPEG."""
+"""Pictures that the device resizes, and may decode, by a stand-in for nvJPEG: from a front end's slots to answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,20 +29,30 @@ from vgg16gpu import Engine
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.cuda.nvjpeg import NvJpeg
 from vgg16gpu.io.preprocessing import Preprocess
-from vgg16gpu.pictures.images import fit, fitted
+from vgg16gpu.pictures.images import decode, fit, fitted
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import baseline_shape
-from vgg16gpu.server.device.files import FileLane
 from vgg16gpu.server.device.loop import DeviceLoop
+from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.device.process import describe
-from vgg16gpu.server.pictures import DeviceFiles
+from vgg16gpu.server.pictures import DevicePictures
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
-from vgg16gpu.server.slots import File, Lease, SlotLayout, SlotMemory, SlotPool, file_in, put_file, slot_memory
+from vgg16gpu.server.slots import (
+    Lease,
+    Picture,
+    SlotLayout,
+    SlotMemory,
+    SlotPool,
+    picture_in,
+    put_picture,
+    room_for,
+    slot_memory,
+)
 from vgg16gpu.server.wire import MAX_NBYTES, UNDECODED, Answer, Asked, Kind
 from vgg16gpu.zoo.generate import make_vgg
 
-SIDE, LARGEST = 48, 8
+SIDE, LARGEST, ROW_NBYTES = 48, 8, 1 << 20
 PREPROCESS = Preprocess.named("torchvision")
 ROOM_NBYTES = 1 << 20
 SIZES = [(60, 90), (48, 48), (200, 31), (7, 5), (128, 130), (33, 100), (150, 150)]
@@ -69,21 +79,22 @@ def built(model: Path, device: Any = "cpu", batch: Any = (1, 4, LARGEST)) -> Ite
         yield engine
 
 
-def lane_of(engine: Engine, lane: Any, library: FakeLibrary, room_nbytes: int = ROOM_NBYTES) -> FileLane:
+def lane_of(engine: Engine, lane: Any, library: FakeLibrary | None, room_nbytes: int = ROOM_NBYTES) -> PictureLane:
     spec = InputSpec((3, SIDE, SIDE), preprocess=PREPROCESS)
-    return FileLane(engine, lane, spec, NvJpeg(library, FakeForeign()), LARGEST, room_nbytes)
+    codec = NvJpeg(library, FakeForeign()) if library else None
+    return PictureLane(engine, lane, spec, codec, LARGEST, room_nbytes)
 
 
-def file_of(data: bytes) -> File:
+def file_of(data: bytes) -> Picture:
     shape = baseline_shape(data)
     assert shape
-    return File(np.frombuffer(data, np.uint8), *shape)
+    return Picture(np.frombuffer(data, np.uint8), *shape)
 
 
 def slots_of(*pictures: bytes) -> list[Any]:
     slots = [np.full(4 * 3 * SIDE * SIDE, 0xEE, np.uint8) for _ in pictures]
     for slot, data in zip(slots, pictures, strict=True):
-        put_file(slot, file_of(data))
+        put_picture(slot, file_of(data))
     return slots
 
 
@@ -94,12 +105,66 @@ def expected(engine: Engine, pictures: list[bytes]) -> Any:
 
 
 @contextmanager
-def answering(engine: Engine, library: FakeLibrary, **options: Any) -> Iterator[tuple[FileLane, Any]]:
+def answering(engine: Engine, library: FakeLibrary | None, **options: Any) -> Iterator[tuple[PictureLane, Any]]:
     with (
         engine.lane("uint8", (SIDE, SIDE, 3), LARGEST, is_direct=True) as lane,
         lane_of(engine, lane, library, **options) as files,
     ):
         yield files, lane
+
+
+def pixels_in_slots(*pictures: bytes) -> list[Any]:
+    """Decoded here, every third one fitted as well."""
+    slots = [np.full(ROW_NBYTES, 0xEE, np.uint8) for _ in pictures]
+    for number, (slot, data) in enumerate(zip(slots, pictures, strict=True)):
+        if number % 3 == 2:
+            put_picture(slot, Picture(fitted(data, "x", 3, SIDE, SIDE, PREPROCESS).reshape(-1)))
+        else:
+            pixels = decode(data, "x", 3)
+            put_picture(slot, Picture(pixels.reshape(-1), *pixels.shape[:2]))
+    return slots
+
+
+@pytest.mark.parametrize("room_nbytes", [100_000, 1 << 22])
+@pytest.mark.parametrize("has_decoder", [False, True])
+def test_pixels_become_the_images_of_a_batch(model: Path, room_nbytes: int, has_decoder: bool) -> None:
+    """With the bits of who fits them by Pillow, whether files are decoded beside or not."""
+    right = np.stack([fitted(data, "x", 3, SIDE, SIDE, PREPROCESS) for data in PHOTOS])
+    library = FakeLibrary() if has_decoder else None
+    with built(model) as engine, answering(engine, library, room_nbytes=room_nbytes) as (pictures, lane):
+        pictures.warm_up((1, 4, LARGEST))
+        slots = pixels_in_slots(*PHOTOS)
+        sent, files, refused = pictures.send(slots, LARGEST)
+        assert (files, refused) == (0, frozenset())
+        assert_same_bits(lane.joined([lane.receive(sent)]), engine.run(right))
+        if library:
+            mixed = [*slots_of(PHOTOS[0]), *slots[1:]]
+            sent, files, refused = pictures.send(mixed, LARGEST)
+            assert (files, refused) == (1, frozenset())
+            found = lane.joined([lane.receive(sent)])
+            assert_same_bits(found[0], expected(engine, PHOTOS[:1])[0])
+            assert_same_bits(found[1:], engine.run(right)[1:])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_pixels_are_overwritten_while_they_are_read(model: Path, seed: int) -> None:
+    """On a device whose work is late, two batches under way."""
+    device = LateDevice(seed)
+    with (
+        closing(device),
+        built(model, Opened(device, "late"), batch=4) as engine,
+        answering(engine, None, room_nbytes=100_000) as (pictures, lane),
+    ):
+        parts = [PHOTOS[i : i + 4] for i in (0, 3, 1, 2, 0)]
+        slots = [pixels_in_slots(*part) for part in parts]
+        right = [
+            engine.run(np.stack([fitted(each, "x", 3, SIDE, SIDE, PREPROCESS) for each in part])) for part in parts
+        ]
+        sent = [pictures.send(each, 4)[0] for each in slots[:2]]
+        for i, wanted in enumerate(right):
+            assert_same_bits(lane.joined([lane.receive(sent[i])]), wanted)
+            if i + 2 < len(parts):
+                sent.append(pictures.send(slots[i + 2], 4)[0])
 
 
 @pytest.mark.parametrize("room_nbytes", [100_000, 300_000, 1 << 22])
@@ -113,8 +178,8 @@ def test_files_become_the_images_of_a_batch(model: Path, count: int, room_nbytes
         with answering(engine, library, room_nbytes=room_nbytes) as (files, lane):
             files.warm_up((1, 4, LARGEST))
             for _ in range(3):
-                sent, refused = files.send(slots_of(*PHOTOS[:count]), 4 if count < 5 else LARGEST)
-                assert not refused
+                sent, found, refused = files.send(slots_of(*PHOTOS[:count]), 4 if count < 5 else LARGEST)
+                assert (found, refused) == (count, frozenset())
                 assert_same_bits(lane.joined([lane.receive(sent)]), right)
         assert library.open == 0
         assert {*memory.items()} <= {*engine.device._heap._sizes.items()}
@@ -122,8 +187,8 @@ def test_files_become_the_images_of_a_batch(model: Path, count: int, room_nbytes
 
 def test_one_that_is_refused_costs_its_own_answer(model: Path, library: FakeLibrary) -> None:
     with built(model) as engine, answering(engine, library) as (files, lane):
-        sent, refused = files.send(slots_of(PHOTOS[0], BROKEN, PHOTOS[2]), 4)
-        assert refused == {1}
+        sent, count, refused = files.send(slots_of(PHOTOS[0], BROKEN, PHOTOS[2]), 4)
+        assert (count, refused) == (3, {1})
         found = lane.joined([lane.receive(sent)])
         assert_same_bits(found[[0, 2]], expected(engine, [PHOTOS[0], PHOTOS[2]]))
         assert_same_bits(found[1], engine.run(np.zeros((1, SIDE, SIDE, 3), np.uint8))[0])
@@ -149,7 +214,7 @@ def test_the_ones_that_are_refused_are_found_in_halves(model: Path, library: Fak
         library.calls.clear()
         bad = jpeg(70, 80, seed=99, subsampling=2)
         library.refuses = lambda data: data == bad
-        sent, refused = files.send(slots_of(*same[:5], bad, *same[5:]), LARGEST)
+        sent, _, refused = files.send(slots_of(*same[:5], bad, *same[5:]), LARGEST)
         lane.receive(sent)
         assert refused == {5}
         assert library.calls == [8, 4, 4, 2, 1, 1, 2]
@@ -179,35 +244,78 @@ BOUNDS = Bounds(1 << 20, 1 << 22, 30_000, 64, 8, 10.0, 10.0)
 @pytest.fixture
 def served(model: Path) -> Served:
     with built(model) as engine:
-        description = describe(engine, None, ROOM_NBYTES)
+        description = describe(engine, None, ROOM_NBYTES, decodes=True)
     return Served("narrow", description, PREPROCESS, (), BOUNDS, (), None)
 
 
+def put(served: Served, pictures: list[bytes], *, as_files: bool = True) -> list[Picture]:
+    """What lies in the slots for them then."""
+    nbytes = SlotLayout.of(served.description).input
+    rows = [np.full(nbytes, 0xEE, np.uint8) for _ in pictures]
+    has_files = DevicePictures(served).put(pictures, rows, as_files=as_files)
+    found = [picture_in(row) for row in rows]
+    assert has_files == any(picture.sampling for picture in found)
+    return found
+
+
 def test_what_front_ends_leave_to_the_device(served: Served) -> None:
-    files = DeviceFiles(served)
-    found = files.of(PHOTOS[:3])
-    assert found
-    assert [(file.height, file.width) for file in found] == SIZES[:3]
-    row = np.zeros(SlotLayout.of(served.description).input, np.uint8)
-    put_file(row, found[2])
-    assert file_in(row).data.tobytes() == PHOTOS[2]
-    assert file_in(row)[1:] == found[2][1:]
-    png = Path(__file__).parents[2] / "vgg16gpu/data/digit_sample.png"
-    assert files.of([PHOTOS[0], png.read_bytes()]) is None
-    assert files.of([b"", b"\xff\xd8"]) is None
-    assert files.of([PHOTOS[0] + bytes(row.nbytes)]) is None  # longer than a slot
+    assert SlotLayout.of(served.description).input == ROW_NBYTES
+    for data, picture, size in zip(PHOTOS[:3], put(served, PHOTOS[:3]), SIZES, strict=False):
+        assert picture.data.tobytes() == data
+        assert picture[1:] == file_of(data)[1:]
+        assert picture[1:3] == size
+    png = (Path(__file__).parents[2] / "vgg16gpu/data/digit_sample.png").read_bytes()
+    file, ready = put(served, [PHOTOS[0], png])
+    assert file.sampling
+    assert ready[1:] == (0, 0, 0)
+    assert_same_bits(ready.data, fitted(png, "x", 3, SIDE, SIDE, PREPROCESS).reshape(-1))
     with pytest.raises(RefusedError, match=r"'picture 1' has 200x151 pixels, at most 30,000 are taken") as refused:
-        files.of([PHOTOS[0], jpeg(151, 200)])
+        put(served, [PHOTOS[0], jpeg(151, 200)])
     assert refused.value.status == 413
+    with pytest.raises(RefusedError, match="'picture 1' is not a readable image") as refused:
+        put(served, [PHOTOS[0], b"\xff\xd8"])
+    assert refused.value.status == 400
+    less = replace(served, description=replace(served.description, room_nbytes=8 * 17_000))
+    assert [picture.sampling > 0 for picture in put(less, PHOTOS[:2])] == [False, True]
+
+
+def test_what_front_ends_decode_for_a_device_that_resizes(served: Served) -> None:
+    """JPEG files to pixels in the slots; what has no room there is fitted, too."""
+    for data, picture, size in zip(PHOTOS, put(served, PHOTOS, as_files=False), SIZES, strict=True):
+        assert picture[1:] == (*size, 0)
+        assert np.array_equal(picture.data, decode(data, "x", 3).reshape(-1))
+    bounds = replace(BOUNDS, pixels=1 << 20)
+    large = jpeg(600, 600, seed=3)
+    (picture,) = put(
+        replace(served, bounds=bounds, description=replace(served.description, room_nbytes=1 << 26)), [large]
+    )
+    assert (picture.height, picture.width) == (600, 600)
+    (picture,) = put(replace(served, bounds=bounds), [large], as_files=False)
+    assert picture[1:] == (0, 0, 0)
+    assert_same_bits(picture.data, fitted(large, "x", 3, SIDE, SIDE, PREPROCESS).reshape(-1))
+    with pytest.raises(RefusedError, match=r"'picture 0' has 200x151 pixels") as refused:
+        put(served, [jpeg(151, 200)], as_files=False)
+    assert refused.value.status == 413
+
+
+def test_files_that_parsers_see_differently_are_decoded_by_front_ends(served: Served) -> None:
     scan = PHOTOS[0].index(b"\xff\xda")
     frame = PHOTOS[0].index(b"\xff\xc0")
     again = PHOTOS[0][:-2] + PHOTOS[0][frame : frame + 19] + PHOTOS[0][scan:]  # another frame behind the scan
     assert baseline_shape(again) == baseline_shape(PHOTOS[0])
     lines = PHOTOS[0][:-2] + b"\xff\xdc\0\4\x7f\xff\xff\xd9"  # another height there
-    assert files.of([again]) is files.of([lines]) is None
-    less = replace(served, description=replace(served.description, room_nbytes=8 * 10_000))
-    assert DeviceFiles(less).of(PHOTOS[:1]) is None
-    assert DeviceFiles(less).of(PHOTOS[1:2])
+    for data in (again, lines, PHOTOS[0] + bytes(ROW_NBYTES)):
+        with suppress(RefusedError):  # damaged for the CPU, too
+            (picture,) = put(served, [data])
+            assert not picture.sampling
+
+
+def test_a_slot_says_what_lies_in_it() -> None:
+    row = np.zeros(64, np.uint8)
+    assert room_for(row, 49) is None
+    put_picture(row, Picture(np.arange(48, dtype=np.uint8), 70_000, 3, 0x22))
+    assert picture_in(row)[1:] == (70_000, 3, 0x22)
+    assert picture_in(row).data.tolist() == list(range(48))
 
 
 class FrontEnd:
@@ -222,7 +330,7 @@ class FrontEnd:
         os.close(descriptor)
         assert self.answers(1) == {0: Answer(0)}
 
-    def ask(self, number: int, slots: tuple[int, ...], kind: Kind = Kind.FILES) -> None:
+    def ask(self, number: int, slots: tuple[int, ...], kind: Kind = Kind.PICTURES) -> None:
         self.socket.send(Asked(kind, number, 0.0, 1e12, slots).packed())
 
     def answers(self, count: int) -> dict[int, Answer]:
@@ -239,7 +347,7 @@ def test_a_loop_answers_requests_of_files_beside_others(model: Path, tmp_path: P
         listener.bind(str(path))
         listener.listen(4)
         ours, theirs = multiprocessing.Pipe()
-        description = describe(engine, None, ROOM_NBYTES)
+        description = describe(engine, None, ROOM_NBYTES, decodes=True)
         loop = DeviceLoop(engine, description, 0.0, lambda: None, lambda lane: lane_of(engine, lane, library))
         loop.warm_up()
         thread = threading.Thread(target=loop.serve, args=(listener, theirs))
@@ -247,7 +355,7 @@ def test_a_loop_answers_requests_of_files_beside_others(model: Path, tmp_path: P
         front = FrontEnd(path, SlotLayout.of(description))
         memory = front.memory
         for slot, data in enumerate([PHOTOS[0], PHOTOS[1], PHOTOS[2], BROKEN, PHOTOS[3]]):
-            put_file(memory.input(slot, memory.layout.input), file_of(data))
+            put_picture(memory.input(slot, memory.layout.input), file_of(data))
         pixels = np.full((SIDE, SIDE, 3), 77, np.uint8)
         memory.input(5, pixels.size).reshape(pixels.shape)[...] = pixels
         front.ask(1, (0, 1))
@@ -284,16 +392,18 @@ class Links:
     async def ask(self, kind: Kind, lease: Lease, seconds: float) -> Answer:
         assert seconds == BOUNDS.deadline
         self.asked.append(kind)
-        if kind == Kind.FILES and self.refuses:
+        assert kind == Kind.PICTURES
+        found = [picture_in(self.memory.input(slot, self.memory.layout.input)) for slot in lease.slots]
+        if self.refuses and found[0].sampling:
             self.pool.give_back(lease)
             raise RefusedError(UNDECODED, "")
-        for slot in lease.slots:
-            if kind == Kind.FILES:
-                assert file_in(self.memory.input(slot, self.memory.layout.input)).data.tobytes() in PHOTOS
+        for slot, picture in zip(lease.slots, found, strict=True):
+            if picture.sampling:
+                assert picture.data.tobytes() in PHOTOS
                 self.memory.outputs(slot)[0][:] = 7
             else:
-                pixels = self.memory.input(slot, 3 * SIDE * SIDE).reshape(1, SIDE, SIDE, 3)
-                self.memory.outputs(slot)[0][:] = self.engine.run(pixels)[0]
+                pixels = Image.fromarray(picture.data.reshape(picture.height, picture.width, 3))
+                self.memory.outputs(slot)[0][:] = self.engine.run(fit(pixels, SIDE, SIDE, PREPROCESS, "x")[None])[0]
         return Answer(1, 200, len(lease.slots))
 
 
@@ -321,7 +431,7 @@ def test_a_front_end_decodes_what_the_device_refuses(model: Path, served: Served
         app = App(served, memory, pool, links, metrics, explanations, lambda: False)
         reply = asyncio.run(app.handle(Call("POST", "/v2/models/narrow/infer", headers.get, read)))
         assert reply.status == 200, reply.body
-        assert links.asked == [Kind.FILES, Kind.PIXELS][: 1 + refuses]
+        assert links.asked == [Kind.PICTURES, Kind.PICTURES][: 1 + refuses]
         assert pool.used == 0
         (output,) = json.loads(reply.body)["outputs"]
         found = np.array(output["data"], np.float32).reshape(output["shape"])
