@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 
 import numpy as np
@@ -124,3 +125,11 @@ def test_a_missing_extra_is_one_line(monkeypatch):
     result = CliRunner().invoke(cli, ["serve", "digits"])
     assert result.exit_code == 2
     assert result.stderr == "vgg16gpu: granian is not installed, which serve needs: pip install 'vgg16gpu[serve]'\n"
+
+
+def test_what_a_process_keeps_for_good_is_collected_no_more():
+    script = (
+        "import gc; from vgg16gpu.server.children import keep_for_good; keep_for_good(); print(gc.get_freeze_count())"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(told.stdout) > 1000

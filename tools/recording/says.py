@@ -122,12 +122,30 @@ def _decode(content: Content) -> str:
     return found + f", {len(content['failures'])} parts failed" * bool(content["failures"])
 
 
+def _server(content: Content) -> str:
+    """What it answers at most, of each form."""
+    label = ": answers/s"
+    rates = {name.removesuffix(label): rate for name, rate in content["ratios"].items() if name.endswith(label)}
+    return "; ".join(f"{name} {rate:,.0f}/s" for name, rate in rates.items())
+
+
+def _distances(content: Content) -> str:
+    """Medians of distances from float64."""
+    return "; ".join(
+        ", ".join([precision, *(f"{name} {median(found):.3g}" for name, found in by_name.items())])
+        for precision, by_name in content["distances"].items()
+    )
+
+
 # By a key that only this kind has among those below it.
 KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
     "streams": _devices,
     "ray_by_pool": lambda content: f"{content['devices']} devices: Ray {content['ray_by_pool']:.1%} of the pool's rate",
     "calibrate_s": lambda content: f"{content['images']} images: {median(content['calibrate_s']):.2f} s",
+    "front_ends": _server,
+    "distances": _distances,
+    "capacity": lambda content: "; ".join(content["broken"])[:120] or "all promises hold",
     "pipeline": _pipeline,
     "tests": _tests,
     "figures": _ratios,

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from vgg16gpu.server.children import answered
+from vgg16gpu.server.children import answered, keep_for_good
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Bounds, Served
 from vgg16gpu.server.slots import SlotLayout, SlotMemory, SlotPool, slot_memory
@@ -96,6 +96,7 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
 
     loop.add_reader(until.fileno(), asked)
     await _until(lambda: links.is_ready or ending.is_set(), served.bounds.deadline)  # or it would refuse the first
+    keep_for_good()
     serving = asyncio.create_task(server.serve())
     while not serving.done() and not _bound_reading(served.bounds.body_seconds):
         await asyncio.sleep(_STEP)

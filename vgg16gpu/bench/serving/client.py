@@ -6,6 +6,7 @@ which its request was meant to be sent, so that a server that stands still is se
 
 from __future__ import annotations
 
+import gc
 import http.client
 import itertools
 import sys
@@ -64,6 +65,8 @@ def main(work: Work, pipe: Connection) -> None:
     clients = [_Client(work, number) for number in range(work.connections)]
     for client in clients:
         client.warm_up()
+    gc.collect()
+    gc.freeze()  # a full collection of all modules' objects would be measured as the server's
     pipe.send(READY)
     start = float(pipe.recv())
     arrivals = None if work.arrivals is None else _Arrivals(work.arrivals)

@@ -20,6 +20,7 @@ from vgg16gpu.runtime.answers.codec_choice import codec_for
 from vgg16gpu.runtime.answers.decoding import ROOM_NBYTES
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.stored import image_shape
+from vgg16gpu.server.children import keep_for_good
 from vgg16gpu.server.device.loop import DeviceLoop, Pictures
 from vgg16gpu.server.device.pictures import PictureLane
 from vgg16gpu.server.served import Description, EngineChoice, Tensor, Warm
@@ -57,6 +58,7 @@ def main(choice: EngineChoice, number: int, listener: socket.socket, metrics: st
             return
         with closing(loop):
             slowest = loop.warm_up()
+            keep_for_good()
             foreign = engine.device.foreign
             status.send(Warm(description, slowest, _resident_nbytes(), foreign.used_nbytes() if foreign else 0))
             try:
