@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -196,16 +197,43 @@ def test_each_error_has_its_status(server):
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"Content-Length: 99999999999", 413),
-        (b"Content-Length: 5\r\nContent-Length: 6", 400),
-        (b"Content-Length: -5", 400),
-        (b"Transfer-Encoding: identity", 400),
+        (b"Host: x\r\nContent-Length: 99999999999", 413),
+        (b"Host: x\r\nContent-Length: 5\r\nContent-Length: 6", 400),
+        (b"Host: x\r\nContent-Length: -5", 400),
+        (b"Host: x\r\nContent-Length: +2", 400),
+        (b"Host: x\r\nContent-Length: 2, 2", 400),
+        (b"Host: x\r\nTransfer-Encoding: identity", 400),
+        (b"Host: x\r\nTransfer-Encoding: chunked", 411),
+        (b"Host: x\r\nTransfer-Encoding: gzip, chunked", 411),
+        (b"Host: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked", 411),
+        (b"Host: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked", 411),
+        (b"Host: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 2", 411),
+        (b"Content-Length: 2", 400),
+        (b"Host: x\r\nHost: y\r\nContent-Length: 2", 400),
+        (b"Host : x\r\nContent-Length: 2", 400),
+        (b"Host: x\r\n folded\r\nContent-Length: 2", 400),
     ],
 )
 def test_bodies_are_refused_by_their_heads(server, head, status):
+    """And what follows is no request of its own: the connection ends."""
+    behind = b"0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        connection.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n")
-        assert int(connection.recv(4096).split()[1]) == status
+        connection.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\n" + head + b"\r\n\r\n" + behind)
+        answer = b""
+        with suppress(ConnectionResetError):  # what it has not read is lost
+            while part := connection.recv(4096):
+                answer += part
+    assert int(answer.split()[1]) == status
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b'"live"' not in answer
+
+
+@pytest.mark.parametrize("text", [b"[]," * 600_000 + b"[]", b"1," * 1_000_001 + b"1", b"[" * 1_100_000])
+def test_json_with_too_many_values_is_not_read(server, text):
+    body = b'{"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 1, 32, 32], "data": [' + text + b"]}]}"
+    reply = server.ask("POST", "/v2/models/digits/infer", body)
+    assert reply.status == 413
+    assert "send binary data" in reply.json["error"]
 
 
 def test_many_clients_get_their_own_answers_and_batches_are_formed(server, run_at, digits):

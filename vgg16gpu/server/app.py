@@ -79,12 +79,7 @@ class App:
         try:
             return await self._route(call)
         except RefusedError as error:
-            reply = _json({"error": str(error)}, error.status)
-            if error.retry:
-                reply.headers.append(("retry-after", "1"))
-            if error.status == 401:
-                reply.headers.append(("www-authenticate", "Bearer"))
-            return reply
+            return refusal(error)
         except Exception:
             _log.exception("a request failed")
             return _json({"error": "the server failed on this request; its log says why"}, 500)
@@ -242,6 +237,16 @@ class App:
         for slot, row in zip(lease.slots, rows, strict=True):
             self._memory.input(slot, nbytes).view(rows.dtype).reshape(row.shape)[...] = row
         return Kind.PIXELS if rows.dtype == np.uint8 else Kind.FLOATS
+
+
+def refusal(error: RefusedError) -> Reply:
+    """What is said of a request that is refused."""
+    reply = _json({"error": str(error)}, error.status)
+    if error.retry:
+        reply.headers.append(("retry-after", "1"))
+    if error.status == 401:
+        reply.headers.append(("www-authenticate", "Bearer"))
+    return reply
 
 
 def _json(value: dict[str, Any] | list[Any], status: int = 200) -> Reply:

@@ -24,6 +24,8 @@ from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description, Tensor
 
 JSON_LENGTH: Final = "inference-header-content-length"
+MOST_VALUES: Final = 1_000_000  # of a request's JSON, which a front end reads at one go
+VALUE_NBYTES: Final = 100  # of one in memory, an empty list with its place in another
 
 _TYPES: Final[Mapping[str, np.dtype[Any]]] = {"FP32": np.dtype("<f4"), "FP16": np.dtype("<f2"), "UINT8": np.dtype("u1")}
 _LENGTH: Final = struct.Struct("<I")
@@ -64,7 +66,7 @@ class Body:
 
 
 def parse(body: bytes, json_length: str | None, description: Description) -> Request:
-    """A request to infer. json_length: the header of that name. Raises RefusedError (400)."""
+    """A request to infer. json_length: the header of that name. Raises RefusedError: 400, 413."""
     head, binary = _split(body, json_length)
     message = _object(_json(head), "the request")
     given = _list(message, "inputs")
@@ -134,6 +136,8 @@ def _split(body: bytes, json_length: str | None) -> tuple[bytes, memoryview]:
 
 
 def _json(text: bytes) -> Any:
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+        raise RefusedError(413, f"the JSON has more than {MOST_VALUES:,} values; send binary data, or fewer images")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

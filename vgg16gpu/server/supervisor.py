@@ -27,6 +27,7 @@ from vgg16gpu.server.front_end import Door
 from vgg16gpu.server.page import process as explaining
 from vgg16gpu.server.page.messages import BACKLOG, socket_beside
 from vgg16gpu.server.pictures import DECODERS, PIXEL_NBYTES
+from vgg16gpu.server.protocol import MOST_VALUES, VALUE_NBYTES
 from vgg16gpu.server.served import Description, EngineChoice, Served, Warm
 from vgg16gpu.server.slots import SlotLayout
 
@@ -218,7 +219,8 @@ class Supervisor:
         bounds, description = self._served.bounds, self._served.description
         slots = SlotLayout.of(description).stride * bounds.queue * self._workers
         decoding = DECODERS * PIXEL_NBYTES * bounds.pixels
-        held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding)
+        values = MOST_VALUES * VALUE_NBYTES
+        held = self._workers * (2 * bounds.bodies + bounds.connections * _BASE_NBYTES + decoding + values)
         names = [each.description.device for each in devices]
         where = names[0] if len(names) == 1 else f"{len(names)} devices: {', '.join(names)}"
         engines = f"{sum(each.resident_nbytes for each in devices) / 1e6:.0f} MB"
