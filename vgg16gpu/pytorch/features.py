@@ -18,6 +18,7 @@ from vgg16gpu.runtime.plans.gradients import PRECISIONS
 
 DIFFERENTIABLE: Final = PRECISIONS
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_KEPT: Final = 256  # shapes of images
 
 
 class Features(nn.Module):
@@ -94,6 +95,8 @@ class Features(nn.Module):
         shape = tuple(int(dim) for dim in x.shape)
         if shape not in self._shapes:
             found = infer_shapes(self._graph, shape)
+            if len(self._shapes) >= _KEPT:
+                self._shapes.clear()
             self._shapes[shape] = [found[name] for name in self._graph.outputs]
         if x.device.type == "cpu":
             return [x.new_empty(dims, dtype=torch.float32) for dims in self._shapes[shape]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,7 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.compiler.graph.turned_weights import _MADE, turned_conv
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.errors import ModelError
 
@@ -219,3 +221,37 @@ def test_refusals_name_the_op_and_what_is_supported() -> None:
     constant = Arithmetic("k", "y", ("y",), ("k",))
     with pytest.raises(ModelError, match="no output of the model depends on its input"):
         gradient_graph(graph_of(constant, constants={"k": normal(RANDOM, 3)}), (1, 3))
+
+
+def test_weights_are_turned_once_whatever_sizes_are_planned():
+    weight, matrix = normal(RANDOM, 4, 3, 3, 3), normal(RANDOM, 5, 4)
+    ops = (
+        Conv("x", "a", ("a",), weight, None, Window((3, 3), pads=Pads(1, 1, 1, 1))),
+        GlobalPool("a", "b", ("b",), "average"),
+        Flatten("b", "c", ("c",)),
+        Gemm("c", "y", ("y",), matrix, None),
+    )
+    graph = Graph(GraphInput("x", (None, 3, None, None)), ops, ("y",))
+
+    def turned(size):
+        found = gradient_graph(graph, (1, 3, size, size)).graph.ops
+        weights = [op.weight for op in found if isinstance(op, Conv | Gemm)]
+        return [each for each in weights if each is not weight and each is not matrix]
+
+    first, second = turned(8), turned(9)
+    assert len(first) == 2
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert len(_MADE) >= 2
+    del first, second
+    gc.collect()
+    assert id(weight) not in _MADE
+    assert id(matrix) not in _MADE
+
+
+def test_an_array_in_the_place_of_another_is_turned_itself():
+    made = []
+    for _ in range(50):  # memory, and so identities, come again
+        weight = normal(RANDOM, 2, 3, 3, 3)
+        made.append(turned_conv(weight))
+        np.testing.assert_array_equal(made[-1], weight[:, :, ::-1, ::-1].swapaxes(0, 1))
+        del weight

@@ -37,6 +37,7 @@ from vgg16gpu.compiler.graph.ops import (
     Transpose,
 )
 from vgg16gpu.compiler.graph.shapes import output_shape
+from vgg16gpu.compiler.graph.turned_weights import turned_conv, turned_matrix
 from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window, same_window
 from vgg16gpu.errors import ModelError
 
@@ -157,8 +158,7 @@ def _transposed(back: Backward, op: Transpose, gradient: str) -> _Found:
 
 def _conv(back: Backward, op: Conv, gradient: str) -> _Found:
     spread, window = _turned_window(back, op, op.window, gradient)
-    weight = np.ascontiguousarray(op.weight[:, :, ::-1, ::-1].swapaxes(0, 1))
-    return [(op.x, back.product(Conv, spread, op.x, weight, None, window))]
+    return [(op.x, back.product(Conv, spread, op.x, turned_conv(op.weight), None, window))]
 
 
 def _general_conv(back: Backward, op: GeneralConv, gradient: str) -> _Found:
@@ -198,7 +198,7 @@ def _with_zeros_between(back: Backward, op: Op, gradient: str, strides: tuple[in
 
 
 def _gemm(back: Backward, op: Gemm, gradient: str) -> _Found:
-    found = back.product(Gemm, gradient, op.x, np.ascontiguousarray(op.weight.T), None)
+    found = back.product(Gemm, gradient, op.x, turned_matrix(op.weight), None)
     return [(op.x, back.add(Reshape, found, op.x, back.shapes[op.x]) if op.flattens else found)]
 
 
