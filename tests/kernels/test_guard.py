@@ -151,6 +151,7 @@ def test_images_that_need_it_have_the_bits_of_an_ordinary_run(
             assert (np.ascontiguousarray(y[others]).view(np.uint8) == ROOM).all()
 
 
+@pytest.mark.sanitize
 def test_a_convolution_computes_images_that_need_it_alone(device: Device, tmp_path: Path) -> None:
     """No tile has pixels of two of these."""
     with arranged(device, "vgg", tmp_path) as made:

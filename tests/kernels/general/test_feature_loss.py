@@ -53,6 +53,7 @@ def check(device: Device, op: FeatureLoss, given: list[Array]) -> list[Array]:
     return found
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("distance", DISTANCES)
 def test_partial_sums_and_gradients(device: Device, distance: str, shape: Shape) -> None:

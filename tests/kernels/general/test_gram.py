@@ -21,6 +21,7 @@ OP = Gram("x", "y", ("y",))
 BACK = GramGradient("g", "y", ("y",), ("x",))
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products_of_channels(device: Device, shape: Shape) -> None:
     x = normal(seeded("gram"), *shape)
@@ -32,6 +33,7 @@ def test_products_of_channels(device: Device, shape: Shape) -> None:
         assert_same_bits(compute_all(device, OP, [x[n : n + 1]])[0], found[n : n + 1])
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_gradients(device: Device, shape: Shape) -> None:
     x, g = normal(seeded("gram"), *shape), normal(seeded("of gram"), shape[0], shape[1], shape[1])

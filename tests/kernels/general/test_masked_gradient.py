@@ -135,6 +135,7 @@ def pooled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:2], shape[2] // 2, shape[3] // 2)
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("element", "out"), ALL_FORMS, ids=lambda e: e.name)
 @pytest.mark.parametrize("pools", [False, True])

@@ -45,6 +45,7 @@ def check(device: Device, op: PoolGradient, x: Array) -> Array:
     return y
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("window", ALL_WINDOWS)
 @pytest.mark.parametrize("shape", [(1, 4, 8, 8), (2, 3, 10, 9)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)

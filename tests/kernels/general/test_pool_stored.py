@@ -60,6 +60,7 @@ def numbers(bits: Any, element: Element) -> Any:
     return bits.view(np.float16).astype(np.float32).sum(axis=0)
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize(
     "shape", [(1, 64, 4, 4), (3, 3, 7, 9), (2, 130, 5, 2), (2, 64, 33, 40), (1, 70, 2, 3)], ids=str
 )

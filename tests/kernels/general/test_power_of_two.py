@@ -23,6 +23,7 @@ def factors(device: Device, x: Array, exponent: int) -> Array:
     return found.ravel()
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("exponent", [3, -20])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_factors(device: Device, shape: Shape, exponent: int) -> None:

@@ -15,6 +15,7 @@ from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import ModelError
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("shapes", [[(3, 7, 1)], [(2, 700, 1), (2,), (2, 3, 3)], [(1, 300, 1)] * 8], ids=str)
 def test_sums_of_rows(device: Device, shapes: list[Shape]) -> None:
     names = [f"o{k}" for k in range(len(shapes))]

@@ -90,3 +90,10 @@ def test_values_of_any_rank(device: Device, shape: tuple[int, ...]) -> None:
     target = bench.room(x.nbytes)
     bench.run(give(value, OutputForm(), target))
     assert_same_bits(bench.get(target, x.shape, np.float32), x)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("given", [Element.F32, Element.F16], ids=lambda e: e.name)
+@pytest.mark.parametrize(("element", "layout"), STORED, ids=lambda kind: kind.name)
+def test_small_shapes(device: Device, element: Element, layout: Layout, given: Element) -> None:
+    test_every_form(device, element, layout, given, (2, 8, 33, 20))

@@ -51,6 +51,7 @@ def per_image(factors: Array) -> Any:
     return factors[:, None, None, None]
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("growth", [0, 7, -3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_each_image_is_brought_to_below_two_to_the_15(device: Device, shape: tuple[int, ...], growth: int) -> None:

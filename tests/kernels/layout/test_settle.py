@@ -80,6 +80,7 @@ def word(image: int) -> int:
     return 0xFFFFFFFF - image
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize(
     ("given", "words", "images"),
     [

@@ -85,3 +85,10 @@ def test_images_with_room_between_them(device: Device) -> None:
     assert step.kernel.name == "take_dense"
     bench.run(step)
     assert_same_bits(bench.get(target, (3, 40), np.float32), np.ascontiguousarray(numbers[:, :40]))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("element", [Element.F32, Element.BF16, Element.U8], ids=lambda e: e.name)
+def test_small_shapes(device: Device, element: Element, order: str) -> None:
+    test_images_come_in(device, element, order, (2, 3, 33, 20))
