@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -266,3 +267,32 @@ def test_what_does_not_go_together(device: Device, model: Path) -> None:
         with pytest.raises(InputError, match="wait=False is for arrays on the GPU"):
             engine.run(images(1), wait=False)  # type: ignore[call-overload]
         engine.check()
+
+
+class Anywhere:
+    """Memory for results that nobody computes. made: bytes of all that was asked for."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    def memory(self, nbytes: int) -> Any:
+        self.made.append(nbytes)
+        return SimpleNamespace(address=nbytes, read=None)
+
+
+def test_of_sizes_that_came_once_nothing_is_left_beyond_the_bound(device: Device) -> None:
+    given, foreign = pending.Pending(device), Anywhere()
+    given._bound = 10_000
+    held: Any = []
+    for nbytes in range(1000, 1500):
+        held = given.memory(foreign, 0, nbytes)  # type: ignore[arg-type]  # the one before it is let go
+        spare = sum(size * len(free) for (_, size), free in given._free.items())
+        assert spare == given._spare <= 10_000 + nbytes
+        assert len(given._free) <= 11
+    assert foreign.made == list(range(1000, 1500))
+    del held
+    again = [given.memory(foreign, 0, 1499), given.memory(foreign, 0, 1498), given.memory(foreign, 1, 1497)]  # type: ignore[arg-type]
+    assert foreign.made[500:] == [1497]  # of another stream
+    assert all(given._free.values())
+    given.close()
+    del again

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,7 +32,8 @@ class Pending:
         self._is_new = False  # whether something was enqueued since they were looked at
         self._is_captured = False  # whether somebody has a graph of a run, which he may replay unseen
         self._bound = int(SHARE * device.facts.memory_free)
-        self._free: OrderedDict[tuple[int, int], list[Memory]] = OrderedDict()  # the one asked for last comes last
+        self._free: OrderedDict[tuple[int, int], list[Memory]] = OrderedDict()  # none empty, the last one youngest
+        self._spare = 0  # bytes in them
         self.found = self.second_passes = 0
 
     def prepare(self) -> None:
@@ -76,19 +78,29 @@ class Pending:
     def memory(self, foreign: Foreign, stream: int, nbytes: int) -> Memory:
         """Memory for a result on a stream: new, or what an earlier result on that stream has let go."""
         key = stream, nbytes
-        free = self._free.setdefault(key, [])
-        self._free.move_to_end(key)
+        free = self._free.pop(key, None)
         found = free.pop() if free else None
+        if free:
+            self._free[key] = free
+        if found:
+            self._spare -= nbytes
         self._drop_oldest(key)
-        return _Lent(found or foreign.memory(nbytes), free.append)
+        return _Lent(found or foreign.memory(nbytes), partial(self._take_back, key))
+
+    def _take_back(self, key: tuple[int, int], memory: Memory) -> None:
+        """From any thread, and in the midst of anything: what is counted wrong then is counted anew later."""
+        self._free.setdefault(key, []).append(memory)
+        self._spare += key[1]
 
     def _drop_oldest(self, key: tuple[int, int]) -> None:
         """Give back what nobody has, beyond the bound; looked at here, as results come back whenever they like."""
-        total = sum(nbytes * len(free) for (_, nbytes), free in self._free.items())
+        if self._spare <= self._bound:
+            return
+        self._spare = sum(nbytes * len(free) for (_, nbytes), free in list(self._free.items()))
         for other in list(self._free):
-            if total <= self._bound or other == key:
+            if self._spare <= self._bound or other == key:
                 break
-            total -= other[1] * len(self._free.pop(other))
+            self._spare -= other[1] * len(self._free.pop(other))
 
     def close(self) -> None:
         """Forget the memory; the words go with the device."""
