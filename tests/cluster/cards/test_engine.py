@@ -72,7 +72,7 @@ def test_a_model_in_memory(model: Path) -> None:
     [
         ("error", "an illegal address was met"),
         ("killed", "process of cpu was ended by SIGKILL"),
-        ("aborted", "process of cpu was ended by SIGABRT"),
+        pytest.param("aborted", "process of cpu was ended by SIGABRT", marks=pytest.mark.slow(reason="as killed")),
         ("ended", "process of cpu ended with exit code 3"),
     ],
 )

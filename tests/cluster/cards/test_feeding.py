@@ -28,7 +28,7 @@ from .conftest import Plant
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-@pytest.mark.parametrize("batch", [1, 64])
+@pytest.mark.parametrize("batch", [64, pytest.param(1, marks=pytest.mark.slow(reason="more of the same"))])
 def test_answers_are_those_of_one_engine(narrow_model: Path, pictures: Path, wanted: Any, batch: int) -> None:
     with EnginePool(narrow_model, devices="cpu:2", batch=batch) as pool:
         for workers in (1, 4):
@@ -52,7 +52,7 @@ def test_processes_that_load_and_devices_that_resize(
         check(list(pool.classify([pictures] * 2, workers=6)), wanted * 2)
 
 
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize("after", [0, pytest.param(3, marks=pytest.mark.slow(reason="as at the start"))])
 @pytest.mark.parametrize("kind", ["killed", "error"])
 def test_a_process_that_fails_loses_no_row(
     narrow_model: Path,
