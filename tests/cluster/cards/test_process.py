@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,25 @@ def test_where_no_process_can_be_started(model: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(DeviceError, match="no process can be started for cpu"):
         EnginePool(model, devices="cpu:2")
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_a_message_that_cannot_be_read_costs_its_process_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where this process has no number left for a descriptor."""
+    receive, failed = process.recv_handle, []
+
+    def faulty(pipe: Any) -> int:
+        descriptor = receive(pipe)
+        if failed:
+            return descriptor
+        failed.append(os.close(descriptor))
+        raise RuntimeError("received 0 items of ancdata")
+
+    monkeypatch.setattr(process, "recv_handle", faulty)
+    with EnginePool(model, devices="cpu:2", batch=2) as pool:
+        assert pool.run(images(20)).shape == (20, 10)
+        (problem,) = [share.problem for share in pool.shares if share.problem]
+        assert problem == "process of cpu is not understood, and ended: received 0 items of ancdata"
 
 
 def test_processes_go_with_the_one_that_started_them(model: Path) -> None:

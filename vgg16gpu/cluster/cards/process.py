@@ -124,24 +124,34 @@ class CardProcess(Closing):
         return None
 
     def _listen(self) -> None:
-        with suppress(EOFError, OSError):
+        problem = ""
+        try:
             while True:
-                number, content, has_descriptor = self._pipe.recv()
-                told = Told(content, recv_handle(self._pipe) if has_descriptor else None)
-                with self._state:
-                    if number in self._channels:
-                        self._channels[number].put(told)
-                        continue
-                told.drop()
+                self._hear()
+        except (EOFError, OSError):
+            pass
+        except Exception as error:  # a descriptor that this process has no number left for, say
+            problem = f"is not understood, and ended: {error}"
+            self.kill()
         status = self._wait()
         with self._state:
             if self._is_closed:
                 self._end = Failed(InputError.__name__, "the pool is closed; build a new one")
             else:
-                cause = "does not answer" if status is None else how_it_ended(status)
+                cause = problem or ("does not answer" if status is None else how_it_ended(status))
                 self._end = Failed(DeviceError.__name__, f"process of {self.device} {cause}")
             for heard in self._channels.values():
                 heard.put(Told(self._end))
+
+    def _hear(self) -> None:
+        """One message to whom it is for. Raises what reading it does."""
+        number, content, has_descriptor = self._pipe.recv()
+        told = Told(content, recv_handle(self._pipe) if has_descriptor else None)
+        with self._state:
+            if number in self._channels:
+                self._channels[number].put(told)
+                return
+        told.drop()
 
 
 class Channel:
