@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from vgg16gpu.cli import cli
+from vgg16gpu.server import protocol
 from vgg16gpu.server.device.batching import Item, Queue
 from vgg16gpu.server.device.statistics import Statistics, added_up
 from vgg16gpu.server.refused import RefusedError
@@ -125,6 +127,19 @@ def test_a_missing_extra_is_one_line(monkeypatch):
     result = CliRunner().invoke(cli, ["serve", "digits"])
     assert result.exit_code == 2
     assert result.stderr == "vgg16gpu: granian is not installed, which serve needs: pip install 'vgg16gpu[serve]'\n"
+
+
+@pytest.mark.parametrize("data", [["x" * 10_000_000] + ["1"] * 400, [[1.0, 2.0], [3.0, "x" * 10_000_000]]])
+def test_a_long_text_among_numbers_takes_no_room(data):
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedError, match="not numbers") as refused:
+            protocol._from_json(data, np.dtype("<f4"), (401,), "FP32")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused.value.status == 400
+    assert peak < 1 << 20
 
 
 def test_what_a_process_keeps_for_good_is_collected_no_more():

@@ -203,6 +203,8 @@ def _numbers(tensor: Mapping[str, Any], raw: memoryview | None, description: Des
 
 def _from_json(data: Sequence[Any], element: np.dtype[Any], shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
     """Flat or nested lists as an array."""
+    if _has_text(data):
+        raise _bad("'data' holds texts, which are not numbers")
     try:
         found = np.array(data)
     except (ValueError, OverflowError) as error:
@@ -214,6 +216,18 @@ def _from_json(data: Sequence[Any], element: np.dtype[Any], shape: tuple[int, ..
         raise _bad("'data' holds numbers outside of 0..255")
     with np.errstate(over="ignore"):
         return found.reshape(shape).astype(element)
+
+
+def _has_text(data: Sequence[Any]) -> bool:
+    """Whether there is a string anywhere: numpy would give each value the room of the longest one."""
+    lists = [data]
+    while lists:
+        for value in lists.pop():
+            if isinstance(value, str):
+                return True
+            if isinstance(value, list):
+                lists.append(value)
+    return False
 
 
 def _floats(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
