@@ -126,18 +126,24 @@ def test_a_device_without_memory_is_left_out(
         EnginePool(model, devices=[full_one])
 
 
-def test_what_is_wrong_with_inputs_is_told_as_an_engine_tells_it(model: Path) -> None:
+def check_bad_inputs(pool: EnginePool) -> None:
+    """What is wrong with inputs is told, and no device is to blame."""
     bad = images(5)
     bad[3, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match=r"input 3 of 5 .* holds NaN or Inf"):
+        pool.run(bad)
+    with pytest.raises(InputError, match="this model takes"):
+        pool.run(np.zeros((2, 3, 5, 5), np.float32))
+    found = pool.stream([images(1), bad, images(1)])
+    assert next(found).shape == (1, 10)
+    with pytest.raises(InputError, match="item 1 of the stream: input 3"):
+        next(found)
+    assert all(share.problem == "" for share in pool.shares)
+
+
+def test_what_is_wrong_with_inputs_is_told_as_an_engine_tells_it(model: Path) -> None:
     with EnginePool(model, devices="cpu:2", batch=2) as pool:
-        with pytest.raises(InputError, match=r"input 3 of 5 .* holds NaN or Inf"):
-            pool.run(bad)
-        with pytest.raises(InputError, match="this model takes"):
-            pool.run(np.zeros((2, 3, 5, 5), np.float32))
-        found = pool.stream([images(1), bad, images(1)])
-        assert next(found).shape == (1, 10)
-        with pytest.raises(InputError, match="item 1 of the stream: input 3"):
-            next(found)
+        check_bad_inputs(pool)
         with pytest.raises(InputError, match="batch 3: the pool is built for 2"):
             pool.stream([], batch=3)
         with pytest.raises(InputError, match="give a single input to run"):

@@ -113,6 +113,15 @@ def answering(engine: Engine, library: FakeLibrary | None, **options: Any) -> It
         yield files, lane
 
 
+def check_two_under_way(pictures: PictureLane, lane: Any, slots: list[list[Any]], right: list[Any]) -> None:
+    """Batches of four, one after the other."""
+    sent = [pictures.send(each, 4)[0] for each in slots[:2]]
+    for i, wanted in enumerate(right):
+        assert_same_bits(lane.joined([lane.receive(sent[i])]), wanted)
+        if i + 2 < len(slots):
+            sent.append(pictures.send(slots[i + 2], 4)[0])
+
+
 def pixels_in_slots(*pictures: bytes) -> list[Any]:
     """Decoded here, every third one fitted as well."""
     slots = [np.full(ROW_NBYTES, 0xEE, np.uint8) for _ in pictures]
@@ -160,11 +169,7 @@ def test_no_pixels_are_overwritten_while_they_are_read(model: Path, seed: int) -
         right = [
             engine.run(np.stack([fitted(each, "x", 3, SIDE, SIDE, PREPROCESS) for each in part])) for part in parts
         ]
-        sent = [pictures.send(each, 4)[0] for each in slots[:2]]
-        for i, wanted in enumerate(right):
-            assert_same_bits(lane.joined([lane.receive(sent[i])]), wanted)
-            if i + 2 < len(parts):
-                sent.append(pictures.send(slots[i + 2], 4)[0])
+        check_two_under_way(pictures, lane, slots, right)
 
 
 @pytest.mark.parametrize("room_nbytes", [100_000, 300_000, 1 << 22])
@@ -231,11 +236,7 @@ def test_no_room_is_decoded_into_while_it_is_read(model: Path, seed: int) -> Non
     ):
         parts = [PHOTOS[i : i + 4] for i in (0, 3, 1, 2, 0)]
         right = [expected(engine, part) for part in parts]
-        sent = [files.send(slots_of(*part), 4)[0] for part in parts[:2]]
-        for i, wanted in enumerate(right):
-            assert_same_bits(lane.joined([lane.receive(sent[i])]), wanted)
-            if i + 2 < len(parts):
-                sent.append(files.send(slots_of(*parts[i + 2]), 4)[0])
+        check_two_under_way(files, lane, [slots_of(*part) for part in parts], right)
 
 
 BOUNDS = Bounds(1 << 20, 1 << 22, 30_000, 64, 8, 10.0, 10.0)

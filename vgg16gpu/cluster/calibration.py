@@ -84,15 +84,6 @@ class _Shared:
             return next(self._batches)
 
 
-class _CountingHere(Counting):
-    """Of an engine in this process."""
-
-    def count(self, images: Images) -> None:
-        """Run them, and count. Raises as `Counting.add` does."""
-        self._engine.run(images)
-        self.add(len(images))
-
-
 class _Counted:
     """What one device counted, or what it had of the images when it failed."""
 
@@ -105,7 +96,7 @@ def _count(pool: EnginePool, batches: Iterable[Images], member: Member[PoolEngin
     engine = member.engine
     names = tuple(quantised_inputs(engine.graph))
     try:
-        with _CountingHere(engine, names) if isinstance(engine, Engine) else engine.counting(names) as counting:
+        with Counting(engine, names) if isinstance(engine, Engine) else engine.counting(names) as counting:
             for images in batches:
                 done.append(images)
                 counting.count(images)

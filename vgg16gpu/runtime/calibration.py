@@ -79,8 +79,7 @@ def calibrate(engine: Engine, inputs: Iterable[NamedInput]) -> Calibration:
             x = np.stack([item.array for item in batch])
             digest.update(x.reshape(-1).data)
             count += len(batch)
-            engine.run(x)
-            counting.add(len(batch))
+            counting.count(x)
         histograms = counting.histograms()
     return chosen(histograms, signed, count, digest.hexdigest())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from vgg16gpu.compiler.lowering.general.magnitudes import COUNTS_NBYTES, KERNEL, Tally, can_count, count
 from vgg16gpu.compiler.quantization.histogram import BINS, Histogram, check_finite
@@ -44,6 +45,11 @@ class Counting:
     def close(self) -> None:
         """Give the memory back."""
         self._device.free(self._address)
+
+    def count(self, images: npt.NDArray[Any]) -> None:
+        """Run these images, and count. Raises as `add` does."""
+        self._engine.run(images)
+        self.add(len(images))
 
     def add(self, rows: int) -> None:
         """Count the values of the last run, of its first `rows` images alone.

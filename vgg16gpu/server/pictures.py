@@ -16,9 +16,10 @@ from vgg16gpu.pictures.images import check_target, fitted
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.jpeg import jpeg_shape
 from vgg16gpu.pictures.jpeg_header import holds_one_picture
+from vgg16gpu.pictures.slots import Bytes
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Served
-from vgg16gpu.server.slots import Bytes, Picture, put_head, put_picture, room_for
+from vgg16gpu.server.slots import Picture, put_head, put_picture, room_for
 
 DECODERS: Final = 2  # threads of a front end: each may hold a picture of the most pixels
 _PICTURES: Final = 8  # that the device's room holds at least

@@ -12,19 +12,18 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from vgg16gpu.pictures.slots import Bytes
 from vgg16gpu.server.refused import RefusedError
 from vgg16gpu.server.served import Description
 
 _ALIGNMENT: Final = 64  # bytes: a cache line of the CPU
 _HEAD_NBYTES: Final = 16  # of a picture in a slot: how many bytes it has, then as in `Picture`, as uint32
 _PICTURE_NBYTES: Final = 1 << 20  # 640x480 pixels, and what is before them
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Picture(NamedTuple):

@@ -282,16 +282,17 @@ class Anywhere:
 
 def test_of_sizes_that_came_once_nothing_is_left_beyond_the_bound(device: Device) -> None:
     given, foreign = pending.Pending(device), Anywhere()
+    memory: Any = given.memory  # of whatever makes it
     given._bound = 10_000
     held: Any = []
     for nbytes in range(1000, 1500):
-        held = given.memory(foreign, 0, nbytes)  # type: ignore[arg-type]  # the one before it is let go
+        held = memory(foreign, 0, nbytes)  # the one before it is let go
         spare = sum(size * len(free) for (_, size), free in given._free.items())
         assert spare == given._spare <= 10_000 + nbytes
         assert len(given._free) <= 11
     assert foreign.made == list(range(1000, 1500))
     del held
-    again = [given.memory(foreign, 0, 1499), given.memory(foreign, 0, 1498), given.memory(foreign, 1, 1497)]  # type: ignore[arg-type]
+    again = [memory(foreign, 0, 1499), memory(foreign, 0, 1498), memory(foreign, 1, 1497)]
     assert foreign.made[500:] == [1497]  # of another stream
     assert all(given._free.values())
     given.close()

@@ -75,7 +75,8 @@ def test_equal_values_in_pools_and_zeros_at_relus(device: Device, shape: tuple[i
     model = whole(layer(channels, filters, pools=pools))
     with Engine(model.proto(), device=device.facts.kind, batch=batch) as engine:
         y = engine.run(x)
-    given = seeded("slopes").integers(-2, 3, y.shape).astype(np.float32)  # type: ignore[union-attr]
+    assert isinstance(y, np.ndarray)
+    given = seeded("slopes").integers(-2, 3, y.shape).astype(np.float32)
     check(device, model, x, given)
 
 

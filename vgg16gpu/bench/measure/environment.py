@@ -16,7 +16,7 @@ from typing import Any
 from vgg16gpu import __version__
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cpu.compiler import cpu_name
-from vgg16gpu.runtime.answers.rows import HasFacts
+from vgg16gpu.program.device_properties import HasFacts
 
 _PACKAGES = (
     "numpy",

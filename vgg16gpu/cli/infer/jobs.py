@@ -17,7 +17,7 @@ from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.cli.infer.writing import run_options
-from vgg16gpu.cluster.cards import have_processes
+from vgg16gpu.cluster.cards import have_processes, kind_of
 from vgg16gpu.cluster.finish import finish, read_summary, reopen
 from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
@@ -60,7 +60,7 @@ def _devices(options: Options, stack: ExitStack) -> tuple[Sequence[Opened] | Seq
     """Devices that `stack` closes, or the names of those that have processes of their own; and of which kind."""
     names = resolve_devices(options.devices or (options.device,))
     if have_processes(names):
-        return names, names[0].partition(":")[0]
+        return names, kind_of(names[0])
     opened = open_devices(names)
     for each in opened:
         stack.enter_context(closing(each.device))

@@ -130,7 +130,9 @@ class _Run:
     def _open(self, stack: ExitStack) -> None:
         """The devices; where they have processes, the engines with them."""
         if self._are_apart():
-            self._cards = self._several(stack, self._devices, self._devices[0].partition(":")[0])
+            from vgg16gpu.cluster.cards import kind_of  # noqa: PLC0415 - one device does without
+
+            self._cards = self._several(stack, self._devices, kind_of(self._devices[0]))
             return
         self._opened = open_devices(self._devices)
         for each in self._opened:

@@ -8,6 +8,11 @@ from typing import Final
 KINDS: Final = ("cuda",)  # of devices that have processes of their own, where there are several
 
 
+def kind_of(name: str) -> str:
+    """The part before the number: of "cuda:1" it is "cuda"."""
+    return name.partition(":")[0]
+
+
 def have_processes(names: Sequence[str]) -> bool:
     """Whether devices of these names, as `resolve_devices` gives them, have a process each: several cards do."""
-    return len(names) > 1 and all(name.partition(":")[0] in KINDS for name in names)
+    return len(names) > 1 and all(kind_of(name) in KINDS for name in names)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from vgg16gpu.cluster.cards.memory import make_shared, map_shared
+from vgg16gpu.cluster.cards.memory import array_in, make_shared
 from vgg16gpu.cluster.cards.messages import Count, Counts, OpenCount, Receive, Received, Send
 from vgg16gpu.cluster.cards.process import Channel, Told
 from vgg16gpu.compiler.graph.ops import Shape
@@ -50,26 +49,12 @@ class Room:
         self.memory = np.empty(0, np.uint8)
 
 
-class SendThere(Protocol):
-    """What has a batch computed: see `double_buffer.Send`."""
-
-    def __call__(self, rows: Sequence[Rows], batch: int | None = None) -> object:
-        """The rows may change on return."""
-
-
-class JoinedThere(Protocol):
-    """What a caller gets of all results of an input."""
-
-    def __call__(self, parts: Sequence[Results], where: str = "") -> Outputs:
-        """Raises InputError for those that are not valid."""
-
-
 class CardLane(NamedTuple):
     """As `double_buffer.Lane`, to another process."""
 
-    send: SendThere
-    receive: Any
-    joined: JoinedThere
+    send: Callable[..., object]
+    receive: Callable[[object], Results]
+    joined: Callable[..., Outputs]
 
 
 class LaneThere:
@@ -109,19 +94,14 @@ class LaneThere:
         self._take(received, told)
         arrays, first = [], 0
         for shape in received.shapes:
-            nbytes = 4 * math.prod(shape)
-            arrays.append(self._back[first : first + nbytes].view(np.float32).reshape(shape).copy())
-            first += nbytes
+            arrays.append(array_in(self._back[first:], "float32", shape).copy())
+            first += arrays[-1].nbytes
         return Results(tuple(arrays), received.nonfinite, received.out_of_range)
 
     def _take(self, received: Received, told: Told) -> None:
         """Where results lie from now on, if that is new."""
         if received.nbytes is not None:
-            assert told.descriptor is not None
-            try:
-                self._back = map_shared(told.descriptor, received.nbytes)
-            finally:
-                told.drop()
+            self._back = told.mapped(received.nbytes)
 
 
 class CountThere:
@@ -153,8 +133,7 @@ class CountThere:
 
 def place(stager: Stager, memory: Bytes, element_type: str, shape: Shape, rows: Sequence[Rows]) -> None:
     """Copy the rows of several arrays to the start of some memory, one after the other."""
-    nbytes = math.prod(shape) * np.dtype(element_type).itemsize
-    stager.fill(memory[:nbytes].view(element_type).reshape(shape), rows)
+    stager.fill(array_in(memory, element_type, shape), rows)
 
 
 def _joined(whole: Collection[int], allows_nonfinite: bool, parts: Sequence[Results], where: str = "") -> Outputs:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,12 @@ def map_shared(descriptor: int, nbytes: int) -> Bytes:
 def paged(nbytes: int) -> int:
     """So many bytes, and what is left of the last page; one page at least."""
     return max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+def array_in(memory: Bytes, element_type: str, shape: tuple[int, ...]) -> Any:
+    """An array of this form at the start of some memory."""
+    nbytes = math.prod(shape) * np.dtype(element_type).itemsize
+    return memory[:nbytes].view(element_type).reshape(shape)
 
 
 def read_held(descriptor: int) -> bytes:

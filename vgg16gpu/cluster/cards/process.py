@@ -14,7 +14,9 @@ from multiprocessing.reduction import recv_handle, send_handle
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
+from vgg16gpu.cluster.cards.memory import map_shared
 from vgg16gpu.cluster.cards.messages import BUILDING, Build, Failed
+from vgg16gpu.devices.base import Bytes
 from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.pictures.loading.start import how_it_ended, start_child
 from vgg16gpu.runtime.closing import Closing
@@ -30,6 +32,14 @@ class Told(NamedTuple):
 
     content: Any
     descriptor: int | None = None
+
+    def mapped(self, nbytes: int) -> Bytes:
+        """The memory that came with it; its descriptor is closed."""
+        assert self.descriptor is not None
+        try:
+            return map_shared(self.descriptor, nbytes)
+        finally:
+            self.drop()
 
     def drop(self) -> None:
         """Nobody reads it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.cluster.cards.memory import make_shared, map_shared
+from vgg16gpu.cluster.cards.memory import array_in, make_shared
 from vgg16gpu.cluster.cards.messages import (
     Count,
     Counts,
@@ -45,12 +45,11 @@ class Card:
         self._lock = threading.Lock()
         self._codecs: dict[str, PictureCodec | None] = {}
 
-    def renew_room(self, nbytes: int | None, descriptor: int | None) -> None:
-        """From now on the room is this memory, which the device pins; None: it stays. Raises DeviceError."""
+    def renew_room(self, nbytes: int | None, told: Told) -> None:
+        """From now on the room is the memory that came, which the device pins; None: it stays. Raises DeviceError."""
         if nbytes is None:
             return
-        assert descriptor is not None
-        room = map_shared(descriptor, nbytes)
+        room = told.mapped(nbytes)
         with self.engine.turn():
             self.engine.device.pin(room)
             old, self.room = self.room, room
@@ -99,10 +98,7 @@ def _like(asked: Cut) -> Any:
 def _lane(card: Card, told: Told, line: Line) -> None:
     """The calls that the parent's thread makes, in its order."""
     form: OpenLane = told.content
-    try:
-        card.renew_room(form.room_nbytes, told.descriptor)
-    finally:
-        told.drop()
+    card.renew_room(form.room_nbytes, told)
     engine, back = card.engine, _Back()
     under_way: list[Any] = []
     with engine.lane(form.element_type, form.sample, form.size, is_direct=True) as lane:
@@ -110,7 +106,7 @@ def _lane(card: Card, told: Told, line: Line) -> None:
         line.say(LaneIsOpen(tuple(i for i, y in enumerate(program.outputs) if program.is_whole(y))))
         while not isinstance(asked := line.get().content, End):
             if isinstance(asked, Send):
-                rows = _rows(card.room[asked.offset :], form.element_type, (asked.count, *form.sample))
+                rows = array_in(card.room[asked.offset :], form.element_type, (asked.count, *form.sample))
                 under_way.append(lane.send([rows] if asked.count else [], asked.batch))
                 line.say(None)
             else:
@@ -132,7 +128,7 @@ class _Back:
                 self._memory, descriptor = make_shared(nbytes)
             first = 0
             for array in results.outputs:
-                _rows(self._memory[first:], "float32", array.shape)[...] = array
+                array_in(self._memory[first:], "float32", array.shape)[...] = array
                 first += array.nbytes
             shapes = tuple(array.shape for array in results.outputs)
             new = None if descriptor is None else len(self._memory)
@@ -145,17 +141,12 @@ def _count(card: Card, told: Told, line: Line) -> None:
     from vgg16gpu.runtime.counting import Counting  # noqa: PLC0415 - for who calibrates
 
     opened: OpenCount = told.content
-    try:
-        card.renew_room(opened.room_nbytes, told.descriptor)
-    finally:
-        told.drop()
+    card.renew_room(opened.room_nbytes, told)
     with Counting(card.engine, opened.names) as counting:
         line.say(None)
         while not isinstance(asked := line.get().content, End):
             if isinstance(asked, Count):
-                images = _rows(card.room, asked.element_type, asked.shape)
-                card.engine.run(images)
-                counting.add(len(images))
+                counting.count(array_in(card.room, asked.element_type, asked.shape))
                 line.say(None)
             else:
                 assert isinstance(asked, Counts)
@@ -164,19 +155,9 @@ def _count(card: Card, told: Told, line: Line) -> None:
 
 def _feed(card: Card, told: Told, line: Line) -> None:
     opened: OpenFeed = told.content
-    assert told.descriptor is not None
-    try:
-        memory = map_shared(told.descriptor, opened.nbytes * opened.count)
-    finally:
-        told.drop()
+    memory = told.mapped(opened.nbytes * opened.count)
     codec = card.codec(opened.decode) if opened.decode else None
     feed(card.engine, opened, memory, codec, line)
-
-
-def _rows(memory: Bytes, element_type: str, shape: tuple[int, ...]) -> Any:
-    """An array of this form at the start of some memory."""
-    nbytes = int(np.prod(shape)) * np.dtype(element_type).itemsize
-    return memory[:nbytes].view(element_type).reshape(shape)
 
 
 SERVICES: Final[dict[type, Service]] = {

@@ -12,18 +12,10 @@ from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.ranking import Ranked, ranked
 from vgg16gpu.pictures.loading.order import InOrder
 from vgg16gpu.pictures.slots import Failure
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.device_properties import HasFacts
 from vgg16gpu.program.plans import Program
 from vgg16gpu.runtime.answers.feed import Computed
 from vgg16gpu.runtime.outputs import Results, problems
-
-
-class HasFacts(Protocol):
-    """A device, as far as answers depend on it."""
-
-    @property
-    def facts(self) -> DeviceFacts:
-        """What it is."""
 
 
 class Answering(Protocol):
