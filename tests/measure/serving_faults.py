@@ -6,8 +6,8 @@ It needs the extra [serve]. JPEG files, a picture a request, from processes of c
 for nobody. First the capacity. Then, at three tenths of it, a front end is killed, and a device process: requests that
 they had may get 503 or a broken connection, all others are answered, and both come again. Then three times the capacity
 for `--seconds`: only 200 and 429, p99 of those accepted, what the processes hold. Then `--soak` seconds at half of the
-capacity: what they hold after a tenth of it, and at its end, and how much of the device's memory is taken, of a GPU by
-anybody. Exit code 1 where a promise does not hold.
+capacity. What the processes hold, and how much of the device's memory is taken, of a GPU by anybody, is looked at ten
+times in each; from the middle to the end it must not grow. Exit code 1 where a promise does not hold.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +44,12 @@ ALLOWED: Final = {
     "overload": {"429"},
     "soak": set[str](),
 }
-GROWTH: Final = Usage(rss=24.0, handles=8, threads=4)  # MB, and numbers, of a process
+LOOKS: Final = 10  # of what processes hold, in a load
+GROWTH: Final = Usage(rss=8.0, handles=8, threads=4)  # MB, and numbers, of a process
 DEVICE_GROWTH: Final = 32e6  # bytes
+QUEUE: Final = 512  # images that wait, by default
+OF_QUEUE: Final = 2.0  # p99 of accepted requests, by the time in which the capacity empties the queue
+MORE: Final = 0.1  # seconds beside that
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     half = half_of_the_cores()
     asked = ("--precision", options.precision, "--workers", str(half), "--no-page", *devices)
     content: dict[str, Any] = {"what": __doc__, "environment": told}
-    with serving(*asked, model=options.model) as server:
+    with serving(*asked, model=options.model, threads=None) as server:
         loads = _Loads(server, options.pictures, half)
         capacity = loads.under(Load("closed", CLIENTS), 3.0)["answers_per_s"]
         content["capacity"] = capacity
@@ -121,22 +126,32 @@ def _kills(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[
 
 
 def _watched(server: Running, loads: _Loads, rate: float, seconds: float) -> dict[str, Any]:
-    """A load, and what the processes hold after a tenth of it and at its end."""
-    early: dict[int, Usage] = {}
+    """A load, and what the processes hold meanwhile, by their numbers; device_nbytes: of each look."""
+    looks: list[dict[int, Usage]] = []
     device: list[float] = []
+    ended = threading.Event()
 
     def look() -> None:
-        early.update(usage(server))
-        device.append(_device_nbytes(server))
+        began = time.monotonic() + 1.0
+        for number in range(1, LOOKS + 1):
+            if ended.wait(began + number * seconds / LOOKS - time.monotonic()):
+                return
+            with suppress(OSError):  # a process that ends while it is looked at; `gone` tells of it
+                looks.append(usage(server))
+                device.append(_device_nbytes(server))
 
-    timer = threading.Timer(1.0 + seconds / 10, look)
-    timer.start()
-    load = loads.under(Load("open", rate), seconds)
-    timer.join()
-    late = usage(server)
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        load = loads.under(Load("open", rate), seconds)
+    finally:
+        ended.set()
+        looking.join()
+    looks.append(usage(server))
     device.append(_device_nbytes(server))
-    held = {str(pid): {"early": asdict(early[pid]), "late": asdict(late[pid])} for pid in early.keys() & late.keys()}
-    return {"load": load, "held": held, "gone": len(early.keys() - late.keys()), "device_nbytes": device}
+    staying = set.intersection(*map(set, looks))
+    held = {str(pid): [asdict(each[pid]) for each in looks] for pid in sorted(staying)}
+    return {"load": load, "held": held, "gone": len(looks[0].keys() - staying), "device_nbytes": device}
 
 
 def _device_nbytes(server: Running) -> float:
@@ -157,17 +172,25 @@ def _broken(content: Mapping[str, Any]) -> list[str]:
         if what.get("gone"):
             found.append(f"{phase}: {what['gone']} processes are not there any more")
         for pid, held in what.get("held", {}).items():
-            grown = {name: held["late"][name] - held["early"][name] for name in held["early"]}
+            grown = {name: held[-1][name] - _middle(held)[name] for name in held[-1]}
             if any(grown[name] > most for name, most in asdict(GROWTH).items()):
                 found.append(f"{phase}: process {pid} holds more: {grown}")
-        early, late = what.get("device_nbytes", (0.0, 0.0))
-        if late - early > DEVICE_GROWTH:
-            found.append(f"{phase}: {(late - early) / 1e6:.0f} MB more of the device's memory are taken")
+        device = what.get("device_nbytes", [0.0])
+        if (more := device[-1] - _middle(device)) > DEVICE_GROWTH:
+            found.append(f"{phase}: {more / 1e6:.0f} MB more of the device's memory are taken")
+    if "overload" in content:
+        p99 = content["overload"]["load"]["latency_s"]["p99"] or 0.0
+        if p99 > (most := OF_QUEUE * QUEUE / content["capacity"] + MORE):
+            found.append(f"overload: 1 % of the accepted took {p99:.2f} s or more, beyond {most:.2f}")
     if content["kills"]["after"]["errors"]:
         found.append(f"after the kills: {content['kills']['after']['errors']}")
     if len(content["kills"]["killed"]) < len(KILLS):
         found.append(f"only {content['kills']['killed']} were killed")
     return found
+
+
+def _middle(looks: Sequence[Any]) -> Any:
+    return looks[len(looks) // 2 - 1] if len(looks) > 1 else looks[0]
 
 
 if __name__ == "__main__":

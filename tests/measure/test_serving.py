@@ -44,12 +44,13 @@ def test_what_the_figures_come_to() -> None:
     loads += [load("open", amount, amount, 0.003, 0.001 * amount) for amount in (250, 500, 800)]
     content = {
         "alone": {"decode_s": 0.001, "run_s": 0.002},
-        "pipeline": {"runs": [{"rows_per_s": 1250.0}]},
+        "pipeline": {"runs": [{"rows_per_s": rate, "decode": by} for by, rate in (("cpu", 1250.0), ("gpu", 500.0))]},
         "serving": {"loads": loads},
     }
     assert serving._ratios(content) == pytest.approx(
         {
-            "pipeline, pictures/s": 1250.0,
+            "pipeline, decoded by the CPU: pictures/s": 1250.0,
+            "pipeline, decoded by the GPU: pictures/s": 500.0,
             "vgg16gpu, jpeg: answers/s": 1000.0,
             "vgg16gpu, jpeg: ms of a lone request": 4.0,
             "vgg16gpu, jpeg: ms beyond decoding and running": 1.0,
@@ -57,3 +58,9 @@ def test_what_the_figures_come_to() -> None:
             "vgg16gpu, jpeg: by the pipeline": 0.8,
         }
     )
+
+
+def test_promises_are_judged() -> None:
+    assert serving._judged("vgg16gpu, uint8: answers/s", 4999.0) == " (at least 5000: not met)"
+    assert serving._judged("vgg16gpu, jpeg: ms, p99 at half load", 9.5) == " (at most 10: met)"
+    assert serving._judged("fastapi, jpeg: ms, p99 at half load", 9.5) == ""

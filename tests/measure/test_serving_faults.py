@@ -30,20 +30,22 @@ def test_processes_die_and_too_much_is_asked(tmp_path: Path) -> None:
 
 def test_what_does_not_hold_is_told() -> None:
     usage = {"rss": 50.0, "handles": 9, "threads": 3}
-    grown = {"early": usage, "late": {**usage, "rss": 90.0}}
+    grown = [{**usage, "rss": rss} for rss in (20.0, 50.0, 50.0, 90.0)]
     fine = {"errors": {}}
     content = {
         "kills": {"load": {"errors": {"503": 4}}, "after": fine, "killed": ["device", "front-end"]},
         "overload": {
-            "load": {"errors": {"429": 9, "500": 1}},
-            "held": {"7": {"early": usage, "late": usage}},
+            "load": {"errors": {"429": 9, "500": 1}, "latency_s": {"p99": 1.3}},
+            "held": {"7": [{**usage, "rss": 20.0}, usage, usage, usage]},
             "gone": 0,
         },
-        "soak": {"load": {"errors": {}}, "held": {"7": grown}, "gone": 1, "device_nbytes": [1e9, 1.1e9]},
+        "soak": {"load": {"errors": {}}, "held": {"7": grown}, "gone": 1, "device_nbytes": [0.5e9, 1e9, 1e9, 1.1e9]},
+        "capacity": 1000.0,
     }
     assert serving_faults._broken(content) == [
         "overload: {'500': 1}",
         "soak: 1 processes are not there any more",
         "soak: process 7 holds more: {'rss': 40.0, 'handles': 0, 'threads': 0}",
         "soak: 100 MB more of the device's memory are taken",
+        "overload: 1 % of the accepted took 1.30 s or more, beyond 1.12",
     ]

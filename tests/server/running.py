@@ -101,12 +101,15 @@ def _part(pid: int, port: int) -> str:
 
 
 @contextmanager
-def serving(*options: str, model: str = "digits") -> Iterator[Running]:
-    """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before."""
+def serving(*options: str, model: str = "digits", threads: int | None = 1) -> Iterator[Running]:
+    """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before.
+
+    threads: of the CPU device; None for its own choice.
+    """
     require_extra()
     devices = () if "--devices" in options else ("--device", "cpu")
     command = [sys.executable, "-m", "vgg16gpu", "serve", model, *devices, "--port", "0", *options]
-    environment = {**os.environ, "VGG16GPU_THREADS": "1"}
+    environment = {**os.environ, **({"VGG16GPU_THREADS": str(threads)} if threads else {})}
     process = subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     )

@@ -21,6 +21,7 @@ SIZES: Final = (224, 244)  # the published network's own, and that of the publis
 BESIDE_CUDNN: Final = {"S1": 255.0, "S2": 200.0}  # seconds; with cuDNN's front end, which builds every plan
 EXPERIMENTS: Final = {"S3": 70.0, "S4": 95.0}
 ASK_CUDNN: Final = ("S1", "S2", "S4")  # by its own front end: torch chooses slower plans
+SERVER: Final = ("granian", "uvloop", "prometheus_client")
 QUICK: Final = "digits"  # the model in place of VGG16
 GPU_TESTS: Final = ("tests/lab/exercises", "tests/lab/broken", "tests/lab/faults")
 
@@ -62,17 +63,18 @@ def vgg16gpu(*words: object) -> tuple[str, ...]:
     return (PYTHON, "-m", "vgg16gpu", *map(str, words))
 
 
-def made(settings: Settings, *sizes: int) -> list[Step]:
-    """Pictures, and a VGG16 of each size with the scales of int8 beside it; `digits` has its own."""
+def made(settings: Settings, *sizes: int, scales: bool = True) -> list[Step]:
+    """Pictures, and a VGG16 of each size with the scales of int8 beside it, unless nothing needs them."""
     folder = settings.picture.parent
     steps = [Step("pictures", (PYTHON, "tools/recording/pictures.py", str(folder)), 3, once=folder / LAST)]
     for size in () if settings.quick else sizes:
         model = settings.model(size)
-        scales = vgg16gpu("calibrate", model, "--images", folder, "--device", settings.device)
+        calibrate = vgg16gpu("calibrate", model, "--images", folder, "--device", settings.device)
         steps.append(
             Step(f"model-{size}", vgg16gpu("model", "make", "--size", size, "--output", model), 6, once=Path(model))
         )
-        steps.append(Step(f"scales-{size}", scales, 10, once=Path(f"{model}.int8.json")))
+        if scales:
+            steps.append(Step(f"scales-{size}", calibrate, 10, once=Path(f"{model}.int8.json")))
     return steps
 
 
@@ -270,14 +272,15 @@ def perceptual(settings: Settings) -> Recipe:
 def server(settings: Settings) -> Recipe:
     """A server beside the pipeline that it is built on; JPEG by the CPU and by the GPU; FastAPI and torch beside it."""
     is_small = _is_small(settings)
-    folder, model, steps = _of_photographs(settings)
+    folder, model, steps = _of_photographs(settings, scales=False)
     record = settings.record("server-CARD")
     effort: tuple[object, ...] = ("--precision", "fp32", "--seconds", 0.5, "--clients", "1,4")
     if not is_small:
-        beside = ("--against", "fastapi") if find_spec("fastapi") and find_spec("uvicorn") else ()
-        effort = ("--plot", record.with_suffix(".png"), *beside, *(("--decode-gpu",) if find_spec("nvidia") else ()))
+        by_gpu = ("--decode-gpu",) if find_spec("nvidia") else ()
+        effort = ("--plot", record.with_suffix(".png"), "--against", "fastapi", *by_gpu)
     words = (model, "--pictures", folder, "--device", settings.device, *effort)
-    return Recipe([*steps, _tool("measure.serving", 230, record, *words, needs=("granian", "uvloop"))])
+    needs = (*SERVER, *(() if is_small else ("fastapi", "uvicorn", "torch")))
+    return Recipe([*steps, _tool("measure.serving", 260, record, *words, needs=needs)])
 
 
 def server_faults(settings: Settings) -> Recipe:
@@ -287,17 +290,17 @@ def server_faults(settings: Settings) -> Recipe:
 
 def server_soak(settings: Settings) -> Recipe:
     """The same for a shorter time, then eight minutes at half of its capacity."""
-    return _under_faults(settings, "server-soak-CARD", 510, 12, 480)
+    return _under_faults(settings, "server-soak-CARD", 515, 6, 480)
 
 
 def _under_faults(settings: Settings, name: str, expected: float, seconds: float, soak: float) -> Recipe:
     is_small = _is_small(settings)
-    folder, model, steps = _of_photographs(settings)
+    folder, model, steps = _of_photographs(settings, count=64, scales=False)
     precision = ("--precision", "fp32") if is_small else ()
     lengths = ("--seconds", 9 if is_small else seconds, "--soak", min(soak, 5) if is_small else soak)
     words = (model, "--pictures", folder, "--device", settings.device, *precision, *lengths)
     record = settings.record(name)
-    return Recipe([*steps, _tool("measure.serving_faults", expected, record, *words, needs=("granian", "uvloop"))])
+    return Recipe([*steps, _tool("measure.serving_faults", expected, record, *words, needs=SERVER)])
 
 
 def _is_small(settings: Settings) -> bool:
@@ -305,18 +308,20 @@ def _is_small(settings: Settings) -> bool:
     return settings.quick or settings.device == "cpu"
 
 
-def _of_photographs(settings: Settings) -> tuple[Path, Path | str, list[Step]]:
-    """A folder of them, a model that takes them, and what makes both."""
-    folder, photos = _photographs(settings)
+def _of_photographs(
+    settings: Settings, count: int = 6400, *, scales: bool = True
+) -> tuple[Path, Path | str, list[Step]]:
+    """A folder of so many of them, a model that takes them, and what makes both; scales: those of int8, too."""
+    folder, photos = _photographs(settings, count=count)
     if _is_small(settings):
         return folder, QUICK, [photos]
-    return folder, settings.model(SIZES[0]), [photos, *made(settings, SIZES[0])]
+    return folder, settings.model(SIZES[0]), [photos, *made(settings, SIZES[0], scales=scales)]
 
 
-def _photographs(settings: Settings, small_count: int = 40) -> tuple[Path, Step]:
-    """A folder of them, and what makes it."""
+def _photographs(settings: Settings, small_count: int = 40, count: int = 6400) -> tuple[Path, Step]:
+    """A folder of them, and what makes it; small_count: where small ones do."""
     is_small = _is_small(settings)
-    count, size = (small_count, "96x72") if is_small else (6400, "500x375")
+    count, size = (small_count, "96x72") if is_small else (count, "500x375")
     folder = settings.work / f"photos-{size}-{count}"
     script = (PYTHON, "tools/recording/photos.py", str(folder), "--count", str(count), "--size", size)
     photos = (*script, "--kilobytes", *(("2", "4", "--grey") if is_small else ("42", "60")))

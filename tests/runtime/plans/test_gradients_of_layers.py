@@ -41,7 +41,7 @@ def layer(channels: int, filters: int, *, pools: bool) -> Model:
 
 
 def copying(model: Model) -> Model:
-    """Each filter of the first convolution copies one value or its opposite, and adds nothing; the second has few weights.
+    """A filter of the first convolution copies a value or its opposite, and adds nothing; the second has few weights.
 
     So many values are equal, or 0, in every kernel: pairs of float16 have sums of what should cancel that are not 0.
     """
