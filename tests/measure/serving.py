@@ -2,9 +2,10 @@
 
     python -m tests.measure.serving MODEL --pictures DIR --output FILE [--against fastapi]      needs the extra [serve]
 
-Half of the cores are front ends, half are processes of clients. JPEG files and pixels, a picture a request, by `bench
---server`; with `--decode gpu` JPEG files once more. Beside it: what `infer` makes of the same pictures on half of the
-cores (`bench --pipeline`), and what one picture takes without a server, decoded here and run by an engine of batch 1.
+The server has half of the cores, a process on each: that of the device, front ends. Processes of clients have the other
+half. JPEG files and pixels, a picture a request, by `bench --server`; with `--decode gpu` JPEG files once more. Beside
+it: what `infer` makes of the same pictures on half of the cores (`bench --pipeline`), and what one picture takes
+without a server, decoded here and run by an engine of batch 1.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from subprocess import run
@@ -26,7 +28,6 @@ from tests.server.running import serving
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
-from vgg16gpu.devices.platforms import usable_cores
 from vgg16gpu.io.preprocessing import default_preprocess
 from vgg16gpu.pictures.images import fitted
 
@@ -43,17 +44,17 @@ MOST: Final = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and say the ratios."""
     options = _options(arguments)
-    half = half_of_the_cores()
-    content: dict[str, Any] = {"what": __doc__, "front_ends": half, "client_processes": half}
+    cores = Cores.split(2)
+    content: dict[str, Any] = {"what": __doc__, "front_ends": cores.front_ends, "client_processes": len(cores.clients)}
     content["alone"] = _alone(options)
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
         folder = Path(name)
-        with _on_cores(half):
+        with on_cores(cores.server):
             content["pipeline"] = _pipeline(options, folder / "pipeline.json")
         against = ("--against", options.against, "--device", options.device) if options.against else ()
-        content["serving"] = _served(options, half, "cpu", (f"{JPEG},{UINT8}", *against), folder / "cpu.json")
+        content["serving"] = _served(options, cores, "cpu", (f"{JPEG},{UINT8}", *against), folder / "cpu.json")
         if options.decode_gpu:
-            content["serving_decode_gpu"] = _served(options, half, "gpu", (JPEG,), folder / "gpu.json")
+            content["serving_decode_gpu"] = _served(options, cores, "gpu", (JPEG,), folder / "gpu.json")
     content["ratios"] = _ratios(content)
     write(options.output, {**content, "environment": content["alone"].pop("environment")})
     for what, number in content["ratios"].items():
@@ -82,9 +83,29 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def half_of_the_cores() -> int:
-    """For front ends; the others are for clients."""
-    return max(1, usable_cores() // 2)
+@dataclass(frozen=True)
+class Cores:
+    """Who stays on which."""
+
+    server: tuple[int, ...]
+    clients: tuple[int, ...]
+
+    @classmethod
+    def split(cls, parts: int) -> Cores:
+        """The first of so many equal parts for the server, one at least; the others are for clients."""
+        usable = sorted(os.sched_getaffinity(0))
+        count = max(1, len(usable) // parts)
+        return cls(tuple(usable[:count]), tuple(usable[count:]) or tuple(usable))
+
+    @property
+    def front_ends(self) -> int:
+        """One on each core that the device's process leaves."""
+        return max(1, len(self.server) - 1)
+
+    @property
+    def of_clients(self) -> tuple[str, str]:
+        """As `bench --server` takes them."""
+        return "--client-cores", ",".join(map(str, self.clients))
 
 
 def _alone(options: argparse.Namespace) -> dict[str, Any]:
@@ -112,10 +133,10 @@ def _median(call: Callable[[], Any]) -> float:
 
 
 @contextmanager
-def _on_cores(count: int) -> Iterator[None]:
-    """Commands that start meanwhile have so many cores."""
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """Commands that start meanwhile stay on these cores."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:count])
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
@@ -129,14 +150,16 @@ def _pipeline(options: argparse.Namespace, record: Path) -> dict[str, Any]:
     return _bench(options, (*words, "--decode", decoders, "--repeats", 3, "--seconds", 1), record)
 
 
-def _served(options: argparse.Namespace, half: int, decode: str, bodies: Sequence[str], record: Path) -> dict[str, Any]:
+def _served(
+    options: argparse.Namespace, cores: Cores, decode: str, bodies: Sequence[str], record: Path
+) -> dict[str, Any]:
     """The record of `bench --server`, of a server that decodes by `decode`."""
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
-    asked = ("--precision", options.precision, "--workers", str(half), "--decode", decode, "--no-page")
-    with serving(*devices, *asked, model=options.model, threads=None) as server:
+    asked = ("--precision", options.precision, "--workers", str(cores.front_ends), "--decode", decode, "--no-page")
+    with on_cores(cores.server), serving(*devices, *asked, model=options.model, threads=None) as server:
         plot = ("--plot", options.plot) if options.plot and decode == "cpu" else ()
         words = ("--server", f"http://127.0.0.1:{server.port}", "--pictures", options.pictures, *plot)
-        load = ("--clients", options.clients, "--seconds", options.seconds, "--processes", half)
+        load = ("--clients", options.clients, "--seconds", options.seconds, *cores.of_clients)
         found = _bench(options, (*words, *load, "--bodies", *bodies), record)
         return {**found, "stats": server.ask("GET", f"/v2/models/{found['serving']['model']}/stats").json}
 

@@ -35,7 +35,7 @@ def test_what_does_not_hold_is_told() -> None:
     content = {
         "kills": {"load": {"errors": {"503": 4}}, "after": fine, "killed": ["device", "front-end"]},
         "overload": {
-            "load": {"errors": {"429": 9, "500": 1}, "latency_s": {"p99": 1.3}},
+            "load": {"errors": {"429": 9, "500": 1}, "answer_s": {"p99": 1.3}},
             "held": {"7": [{**usage, "rss": 20.0}, usage, usage, usage]},
             "gone": 0,
         },

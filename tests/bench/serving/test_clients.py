@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -61,9 +63,9 @@ def running(**options):
         server.shutdown()
 
 
-def load_of(server, amount, kind="open", seconds=1.0, processes=1):
+def load_of(server, amount, kind="open", seconds=1.0, processes=1, cores=()):
     contender = Contender("stub", "jpeg", server.address, "/", BODIES, lambda: None)
-    wanted = Wanted(seconds=seconds, connections=32, processes=processes)
+    wanted = Wanted(seconds=seconds, connections=32, processes=processes, cores=cores)
     return measured(contender, wanted, Load(kind, amount), lambda _: None)
 
 
@@ -82,6 +84,7 @@ def test_a_server_that_stands_still_is_seen_by_all_who_would_have_come():
         thread.join()
     assert row["requests"] == row["answers"] == pytest.approx(150, abs=60)
     assert row["latency_s"]["p99"] > 0.15
+    assert row["answer_s"]["p50"] <= row["latency_s"]["p50"]
     assert row["latency_s"]["p90"] > 0.05  # a fifth of the arrivals fell into it
     assert row["images_per_s"] == pytest.approx(2 * row["answers_per_s"])
 
@@ -95,6 +98,20 @@ def test_requests_are_answers_and_errors(kind, amount):
     assert row["errors"].keys() == {"429"}
     assert row["errors"]["429"] == pytest.approx(row["requests"] / 3, abs=12)
     assert row["clients"]["processes"] == 2
+
+
+def test_clients_stay_on_the_cores_that_they_are_told():
+    core = max(os.sched_getaffinity(0))
+    found = set()
+
+    def look(_):
+        found.update(tuple(os.sched_getaffinity(client.pid)) for client in multiprocessing.active_children())
+        return 200
+
+    with running(status=look) as server:
+        row = load_of(server, 1, "closed", seconds=0.2, cores=(core,))
+    assert row["clients"]["cores"] == [core]
+    assert found == {(core,)}
 
 
 def test_connections_that_the_server_closes_are_opened_again():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import http.client
 import itertools
+import os
 import sys
 import threading
 import time
@@ -32,7 +33,10 @@ _SWITCH: Final = 0.0005  # seconds that a thread of Python may compute while oth
 
 @dataclass(frozen=True)
 class Work:
-    """What a process does. arrivals: seconds since the start; None for a closed loop of so many seconds."""
+    """What a process does. arrivals: seconds since the start; None for a closed loop of so many seconds.
+
+    cores: that it stays on; all where there are none.
+    """
 
     address: Address
     path: str
@@ -40,16 +44,19 @@ class Work:
     connections: int
     seconds: float
     arrivals: Times | None
+    cores: tuple[int, ...] = ()
 
 
 @dataclass
 class Tally:
     """What a process found. Times are seconds; lags: between meant and sent, where a connection was free.
 
-    waited: arrivals for which no connection was free. busy: the share of its time that the process computed.
+    answered: from sent to answered, of the same requests as latencies, in their order. waited: arrivals for which no
+    connection was free. busy: the share of its time that the process computed.
     """
 
     latencies: list[float] = field(default_factory=list)
+    answered: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     lags: list[float] = field(default_factory=list)
     images: int = 0
@@ -61,6 +68,8 @@ class Tally:
 
 def main(work: Work, pipe: Connection) -> None:
     """Connect, say READY, wait for the time of the start (CLOCK_MONOTONIC), load the server, send the tally."""
+    if work.cores:
+        os.sched_setaffinity(0, work.cores)
     sys.setswitchinterval(_SWITCH)
     clients = [_Client(work, number) for number in range(work.connections)]
     for client in clients:
@@ -137,7 +146,7 @@ class _Client:
             self._ask(meant, start)
 
     def _ask(self, meant: float, start: float) -> None:
-        tally, body = self.tally, next(self._bodies)
+        tally, body, sent = self.tally, next(self._bodies), time.monotonic()
         tally.requests += 1
         try:
             status = self._answered(body)
@@ -150,6 +159,7 @@ class _Client:
             return
         now = time.monotonic()
         tally.latencies.append(now - meant)
+        tally.answered.append(now - sent)
         tally.images += body.images
         tally.last = now - start
 
@@ -176,6 +186,7 @@ def joined(tallies: Sequence[Tally]) -> Tally:
     whole = Tally()
     for each in tallies:
         whole.latencies += each.latencies
+        whole.answered += each.answered
         whole.errors += each.errors
         whole.lags += each.lags
         whole.images += each.images

@@ -34,7 +34,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure. rates: () for shares of the best closed loop. connections: of an open loop, in all."""
+    """What to measure. rates: () for shares of the best closed loop. connections: of an open loop, in all.
+
+    cores: that clients stay on; () for all.
+    """
 
     clients: tuple[int, ...] = CLIENTS
     rates: tuple[int, ...] = ()
@@ -44,6 +47,7 @@ class Wanted:
     connections: int = CONNECTIONS
     processes: int = 1
     pictures: Path | None = None
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def measured(contender: Contender, wanted: Wanted, load: Load, say: Say) -> Mapp
             connections // processes + (number < connections % processes),
             wanted.seconds,
             poisson(load.amount / processes, wanted.seconds, _SEED + number) if load.kind == "open" else None,
+            wanted.cores,
         )
         for number in range(processes)
     ]
@@ -148,10 +153,12 @@ def _row(
         "images_per_s": tally.images / seconds,
         "mean_s": float(latencies.mean()) if len(latencies) else None,
         "latency_s": percentiles(latencies),
+        "answer_s": percentiles(np.asarray(tally.answered, np.float64)),
         "mean_batch": images / runs if runs > 0 else None,
         "clients": {
             "processes": len(works),
             "connections": sum(work.connections for work in works),
+            "cores": list(works[0].cores),
             "busy": tally.busy,
             "lag_p99_s": client.lag(tally),
             "waited": tally.waited,

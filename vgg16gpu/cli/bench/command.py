@@ -41,7 +41,7 @@ from vgg16gpu.cli.common.options import (
     precisions_option,
     size_option,
 )
-from vgg16gpu.cli.common.parsing import parse_counts, parse_names
+from vgg16gpu.cli.common.parsing import parse_cores, parse_counts, parse_names
 from vgg16gpu.cli.common.show import console
 from vgg16gpu.cli.common.tell import tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
@@ -84,7 +84,8 @@ _RATES_HELP = (
 )
 _BODIES_HELP = "With --server, what requests hold: jpeg (as BYTES), uint8, fp32 (tensors). Default: the first two."
 _CONNECTIONS_HELP = "With --server and rates, connections in all. Default: 128."
-_PROCESSES_HELP = "With --server, processes of clients. Default: half of the cores."
+_PROCESSES_HELP = "With --server, processes of clients. Default: half of the cores, or those of --client-cores."
+_CORES_HELP = "With --server, the cores that clients stay on, as 8-15 or 4,5: a server here has the others to itself."
 _PICTURES_HELP = "With --server, a folder whose pictures are sent in place of made ones."
 _TOKEN_HELP = "With --server, a file whose first line is the token."
 _DECODERS_HELP = "With --pipeline, who decodes JPEG, with a comma for both: cpu, gpu. Default: cpu."
@@ -117,6 +118,7 @@ _MEMORY_HELP = "With --pipeline, also the most memory for so many pictures, each
 @click.option("--bodies", callback=parse_names(FORMS), metavar="NAMES", help=_BODIES_HELP)
 @click.option("--connections", type=click.IntRange(1), metavar="N", help=_CONNECTIONS_HELP)
 @click.option("--processes", type=click.IntRange(1), metavar="N", help=_PROCESSES_HELP)
+@click.option("--client-cores", callback=parse_cores, metavar="CORES", help=_CORES_HELP)
 @click.option("--pictures", type=click.Path(path_type=Path), metavar="DIR", help=_PICTURES_HELP)
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help=_TOKEN_HELP)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write everything as JSON.")

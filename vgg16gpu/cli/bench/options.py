@@ -43,6 +43,7 @@ class Options:
     bodies: tuple[str, ...]
     connections: int | None
     processes: int | None
+    client_cores: tuple[int, ...]
     pictures: Path | None
     token_file: Path | None
     output: Path | None
@@ -94,6 +95,7 @@ class Options:
             "--bodies": self.bodies or None,
             "--connections": self.connections,
             "--processes": self.processes,
+            "--client-cores": self.client_cores or None,
             "--pictures": self.pictures,
             "--token-file": self.token_file,
             f"--against {FASTAPI}": self.against if FASTAPI in self.against else None,

@@ -43,8 +43,9 @@ def measure_server(options: Options, say: Say) -> int:
         images=max(options.batches, default=1),
         seconds=options.seconds or SECONDS,
         connections=options.connections or CONNECTIONS,
-        processes=options.processes or max(1, usable_cores() // 2),
+        processes=options.processes or len(options.client_cores) or max(1, usable_cores() // 2),
         pictures=options.pictures,
+        cores=options.client_cores,
     )
     sent = {form: bodies(form, served, wanted.images, wanted.pictures) for form in forms}
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,6 +16,7 @@ from vgg16gpu.devices.several import split_devices
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shown import printable
 
+_CORE: Final = re.compile(r"\d{1,4}", re.ASCII)
 _RAY: Final = re.compile(r"local(:[1-9]\d{0,3})?|(ray://)?(?!local:)[^\s/]+:\d{1,5}", re.ASCII)
 
 
@@ -71,6 +73,35 @@ def parse_batch(context: click.Context, parameter: click.Parameter, value: str |
     if len(batches) > 1:
         raise click.BadParameter(f"'{value}' is several: this command runs one number of images")
     return batches[0] if batches else None
+
+
+def parse_cores(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...]:
+    """'8-10,2' -> (2, 8, 9, 10), if this process may use them; () without a value."""
+    if value is None:
+        return ()
+    found = set[int]()
+    for part in value.split(","):
+        first, dash, last = part.partition("-")
+        if not (_CORE.fullmatch(first) and _CORE.fullmatch(last if dash else first)):
+            raise click.BadParameter(f"'{value}' is no list of cores: write 8-15 or 4,5")
+        found |= set(range(int(first), int(last if dash else first) + 1))
+    if not found:
+        raise click.BadParameter(f"'{value}' has no core in it: write 8-15 or 4,5")
+    if beyond := sorted(found - _movable(found)):
+        raise click.BadParameter(f"this process may not use core {beyond[0]}; nproc says how many there are")
+    return tuple(sorted(found))
+
+
+def _movable(cores: set[int]) -> set[int]:
+    """Those of them that this process could move to: they may be more than those that it is kept on now."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, cores)
+        return set(os.sched_getaffinity(0))
+    except OSError:
+        return set()
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def parse_device(_: click.Context, __: click.Parameter, value: str) -> str:
