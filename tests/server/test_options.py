@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 import ssl
 import subprocess
@@ -60,6 +61,21 @@ def test_tls(tmp_path):
                 time.sleep(0.1)
         assert connection.getresponse().read() == b'{"live": true}'
         connection.close()
+
+
+def test_who_reads_the_line_may_ask_at_once():
+    command = [sys.executable, "-m", "vgg16gpu", "serve", "digits", "--device", "cpu", "--port", "0", "--workers", "2"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline()
+            port = int(re.search(r"http://127.0.0.1:(\d+),", line)[1])
+            for _ in range(8):  # one or the other of the two takes it
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                connection.request("GET", "/v2/health/ready")
+                assert connection.getresponse().status == 200
+                connection.close()
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize(

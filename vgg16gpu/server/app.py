@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -29,6 +27,7 @@ from vgg16gpu.server.refused import RefusedError, no_device
 from vgg16gpu.server.served import Served
 from vgg16gpu.server.slots import Lease, SlotMemory, SlotPool
 from vgg16gpu.server.wire import UNDECODED, Kind
+from vgg16gpu.server.workers import Workers
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
 _EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics", "explain"]
@@ -71,7 +70,7 @@ class App:
         self._served, self._memory, self._pool, self._links = served, memory, pool, links
         self._explanations = explanations
         self._metrics, self._is_ending = metrics, is_ending
-        self._decoders = ThreadPoolExecutor(DECODERS, "vgg16gpu-decode")
+        self._decoders = Workers(DECODERS, "vgg16gpu-decode")
         self._pictures = DevicePictures(served) if served.description.room_nbytes else None
 
     async def handle(self, call: Call) -> Reply:
@@ -208,8 +207,7 @@ class App:
         if request.rows is None:
             began = time.monotonic()
             try:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._decoders, decoded, self._served, request.pictures)
+                return await self._decoders.run(partial(decoded, self._served, request.pictures))
             finally:
                 self._metrics.decoded(time.monotonic() - began)
         if request.rows.dtype == np.uint8:
@@ -221,13 +219,7 @@ class App:
         """Pictures into slots, by a thread; whoever gives up meanwhile waits until it writes there no more."""
         rows = [self._memory.input(slot, self._memory.layout.input) for slot in lease.slots]
         began = time.monotonic()
-        put = partial(pictures.put, request.pictures, rows, as_files=as_files)
-        writing = asyncio.get_running_loop().run_in_executor(self._decoders, put)
-        try:
-            has_files = await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            await asyncio.wait([writing])
-            raise
+        has_files = await self._decoders.run(partial(pictures.put, request.pictures, rows, as_files=as_files))
         if not has_files:
             self._metrics.decoded(time.monotonic() - began)
         return Kind.PICTURES

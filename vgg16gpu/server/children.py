@@ -24,8 +24,8 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 class Child:
     """A process, and the end of a pipe whose closing tells it to end.
 
-    is_up: whether it has said anything; before, it is building. patience: seconds that an answer may take. silent: for
-    how many the last question waits, None without one.
+    is_up: whether it has said anything; before, it is building, or does not listen yet. patience: seconds that an
+    answer may take. silent: for how many the last question waits, None without one.
     """
 
     process: SpawnProcess

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -100,6 +101,8 @@ async def _serve(served: Served, door: Door, paths: Sequence[str], until: Connec
     serving = asyncio.create_task(server.serve())
     while not serving.done() and not _bound_reading(served.bounds.body_seconds):
         await asyncio.sleep(_STEP)
+    with suppress(OSError):  # who started this one may be gone
+        until.send(None)  # it listens
     await asyncio.wait([serving, asyncio.create_task(ending.wait())], return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(until.fileno())
     if serving.done():  # it does not listen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -32,6 +34,16 @@ class DeviceMetrics:
         self._memory.set(nbytes)
 
 
+@dataclass(frozen=True)
+class _OfDevice:
+    """What a front end tells of one device: found once, as each lookup by label costs as much as the number."""
+
+    images: Counter
+    queued: Histogram
+    computed: Histogram
+    batch: Histogram
+
+
 class Metrics:
     """Those of a front end. The environment names the folder of the files before this module is imported."""
 
@@ -53,11 +65,15 @@ class Metrics:
         self._batch = Histogram(
             "vgg16gpu_batch_size", "Batch size that a request was run at.", _DEVICE, buckets=_BATCHES
         )
+        self._devices: dict[int, _OfDevice] = {}
+        self._codes: dict[int, Counter] = {}
         self._slots = Gauge("vgg16gpu_slots_used", "Images in slots.", multiprocess_mode="livesum")
 
     def replied(self, status: int, seconds: float, used: int) -> None:
         """A request of any kind is over. used: slots that are leased."""
-        self._requests.labels(str(status)).inc()
+        if status not in self._codes:
+            self._codes[status] = self._requests.labels(str(status))
+        self._codes[status].inc()
         self._seconds.observe(seconds)
         self._slots.set(used)
 
@@ -67,11 +83,16 @@ class Metrics:
 
     def answered(self, images: int, answer: Answer) -> None:
         """The images of a request have scores."""
-        device = str(answer.device)
-        self._images.labels(device).inc(images)
-        self._queued.labels(device).observe(answer.queued)
-        self._computed.labels(device).observe(answer.computed)
-        self._batch.labels(device).observe(answer.batch)
+        device = self._devices.get(answer.device) or self._found(answer.device)
+        device.images.inc(images)
+        device.queued.observe(answer.queued)
+        device.computed.observe(answer.computed)
+        device.batch.observe(answer.batch)
+
+    def _found(self, number: int) -> _OfDevice:
+        labelled = (each.labels(str(number)) for each in (self._images, self._queued, self._computed, self._batch))
+        found = self._devices[number] = _OfDevice(*labelled)
+        return found
 
     def exposed(self) -> tuple[bytes, str]:
         """Those of all processes as text, and its type."""

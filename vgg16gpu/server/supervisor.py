@@ -132,6 +132,7 @@ class Supervisor:
             for number in range(self._workers):
                 start = partial(self._start_end, number)
                 self._ends.append(Post(f"front end {number}", start, start()))
+            self._listening()
             tell(self._line(devices))
             while not self._is_ending:
                 self._watch()
@@ -160,6 +161,15 @@ class Supervisor:
                 elif not post.child.process.is_alive():
                     raise DeviceError(f"{post.name} ended with code {post.child.process.exitcode}")
         return [] if self._is_ending else [found[post] for post in self._devices]
+
+    def _listening(self) -> None:
+        """Wait until all front ends take requests, or one has ended: who reads the line may ask at once."""
+        while not self._is_ending and (silent := [post.child for post in self._ends if not post.child.is_up]):
+            if not all(child.process.is_alive() for child in silent):
+                return
+            wait([*(each for child in silent for each in (child.pipe, child.process.sentinel)), self._wake])
+            for child in silent:
+                child.hear()
 
     def _watch(self) -> None:
         """Wait until something happens, or for a beat; start again who died or does not answer."""
