@@ -30,7 +30,7 @@ from vgg16gpu.server.wire import UNDECODED, Kind
 from vgg16gpu.server.workers import Workers
 
 _TYPES: Final = ("application/json", "application/octet-stream", "application/vnd.sagemaker-triton.binary+json")
-_EXTENSIONS: Final = ["binary_tensor_data", "classification", "statistics", "explain"]
+_EXTENSIONS: Final = ["binary_tensor_data", "classification", "model_configuration", "statistics", "explain"]
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +122,8 @@ class App:
                 return _only("GET", call) or _json(protocol.metadata(name, self._served.description))
             case ["ready"]:
                 return _only("GET", call) or self._ready()
+            case ["config"]:
+                return _only("GET", call) or _json(protocol.configuration(name, self._served.description))
             case ["stats"]:
                 return _only("GET", call) or await self._statistics()
             case ["infer"]:
@@ -130,7 +132,7 @@ class App:
                 return _json(self._explanations.told())
             case ["explain"]:
                 return _only("POST", call) or await self._explain(call)
-        known = "/ready, /stats, /infer and /explain"
+        known = "/ready, /config, /stats, /infer and /explain"
         raise RefusedError(404, f"no such path; a model has /v2/models/{self._served.name}, {known}")
 
     def _ready(self) -> Reply:

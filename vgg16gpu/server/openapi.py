@@ -61,6 +61,7 @@ def document(served: Served, version: str) -> dict[str, Any]:
 _ABOUT: Final = {
     "": "What the model takes and gives.",
     "/ready": "Whether it takes requests.",
+    "/config": "The same as clients of Triton ask for it.",
     "/stats": "What has been done with it, of all devices and of each.",
 }
 

@@ -322,6 +322,21 @@ def metadata(name: str, description: Description) -> dict[str, Any]:
     }
 
 
+def configuration(name: str, description: Description) -> dict[str, Any]:
+    """What /v2/models/NAME/config tells: an extension that clients of Triton ask for, perf_analyzer among them."""
+    return {
+        "name": name,
+        "platform": "vgg16gpu",
+        "max_batch_size": description.largest,
+        "input": [_configured(description.input)],
+        "output": [_configured(output) for output in description.outputs],
+    }
+
+
+def _configured(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "data_type": "TYPE_FP32", "dims": list(tensor.shape)}
+
+
 def _told(tensor: Tensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": "FP32", "shape": [-1, *tensor.shape]}
 
