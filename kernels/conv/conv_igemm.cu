@@ -92,8 +92,8 @@ __device__ __forceinline__ int gemm_row(int r) {
 // of weights in one column. All that does not change from tile to tile is computed once: the main loop must be almost
 // pure FFMA.
 struct Fetcher {
-  const char* first_image;     // of the block's rows
-  int pixel_offset[LOADS_PX];  // bytes from there to tap (0, 0), channel 0; may lie outside, then it is not read
+  const char* first;           // tap (0, 0), channel 0 of the block's first pixel; may lie outside of the map
+  int pixel_offset[LOADS_PX];  // bytes from there to that of a pixel; what lies outside is not read
   int origin[LOADS_PX];        // map row and column of tap (0, 0), 16 bits each
   int pixel_valid[LOADS_PX];   // whether the current tap lies in the map
   const float* weight_source;
@@ -102,15 +102,17 @@ struct Fetcher {
 
   __device__ __forceinline__ Fetcher(const Shape& s, const float* inp, const float* weight, int row0, int oc0,
                                      int k0) {
-    const int n0 = row0 / (s.OH * s.OW);
-    first_image = reinterpret_cast<const char*>(inp + (long long)n0 * s.H * s.W * s.C);
+    int n0, oh0, ow0;
+    row_to_pixel<POOL>(s.OH, s.OW, row0, n0, oh0, ow0);
+    const int ih0 = oh0 * s.SH - s.PT, iw0 = ow0 * s.SW - s.PL;
+    first = reinterpret_cast<const char*>(inp + (((long long)n0 * s.H + ih0) * s.W + iw0) * s.C);
     UNROLL
     for (int l = 0; l < LOADS_PX; l++) {
       const int row = row0 + gemm_row(threadIdx.x / QUADS_K + l * ROWS_PER_LOAD);
       int n, oh, ow;
       row_to_pixel<POOL>(s.OH, s.OW, row, n, oh, ow);
       const int ih = oh * s.SH - s.PT, iw = ow * s.SW - s.PL;
-      pixel_offset[l] = (((n - n0) * s.H + ih) * s.W + iw) * s.C * 4;
+      pixel_offset[l] = (((n - n0) * s.H + ih - ih0) * s.W + iw - iw0) * s.C * 4;
       origin[l] = (row < s.rows ? ih : FAR_ABOVE) * 65536 + (iw & 65535);  // rows beyond the tensor look like padding
     }
     const int column = oc0 + threadIdx.x % QUADS_OC * 4;
@@ -137,7 +139,7 @@ struct Fetcher {
     const int quad = threadIdx.x % QUADS_K * 4, column = threadIdx.x % QUADS_OC * 4;
     UNROLL
     for (int l = 0; l < LOADS_PX; l++)
-      copy16_async(&pixels[threadIdx.x / QUADS_K + l * ROWS_PER_LOAD][quad], first_image + (pixel_offset[l] + shift),
+      copy16_async(&pixels[threadIdx.x / QUADS_K + l * ROWS_PER_LOAD][quad], first + (pixel_offset[l] + shift),
                    pixel_valid[l]);
     UNROLL
     for (int l = 0; l < LOADS_OC; l++)

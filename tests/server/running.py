@@ -75,6 +75,17 @@ class Running:
         spawned = [int(pid) for pid in tasks if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         return [pid for pid in spawned if _part(pid, self.port) == name]
 
+    def metric(self, sample: str) -> float:
+        """What /metrics says of a name with its labels, 0 of one that it does not have yet."""
+        text = self.ask("GET", "/metrics").body.decode()
+        found = re.search(rf"^{re.escape(sample)} (.*)$", text, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """Images in slots, as they were when a request was last answered."""
+        return self.metric("vgg16gpu_slots_used")
+
     def ready(self) -> None:
         """Wait until it says so."""
         last = time.monotonic() + PATIENCE
@@ -100,18 +111,39 @@ def _part(pid: int, port: int) -> str:
     return "explainer" if links & {f"socket:[{inode}]" for inode in explaining} else "device"
 
 
+def require_later(reply: Reply, status: int, words: str) -> None:
+    """It must be refused for a moment: it says in a line why, and to try again."""
+    assert reply.status == status, reply.body
+    assert reply.headers["retry-after"] == "1"
+    error = reply.json["error"]
+    assert words in error
+    assert "\n" not in error
+
+
 @contextmanager
-def serving(*options: str, model: str = "digits", threads: int | None = 1) -> Iterator[Running]:
+def stopped(process: int) -> Iterator[None]:
+    """It stands still."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+@contextmanager
+def serving(
+    *options: str, model: str = "digits", threads: int | None = 1, command: str = "vgg16gpu"
+) -> Iterator[Running]:
     """`vgg16gpu serve` on the CPU at a free port, ready. It must end by SIGTERM with 0, unless it has ended before.
 
-    threads: of the CPU device; None for its own choice.
+    threads: of the CPU device; None for its own choice. command: the module that is run.
     """
     require_extra()
     devices = () if "--devices" in options else ("--device", "cpu")
-    command = [sys.executable, "-m", "vgg16gpu", "serve", model, *devices, "--port", "0", *options]
+    asked = [sys.executable, "-m", command, "serve", model, *devices, "--port", "0", *options]
     environment = {**os.environ, **({"VGG16GPU_THREADS": str(threads)} if threads else {})}
     process = subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
+        asked, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment
     )
     assert process.stderr is not None
     try:

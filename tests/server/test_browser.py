@@ -1,7 +1,8 @@
-"""The page in a real browser, by file and by keyboard, light and dark, narrow and wide: chromium and playwright."""
+"""The page in a real browser, by file, drop, paste and keyboard, light and dark, narrow and wide, by playwright."""
 
 from __future__ import annotations
 
+import base64
 import shutil
 
 import pytest
@@ -13,6 +14,17 @@ from tests.server.test_serve import SAMPLE
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 PATIENCE = 60_000  # milliseconds that a step may take on a slow machine
+# As in a browser, a drop follows only where the page has taken the dragover.
+GIVE = """([gesture, base64, name, type]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([Uint8Array.from(atob(base64), letter => letter.charCodeAt(0))], name, { type }));
+  const events = {
+    paste: options => [new ClipboardEvent("paste", { ...options, clipboardData: data })],
+    drop: options => ["dragover", "drop"].map(kind => new DragEvent(kind, { ...options, dataTransfer: data })),
+  };
+  const place = document.getElementById("drop");
+  return events[gesture]({ bubbles: true, cancelable: true }).some(event => place.dispatchEvent(event));
+}"""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
 
@@ -52,6 +64,15 @@ class Looked:
         """Choose the digit and wait until all is drawn."""
         self.page.wait_for_selector("#picture:not([hidden])")
         self.page.set_input_files("#file", SAMPLE)
+        self.drawn()
+
+    def give(self, gesture, data, name, kind):
+        """Drop or paste a file; whether the browser would do with it what it does by itself."""
+        self.page.wait_for_selector("#picture:not([hidden])")
+        return self.page.evaluate(GIVE, [gesture, base64.b64encode(data).decode(), name, kind])
+
+    def drawn(self):
+        """Wait until all of a picture is drawn."""
         self.page.wait_for_selector("#rests:not([hidden])")
         self.until("document.getElementById('status').textContent.startsWith('Shown')")
 
@@ -83,6 +104,8 @@ def test_a_picture_is_answered_and_explained(server, browser, width, scheme):
         assert min(colours) > 1
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert shade == {"dark": "rgb(13, 17, 23)", "light": "rgb(255, 255, 255)"}[scheme]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.evaluate("document.getElementById('layer').selectedOptions[0].text = '/a/long/name/of/a/layer'.repeat(9)")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         looked.until("document.querySelectorAll('#figures dd').length === 5")
         assert looked.wrong == []
@@ -122,6 +145,33 @@ def test_what_is_no_picture_is_an_alert_and_the_next_one_goes(server, browser, t
         assert "not a readable image" in looked.text("[role=alert]")
         looked.show()
         assert looked.page.locator("#error").is_hidden()
+
+
+@pytest.mark.parametrize("gesture", ["drop", "paste"])
+def test_a_picture_that_is_dropped_or_pasted_is_answered_as_one_that_is_chosen(server, browser, gesture):
+    with Looked(browser, server.port) as looked:
+        by_itself = looked.give(gesture, SAMPLE.read_bytes(), SAMPLE.name, "image/png")
+        assert gesture == "paste" or not by_itself  # or the browser opens the file in place of the page
+        looked.drawn()
+        top = looked.text("#top")
+        assert looked.page.evaluate("document.getElementById('preview').naturalWidth") > 0
+        looked.show()
+        assert looked.text("#top") == top
+        assert top.split()[0] == "2"
+        assert looked.wrong == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "image/png"])
+def test_what_is_no_picture_is_one_line_when_it_is_dropped(server, browser, kind):
+    with Looked(browser, server.port) as looked:
+        assert not looked.give("drop", b"no picture", "broken", kind)
+        looked.page.wait_for_selector("#error:not([hidden])")
+        (line,) = looked.page.evaluate("document.getElementById('error').textContent").splitlines()
+        assert line.startswith("Error: ")
+        assert "not a readable image" in line
+        assert looked.page.locator("#answer").is_hidden()
+        looked.until("document.getElementById('preview').hidden")
+        assert [said for said in looked.wrong if "status of 400" not in said] == []  # no exception, only the reply
 
 
 def test_a_token_is_asked_for(browser, tmp_path):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.server.load import Asking
-from tests.server.running import PATIENCE, require_extra, serving
+from tests.server.running import PATIENCE, require_extra, require_later, serving, stopped
 from tests.server.test_serve import batch_of, binary_request, scores
 from tests.support.kernel_harness import assert_same_bits
 
@@ -73,6 +73,28 @@ def test_a_device_process_that_dies_is_started_again(digits, run_at):
             assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
 
 
+def test_a_device_process_with_a_kernel_that_fails_ends_and_is_started_again(digits, run_at):
+    """What it computes and what waits in it gets 503, and its end is one line that says why."""
+    request = binary_request(digits[:1], "FP32")
+    with serving("--batch", "4", "--workers", "1", "--stall-s", "60", command="tests.server.failing") as server:
+        (device,) = server.children("device")
+        with ThreadPoolExecutor(6) as clients:
+            with stopped(device):
+                asked = [clients.submit(server.infer, *request) for _ in range(6)]
+                until(lambda: server.waiting == 6)
+                os.kill(device, signal.SIGUSR1)
+            for each in asked:
+                require_later(each.result(), 503, "the device process ended")
+        server.ready()
+        reply = server.infer(*request)
+        assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
+        told = [server.process.stderr.readline().removeprefix("vgg16gpu: ") for _ in range(2)]
+    assert told == [
+        "the device failed, its process is started again: a planted fault\n",
+        "device process 0 ended with code 1; it is started again\n",
+    ]
+
+
 @pytest.mark.parametrize("name", ["device", "front-end"])
 def test_a_process_that_stands_still_is_killed_and_started_again(digits, name):
     message, raw = binary_request(digits[:1], "FP32")
@@ -104,16 +126,10 @@ def test_a_device_process_that_dies_costs_only_what_it_had(digits, run_at):
             until(lambda: load.ended[200] > answered + 20)
             assert load.ended[503] == refused <= 8  # at most one of each client
             until(lambda: len(by_device(server)) == 2)
-            assert {by_metrics(server, device) > 0 for device in (0, 1)} == {True}
+            assert all(server.metric(f'vgg16gpu_images_total{{device="{device}"}}') > 0 for device in (0, 1))
         assert set(load.ended) == {200, 503}
         for reply in load.replies:
             assert_same_bits(scores(reply), run_at(digits[:1], batch_of(reply)))
-
-
-def by_metrics(server, device):
-    """Images of a device."""
-    text = server.ask("GET", "/metrics").body.decode()
-    return float(re.search(rf'^vgg16gpu_images_total{{device="{device}"}} (.*)$', text, re.MULTILINE)[1])
 
 
 def is_gone(process):

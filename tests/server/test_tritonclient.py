@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
 from tests.server.conftest import BATCH
+from tests.server.running import stopped
+from tests.server.test_serve import SAMPLE
 from tests.support.kernel_harness import assert_same_bits
-from vgg16gpu.io.shipped import digits_model
 
 
 @pytest.fixture
@@ -28,6 +31,21 @@ def asked(triton, rows, *, binary=True):
     tensor = triton.InferInput("input", list(rows.shape), "FP32")
     tensor.set_data_from_numpy(rows, binary_data=binary)
     return [tensor]
+
+
+def picture(triton):
+    tensor = triton.InferInput("input", [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([SAMPLE.read_bytes()], dtype=np.object_))
+    return [tensor]
+
+
+def require_classes(result):
+    """Two, each as score, number and name."""
+    found = result.as_numpy("output")
+    assert found.shape == (1, 2)
+    score, number, label = found[0, 0].decode().split(":")
+    assert float(score) > 0
+    assert number == label
 
 
 def batch_of(result):
@@ -53,15 +71,8 @@ def test_infer(triton, client, run_at, digits, binary):
 
 
 def test_pictures_and_classes(triton, client):
-    picture = (digits_model().parent / "digit_sample.png").read_bytes()
-    tensor = triton.InferInput("input", [1], "BYTES")
-    tensor.set_data_from_numpy(np.array([picture], dtype=np.object_))
-    result = client.infer("digits", [tensor], outputs=[triton.InferRequestedOutput("output", class_count=2)])
-    found = result.as_numpy("output")
-    assert found.shape == (1, 2)
-    score, number, label = found[0, 0].decode().split(":")
-    assert float(score) > 0
-    assert number == label
+    wanted = [triton.InferRequestedOutput("output", class_count=2)]
+    require_classes(client.infer("digits", picture(triton), outputs=wanted))
 
 
 def test_wrong_requests_are_its_exceptions(triton, client, digits):
@@ -69,3 +80,82 @@ def test_wrong_requests_are_its_exceptions(triton, client, digits):
         client.infer("digits", asked(triton, digits[:1, :, :8]))
     with pytest.raises(triton.InferenceServerException, match="no such model"):
         client.infer("other", asked(triton, digits[:1]))
+
+
+@pytest.fixture
+def parts(digits):
+    """Inputs of several requests, of one to three images each; no two begin with the same."""
+    return [digits[first : first + 1 + first % 3] for first in range(13)]
+
+
+def require_own(results, parts, run_at):
+    """Each answer is that of its request, and some were computed together."""
+    for number, (result, rows) in enumerate(zip(results, parts, strict=True)):
+        assert result.get_response()["id"] == str(number)
+        assert_same_bits(result.as_numpy("output"), run_at(rows, batch_of(result)))
+    assert BATCH in map(batch_of, results)
+
+
+def test_requests_under_way_at_once_get_their_own_answers(triton, client, server, run_at, parts):
+    gevent = pytest.importorskip("gevent")  # what its client waits with
+    (device,) = server.children("device")
+    with stopped(device):
+        requests = [
+            client.async_infer("digits", asked(triton, rows), request_id=str(number))
+            for number, rows in enumerate(parts)
+        ]
+        while server.waiting < sum(map(len, parts)):
+            gevent.sleep(0.01)
+    require_own([each.get_result() for each in requests], parts, run_at)
+
+
+@pytest.fixture
+def aio(server):
+    """A function that gives what another one makes of a client for asyncio."""
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed: pip install aiohttp")
+    module = pytest.importorskip("tritonclient.http.aio", reason="tritonclient is not installed")
+
+    async def asking(ask):
+        async with module.InferenceServerClient(f"127.0.0.1:{server.port}") as found:
+            return await ask(found)
+
+    return lambda ask: asyncio.run(asking(ask))
+
+
+def test_asyncio_health_and_metadata(aio):
+    async def ask(client):
+        assert await client.is_server_live()
+        assert await client.is_server_ready()
+        assert await client.is_model_ready("digits")
+        assert (await client.get_server_metadata())["name"] == "vgg16gpu"
+        return await client.get_model_metadata("digits")
+
+    assert aio(ask)["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1, 10]}]
+
+
+def test_asyncio_requests_under_way_at_once_get_their_own_answers(triton, aio, server, run_at, parts):
+    (device,) = server.children("device")
+
+    async def ask(client):
+        with stopped(device):
+            requests = [
+                asyncio.create_task(client.infer("digits", asked(triton, rows), request_id=str(number)))
+                for number, rows in enumerate(parts)
+            ]
+            while server.waiting < sum(map(len, parts)):
+                await asyncio.sleep(0.01)
+        return await asyncio.gather(*requests)
+
+    require_own(aio(ask), parts, run_at)
+
+
+def test_asyncio_pictures_and_classes(triton, aio):
+    wanted = [triton.InferRequestedOutput("output", class_count=2)]
+    require_classes(aio(lambda client: client.infer("digits", picture(triton), outputs=wanted)))
+
+
+def test_asyncio_wrong_requests_are_its_exceptions(triton, aio, digits):
+    with pytest.raises(triton.InferenceServerException, match=r"^\[400\] .*this model takes"):
+        aio(lambda client: client.infer("digits", asked(triton, digits[:1, :, :8])))
+    with pytest.raises(triton.InferenceServerException, match=r"^\[404\] no such model"):
+        aio(lambda client: client.infer("other", asked(triton, digits[:1])))

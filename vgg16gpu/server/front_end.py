@@ -151,6 +151,14 @@ async def _until(is_so: Callable[[], bool], seconds: float) -> None:
         await asyncio.sleep(_STEP)
 
 
+@dataclass
+class Body:
+    """Of a request. held: bytes that it has of the bound; is_left: whether some of it has not been read."""
+
+    held: int
+    is_left: bool
+
+
 class Handler:
     """What granian calls for each request."""
 
@@ -169,18 +177,18 @@ class Handler:
         began = time.monotonic()
         is_late = self._is_ending()
         self.under_way[is_late] += 1
-        held = [0]  # bytes of its body
+        body = Body(0, is_left=scope.headers.get("content-length", "0") != "0")
         try:
-            call = Call(scope.method, scope.path, scope.headers.get, lambda: self._read(scope, protocol, held))
+            call = Call(scope.method, scope.path, scope.headers.get, lambda: self._read(scope, protocol, body))
             wrong = _wrong_form(scope)
             reply = refusal(wrong) if wrong else await self._app.handle(call)
         finally:
             self.under_way[is_late] -= 1
-            self._held -= held[0]
+            self._held -= body.held
         identity = _identity(scope.headers.get("x-request-id"))
         headers = [*reply.headers, ("x-request-id", identity)]
-        # The body may not have been read; or the next request would find nobody here.
-        if wrong or reply.status in (401, 408, 413, 415) or self._is_ending():
+        # The next request would come behind a body that nobody reads; or would find nobody here.
+        if wrong or body.is_left or self._is_ending():
             headers.append(("connection", "close"))
         protocol.response_bytes(reply.status, headers, reply.body if scope.method != "HEAD" else b"")
         seconds = time.monotonic() - began
@@ -188,14 +196,15 @@ class Handler:
         if _log.isEnabledFor(logging.INFO):
             _log_access(scope, identity, reply.status, seconds, len(reply.body))
 
-    async def _read(self, scope: Any, protocol: Any, held: list[int]) -> bytes:
+    async def _read(self, scope: Any, protocol: Any, body: Body) -> bytes:
         """The body. Raises RefusedError: 413 too large, 429 too many at once, 408 too slow."""
         length = scope.headers.get("content-length", "0")
         try:
             async with asyncio.timeout(self._bounds.body_seconds):
-                self._hold(int(length[:18]), held)  # hyper lets nothing else than digits through
-                body: bytes = await protocol()
-                return body
+                self._hold(int(length[:18]), body)  # hyper lets nothing else than digits through
+                read: bytes = await protocol()
+                body.is_left = False
+                return read
         except TimeoutError as error:
             raise RefusedError(
                 408, f"the body did not come within {self._bounds.body_seconds:g} s; send it faster"
@@ -203,12 +212,12 @@ class Handler:
         except RuntimeError as error:  # granian's, of a connection that ended
             raise RefusedError(400, "the body is cut short or broken; send it again") from error
 
-    def _hold(self, nbytes: int, held: list[int]) -> None:
-        if held[0] + nbytes > self._bounds.body:
+    def _hold(self, nbytes: int, body: Body) -> None:
+        if nbytes > self._bounds.body:
             raise RefusedError(413, f"the body is larger than {self._bounds.body:,} bytes; send fewer images at once")
         if self._held + nbytes > self._bounds.bodies:
             raise RefusedError(429, "too many bodies are being read; try again in a moment", retry=True)
-        held[0] += nbytes
+        body.held = nbytes
         self._held += nbytes
 
 

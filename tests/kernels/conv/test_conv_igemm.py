@@ -11,8 +11,13 @@ import pytest
 from tests.support.kernel_harness import CONV_TILES, assert_same_bits, check_op, conv_as, normal, run_op, seeded
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.graph.window import Pads, Window
-from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, group_length
+from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, geometry, group_length
 from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.errors import ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+
+A100 = DeviceFacts("cuda", "an A100", 108, (8, 0), 163 << 10, 80 << 30, 80 << 30)
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,32 @@ def test_kernels_strides_and_padding(device: Device, case: Case) -> None:
 @pytest.mark.parametrize("k", REDUCTIONS)
 def test_reduction_lengths(device: Device, k: int) -> None:
     check_op(device, *reduction(k).make())
+
+
+@pytest.mark.gpu
+def test_a_map_of_more_than_two_gigabytes(gpu: CudaDevice) -> None:
+    """Its ends are those of convolutions of its ends alone. On the CPU it takes more memory than most machines have."""
+    conv, _ = Case((1, 4, 8, 8), 4).make()
+    x = np.tile(normal(seeded("large"), 1, 4, 58, 11600), (1, 1, 200, 1))
+    assert x.nbytes > 1 << 31
+    y = run_op(gpu, conv, x, inner=True)
+    assert_same_bits(y[:, :, :10], run_op(gpu, conv, x[:, :, :12].copy(), inner=True)[:, :, :10])
+    assert_same_bits(y[:, :, -10:], run_op(gpu, conv, x[:, :, -12:].copy(), inner=True)[:, :, -10:])
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 64, 4096, 4096), (2, 64, 4096, 4096), (1, 1, 32767, 1), (70000, 512, 1, 1)], ids=str
+)
+def test_maps_that_are_planned(shape: tuple[int, int, int, int]) -> None:
+    conv, _ = Case((1, shape[1], 3, 3), 64).make()
+    assert geometry(conv, shape, A100).rows == shape[0] * shape[2] * shape[3]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 32768), (1, 1, 32768, 1), (1, 4096, 200, 32767)], ids=str)
+def test_maps_beyond_the_kernels_integers_are_refused(shape: tuple[int, int, int, int]) -> None:
+    conv, _ = Case((1, shape[1], 3, 3), 5).make()
+    with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; maps and kernels may have up to 32767"):
+        geometry(conv, shape, A100)
 
 
 @pytest.mark.sanitize

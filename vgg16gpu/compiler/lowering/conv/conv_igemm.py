@@ -161,17 +161,21 @@ def estimated_products(
 
 
 def _check_limits(op: Conv, x_shape: Shape, rows: int, columns: int) -> None:
-    """The kernel has 16 bits for a map's rows and columns, 32 for the bytes of a tile's images and for vectors."""
-    image = 4 * padded_channels(x_shape[1]) * x_shape[2] * x_shape[3]
-    images = 2 + MAX_TILE_PX * x_shape[0] // rows  # that the pixels of a tile come from, at most
+    """The kernel has 16 bits for a map's rows and columns, 32 for bytes between pixels of a tile, and for vectors."""
     pads, strides = op.window.pads, op.window.strides
-    out_h, out_w = op.window.output_size(x_shape[2], x_shape[3])
+    batch, _, height, width = x_shape
+    out_h, out_w = op.window.output_size(height, width)
+    ends = MAX_TILE_PX // (out_h * out_w) + 1  # of images, within a tile at most
+    within = (MAX_TILE_PX // out_w + 3) * strides[0]  # rows of the input; a pooling window has two
+    between = max(0, height - (out_h - 2) * strides[0])  # rows from one image's last pixel to the next one's first
+    span = min(within + ends * between, batch * height) + op.window.kernel[0]
+    span_nbytes = 4 * padded_channels(x_shape[1]) * width * span
     last_window = (out_h - 1) * strides[0] - pads.top, (out_w - 1) * strides[1] - pads.left  # where it starts
     side = max(*x_shape[2:], *op.window.kernel, pads.top, pads.left, *last_window)
-    if side >= 1 << 15 or image * images >= 1 << 31 or rows * columns // 4 >= 1 << 31:
+    if side >= 1 << 15 or span_nbytes >= 1 << 31 or rows * columns // 4 >= 1 << 31:
         raise ModelError(
             f"Conv '{op.y}': its input {x_shape}, padded by {tuple(pads)}, is too large; maps and kernels may have up "
-            "to 32767 rows and columns, the images of a tile 2 GB and outputs 32 GB; use a smaller image or batch"
+            "to 32767 rows and columns, the rows that a tile reads 2 GB and outputs 32 GB; use a smaller image or batch"
         )
 
 
