@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -51,6 +51,8 @@ DEVICE_GROWTH: Final = 32e6  # bytes
 QUEUE: Final = 512  # images that wait, by default
 OF_QUEUE: Final = 2.0  # p99 of accepted requests, by the time in which the capacity empties the queue
 MORE: Final = 0.1  # seconds beside that
+
+_STEP: Final = 0.05  # seconds between two questions whether a load has begun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,12 +114,15 @@ def _kills(server: Running, loads: _Loads, front_ends: int, rate: float, seconds
         killed[name] = server.children(name)[0]
         os.kill(killed[name], signal.SIGKILL)
 
-    timers = [threading.Timer(1.0 + part * seconds, kill, (name,)) for name, part in KILLS.items()]
-    for timer in timers:
-        timer.start()
-    load = loads.under(Load("open", rate), seconds)
-    for timer in timers:
-        timer.join()
+    def kill_all() -> None:
+        began = _begun(server, ended)
+        for name, part in KILLS.items():
+            if ended.wait(began + part * seconds - time.monotonic()):
+                return
+            kill(name)
+
+    ended = threading.Event()
+    load = _beside(kill_all, ended, lambda: loads.under(Load("open", rate), seconds))
     server.ready()
     deadline = time.monotonic() + 30
     while len(server.children("front-end")) < front_ends and time.monotonic() < deadline:
@@ -133,7 +138,7 @@ def _watched(server: Running, loads: _Loads, rate: float, seconds: float) -> dic
     ended = threading.Event()
 
     def look() -> None:
-        began = time.monotonic() + 1.0
+        began = _begun(server, ended)
         for number in range(1, LOOKS + 1):
             if ended.wait(began + number * seconds / LOOKS - time.monotonic()):
                 return
@@ -141,18 +146,37 @@ def _watched(server: Running, loads: _Loads, rate: float, seconds: float) -> dic
                 looks.append(usage(server))
                 device.append(_device_nbytes(server))
 
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        load = loads.under(Load("open", rate), seconds)
-    finally:
-        ended.set()
-        looking.join()
+    load = _beside(look, ended, lambda: loads.under(Load("open", rate), seconds))
     looks.append(usage(server))
     device.append(_device_nbytes(server))
     staying = set.intersection(*map(set, looks))
     held = {str(pid): [asdict(each[pid]) for each in looks] for pid in sorted(staying)}
     return {"load": load, "held": held, "gone": len(looks[0].keys() - staying), "device_nbytes": device}
+
+
+def _begun(server: Running, ended: threading.Event) -> float:
+    """The time at which a load begins, some seconds after its clients are started: once images are answered."""
+    before = _answered(server)
+    while _answered(server) == before and not ended.wait(_STEP):
+        pass
+    return time.monotonic()
+
+
+def _answered(server: Running) -> float:
+    return server.metric('vgg16gpu_images_total{device="0"}')
+
+
+def _beside(
+    what: Callable[[], None], ended: threading.Event, load: Callable[[], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """The row of a load, while a thread does something until the event is set."""
+    thread = threading.Thread(target=what)
+    thread.start()
+    try:
+        return load()
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _device_nbytes(server: Running) -> float:
