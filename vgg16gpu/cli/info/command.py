@@ -29,7 +29,7 @@ from vgg16gpu.cli.common.show import add_row, console, heading, megabytes, print
 from vgg16gpu.cli.info.attributes import describe_nodes, print_nodes
 from vgg16gpu.cli.info.graph import print_stages, stages
 from vgg16gpu.cli.info.refused import describe_refusal, print_refusal, refused_nodes
-from vgg16gpu.compiler.compile import EngineOptions, compile_model
+from vgg16gpu.compiler.compile import EngineOptions, compile_model, sampler
 from vgg16gpu.compiler.graph.costs import OpCost, op_costs
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape, size_note
 from vgg16gpu.compiler.graph.ops import Graph, Shape
@@ -48,6 +48,9 @@ _NODES_HELP = (
 )
 
 
+_GRADIENT_HELP = "Also the memory that the gradient to the input takes, as Engine(gradient=True) computes it."
+
+
 @click.command("info")
 @model_argument()
 @device_option
@@ -58,6 +61,7 @@ _NODES_HELP = (
 @outputs_option
 @click.option("--graph", "shows_graph", is_flag=True, help="Show what each simplify pass changes, and no plan.")
 @click.option("--attributes", "shows_nodes", is_flag=True, help=_NODES_HELP)
+@click.option("--gradient", "with_gradient", is_flag=True, help=_GRADIENT_HELP)
 @json_option
 @click.pass_context
 def info_command(
@@ -72,6 +76,7 @@ def info_command(
     outputs: tuple[str, ...] | None,
     shows_graph: bool,
     shows_nodes: bool,
+    with_gradient: bool,
     as_json: bool,
 ) -> None:
     """Describe MODEL: layers, shapes, parameters, FLOP, the plan, and the device memory it would take. Needs no GPU.
@@ -111,6 +116,7 @@ def info_command(
     facts = device_facts(device)
     plan = compile_model(opened, options, facts)
     report = summary | describe(options, op_costs(graph, shape), plan, facts)
+    report["gradient"] = _gradient(opened, options, fused, given, facts) if with_gradient else None
     print_json(report) if as_json else _print(report)
 
 
@@ -126,13 +132,30 @@ def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: 
         "kernels": options.kernels,
         "steps": [_step(step) for step in program.all_steps()],
         "values": [_value(value, plan.families.get(value.name, "")) for value in program.values],
-        "memory": {
-            "weights_nbytes": plan.weights.weights_nbytes,
-            "activations_nbytes": plan.activations_nbytes,
-            "device_nbytes": plan.device_nbytes,
-            "staging_nbytes": plan.weights.staging_nbytes,
-        },
+        "memory": _memory(plan),
         "second_pass": _second_pass(plan),
+    }
+
+
+def _gradient(model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts) -> dict[str, Any]:
+    """What `Engine.vjp` takes beside the engine for a batch of this shape. Raises ModelError in int8."""
+    from vgg16gpu.runtime.plans.gradients import gradient_plan  # noqa: PLC0415 - beside its only use
+
+    samples = sampler(model, options, fused)
+    plan = gradient_plan(fused, given, facts, options.precision, options.kernels, samples)
+    return {
+        "flop": sum(step.flop for step in plan.programs[-1].all_steps()),
+        "steps": len(plan.programs[-1].all_steps()),
+        "memory": _memory(plan),
+    }
+
+
+def _memory(plan: Plan) -> dict[str, int]:
+    return {
+        "weights_nbytes": plan.weights.weights_nbytes,
+        "activations_nbytes": plan.activations_nbytes,
+        "device_nbytes": plan.device_nbytes,
+        "staging_nbytes": plan.weights.staging_nbytes,
     }
 
 
@@ -240,6 +263,13 @@ def _print(report: dict[str, Any]) -> None:
         f"activation arena {megabytes(memory['activations_nbytes'])}; "
         f"while building also staging {megabytes(memory['staging_nbytes'])}"
     )
+    if gradient := report["gradient"]:
+        more = gradient["memory"]
+        screen.print(
+            f"Gradient to the input, batch {report['batches'][-1]}: {megabytes(more['device_nbytes'])} more = weights "
+            f"there and back {megabytes(more['weights_nbytes'])} + arena {megabytes(more['activations_nbytes'])}; "
+            f"{gradient['flop'] / 1e9:.2f} GFLOP in {gradient['steps']} launches, the model's own among them"
+        )
     if second := report["second_pass"]:
         screen.print(
             f"Scales are fixed on {second['samples']} typical inputs while building "

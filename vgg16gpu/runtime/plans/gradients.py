@@ -14,10 +14,12 @@ from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
+from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.views import DeviceView
-from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
+from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted, plan_of
 
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
 
@@ -30,6 +32,18 @@ def gradient_options(precision: str, kernels: str) -> PlanOptions:
             "these"
         )
     return PlanOptions(precision, kernels)
+
+
+def gradient_plan(
+    graph: Graph,
+    shape: Shape,
+    facts: DeviceFacts,
+    precision: str,
+    kernels: str,
+    samples: Callable[[Shape], Array] | None,
+) -> Plan:
+    """That of the gradient of a batch of this shape, which nobody keeps; as `Gradients` plans it. Raises ModelError."""
+    return plan_of(_wanted(graph, shape, precision), facts, gradient_options(precision, kernels), samples)
 
 
 class Gradients:
@@ -53,8 +67,10 @@ class Gradients:
     ) -> None:
         """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
-        self._graph, self._precision = graph, precision
-        self._programs: PreparedPrograms[Shape] = PreparedPrograms(device, options, samples, self._wanted)
+        self._graph = graph
+        self._programs: PreparedPrograms[Shape] = PreparedPrograms(
+            device, options, samples, lambda shape: _wanted(graph, shape, precision)
+        )
 
     def prepare(self, shapes: Iterable[Shape]) -> None:
         """Build for batches of these shapes. Raises ModelError, DeviceError and KernelError."""
@@ -113,18 +129,19 @@ class Gradients:
         """Give everything back. Safe to call twice."""
         self._programs.close()
 
-    def _wanted(self, shape: Shape) -> Wanted:
-        found = gradient_graph(self._graph, shape, self._precision)
-        inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
-        shapes = {self._graph.input.name: shape, **inputs}
-        return Wanted(found.graph, shapes, f"the gradient of a batch of shape {shape}", tuple(found.cotangents))
-
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
         prepared = self._programs.at((batch, *x.shape[1:]))
         arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
         filled = {name: _filled(arrays[name], batch) for name in prepared.wanted.shapes}
         (found,) = prepared.executor.run_once(filled, len(x))
         return found[: len(x)]
+
+
+def _wanted(graph: Graph, shape: Shape, precision: str) -> Wanted:
+    found = gradient_graph(graph, shape, precision)
+    inputs = {item.name: found.cotangents[item.name] for item in found.graph.others}
+    shapes = {graph.input.name: shape, **inputs}
+    return Wanted(found.graph, shapes, f"the gradient of a batch of shape {shape}", tuple(found.cotangents))
 
 
 def _checked(given: object, shapes: Sequence[Shape], names: Sequence[str]) -> list[Array]:

@@ -11,6 +11,7 @@ from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
+from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Element
 from vgg16gpu.runtime.executor import Executor
@@ -57,6 +58,15 @@ class Prepared(NamedTuple):
         self.executor.close()
 
 
+def plan_of(wanted: Wanted, facts: DeviceFacts, options: PlanOptions, samples: Callable[[Shape], Array] | None) -> Plan:
+    """Its plan. samples: as for `PreparedPrograms`. Raises ModelError."""
+    options = replace(options, given=wanted.given)
+    if samples is not None:
+        shape = next(iter(wanted.shapes.values()))
+        options = replace(options, samples=lambda: samples(shape))
+    return make_plan(wanted.graph, facts, wanted.shapes, options)
+
+
 class PreparedPrograms(Generic[Key]):
     """Programs by a key. One thread at a time; close it.
 
@@ -88,12 +98,8 @@ class PreparedPrograms(Generic[Key]):
 
     def planned(self, key: Key) -> tuple[Wanted, Plan]:
         """What the program of a key is, and its plan, which nobody keeps. Raises ModelError."""
-        wanted, samples = self._wanted(key), self._samples
-        options = replace(self._options, given=wanted.given)
-        if samples is not None:
-            shape = next(iter(wanted.shapes.values()))
-            options = replace(options, samples=lambda: samples(shape))
-        return wanted, make_plan(wanted.graph, self._device.facts, wanted.shapes, options)
+        wanted = self._wanted(key)
+        return wanted, plan_of(wanted, self._device.facts, self._options, self._samples)
 
     @property
     def second_passes(self) -> int:
