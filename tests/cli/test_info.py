@@ -19,7 +19,6 @@ from vgg16gpu.compiler.compile import SAMPLES
 from vgg16gpu.compiler.graph.ops import Relu
 from vgg16gpu.compiler.graph.passes import IMAGE_PASSES, simplify
 from vgg16gpu.compiler.onnx.load import load
-from vgg16gpu.devices.cpu.device import CpuDevice
 from vgg16gpu.devices.facts import H200
 from vgg16gpu.errors import DeviceError
 from vgg16gpu.io.shipped import digits_model
@@ -81,36 +80,6 @@ def test_vgg16(tmp_path, size, gflop):
     assert [layer["shape"][2] for layer in report["layers"] if layer["op"] == "Pool"][:5] == [
         size >> i for i in range(1, 6)
     ]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-def test_what_a_gradient_takes_is_what_an_engine_takes_for_it(monkeypatch, precision):
-    asked = ("--device", "cpu", "--batch", 3, "--precision", precision)
-    told = json.loads(info(digits_model(), *asked, "--gradient", "--json"))["gradient"]
-    device = CpuDevice
-    allocate, free, live, found = device.allocate, device.free, {}, []
-
-    def allocated(self, nbytes):
-        address = allocate(self, nbytes)
-        live[address] = nbytes
-        return address
-
-    monkeypatch.setattr(device, "allocate", allocated)
-    monkeypatch.setattr(device, "free", lambda self, address: (live.pop(address), free(self, address)))
-    for gradient in (False, True):
-        live.clear()
-        with Engine(digits_model(), device="cpu", batch=3, precision=precision, gradient=gradient):
-            found.append(sum(live.values()))
-    assert found[1] - found[0] == told["memory"]["device_nbytes"]
-    shown = info(digits_model(), *asked, "--gradient")
-    assert "Gradient to the input, batch 3: " in shown
-    assert json.loads(info(digits_model(), *asked, "--json"))["gradient"] is None
-
-
-def test_gradients_in_int8_are_refused():
-    result = CliRunner().invoke(cli, ["info", str(digits_model()), "--gradient", "--precision", "int8"])
-    assert result.exit_code == 2
-    assert "gradients are computed in fp32, fp16, bf16" in result.stderr
 
 
 def test_costs_grow_with_the_batch(tmp_path):

@@ -48,7 +48,7 @@ ALLOWED: Final = {
 LOOKS: Final = 10  # of what processes hold, in a load
 GROWTH: Final = Usage(rss=8.0, handles=8, threads=4)  # MB, and numbers, of a process
 DEVICE_GROWTH: Final = 32e6  # bytes
-QUEUE: Final = 512  # images that wait, by default
+QUEUE: Final = 512  # images that wait
 OF_QUEUE: Final = 2.0  # p99 of accepted requests, by the time in which the capacity empties the queue
 MORE: Final = 0.1  # seconds beside that
 
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     opened.device.close()
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
     cores = Cores.split(4)
-    asked = ("--precision", options.precision, "--workers", str(cores.front_ends), "--no-page", *devices)
+    asked = ("--precision", options.precision, "--workers", str(cores.front_ends), "--queue", str(QUEUE), "--no-page")
     content: dict[str, Any] = {"what": __doc__, "environment": told}
-    with on_cores(cores.server), serving(*asked, model=options.model, threads=None) as server:
+    with on_cores(cores.server), serving(*asked, *devices, model=options.model, threads=None) as server:
         loads = _Loads(server, options.pictures, cores)
         capacity = loads.under(Load("closed", CLIENTS), 3.0)["answers_per_s"]
         content["capacity"] = capacity

@@ -14,10 +14,8 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, geometry, group_length
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
+from vgg16gpu.devices.facts import H200
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
-
-A100 = DeviceFacts("cuda", "an A100", 108, (8, 0), 163 << 10, 80 << 30, 80 << 30)
 
 
 @dataclass(frozen=True)
@@ -165,14 +163,14 @@ def test_a_map_of_more_than_two_gigabytes(gpu: CudaDevice) -> None:
 )
 def test_maps_that_are_planned(shape: tuple[int, int, int, int]) -> None:
     conv, _ = Case((1, shape[1], 3, 3), 64).make()
-    assert geometry(conv, shape, A100).rows == shape[0] * shape[2] * shape[3]
+    assert geometry(conv, shape, H200).rows == shape[0] * shape[2] * shape[3]
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 32768), (1, 1, 32768, 1), (1, 4096, 200, 32767)], ids=str)
 def test_maps_beyond_the_kernels_integers_are_refused(shape: tuple[int, int, int, int]) -> None:
     conv, _ = Case((1, shape[1], 3, 3), 5).make()
     with pytest.raises(ModelError, match=r"Conv 'y': its input .* is too large; maps and kernels may have up to 32767"):
-        geometry(conv, shape, A100)
+        geometry(conv, shape, H200)
 
 
 @pytest.mark.sanitize

@@ -41,6 +41,7 @@ from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Value
+from vgg16gpu.runtime.plans.gradients import gradient_plan
 
 _NODES_HELP = (
     "Show the nodes of the file as they stand there: kernel_shape, pads, strides and all other attributes, inputs, "
@@ -139,15 +140,10 @@ def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: 
 
 def _gradient(model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts) -> dict[str, Any]:
     """What `Engine.vjp` takes beside the engine for a batch of this shape. Raises ModelError in int8."""
-    from vgg16gpu.runtime.plans.gradients import gradient_plan  # noqa: PLC0415 - beside its only use
-
     samples = sampler(model, options, fused)
     plan = gradient_plan(fused, given, facts, options.precision, options.kernels, samples)
-    return {
-        "flop": sum(step.flop for step in plan.programs[-1].all_steps()),
-        "steps": len(plan.programs[-1].all_steps()),
-        "memory": _memory(plan),
-    }
+    steps = plan.programs[-1].all_steps()
+    return {"flop": sum(step.flop for step in steps), "steps": len(steps), "memory": _memory(plan)}
 
 
 def _memory(plan: Plan) -> dict[str, int]:
