@@ -30,10 +30,10 @@ class Features(nn.Module):
 
     `forward` takes (N, C, H, W) tensors of any float type and any strides, normalised as the model wants it, of any
     size that the model fits, and gives a tensor for each layer, in their order, as a tuple; of one name the tensor
-    itself. Tensors on the CPU are computed by our kernels on the CPU, to float32; those on a GPU there, to float32,
-    float16 or bfloat16 as the precision says, channels_last: what the kernels store. An engine for each device is built
-    when the first tensor of it comes. `backward` gives the gradient in the element type of the input; a second
-    derivative is refused. It computes the values once more.
+    itself. N may be 0, there and back. Tensors on the CPU are computed by our kernels on the CPU, to float32; those on
+    a GPU there, to float32, float16 or bfloat16 as the precision says, channels_last: what the kernels store. An engine
+    for each device is built when the first tensor of it comes. `backward` gives the gradient in the element type of the
+    input; a second derivative is refused. It computes the values once more.
 
     On a GPU the work goes on the current stream, and nobody waits for it: what `Engine.run` would raise is NaN in the
     rows of that image, and `check` raises it. One may capture it in a CUDA graph once it has run for the same size

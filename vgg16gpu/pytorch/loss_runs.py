@@ -98,11 +98,14 @@ class LossRuns:
         self._enqueued[key] = done
 
     def _reduced(self, losses: torch.Tensor) -> torch.Tensor:
-        """Parts of the mean add up to it.
+        """Parts of the mean add up to it; the mean of no losses is NaN, as torch has it.
 
         Always another tensor: whoever keeps losses would keep the place, and the next call would need a new one.
         """
-        return losses.clone() if self._reduction == "none" else losses.sum()
+        if self._reduction == "none":
+            return losses.clone()
+        is_mean_of_none = self._reduction == "mean" and not len(losses)
+        return losses.mean() if is_mean_of_none else losses.sum()
 
 
 def _place(tensor: torch.Tensor | None) -> Hashable:

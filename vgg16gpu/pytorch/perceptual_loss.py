@@ -23,7 +23,8 @@ class PerceptualLoss(nn.Module):
     """How far images are from others by the features of a model, differentiable in the images; its weights are frozen.
 
     model, layers, style, distance, precision, batch: as for `LossEngine`, which says what is computed. reduction:
-    "mean" of the images, their "sum", or "none", (N,).
+    "mean" of the images, their "sum", or "none", (N,). Of no images (N = 0) these are NaN, 0 and (0,), as torch's own
+    losses have it, and the gradient has no rows.
 
     `forward(x, target, style=None)` takes (N, C, H, W) tensors of any float type, normalised as the model wants them;
     target: images to compare with, of the same size, or what `targets` gave; N of them, or one for all. style: other

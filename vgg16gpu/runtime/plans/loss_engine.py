@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vgg16gpu.compiler.choices import MAX_BATCH
 from vgg16gpu.compiler.compile import EngineOptions, sampler
-from vgg16gpu.compiler.graph.input_size import resolve_input_shape
-from vgg16gpu.compiler.graph.loss import target_graph
-from vgg16gpu.compiler.graph.loss_ops import target_shape
 from vgg16gpu.compiler.graph.ops import Array, Shape
-from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.devices import Opened, open_device
 from vgg16gpu.devices.base import Foreign
@@ -29,9 +24,8 @@ from vgg16gpu.runtime.on_device.pending import Pending
 from vgg16gpu.runtime.on_device.results import Asked
 from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, view_of
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
+from vgg16gpu.runtime.plans.loss_inputs import LossInputs
 from vgg16gpu.runtime.plans.losses import Enqueued, Losses
-
-_KEPT: Final = 256  # shapes of images
 
 
 class LossEngine(Closing):
@@ -55,7 +49,8 @@ class LossEngine(Closing):
         cores is computed again on FFMA kernels. batch: the most images that are computed at once; more are cut up.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
-    when it comes for the first time. NaN and Inf are not looked for. The same bits in every run; on FFMA kernels
+    when it comes for the first time. N may be 0: results have no rows, and nothing is launched. NaN and Inf are not
+    looked for. The same bits in every run; on FFMA kernels
     whatever the batch is.
 
     Raises ModelError, InputError, DeviceError, KernelError.
@@ -76,8 +71,8 @@ class LossEngine(Closing):
         self.model = Model.of(model)
         if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
             raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
-        self._batch = batch
         self._compared = Comparison.of(self.model, layers, style, distance)
+        self._inputs = LossInputs(self._compared, batch)
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         try:
@@ -89,7 +84,6 @@ class LossEngine(Closing):
         self._lock = threading.Lock()
         self._is_closed = False
         self._pending: Pending | None = None
-        self._shapes: dict[Shape, list[Shape]] = {}
 
     def targets(
         self, images: Any = None, style: Any = None, *, stream: Stream = None, out: Any = None, wait: bool = True
@@ -133,7 +127,7 @@ class LossEngine(Closing):
     def target_shapes(self, images: Shape | None, style: Shape | None = None) -> tuple[Shape, ...]:
         """The shapes of what `targets` gives for images of these shapes (N, C, H, W). Raises InputError, ModelError."""
         shapes = (images if style is None or term.kind != "gram" else style for term in self._compared.terms)
-        return tuple(self._target_shapes(shape)[i] for i, shape in enumerate(shapes) if shape is not None)
+        return tuple(self._inputs.target_shapes(shape)[i] for i, shape in enumerate(shapes) if shape is not None)
 
     def target_types(self, images: Shape | None, style: Shape | None = None) -> tuple[str, ...]:
         """The element types of what `targets` gives on a GPU for images of these shapes: those of stored features.
@@ -226,20 +220,16 @@ class LossEngine(Closing):
     def __repr__(self) -> str:
         return f"LossEngine({self.model.name} on {self.device.facts.name}, {', '.join(self.names)})"
 
-    def _rows(self, count: int) -> int:
-        """How many images are computed at once, of so many: as many as the file says, if it says so."""
-        fixed = self.graph.input.shape[0]
-        return min(count, self._batch) if fixed is None else fixed
-
     def _targets(self, images: Any, terms: tuple[int, ...], asked: Asked) -> tuple[tuple[Any, ...], Enqueued]:
         if is_on_device(images):
             return self._targets_on_device(images, terms, asked)
         refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
-        x = self._checked(images)
+        x = self._inputs.images(images)
         with self._lock:
             self._check_pending()
-            parts = [self._losses.targets(x[rows], terms) for rows in self._cut(len(x))]
-        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), ()
+            parts = [self._losses.targets(x[rows], terms) for rows in self._inputs.cut(len(x))]
+        shapes = self._inputs.target_shapes(x.shape)
+        return _joined(parts, [shapes[i] for i in terms]), ()
 
     def _targets_on_device(
         self, images: object, terms: tuple[int, ...], asked: Asked
@@ -247,12 +237,12 @@ class LossEngine(Closing):
         with self._lock:
             x, foreign = self._view(images, asked)
             pending, singly = self._begun(foreign, asked)
-            shapes = self._target_shapes(x.shape)
+            shapes = self._inputs.target_shapes(x.shape)
             stored = self._stored(x.shape)
             forms = [OutputForm(stored[i]) for i in terms]
             places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
             parts = []
-            for rows in self._cut(x.shape[0]):
+            for rows in self._inputs.cut(x.shape[0]):
                 part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
                 verdict = asked.verdict(pending, rows.start)
                 parts.append(self._losses.targets_on_device(part, terms, outs, verdict, singly=singly))
@@ -270,15 +260,15 @@ class LossEngine(Closing):
         if is_on_device(images):
             return self._loss_on_device(images, targets, asked, gradient=gradient, mean=mean)[0]
         refuse_on_host(asked.stream, asked.form, asked.out, asked.wait)
-        x = self._checked(images)
-        given = self._checked_targets(targets, x.shape)
+        x = self._inputs.images(images)
+        given = self._inputs.targets(targets, x.shape)
         with self._lock:
             self._check_pending()
             parts = [
                 self._losses.loss(x[rows], [y[rows] for y in given], gradient=gradient, share=len(x) if mean else 1)
-                for rows in self._cut(len(x))
+                for rows in self._inputs.cut(len(x))
             ]
-        loss, *others = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        loss, *others = _joined(parts, (x.shape[:1], x.shape)[: 1 + gradient])
         return loss, *(self.graph.input.to_file(array) for array in others)
 
     def _loss_on_device(
@@ -292,12 +282,10 @@ class LossEngine(Closing):
             pending, singly = self._begun(foreign, asked)
             waits = asked.stream is None
             given = [view_of(target, foreign, asked.stream, what="a target", waits=waits) for target in targets]
-            wanted = self._target_shapes(x.shape)
-            self._compared.check_targets([(y.element_type, y.shape) for y in given], wanted, x.shape)
-            spread = [_repeated(y, shape[0]) for y, shape in zip(given, wanted, strict=True)]
+            spread = self._inputs.targets_on_device(given, x.shape)
             places, found = asked.outputs(foreign, (x.shape[:1], x.shape)[: 1 + gradient], None, pending)
             parts = []
-            for rows in self._cut(x.shape[0]):
+            for rows in self._inputs.cut(x.shape[0]):
                 part, *others = (view.rows(rows.start, rows.stop) for view in (x, *spread))
                 outs = [place.rows(rows.start, rows.stop) for place in places]
                 verdict, share = asked.verdict(pending, rows.start), x.shape[0] if mean else 1
@@ -314,67 +302,13 @@ class LossEngine(Closing):
         if self.graph.input.channels_last:
             raise InputError("a model with its channels last has its losses on the host; give arrays there")
         x = view_of(images, foreign, asked.stream, what="the images")
-        self._check_images(x.element_type, x.shape)
+        self._inputs.check(x.element_type, x.shape)
         return x, foreign
-
-    def _cut(self, count: int) -> Iterator[slice]:
-        """So many images, as many at once as may be."""
-        step = self._rows(count)
-        return (slice(first, first + step) for first in range(0, count, step))
-
-    def _checked(self, images: Any) -> Array:
-        """Images as the kernels read them. Raises InputError, and ModelError for a size that the model does not fit."""
-        given = np.asarray(images)
-        x = self.graph.input.from_file(given) if given.ndim == 4 else given
-        self._check_images(given.dtype.name, x.shape)
-        return np.ascontiguousarray(x, np.float32)
-
-    def _check_images(self, element_type: str, shape: Shape) -> None:
-        """Raise InputError for no images, and ModelError for a size that the model does not fit."""
-        item = self.graph.input
-        channels = item.shape[1]
-        if shape in self._shapes and "float" in element_type:
-            return
-        if "float" not in element_type or len(shape) != 4 or channels not in (None, shape[1]) or not shape[0]:
-            wanted = f"N, H, W, {channels or 'C'}" if item.channels_last else f"N, {channels or 'C'}, H, W"
-            raise InputError(
-                f"the images are {element_type} {shape}; give float32 ({wanted}), normalised as the model wants it"
-            )
-        if item.shape[0] is not None and shape[0] % item.shape[0]:
-            raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
-        resolve_input_shape(self.graph, self._rows(shape[0]), (shape[2], shape[3]))
-
-    def _checked_targets(self, targets: Sequence[npt.ArrayLike], shape: Shape) -> list[Array]:
-        """Those of one image for all of them. Raises InputError."""
-        arrays = [np.asarray(target) for target in targets]
-        shapes = self._target_shapes(shape)
-        self._compared.check_targets([(array.dtype.name, array.shape) for array in arrays], shapes, shape)
-        for array, term in zip(arrays, self._compared.terms, strict=True):
-            if term.kind == "gram" and not np.array_equal(array, array.swapaxes(1, 2), equal_nan=True):
-                name = self.names[term.output]
-                raise InputError(f"the target of '{name}' is no Gram matrix: it is not symmetric; use targets(...)")
-        return [
-            np.broadcast_to(array.astype(np.float32, copy=False), wanted)
-            for array, wanted in zip(arrays, shapes, strict=True)
-        ]
-
-    def _target_shapes(self, shape: Shape) -> list[Shape]:
-        """Of all terms, for images of this shape; kept, as to find them takes as long as to enqueue a run."""
-        found = self._shapes.get(shape)
-        if found is None:
-            self._check_images("float32", shape)
-            graph = target_graph(self.graph, self._compared.terms, shape)
-            shapes = infer_shapes(graph, shape)
-            found = [target_shape(shapes[name]) for name in graph.outputs]
-            if len(self._shapes) >= _KEPT:
-                self._shapes.clear()
-            self._shapes[shape] = found
-        return found
 
     def _stored(self, shape: Shape) -> tuple[Element, ...]:
         """What targets of images of this shape are made of; of the batches that are computed."""
-        self._target_shapes(shape)
-        return self._losses.stored((self._rows(shape[0]), *shape[1:]))
+        self._inputs.target_shapes(shape)
+        return self._losses.stored((self._inputs.rows(shape[0]), *shape[1:]))
 
     def _check_pending(self) -> None:
         self._require_open()
@@ -386,10 +320,8 @@ class LossEngine(Closing):
             raise InputError("the loss is closed; build a new one")
 
 
-def _repeated(view: DeviceView, count: int) -> DeviceView:
-    """One row for all, without a copy."""
-    return (
-        view
-        if view.shape[0] == count
-        else replace(view, shape=(count, *view.shape[1:]), strides=(0, *view.strides[1:]))
-    )
+def _joined(parts: Sequence[tuple[Array, ...]], shapes: Sequence[Shape]) -> tuple[Array, ...]:
+    """The results for images that were run in parts. shapes: of all of each, for the case of no images."""
+    if not parts:
+        return tuple(np.empty(shape, np.float32) for shape in shapes)
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))

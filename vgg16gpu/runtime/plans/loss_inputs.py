@@ -1,0 +1,107 @@
+"""What a loss takes: images, the targets that go with them, and how many images are computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vgg16gpu.compiler.graph.input_size import resolve_input_shape
+from vgg16gpu.compiler.graph.loss import target_graph
+from vgg16gpu.compiler.graph.loss_ops import target_shape
+from vgg16gpu.compiler.graph.ops import Array, Shape
+from vgg16gpu.compiler.graph.shapes import infer_shapes
+from vgg16gpu.errors import InputError
+from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.plans.comparison import Comparison
+
+_KEPT: Final = 256  # shapes of images
+
+
+class LossInputs:
+    """What images and targets a loss takes. One thread at a time.
+
+    compared: what is compared. batch: the most images that are computed at once.
+    """
+
+    def __init__(self, compared: Comparison, batch: int) -> None:
+        self._compared, self._graph, self._batch = compared, compared.graph, batch
+        self._shapes: dict[Shape, list[Shape]] = {}
+
+    def rows(self, count: int) -> int:
+        """How many images are computed at once, of so many: as many as the file says, if it says so; one at least."""
+        fixed = self._graph.input.shape[0]
+        return min(max(count, 1), self._batch) if fixed is None else fixed
+
+    def cut(self, count: int) -> Iterator[slice]:
+        """So many images, as many at once as may be; nothing of none."""
+        step = self.rows(count)
+        return (slice(first, first + step) for first in range(0, count, step))
+
+    def images(self, images: Any) -> Array:
+        """Images on the host as the kernels read them. Raises as `check`."""
+        given = np.asarray(images)
+        x = self._graph.input.from_file(given) if given.ndim == 4 else given
+        self.check(given.dtype.name, x.shape)
+        return np.ascontiguousarray(x, np.float32)
+
+    def check(self, element_type: str, shape: Shape) -> None:
+        """Raise InputError for what are no images, and ModelError for a size that the model does not fit."""
+        item = self._graph.input
+        channels = item.shape[1]
+        if shape in self._shapes and "float" in element_type:
+            return
+        if "float" not in element_type or len(shape) != 4 or channels not in (None, shape[1]):
+            wanted = f"N, H, W, {channels or 'C'}" if item.channels_last else f"N, {channels or 'C'}, H, W"
+            raise InputError(
+                f"the images are {element_type} {shape}; give float32 ({wanted}), normalised as the model wants it"
+            )
+        if item.shape[0] is not None and shape[0] % item.shape[0]:
+            raise InputError(f"the model takes {item.shape[0]} images at a time, and {shape[0]} are given")
+        resolve_input_shape(self._graph, self.rows(shape[0]), (shape[2], shape[3]))
+
+    def targets(self, targets: Sequence[npt.ArrayLike], shape: Shape) -> list[Array]:
+        """Targets on the host, those of one image for all images of this shape (N, C, H, W). Raises InputError."""
+        arrays = [np.asarray(target) for target in targets]
+        shapes = self.target_shapes(shape)
+        self._compared.check_targets([(array.dtype.name, array.shape) for array in arrays], shapes, shape)
+        for array, term in zip(arrays, self._compared.terms, strict=True):
+            if term.kind == "gram" and not np.array_equal(array, array.swapaxes(1, 2), equal_nan=True):
+                name = self._compared.names[term.output]
+                raise InputError(f"the target of '{name}' is no Gram matrix: it is not symmetric; use targets(...)")
+        return [
+            np.broadcast_to(array.astype(np.float32, copy=False), wanted)
+            for array, wanted in zip(arrays, shapes, strict=True)
+        ]
+
+    def targets_on_device(self, targets: Sequence[DeviceView], shape: Shape) -> list[DeviceView]:
+        """As `targets`, of those that lie on the device; nothing is copied. Raises InputError."""
+        shapes = self.target_shapes(shape)
+        self._compared.check_targets([(y.element_type, y.shape) for y in targets], shapes, shape)
+        return [_repeated(y, wanted[0]) for y, wanted in zip(targets, shapes, strict=True)]
+
+    def target_shapes(self, shape: Shape) -> list[Shape]:
+        """Of all terms, for images of this shape; kept, as to find them takes as long as to enqueue a run.
+
+        Raises as `check`.
+        """
+        found = self._shapes.get(shape)
+        if found is None:
+            self.check("float32", shape)
+            graph = target_graph(self._graph, self._compared.terms, shape)
+            shapes = infer_shapes(graph, shape)
+            found = [target_shape(shapes[name]) for name in graph.outputs]
+            if len(self._shapes) >= _KEPT:
+                self._shapes.clear()
+            self._shapes[shape] = found
+        return found
+
+
+def _repeated(view: DeviceView, count: int) -> DeviceView:
+    """One row for all, without a copy."""
+    if view.shape[0] == count:
+        return view
+    return replace(view, shape=(count, *view.shape[1:]), strides=(0, *view.strides[1:]))
