@@ -1,8 +1,8 @@
 """What the planner may compile: which module drives which kernel, and the macro settings of each.
 
 They are those that a module lists (VARIANTS), and those that VGG16 is planned with on a card of compute capability 9.0,
-in every precision, with its values kept and not; all of these with a guard, too, where a kernel knows it; of the lab's
-kernels those of each parameter.
+in every precision, with its values kept and not, or for its features; all of these with a guard, too, where a kernel
+knows it; of the lab's kernels those of each parameter.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op
-from vgg16gpu.compiler.graph.window import Pads, Window
+from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Pool
+from vgg16gpu.compiler.graph.window import MAX_POOL_2X2, Pads, Window
 from vgg16gpu.compiler.lowering import modules
 from vgg16gpu.compiler.lowering.guard import GUARDED
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
+from vgg16gpu.compiler.planner.selection import KEEPING
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.devices import copy_kernel
 from vgg16gpu.devices.cuda.compiler import architecture
@@ -113,7 +114,10 @@ def included(source: Path) -> set[str]:
 
 @cache
 def planned_kernels() -> frozenset[Kernel]:
-    """The kernels of VGG16 on an H200: all precisions and BATCHES, with the shipped table of tiles and without it."""
+    """The kernels of VGG16 on an H200: all precisions and BATCHES, with the shipped table of tiles and without it.
+
+    And those of its features, where a map is stored beside what the pool makes of it.
+    """
     measured = table(CARD, Path(), TABLES)
     kernels: set[Kernel] = set()
     for tuned in ({}, measured) if measured else ({},):
@@ -121,6 +125,9 @@ def planned_kernels() -> frozenset[Kernel]:
         for precision, keep_values in product(PRECISIONS, (False, True)):
             wish = replace(_wish(precision), keep_values=keep_values)
             plan = make_plan(vgg16(), facts, [(batch, 3, 224, 224) for batch in BATCHES], wish)
+            kernels |= plan.kernels
+        for precision in KEEPING:
+            plan = make_plan(features(), facts, [(batch, 3, 224, 224) for batch in (1, 16)], PlanOptions(precision))
             kernels |= plan.kernels
     return frozenset(kernels)
 
@@ -130,6 +137,20 @@ def vgg16() -> Graph:
     """VGG16 with weights of zero, which take no memory."""
     ops = (*_convolutions(), *_fully_connected())
     return Graph(GraphInput("x", (None, 3, 224, 224)), ops, (ops[-1].y,))
+
+
+@cache
+def features() -> Graph:
+    """Its convolutions and pools; the maps before the pools are outputs, too."""
+    ops: list[Op] = []
+    for op in _convolutions():
+        if isinstance(op, Conv) and op.pool:
+            kept = f"{op.y} before its pool"
+            ops += [replace(op, y=kept, pool=False), Pool(kept, op.y, (op.y,), "max", MAX_POOL_2X2)]
+        else:
+            ops.append(op)
+    outputs = tuple(op.x for op in ops if isinstance(op, Pool))
+    return Graph(GraphInput("x", (None, 3, 224, 224)), tuple(ops), outputs)
 
 
 def _convolutions() -> Iterator[Op]:

@@ -2,11 +2,12 @@
 //           first two convolutions of a network, 3x3, stride 1, pad 1, and a pool; finish: see wgmma_tile.cuh.
 // Layouts:  source, mean_scale, mean_shift, in_scale, weight as in conv_first.cu, weight for 64 channels; weight2's map
 //           {channels, 64, 9}, box the whole, as conv_wgmma.cu has it. bias, dequant, scale of both: 64 float. mid is
-//           stored nowhere. out: map {64, W/2, H/2, N}, box {64, 4, TILE_ROWS/2, 1}; both swizzled 128B (bytes: 64B).
+//           stored nowhere. out: map {64, W/2, H/2, N}, box {64, 4, TILE_ROWS/2, 1}; with KEEP also kept, as it is
+//           before the pool: {64, W, H, N}, box {64, 8, TILE_ROWS, 1}; all swizzled 128B (bytes: 64B).
 //           status (N) int; maxima[n * maxima_stride]: of mid and out, see wgmma_tile.cuh.
 // Mapping:  a persistent block on each multiprocessor; each of its WARPGROUPS walks a list of tiles of TILE_ROWS rows x
 //           8 pixels by itself: pixels into shared memory, mid with a ring around the tile, the tile, the store.
-// Tiles:    ELEMENT (1: F16; BF16, U8, S8), SOURCE (0), IN_CHANNELS (3), TILE_ROWS (28), WARPGROUPS (2).
+// Tiles:    ELEMENT (1: F16; BF16, U8, S8), SOURCE (0), IN_CHANNELS (3), TILE_ROWS (28), WARPGROUPS (2), KEEP (0).
 // Shared:   SHARED_BYTES: both weights, and for each warpgroup pixels, mid and a staged tile: 195 KB (bytes: 113);
 //           128 * WARPGROUPS threads.
 // Cost:     2*9*64*(64 + C) FLOP per pixel, conv1 again in the ring: (TILE_ROWS+2)*10 pixels for TILE_ROWS*8. Reads the
@@ -17,6 +18,7 @@
 // Why:      conv1 alone takes as long as writing mid takes, and the tensor cores idle. Warpgroups take turns by
 //           themselves: one multiplies while another one fills and finishes.
 #include "first_layer.cuh"
+#include "kept_maps.cuh"
 
 #ifndef TILE_ROWS
 #define TILE_ROWS 28
@@ -43,7 +45,7 @@ typedef Wgmma<E::Operands, TILE_ROWS * 8> SecondProduct;
 constexpr int COPIES = E::BYTES == 2 ? 4 : 3, CELLS = ENTRY / CELL;
 constexpr int ENTRY_PLANE = (2 * HALF + 2 * MID_W) * ENTRY;
 
-typedef StagedTile<ELEMENT, TILE_ROWS, true> Staged;
+typedef StagedTile<ELEMENT, TILE_ROWS, true> Staged;  // what is kept is staged where mid has been read
 constexpr int round_up(int nbytes) { return (nbytes + 1023) / 1024 * 1024; }
 constexpr int SECOND_WEIGHT_BYTES = 9 * 64 * BLOCK_BYTES;
 constexpr int FIRST_WEIGHTS_AT = SECOND_WEIGHT_BYTES;
@@ -141,6 +143,10 @@ DEVICE void first_convolution(const Group& group, uint32_t weights, const Finish
     else
       products_wait<0>();
     pin(sum[half % AT_ONCE]);
+    if (KEEP && half == 0) {
+      if (group.thread() == 0) store_wait_read<0>();
+      group.sync();  // the last store has read what was kept
+    }
     const int left = MID_W * MID_H - half * HALF - threadIdx.x % 4 * 2;  // pixels before the junk
     stage_tile<ELEMENT, HALF / 8, false>(sum[half % AT_ONCE], finish, group.address + half * HALF * BLOCK_BYTES,
                                          [&](int column, uint32_t items) {
@@ -186,31 +192,34 @@ DEVICE void second_convolution(SecondProduct::Sum (&sum)[TILE_ROWS * 4], const G
   products_commit();
 }
 
-// Which halves of a register that stage_tile stores lie in the pooled map.
+// Which halves of a register that stage_tile stores lie in the map that is kept, or in the pooled one.
 DEVICE uint32_t visible(const Work& work, const Tile& tile, int column) {
+  if (KEEP) return tile.y + column < work.height ? halves_before(work.width - tile.x, threadIdx.x % 4 * 2) : 0;
   const int x = work.width / 2 - tile.x / 2 - threadIdx.x % 4, y = work.height / 2 - tile.y / 2;
   return x > 0 ? halves_before(y, 2 * column) : 0;
 }
 
-DEVICE void store_tile(const CUtensorMap* out, const SecondProduct::Sum (&sum)[TILE_ROWS * 4],
+DEVICE void store_tile(const CUtensorMap* out, const CUtensorMap* kept, const SecondProduct::Sum (&sum)[TILE_ROWS * 4],
                        const Finish<ELEMENT>& finish, const Group& group, const Work& work, const Tile& tile,
                        uint32_t& largest) {
   const uint32_t staged = group.address + STAGED_AT;
   if (group.thread() == 0) store_wait_read<0>();
-  group.sync();  // the last store has read the staged tile
-  stage_tile<ELEMENT, TILE_ROWS, true>(sum, finish, staged, [&](int column, uint32_t items) {
+  group.sync();  // the last store has read the staged tile, and the products have read mid
+  const auto look = [&](int column, uint32_t items) {
     largest = larger_magnitudes(largest, items, visible(work, tile, column));
-  });
+  };
+  stage_maps<ELEMENT, TILE_ROWS, true>(sum, finish, staged, group.address, look);
   shared_writes_to_async();
   group.sync();  // all of the tile is staged
   if (group.thread() == 0) {
     store_box(out, staged, 0, tile.x / 2, tile.y / 2, tile.n);
+    if constexpr (KEEP) store_box(kept, group.address, 0, tile.x, tile.y, tile.n);
     store_commit();
   }
 }
 
 extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_two(
-    const __grid_constant__ CUtensorMap weight2, const __grid_constant__ CUtensorMap out,
+    const __grid_constant__ CUtensorMap weight2, const __grid_constant__ CUtensorMap out, KEPT_PARAMETER
     const void* __restrict__ source, const void* __restrict__ weight, const float* __restrict__ weight_scale,
     const float* __restrict__ bias, const float* __restrict__ dequant, const float* __restrict__ scale,
     const float* __restrict__ in_scale, const float* __restrict__ mean_scale, const float* __restrict__ mean_shift,
@@ -282,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS* THREADS, 1) conv_first_
     products_wait<0>();
     pin(sum);
     TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
-    store_tile(&out, sum, finish2, group, work, tile, largest);
+    store_tile(&out, KEPT, sum, finish2, group, work, tile, largest);
     if constexpr (E::RECORDED) record_largest(largest, maxima + static_cast<size_t>(tile.n) * maxima_stride);
   }
   if (group.thread() == 0) store_wait();

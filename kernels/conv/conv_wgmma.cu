@@ -7,6 +7,7 @@
 //           inp    {CP, W, H, planes * N}, box {block, HALO_W, HALO_H, 1}, a block is BLOCK_BYTES of channels
 //           weight {block, OCP, blocks * 9 * planes}, box {block, WEIGHT_ROWS, STAGE_UNITS}
 //           out    {OCP, OW, OH, planes * N}, box {64, TILE_W, TILE_ROWS, 1}; POOL: both halved, flat OW, TILE_ROWS
+//           kept   (KEEP alone) {OCP, W, H, planes * N}, box {64, TILE_W, TILE_ROWS, 1}: out as it is without POOL
 // Mapping:  a product of 64 output channels x PIXELS pixels x 32 bytes of channels; weights are operand a, pixels b.
 //           One halo tile in shared memory serves all nine taps: a tap only moves the start of b's descriptor, because
 //           the hardware swizzles by address bits. FLAT_PITCH 0: a tile is TILE_ROWS rows of 8 pixels, a group of 8
@@ -16,7 +17,8 @@
 //           issues the loads), 1 and 2 multiply: two halves of 128 channels, or with PAIR_TILES two tiles of pixels.
 //           tiles = oc_tiles * tiles_x * tiles_y * images.
 // Tiles:    ELEMENT (1): 1-5, OUT_ELEMENT (ELEMENT; 4 and 5 mix), TILE_ROWS (28), FLAT_PITCH (0), PAIR_TILES (0),
-//           POOL (0; flat: PAIR_TILES, no F16_PAIR), BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0),
+//           POOL (0; flat: PAIR_TILES, no F16_PAIR), KEEP (0; with POOL, not flat: the map itself is stored, too),
+//           BLOCK_BYTES (128; 64 for bytes where CP % 128 != 0),
 //           HALO_STAGES (2), WEIGHT_STAGES (5), STAGE_UNITS (1: tap planes a weight stage), PROMOTE_TAPS (3).
 // Shared:   SHARED_BYTES: both rings, a staging tile for each consumer, barriers; 384 threads, 24 and 240 registers.
 // Cost:     2*N*OC*H*W*C*9 FLOP, three times that for F16_PAIR; a halo is read once per tile and its channel tiles.
@@ -24,7 +26,7 @@
 //           PROMOTE_TAPS taps, as tensor cores keep few bits below; int32, exact, for bytes. Fixed by the shape alone.
 // Edges:    any N, H, W: TMA reads zeros outside and stores nothing there. OCP % 128 == 0 unless PAIR_TILES.
 // Why:      the tensor cores are busy 80 % of the time from batch 8 up: each byte of shared memory serves 9 taps.
-#include "wgmma_tile.cuh"
+#include "kept_maps.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT 1
@@ -83,12 +85,15 @@ constexpr int BLOCK_UNITS = 9 * PLANES;
 
 constexpr bool POOLED_LATER = FLAT && POOL;  // windows lie across threads, and across both tiles
 constexpr bool POOLED_FIRST = POOL && !FLAT;
+constexpr bool SEEN_POOLED = POOL && !KEEP;  // of what is stored the largest magnitudes are looked for here
 typedef StagedTile<OUT_ELEMENT, PIXELS / 8, POOLED_FIRST> Staging;
+typedef StagedTile<OUT_ELEMENT, PIXELS / 8, false> Kept;
 
 constexpr int WEIGHTS_AT = HALO_STAGES * PLANES * HALO_PLANE;
 constexpr int STAGING_AT = WEIGHTS_AT + WEIGHT_STAGES * WEIGHT_BYTES;
 constexpr int POOLED_AT = STAGING_AT + 2 * Staging::BYTES;
-constexpr int BARRIERS_AT = POOLED_AT + (POOLED_LATER ? TILE_ROWS * ((FLAT_PITCH - 1) / 2) * Out::ROW_BYTES : 0);
+constexpr int KEPT_AT = POOLED_AT + (POOLED_LATER ? TILE_ROWS * ((FLAT_PITCH - 1) / 2) * Out::ROW_BYTES : 0);
+constexpr int BARRIERS_AT = KEPT_AT + (KEEP ? 2 * Kept::BYTES : 0);
 constexpr int SHARED_BYTES = 1024 + BARRIERS_AT + 16 * (HALO_STAGES + WEIGHT_STAGES);  // 1024 to align
 
 static_assert(TILE_ROWS % 2 == 0 || FLAT, "products are multiples of 16 pixels wide");
@@ -96,23 +101,12 @@ static_assert(!FLAT || FLAT_PITCH >= 8, "at most one junk pixel in 8");
 static_assert(PIXELS <= 256, "the widest product of wgmma");
 static_assert(HALO_W <= 256 && HALO_H <= 256, "the largest box of TMA");
 static_assert(!POOLED_LATER || (PAIR_TILES && PLANES == 1), "both tiles hold an even number of rows");
+static_assert(!KEEP || POOLED_FIRST, "what is kept is stored as tiles of 8 pixels are");
 static_assert(BLOCK_UNITS % STAGE_UNITS == 0, "weight stages end where a channel block ends");
 static_assert(STAGE_UNITS == 1 || STAGE_UNITS % PLANES == 0, "a tap's planes lie in one stage or in one each");
 static_assert(HALO_STAGES >= 2 && WEIGHT_STAGES >= (STAGE_UNITS == 1 ? 2 * PLANES : 2), "given back one tap late");
 static_assert(Out::PLANES == PLANES && Out::BYTES == In::BYTES, "only U8 and S8 mix");
 static_assert(SHARED_BYTES <= 227 * 1024, "shared memory of a block");
-
-// A place in a ring of stages. Waiting for `parity` waits for the current round of the stage.
-struct Ring {
-  uint32_t parity;
-  int stage = 0;
-  DEVICE void advance(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 // Addresses in shared memory.
 struct Shared {
@@ -121,6 +115,7 @@ struct Shared {
   DEVICE uint32_t weights(int stage) const { return base + WEIGHTS_AT + stage * WEIGHT_BYTES; }
   DEVICE uint32_t pooled() const { return base + POOLED_AT; }
   DEVICE uint32_t staging(int consumer) const { return base + STAGING_AT + consumer * Staging::BYTES; }
+  DEVICE uint32_t kept(int consumer) const { return base + KEPT_AT + consumer * Kept::BYTES; }
   DEVICE uint32_t halo_full(int stage) const { return base + BARRIERS_AT + 8 * stage; }
   DEVICE uint32_t halo_empty(int stage) const { return halo_full(HALO_STAGES + stage); }
   DEVICE uint32_t weights_full(int stage) const { return halo_full(2 * HALO_STAGES + stage); }
@@ -131,7 +126,6 @@ struct Tile { int oc, x, y, n; };  // first output channel, first pixel, image
 
 struct Work {
   int images, channel_blocks, oc_tiles, tiles_x, tiles_y, tiles, height, width;
-
   DEVICE Tile tile(int index) const {
     const int place = index / oc_tiles, row = place / tiles_x;
     return {index % oc_tiles * WEIGHT_ROWS, place % tiles_x * TILE_W, row % tiles_y * BLOCK_ROWS, row / tiles_y};
@@ -141,7 +135,8 @@ struct Work {
 // The thread that keeps both rings full.
 DEVICE void produce(const CUtensorMap* inp, const CUtensorMap* weight, const Shared& shared, const Work& work,
                     const Watch& watch) {
-  Ring halo = {1}, weights = {1};  // the stages are empty at first: the round before counts as done
+  RingPlace<HALO_STAGES> halo{1};  // all stages are empty at first
+  RingPlace<WEIGHT_STAGES> weights{1};
   for (int index = blockIdx.x; index < work.tiles; index += gridDim.x) {
     const Tile tile = work.tile(index);
     for (int block = 0; block < work.channel_blocks; block++) {
@@ -153,14 +148,14 @@ DEVICE void produce(const CUtensorMap* inp, const CUtensorMap* weight, const Sha
       for (int plane = 0; plane < PLANES; plane++)
         load_box(shared.halo(halo.stage) + plane * HALO_PLANE, inp, full, block * (BLOCK_BYTES / In::BYTES), tile.x - 1,
                  tile.y - 1, tile.n + plane * work.images);
-      halo.advance(HALO_STAGES);
+      halo.advance();
       for (int unit = 0; unit < BLOCK_UNITS; unit += STAGE_UNITS) {
         barrier_wait(shared.weights_empty(weights.stage), weights.parity, watch);
         if (watch.lost) return;
         barrier_arrive_expect(shared.weights_full(weights.stage), WEIGHT_BYTES);
         load_box(shared.weights(weights.stage), weight, shared.weights_full(weights.stage), 0, tile.oc,
                  block * BLOCK_UNITS + unit);
-        weights.advance(WEIGHT_STAGES);
+        weights.advance();
       }
     }
   }
@@ -225,7 +220,8 @@ struct Consumer {
   const Work& work;
   const Watch& watch;
   const int number, lane;
-  Ring halo = {0}, weights = {0}, weights_done = {0};  // _done: the oldest stage not given back
+  RingPlace<HALO_STAGES> halo;
+  RingPlace<WEIGHT_STAGES> weights, weights_done;  // _done: the oldest stage not given back
   int halo_done = 0;
 
   // Give back the weight stages that end with this tap.
@@ -233,7 +229,7 @@ struct Consumer {
     UNROLL
     for (int i = tap * PLANES / STAGE_UNITS; i < (tap + 1) * PLANES / STAGE_UNITS; i++) {
       if (lane == 0 && !watch.lost) barrier_arrive(shared.weights_empty(weights_done.stage));
-      weights_done.advance(WEIGHT_STAGES);
+      weights_done.advance();
     }
   }
 
@@ -249,7 +245,7 @@ struct Consumer {
       if (place == 0) barrier_wait(shared.weights_full(weights.stage), weights.parity, watch);
       const uint32_t address = shared.weights(weights.stage) + place * UNIT_BYTES;
       w[plane] = matrix_descriptor(address + (PAIR_TILES ? 0 : number * 64 * BLOCK_BYTES), 8 * BLOCK_BYTES, SWIZZLE);
-      if (place == STAGE_UNITS - 1) weights.advance(WEIGHT_STAGES);
+      if (place == STAGE_UNITS - 1) weights.advance();
     }
   }
 
@@ -278,7 +274,7 @@ struct Consumer {
         }
       }
       halo_done = halo.stage;
-      halo.advance(HALO_STAGES);
+      halo.advance();
     }
   }
 
@@ -296,8 +292,8 @@ struct Visible {
   int x, y;  // this thread's pixels: first column and row of the stored map, distances to its end
   DEVICE Visible(const Work& work, const Tile& tile) {
     const int q = threadIdx.x % 4;
-    x = (work.width >> POOL) - (tile.x >> POOL) - (POOL ? q : 2 * q);
-    y = (work.height >> POOL) - (tile.y >> POOL);
+    x = (work.width >> SEEN_POOLED) - (tile.x >> SEEN_POOLED) - (SEEN_POOLED ? q : 2 * q);
+    y = (work.height >> SEEN_POOLED) - (tile.y >> SEEN_POOLED);
     if (FLAT && !POOL) x = min(y, TILE_ROWS) * FLAT_PITCH - 2 * q;  // pixels left in the line
   }
   DEVICE uint32_t mask(int column) const {
@@ -305,7 +301,7 @@ struct Visible {
       const int junk = (TILE_W - 1 - column * 8 % TILE_W) - 2 * (threadIdx.x % 4);
       return half_mask(8 * column < x && junk != 0, 8 * column + 1 < x && junk != 1);
     }
-    if (POOL) return x > 0 ? half_mask(2 * column < y, 2 * column + 1 < y) : 0;
+    if (SEEN_POOLED) return x > 0 ? half_mask(2 * column < y, 2 * column + 1 < y) : 0;
     return column < y ? half_mask(0 < x, 1 < x) : 0;
   }
   static DEVICE uint32_t half_mask(bool low, bool high) {
@@ -314,7 +310,7 @@ struct Visible {
 };
 
 // Finish a tile and send it off; the store reads what is staged while the next tile is multiplied.
-DEVICE void store_tile(const CUtensorMap* out, const typename In::Sum (&sum)[PIXELS / 2],
+DEVICE void store_tile(const CUtensorMap* out, const CUtensorMap* kept, const typename In::Sum (&sum)[PIXELS / 2],
                        const Finish<OUT_ELEMENT>& finish, const Consumer& consumer, const Tile& tile, int oc,
                        unsigned* maximum) {
   const Shared& shared = consumer.shared;
@@ -325,9 +321,10 @@ DEVICE void store_tile(const CUtensorMap* out, const typename In::Sum (&sum)[PIX
   if (!POOLED_LATER) all_there();  // the last store has read what was stored
   uint32_t largest = 0;
   const Visible visible(consumer.work, tile);
-  stage_tile<OUT_ELEMENT, PIXELS / 8, POOLED_FIRST>(sum, finish, staging, [&](int column, uint32_t items) {
+  const auto look = [&](int column, uint32_t items) {
     if (!POOLED_LATER) largest = larger_magnitudes(largest, items, visible.mask(column));
-  });
+  };
+  stage_maps<OUT_ELEMENT, PIXELS / 8, POOLED_FIRST>(sum, finish, staging, shared.kept(consumer.number), look);
   if constexpr (POOLED_LATER) {
     all_there();  // both tiles are staged, and the last store has read what was stored
     largest = pool_tiles<OUT_ELEMENT, TILE_ROWS, FLAT_PITCH>(shared.staging(0), Staging::BYTES, stored, visible.y);
@@ -336,9 +333,12 @@ DEVICE void store_tile(const CUtensorMap* out, const typename In::Sum (&sum)[PIX
   all_there();
   if (storing) {
     UNROLL
-    for (int plane = 0; plane < PLANES; plane++)
-      store_box(out, stored + plane * Staging::PLANE_BYTES, oc, tile.x >> POOL, tile.y >> POOL,
-                tile.n + plane * consumer.work.images);
+    for (int plane = 0; plane < PLANES; plane++) {
+      const int image = tile.n + plane * consumer.work.images;
+      store_box(out, stored + plane * Staging::PLANE_BYTES, oc, tile.x >> POOL, tile.y >> POOL, image);
+      if constexpr (KEEP)
+        store_box(kept, shared.kept(consumer.number) + plane * Kept::PLANE_BYTES, oc, tile.x, tile.y, image);
+    }
     store_commit();
   }
   if constexpr (Out::RECORDED) record_largest(largest, maximum);
@@ -346,9 +346,9 @@ DEVICE void store_tile(const CUtensorMap* out, const typename In::Sum (&sum)[PIX
 
 extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight,
-    const __grid_constant__ CUtensorMap out, const float* bias, const float* dequant, const float* out_scale,
-    unsigned* maxima, int* error, int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y,
-    int tiles, int height, int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
+    const __grid_constant__ CUtensorMap out, KEPT_PARAMETER const float* bias, const float* dequant,
+    const float* out_scale, unsigned* maxima, int* error, int step, int images, int channel_blocks, int oc_tiles,
+    int tiles_x, int tiles_y, int tiles, int height, int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
   TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
   DYNAMIC_SHARED(unsigned char, raw);
   const Shared shared = {(shared_address(raw) + 1023) & ~1023u};
@@ -392,7 +392,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) conv_wgmma(
     consumer.drain(sums);
     TIMED(if (threadIdx.x == 128) STAMP(SUMS_READY);)
     if (index + gridDim.x >= tiles) let_next_kernel_start();
-    store_tile(&out, sums.sum, finish, consumer, tile, oc, maxima + static_cast<long long>(tile.n) * maxima_stride);
+    unsigned* const maximum = maxima + static_cast<long long>(tile.n) * maxima_stride;
+    store_tile(&out, KEPT, sums.sum, finish, consumer, tile, oc, maximum);
   }
   if (threadIdx.x % 128 == 0) store_wait();
   TIMED(if (threadIdx.x == 128) STAMP(DONE);)

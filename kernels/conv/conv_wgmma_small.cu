@@ -2,15 +2,16 @@
 //                   inp[n,y+kh-1,x+kw-1,c] * weight[kh,kw,oc,c])), finished and stored as wgmma_tile.cuh says
 // Layouts:  inp (N,H,W,CP), its map's box {block, 10, TILE_ROWS+2, 1}, where a block is BLOCK_BYTES of channels; weight
 //           (CP/block, tap, plane, OCP, block) as {block, OCP, the rest}, box {block, 64, TAPS_PER_STAGE*planes}; out
-//           (N,OH,OW,OCP), box {64, 8, STORE_ROWS, 1}, with POOL {64, 4, STORE_ROWS/2, 1}.
+//           (N,OH,OW,OCP), box {64, 8, STORE_ROWS, 1}, with POOL {64, 4, STORE_ROWS/2, 1}; with KEEP also kept
+//           (N,H,W,OCP), box {64, 8, STORE_ROWS, 1}: out as it is without POOL.
 //           F16_PAIR: 2N images, first all hi. The swizzles match the boxes' rows. bias, dequant, out_scale: OCP
 //           floats. height, width: H, W.
 // Mapping:  block: 64 output channels x TILE_ROWS rows of 8 pixels x one of SPLITS shares of the channel blocks;
 //           blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warpgroup multiplies,
 //           one more warp copies.
 // Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the
-//           workspace; POOL (0), HALO_STAGES (2), TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1),
-//           PROMOTE_TAPS (3)
+//           workspace; POOL (0), KEEP (0; with POOL: the map itself is stored, too), HALO_STAGES (2),
+//           TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1), PROMOTE_TAPS (3)
 // Shared:   SHARED_BYTES below, dynamic; 160 threads. EXCHANGE 2, each tile: SPLITS * SPLITS * SLICE_ROWS * 2048 bytes
 //           of workspace, and a counter that the host zeroes before a run.
 // Cost:     2*N*H*W*OC*9*C FLOP; a block reads its weights once, its pixels 1.25 * (1 + 2/rows) times, mostly from L2.
@@ -19,8 +20,8 @@
 //           for other blocks, so all must be resident: gridDim.x <= multiprocessors * BLOCKS_PER_SM.
 // Why:      one image has few tiles, so they are small, and deep layers split the sum. A thread can start a copy each
 //           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
+#include "kept_maps.cuh"
 #include "split_exchange.cuh"
-#include "wgmma_tile.cuh"
 #ifndef ELEMENT
 #define ELEMENT 1
 #endif
@@ -80,16 +81,18 @@ constexpr int SLICE_ROWS = round_up((TILE_ROWS + SPLITS - 1) / SPLITS, POOL ? 2 
 constexpr int SLICE_BYTES = SLICE_ROWS * 2048;  // its sums: 64 channels x 8 pixels of 4 bytes a row
 constexpr int STORE_ROWS = TILE_ROWS % SLICE_ROWS == 0 ? SLICE_ROWS : POOL ? 2 : 1;  // no store may leave the tile
 typedef StagedTile<ELEMENT, SLICE_ROWS, POOL> Staged;
+typedef StagedTile<ELEMENT, SLICE_ROWS, false> Kept;
 
 // The epilogue uses the memory of the pipeline again.
 constexpr int RECEIVED_BYTES = EXCHANGE == 1 ? SLICE_BYTES : 0;
-constexpr int EPILOGUE_BYTES = round_up(RECEIVED_BYTES + Staged::BYTES, 1024);
+constexpr int EPILOGUE_BYTES = round_up(RECEIVED_BYTES + Staged::BYTES + (KEEP ? Kept::BYTES : 0), 1024);
 constexpr int LOADED_BYTES = HALO_STAGES * HALO_STAGE + WEIGHT_STAGES * WEIGHT_STAGE;
 constexpr int PIPELINE_BYTES = LOADED_BYTES > EPILOGUE_BYTES ? LOADED_BYTES : EPILOGUE_BYTES;
 constexpr int SHARED_BYTES = PIPELINE_BYTES + 2048;  // barriers, and up to 1023 bytes before the first multiple of 1024
 
 static_assert(BLOCK_BYTES == 128 || (BLOCK_BYTES == 64 && E::BYTES == 1), "64 channels are 128 bytes, or 64");
 static_assert(TILE_ROWS % 2 == 0 && TILE_ROWS <= 32, "wgmma kernels have widths of 16 to 256 pixels in steps of 16");
+static_assert(!KEEP || POOL, "without a pool the map is out itself");
 static_assert(9 % TAPS_PER_STAGE == 0, "the taps fill whole weight stages");
 static_assert(EXCHANGE == 0 ? SPLITS == 1 : EXCHANGE == 1 ? SPLITS == 2 : SPLITS > 1, "who exchanges has someone to");
 static_assert(WEIGHT_STAGES > 1 || (TAPS_PER_STAGE == 9 && HALO_STAGES == 1), "a stage is given back a tap late");
@@ -141,25 +144,13 @@ struct Pipeline {
   }
 };
 
-// The stage to use next, and the parity of the barrier phase to wait for.
-template <int STAGES>
-struct Ring {
-  uint32_t parity;
-  int stage = 0;
 
-  DEVICE void advance() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 // ---- The producer: one thread starts every copy.
 
 DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, const CUtensorMap* weight,
                       int images, const Watch& watch) {
-  Ring<HALO_STAGES> halo{1};  // the first wait for a free stage returns at once
-  Ring<WEIGHT_STAGES> stage{1};
+  RingPlace<HALO_STAGES> halo{1};  // the first wait for a free stage returns at once
+  RingPlace<WEIGHT_STAGES> stage{1};
   int halos = 0, stages = 0;
   const int all_stages = work.count * STAGES_PER_BLOCK;
   auto load_weights = [&] {
@@ -229,8 +220,8 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int count, 
   const int blocks = HALO_STAGES == 1 && !PAIR ? 1 : count;
   const bool first = threadIdx.x % 32 == 0;
   Sum low[PAIR ? SUMS : 1], promoted[PAIR ? SUMS : 1] = {};
-  Ring<HALO_STAGES> halo{0};
-  Ring<WEIGHT_STAGES> stage{0};
+  RingPlace<HALO_STAGES> halo;
+  RingPlace<WEIGHT_STAGES> stage;
   int used_weights = -1, used_halo = -1;
   for (int block = 0; block < blocks; block++) {
     barrier_wait(pipeline.halo_full(halo.stage), halo.parity, watch);
@@ -274,7 +265,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int count, 
 
 // ---- The end: finish a slice of rows, pool, store.
 
-constexpr int SCALE = POOL ? 2 : 1;
+constexpr bool SEEN_POOLED = POOL && !KEEP;  // of what is stored the largest magnitudes are looked for here
 struct Slice {  // what a block finishes
   int x, y, rows;
 };
@@ -285,37 +276,43 @@ struct Inside {
   uint32_t halves;  // the pixels left of the map's right edge
 
   DEVICE Inside(const Slice& place, int height, int width) {
+    constexpr int SCALE = SEEN_POOLED ? 2 : 1;
     const int lane = threadIdx.x % 4, columns = (width - place.x) / SCALE;
     rows = min(place.rows, height - place.y) / SCALE;
-    halves = POOL ? (lane < columns ? MAGNITUDES : 0) : halves_before(columns, 2 * lane);
+    halves = SEEN_POOLED ? (lane < columns ? MAGNITUDES : 0) : halves_before(columns, 2 * lane);
   }
   DEVICE uint32_t mask(int column) const {
-    return POOL ? halves & halves_before(rows, 2 * column) : column < rows ? halves : 0;
+    return SEEN_POOLED ? halves & halves_before(rows, 2 * column) : column < rows ? halves : 0;
   }
 };
 
+template <class Tile, int SCALE>
 DEVICE void store_slice(const CUtensorMap* out, uint32_t staging, const Slice& place, const Work& work, int images) {
   constexpr int ROW_BYTES = 8 / SCALE * E::ROW_BYTES / SCALE;  // staged bytes of a row of sums
   for (int row = 0; row < place.rows; row += STORE_ROWS) {
     UNROLL
     for (int plane = 0; plane < E::PLANES; plane++)
-      store_box(out, staging + plane * Staged::PLANE_BYTES + row * ROW_BYTES, work.oc, place.x / SCALE,
+      store_box(out, staging + plane * Tile::PLANE_BYTES + row * ROW_BYTES, work.oc, place.x / SCALE,
                 (place.y + row) / SCALE, work.n + plane * images);
   }
-  store_commit();
-  store_wait_read<0>();  // before the block ends and its shared memory with it
 }
 
 DEVICE void finish_slice(const Sum (&sum)[SLICE_ROWS * 4], const Finish<ELEMENT>& finish, uint32_t staging,
-                         const CUtensorMap* out, const Slice& place, const Work& work, const Inside& inside, int images,
-                         unsigned* maximum) {
+                         const CUtensorMap* out, const CUtensorMap* kept, const Slice& place, const Work& work,
+                         const Inside& inside, int images, unsigned* maximum) {
   uint32_t largest = 0;
-  stage_tile<ELEMENT, SLICE_ROWS, POOL>(sum, finish, staging, [&](int column, uint32_t items) {
+  const auto look = [&](int column, uint32_t items) {
     largest = larger_magnitudes(largest, items, inside.mask(column));
-  });
+  };
+  stage_maps<ELEMENT, SLICE_ROWS, POOL>(sum, finish, staging, staging + Staged::BYTES, look);
   shared_writes_to_async();
   named_barrier(CONSUMER_BARRIER, CONSUMERS);  // the whole slice is staged
-  if (threadIdx.x == 0) store_slice(out, staging, place, work, images);
+  if (threadIdx.x == 0) {
+    store_slice<Staged, POOL ? 2 : 1>(out, staging, place, work, images);
+    if constexpr (KEEP) store_slice<Kept, 1>(kept, staging + Staged::BYTES, place, work, images);
+    store_commit();
+    store_wait_read<0>();  // before the block ends and its shared memory with it
+  }
   __syncwarp();
   if constexpr (E::RECORDED) record_largest(largest, maximum);
 }
@@ -326,7 +323,7 @@ __cluster_dims__(2, 1, 1)
 #endif
     __launch_bounds__(BOUND_THREADS, BOUND_BLOCKS)
     conv_wgmma_small(const __grid_constant__ CUtensorMap inp, const __grid_constant__ CUtensorMap weight,
-                     const __grid_constant__ CUtensorMap out, const float* bias, const float* dequant,
+                     const __grid_constant__ CUtensorMap out, KEPT_PARAMETER const float* bias, const float* dequant,
                      const float* out_scale, float4* workspace, unsigned* counters, unsigned* maxima, int* error,
                      int step, int images, int channel_blocks, int oc_tiles, int tiles_x, int tiles_y, int height,
                      int width, int maxima_stride, int apply_relu TIMELINE_PARAMETER) {
@@ -391,6 +388,6 @@ __cluster_dims__(2, 1, 1)
                                               watch);
   }
   TIMED(if (threadIdx.x == 0) STAMP(EXCHANGED);)
-  if (place.rows > 0) finish_slice(slice, finish, staging, &out, place, work, inside, images, maximum);
+  if (place.rows > 0) finish_slice(slice, finish, staging, &out, KEPT, place, work, inside, images, maximum);
   TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

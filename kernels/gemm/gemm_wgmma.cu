@@ -66,17 +66,6 @@ struct Ring {
 
   DEVICE uint32_t stage(int i) const { return address + i * STAGE_BYTES; }
 };
-struct Slot {
-  int i = 0;
-  uint32_t parity = 0;
-
-  DEVICE void next() {
-    if (++i == STAGES) {
-      i = 0;
-      parity ^= 1;
-    }
-  }
-};
 // The part of the sum that this block takes: stages of TILE_K, `first` to `first + count`.
 struct Part { int first, count; };
 
@@ -92,16 +81,16 @@ DEVICE void produce(const Ring& ring, const CUtensorMap* weight, const CUtensorM
   const int ahead = min(part.count, STAGES);
   for (int i = 0; i < ahead; i++) load_weights(i, i);
   wait_for_previous_kernel();  // the weights were there before it
-  Slot slot;
-  for (int step = 0; step < part.count; step++, slot.next()) {
+  RingPlace<STAGES> place;
+  for (int step = 0; step < part.count; step++, place.advance()) {
     if (step >= ahead) {
-      barrier_wait(ring.empty + 8 * slot.i, slot.parity ^ 1, watch);
+      barrier_wait(ring.empty + 8 * place.stage, place.parity ^ 1, watch);
       if (watch.lost) return;
-      load_weights(slot.i, step);
+      load_weights(place.stage, step);
     }
     UNROLL
     for (int b = 0; b < INPUT_BOXES; b++)
-      load_box(ring.stage(slot.i) + INPUTS_AT + b * INPUT_BOX, inp, ring.full + 8 * slot.i,
+      load_box(ring.stage(place.stage) + INPUTS_AT + b * INPUT_BOX, inp, ring.full + 8 * place.stage,
                (part.first + step) * TILE_K + b * (BOX_ROW / BYTES<INPUT>), blockIdx.x * TILE_N, 0);
   }
 }
@@ -116,10 +105,10 @@ DEVICE int row_of_sum() {
 // Both operands from shared memory.
 DEVICE void multiply(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, const Watch& watch) {
   const int first_row = threadIdx.x / 128 * ROWS;
-  Slot slot;
+  RingPlace<STAGES> place;
   for (int step = 0; step < steps; step++) {
-    barrier_wait(ring.full + 8 * slot.i, slot.parity, watch);
-    const uint32_t stage = ring.stage(slot.i);
+    barrier_wait(ring.full + 8 * place.stage, place.parity, watch);
+    const uint32_t stage = ring.stage(place.stage);
     const uint64_t a = matrix_descriptor(stage + first_row * BOX_ROW, 8 * BOX_ROW, SWIZZLE_128B);
     const uint64_t b = matrix_descriptor(stage + INPUTS_AT, 8 * BOX_ROW, SWIZZLE_128B);
     products_begin();
@@ -130,8 +119,8 @@ DEVICE void multiply(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, const 
     products_commit();
     products_wait<1>();  // the stage before has been read
     if (step > 0 && threadIdx.x % 32 == 0 && !watch.lost)
-      barrier_arrive(ring.empty + 8 * ((slot.i + STAGES - 1) % STAGES));
-    slot.next();
+      barrier_arrive(ring.empty + 8 * ((place.stage + STAGES - 1) % STAGES));
+    place.advance();
   }
   products_wait<0>();
   pin(sum);
@@ -189,11 +178,11 @@ DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, 
   const int row_at = row * BOX_ROW + column % 2 * 8, turn = column / 2 ^ row % 8;
   constexpr int COUNT = TILE_K / 16, BUFFERS = FINE ? 2 : 1;
   float low[TILE_N / 2] = {}, stage[TILE_N / 2] = {}, group[TILE_N / 2] = {}, high[BUFFERS][TILE_N / 2];
-  Slot slot;
+  RingPlace<STAGES> place;
   for (int step = 0; step < steps; step++) {
-    barrier_wait(ring.full + 8 * slot.i, slot.parity, watch);
-    const unsigned char* weights = ring.data + slot.i * STAGE_BYTES + row_at;
-    const uint64_t inputs = matrix_descriptor(ring.stage(slot.i) + INPUTS_AT, 8 * BOX_ROW, SWIZZLE_128B);
+    barrier_wait(ring.full + 8 * place.stage, place.parity, watch);
+    const unsigned char* weights = ring.data + place.stage * STAGE_BYTES + row_at;
+    const uint64_t inputs = matrix_descriptor(ring.stage(place.stage) + INPUTS_AT, 8 * BOX_ROW, SWIZZLE_128B);
     Fragment fragment[2];
     UNROLL
     for (int q = 0; q < COUNT; q++) {
@@ -222,12 +211,12 @@ DEVICE void multiply_split(Sum (&sum)[TILE_N / 2], const Ring& ring, int steps, 
       promote(stage, high[(COUNT - 1) % BUFFERS]);
     else
       promote(sum, high[0]);
-    if (threadIdx.x % 32 == 0 && !watch.lost) barrier_arrive(ring.empty + 8 * slot.i);
+    if (threadIdx.x % 32 == 0 && !watch.lost) barrier_arrive(ring.empty + 8 * place.stage);
     if constexpr (FINE) {
       carry(group, stage);
       if (step % GROUP_STAGES == GROUP_STAGES - 1 || step == steps - 1) carry(sum, group);
     }
-    slot.next();
+    place.advance();
   }
   promote(sum, low);
 }

@@ -71,6 +71,20 @@ DEVICE void barrier_wait(uint32_t barrier, uint32_t parity, const Watch& watch) 
   }
 }
 
+// A place in a ring of stages. Waiting for `parity` waits for the stage's current round.
+template <int STAGE_COUNT>
+struct RingPlace {
+  uint32_t parity = 0;  // 1: the round before the first, which counts as done
+  int stage = 0;
+
+  DEVICE void advance() {
+    if (++stage == STAGE_COUNT) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // ---- The copy engine: "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map, made by the
 // host, knows the tensor's address, shape, strides, the box that one copy moves and how it is swizzled in shared
 // memory. What lies outside of the tensor is read as zero and not written. Coordinates count elements, innermost first.

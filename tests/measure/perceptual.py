@@ -4,10 +4,11 @@
 
 The layers are relu1_2, relu2_2, relu3_3 and relu4_3; the loss is the sum of their mean squared differences to a target,
 with the gradient to the images. Every way of every cell is called for some tenths of a second after a warm-up: the
-median of `ROUNDS` rounds of back to back calls, and the best round. At the largest number of images also after
-`--sustained` seconds of calls. Who differs in a first result from torch's float32 by more than `FAR` says so. torch is
-there in both orders of memory, launch by launch, as a CUDA graph, and (`--peers compile`) compiled with max-autotune,
-which takes minutes; in fp32 also with TF32. A way that fails leaves the others.
+median of `ROUNDS` rounds of back to back calls, and the best round. At the largest number of images also sustained,
+after `--sustained` seconds of calls, and cool, the round that follows a pause of `COOL` seconds. Who differs in a first
+result from torch's float32 by more than `FAR` says so. torch is there in both orders of memory, launch by launch, as a
+CUDA graph, and (`--peers compile`) compiled with max-autotune, which takes minutes; in fp32 also with TF32. A way that
+fails leaves the others.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ CASES: Final = ("1x256", "4x256", "16x256", "1x512")
 PEERS: Final = ("torch", "jax", "compile")
 ROUNDS: Final = 7
 SECONDS: Final = 0.04  # of a round
+COOL: Final = 1.0  # seconds of a pause
+NOT_HELD: Final = f"{'-':>9} {'-':>9}"
 FAR: Final = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1e-1}  # norm-wise, of a first result from torch's in float32
 
 Ways = Callable[[Case], Generator[tuple[str, Call]]]
@@ -154,7 +157,8 @@ def _timed(case: Case, call: Call, sustained: float) -> dict[str, float]:
         end = time.perf_counter() + sustained
         while time.perf_counter() < end:
             last = _round(case, call, times)
-        found["sustained_ms"] = 1e3 * last
+        time.sleep(COOL)
+        found |= {"sustained_ms": 1e3 * last, "cool_ms": 1e3 * _round(case, call, times)}
     return found
 
 
@@ -174,14 +178,16 @@ def _wait(case: Case) -> None:
 def _show(cells: Sequence[dict[str, Any]]) -> None:
     print(f"\n{cells[0]['task']}, {cells[0]['precision']}, median ms a call", flush=True)
     names = dict.fromkeys(way["way"] for cell in cells for way in cell["ways"])
-    print(f"{'':44}" + "".join(f"{cell['count']:>6}x{cell['size']}" for cell in cells) + " sustained  distance")
+    print(
+        f"{'':44}" + "".join(f"{cell['count']:>6}x{cell['size']}" for cell in cells) + " sustained      cool  distance"
+    )
     for name in names:
         ways: list[dict[str, Any]] = [next((way for way in cell["ways"] if way["way"] == name), {}) for cell in cells]
         times = "".join(f"{way['median_ms']:10.4g}" if "median_ms" in way else f"{'-':>10}" for way in ways)
-        held = [f"{way['sustained_ms']:.4g}" for way in ways if "sustained_ms" in way]
+        held = [f"{way['sustained_ms']:9.4g} {way['cool_ms']:9.4g}" for way in ways if "sustained_ms" in way]
         far = max((way["distance"] for way in ways if "distance" in way), default=float("nan"))
         errors = {way["error"][:60] for way in ways if "error" in way}
-        print(f"{name:44}{times} {held[-1] if held else '-':>9} {far:9.1e} {'; '.join(errors)}", flush=True)
+        print(f"{name:44}{times} {held[-1] if held else NOT_HELD} {far:9.1e} {'; '.join(errors)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from vgg16gpu.program.values import Pointer
 
 
 @cache
-def parameters(source: str, kernel: str) -> tuple[tuple[str, str], ...]:
-    """(name, kind) of each: "map", "walk", "pointer", "i" or "f"."""
+def parameters(source: str, kernel: str, keeps: bool = False) -> tuple[tuple[str, str], ...]:
+    """(name, kind) of each: "map", "walk", "pointer", "i" or "f". `keeps`: of the variant that stores two maps."""
     text = re.sub(r"//.*| GUARD_PARAMETERS| TIMELINE_PARAMETER", "", read_source(source))
+    text = text.replace(" KEPT_PARAMETER", " const CUtensorMap kept," if keeps else "")
     found = re.search(rf'extern "C" __global__ [^;{{]*?\b{kernel}\((.*?)\)\s*{{', text, re.DOTALL)
     assert found, f"{source} has no kernel {kernel}"
     return tuple(_parameter(declared) for declared in found[1].split(","))
@@ -34,7 +35,8 @@ def _parameter(declared: str) -> tuple[str, str]:
 
 def arguments(step: Step) -> Mapping[str, Any]:
     """The step's arguments by the kernel's names: tensor maps, pointers, numbers. They must fit, or AssertionError."""
-    declared = parameters(step.kernel.source, step.kernel.name)
+    keeps = bool(dict(step.kernel.defines).get("KEEP"))
+    declared = parameters(step.kernel.source, step.kernel.name, keeps)
     assert [kind for _, kind in declared] == [_kind(given) for given in step.arguments], step.kernel.label
     values = (given.value if isinstance(given, Scalar) else given for given in step.arguments)
     return dict(zip((name for name, _ in declared), values, strict=True))

@@ -47,7 +47,7 @@ class Op:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Every value that it computes: y first; a further one has the shape of x."""
+        """Every value that it computes: y first; for the shape of a further one see `shapes.further_shape`."""
         return (self.y,)
 
     def shape_of_y(self, *shapes: Shape) -> Shape:
@@ -69,7 +69,10 @@ class MultiOp(Op):
 
 @dataclass(frozen=True, eq=False)
 class Conv(Op):
-    """y = [pool2x2]([relu](conv(x, weight) + bias)); weight is (OC, C, KH, KW), bias (OC,) or None."""
+    """y = [pool2x2]([relu](conv(x, weight) + bias)); weight is (OC, C, KH, KW), bias (OC,) or None.
+
+    kept: the name of the map before the pool, for the planner alone: one kernel stores both.
+    """
 
     weight: Array
     bias: Array | None
@@ -77,6 +80,12 @@ class Conv(Op):
     relu: bool = False
     pool: bool = False  # 2x2 max-pool, stride 2, no padding, after the ReLU
     weight_steps: Array | None = None  # (OC,), if the file holds integers: weight / step is one of -128..127
+    kept: str | None = None
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What lies behind the pool, and, where it is kept, what lies before."""
+        return (self.y, self.kept) if self.kept else (self.y,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,6 +294,11 @@ class ConvChain(Op):
 
     first: Conv
     second: Conv
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Those of the second one."""
+        return self.second.results
 
 
 @dataclass(frozen=True)

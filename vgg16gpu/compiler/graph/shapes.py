@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,7 @@ def infer_shapes(graph: Graph, input_shape: Shape | Mapping[str, Shape]) -> Mapp
     shapes = {**given, **{name: array.shape for name, array in graph.constants.items()}}
     for op in graph.ops:
         shapes[op.y] = output_shape(op, *(shapes[name] for name in op.operands))
-        shapes.update(dict.fromkeys(op.results[1:], shapes[op.x]))
+        shapes.update((name, further_shape(op, shapes[op.x])) for name in op.results[1:])
     return shapes
 
 
@@ -58,6 +59,17 @@ def output_shape(op: Op, *shapes: Shape) -> Shape:
     """Shape of op.y for operands of these shapes. Raises ModelError, naming op and shapes, when they do not fit."""
     rule = _RULES.get(type(op))
     return rule(op, *shapes) if rule else op.shape_of_y(*shapes)
+
+
+def further_shape(op: Op, shape: Shape) -> Shape:
+    """Shape of what an op computes beside y, for an x of this shape: a map before its pool, else one like x."""
+    match op:
+        case Conv():
+            return output_shape(replace(op, pool=False), shape)
+        case ConvChain():
+            return further_shape(op.second, output_shape(op.first, shape))
+        case _:
+            return shape
 
 
 def moves(op: Op) -> bool:

@@ -172,6 +172,7 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     gives(layer, wanted): the element of y; `wanted` is what its reader takes.
     parts(layer): of how many parts of each image of y the steps can find the largest magnitude on the way.
     output_alignment: y may be the plain output itself where its rows are a multiple of so many floats.
+    keeps: the steps store the map before a pool, too, as they store y, where `Conv.kept` asks for it.
     any_layout: the steps read and write float32 values of any layout and rank; else they know the NHWC layout alone.
     """
 
@@ -187,6 +188,7 @@ class BaseLowering(Generic[OpT, ReadT, HeldT]):
     takes: Callable[[Layer[OpT]], tuple[Element, ...]] = lambda *_: FLOAT
     gives: Callable[[Layer[OpT], tuple[Element, ...]], Element] = lambda *_: Element.F32
     output_alignment: int = 1
+    keeps: bool = False
     any_layout: bool = False
 
 

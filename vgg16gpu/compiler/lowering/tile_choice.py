@@ -30,8 +30,9 @@ class Choice(Generic[Tile]):
 
 
 def key(kernel: str, problem: Any) -> str:
-    """The name of a problem, a dataclass of numbers and elements, in a table."""
-    return " ".join([kernel, *(f"{field.name}={_text(getattr(problem, field.name))}" for field in fields(problem))])
+    """The name of a problem, a dataclass of numbers and elements, in a table; without what is as it is by default."""
+    values = ((field, getattr(problem, field.name)) for field in fields(problem))
+    return " ".join([kernel, *(f"{field.name}={_text(value)}" for field, value in values if value != field.default)])
 
 
 def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Choice[Tile] | None:

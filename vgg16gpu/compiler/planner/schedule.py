@@ -97,8 +97,9 @@ class _Schedule:
         converted = {
             name for layer in self.layers for name, other in self._converted(layer).items() if other in WATCHED
         }
-        bounded = self.rescaled.keys()  # in range whatever is multiplied
-        stored = {name for name, element in self.elements.items() if element in WATCHED and name not in bounded}
+        # Not what is in range whatever is multiplied, nor a map that is looked at together with what is pooled of it:
+        looked_at = self.selection.lowerings.keys() - self.rescaled.keys()
+        stored = {name for name, element in self.elements.items() if element in WATCHED and name in looked_at}
         self.watched = tuple(name for name in self.shapes if name in stored | converted)
         self.placement = self._placement()
 
@@ -114,7 +115,6 @@ class _Schedule:
         output_steps = tuple(give.give(stored, OutputForm(), y.pointer) for stored, y in pairs if stored is not y)
         further = (name for op in self.graph.ops for name in op.results[1:])  # behind those that ops are counted by
         names = (self.graph.input.name, *(op.y for op in self.graph.ops), *further)
-        stored = [name for name in names if name in self.placement.values]
         return Program(
             batch=self.batch,
             input=self._input_slot(),
@@ -125,7 +125,7 @@ class _Schedule:
             stored_outputs=stored_outputs,
             output_end=self.placement.output_end,
             activations_nbytes=self.placement.nbytes,
-            values=tuple(self.placement.values[name] for name in stored),
+            values=tuple(self.placement.values[name] for name in names if name in self.placement.values),
             others=tuple(self.placement.values[other.name] for other in self.graph.others),
         )
 
@@ -147,8 +147,9 @@ class _Schedule:
         for layer in self.layers:
             readers = self.readers.get(layer.op.y, [])
             wanted = self.selection.lowerings[readers[0].op.y].takes(readers[0]) if readers else FLOAT
-            found[layer.op.y] = self.selection.lowerings[layer.op.y].gives(layer, wanted)
-            found.update(dict.fromkeys(layer.op.results[1:], Element.F32))
+            lowering = self.selection.lowerings[layer.op.y]
+            found[layer.op.y] = lowering.gives(layer, wanted)
+            found.update(dict.fromkeys(layer.op.results[1:], found[layer.op.y] if lowering.keeps else Element.F32))
         return found
 
     def _converted(self, layer: Layer[Op]) -> dict[str, Element]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vgg16gpu.compiler.choices import FAMILIES
 from vgg16gpu.compiler.graph.ops import Conv, ConvChain, Gemm, Graph, Op, Pool, Shape, parts
 from vgg16gpu.compiler.graph.shapes import output_shape
 from vgg16gpu.compiler.lowering import lowerings
 from vgg16gpu.compiler.lowering.base import AnyLowering, Layer, Scaling
+from vgg16gpu.compiler.planner.kept_maps import keeps_map, pooled_maps, with_kept_maps
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.shown import shown
@@ -19,6 +20,8 @@ from vgg16gpu.program.device_properties import DeviceFacts
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.quantization.scheme import QuantisedOp
+
+KEEPING: Final = ("fp16", "bf16")  # of pairs the pool is a launch of its own: the second pass knows it so
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +46,9 @@ class KernelSelection:
 
     @property
     def families(self) -> Mapping[str, str]:
-        """The kernels of each op, by the name of its result."""
-        return {name: lowering.family for name, lowering in self.lowerings.items()}
+        """The kernels of each op, by the names of its results."""
+        chosen = [(op, self.lowerings[op.y]) for op in self.graph.ops if op.y in self.lowerings]
+        return {name: lowering.family for op, lowering in chosen for name in op.results}
 
     def layers(self, shapes: Mapping[str, Shape]) -> Iterator[Layer[Op]]:
         """The ops where they stand, for a run with these shapes."""
@@ -156,6 +160,15 @@ class KernelSelection:
             chosen[layer.op.y] = _best(layer, usable)
         return replace(self, lowerings=chosen)
 
+    def keeping_maps(self, families: tuple[str, ...]) -> KernelSelection:
+        """The same with one op for a convolution and its pool where a kernel of these families stores both maps."""
+        found = pooled_maps(self.graph) if self.precision in KEEPING else {}
+        if not found:
+            return self
+        chosen = self.choosing(families).lowerings
+        stored = {y: pool for y, pool in found.items() if chosen[y].keeps and chosen[y].family == chosen[pool.y].family}
+        return replace(self, graph=with_kept_maps(self.graph, stored))
+
     def _lacks_scales(self, layer: Layer[Op]) -> bool:
         """Whether it would read pairs whose scales nobody can choose."""
         reads_pairs = isinstance(layer.op, Conv | Gemm | Pool) and self.precision == "fp32"
@@ -178,7 +191,7 @@ def select_kernels(
         families = FAMILIES if facts.kind == "cuda" or options.precision == "int8" else ("ffma",)
     selection = KernelSelection(graph, facts, shapes, options.precision, {}, quantised=options.quantised or {})
     if not options.keep_values:
-        selection = selection.chained(families)
+        selection = selection.keeping_maps(families).chained(families)
     selection = selection.choosing(families)
     if options.precision == "int8" and {*selection.families.values()} <= {"ffma"}:
         raise ModelError(
@@ -219,6 +232,6 @@ def _best(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering:
 def _found(layer: Layer[Op], families: tuple[str, ...]) -> AnyLowering | None:
     for family in families:
         for lowering in lowerings(layer.op, family):
-            if lowering.supports(layer):
+            if lowering.supports(layer) and (lowering.keeps or not keeps_map(layer.op)):
                 return lowering
     return None

@@ -40,6 +40,7 @@ MAX_TILE_WIDTH = 128  # pixels; wider tiles leave room for fewer blocks
 MAX_PAIR_WIDTH = 80  # a thread holds four sums of each of its values
 MIN_ROWS, MAX_ROWS = 2, 7  # of a block: more read less of the input twice, fewer keep all multiprocessors busy
 BLOCKS_PER_SM = 5
+PAIR_MAX_ROWS, PAIR_BLOCKS_PER_SM = 8, 2  # measured from 224 to 1024 pixels
 THREADS = 128
 
 
@@ -121,8 +122,10 @@ def choose(problem: FirstProblem, facts: DeviceFacts) -> Choice[Tile]:
 def _usual(problem: FirstProblem, multiprocessors: int) -> Tile:
     width = _even_width(problem.width, ceil_div(problem.width, problem.max_width))
     strips = ceil_div(problem.width, width) * (problem.out_channels // TILE_CHANNELS)
-    rows = ceil_div(problem.height * strips * problem.batch, BLOCKS_PER_SM * multiprocessors)
-    return Tile(width, min(max(rows, MIN_ROWS), MAX_ROWS, problem.height))
+    is_pair = problem.element is Element.F16_PAIR
+    most, blocks = (PAIR_MAX_ROWS, PAIR_BLOCKS_PER_SM) if is_pair else (MAX_ROWS, BLOCKS_PER_SM)
+    rows = ceil_div(problem.height * strips * problem.batch, blocks * multiprocessors)
+    return Tile(width, min(max(rows, MIN_ROWS), most, problem.height))
 
 
 def _even_width(width: int, strips: int) -> int:

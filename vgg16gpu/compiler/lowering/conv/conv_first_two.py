@@ -6,7 +6,7 @@ convolutions, the largest value of the network, is stored nowhere. Weights are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, NamedTuple
 
 from vgg16gpu.compiler.graph.flop import flop
@@ -51,6 +51,7 @@ class ChainProblem:
     height: int
     width: int
     element: Element  # of both results
+    kept: bool = False  # the map before the pool is stored, too
 
     @property
     def key(self) -> str:
@@ -72,7 +73,8 @@ class Tile:
 
     def tiles(self, problem: ChainProblem) -> tuple[int, int]:
         """(along x, along y); the pool drops an odd last row or column."""
-        return ceil_div(problem.width // 2 * 2, COLUMN), ceil_div(problem.height // 2 * 2, self.rows)
+        unit = 1 if problem.kept else 2
+        return ceil_div(problem.width // unit * unit, COLUMN), ceil_div(problem.height // unit * unit, self.rows)
 
     def blocks(self, problem: ChainProblem, multiprocessors: int) -> int:
         """Size of the grid."""
@@ -92,7 +94,8 @@ KINDS: Final = {Tile.__name__: Tile}
 def problem_of(layer: Layer[ConvChain]) -> ChainProblem:
     """The convolutions of a layer."""
     batch, _, height, width = layer.x_shape
-    return ChainProblem(batch, height, width, y_element(layer.parts[1]))
+    second = layer.parts[1]
+    return ChainProblem(batch, height, width, y_element(second), second.op.kept is not None)
 
 
 def candidates(problem: ChainProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
@@ -104,10 +107,11 @@ def candidates(problem: ChainProblem, multiprocessors: int) -> tuple[Choice[Tile
 
 def choose(problem: ChainProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the one with the least estimated time."""
-    choice = tile_choice.found(facts, problem.key, KINDS)
-    if choice is None or not choice.tile.fits(problem):
-        return candidates(problem, facts.multiprocessors)[0]
-    return choice
+    for known in dict.fromkeys((problem, replace(problem, kept=False))):  # the table has nets without taps
+        choice = tile_choice.found(facts, known.key, KINDS)
+        if choice is not None and choice.tile.fits(problem):
+            return choice
+    return candidates(problem, facts.multiprocessors)[0]
 
 
 def supports(layer: Layer[ConvChain]) -> bool:
@@ -143,6 +147,7 @@ def steps(
         "IN_CHANNELS": channels,
         "TILE_ROWS": rows,
         "WARPGROUPS": warpgroups,
+        **({"KEEP": 1} if problem.kept else {}),
     }
     of_first, of_second = held
     return (
@@ -153,6 +158,7 @@ def steps(
             arguments=(
                 conv_wgmma.weight_map(conv_wgmma.problem_of(second), of_second.weight, TILE_CHANNELS, TAPS),
                 feature_map(y, (TILE_CHANNELS, COLUMN // 2, rows // 2, 1)),
+                *(feature_map(kept, (TILE_CHANNELS, COLUMN, rows, 1)) for kept in places.further),
                 *(x.pointer, *of_first, *(x.normalisation or (of_first.bias, of_first.bias))),
                 *(of_second.bias, of_second.dequant, of_second.out_scale, places.maxima),
                 *scalars(1),
@@ -163,7 +169,7 @@ def steps(
             shared=shared_nbytes(y.element, rows, warpgroups),
             flop=flop(first.op, first.x_shape) + flop(second.op, second.x_shape),
             nbytes=(1 if x.normalisation else 4) * batch * channels * height * width
-            + y.nbytes
+            + sum(stored.nbytes for stored in (y, *places.further))
             + y.element.nbytes * second.op.weight.size,
             names=layer.op.names,
             label=f"{label(first.op)}, {label(second.op)}",
@@ -194,4 +200,5 @@ LOWERING = InputLowering(
     family="wgmma",
     supports=supports,
     gives=lambda layer, _: y_element(layer.parts[1]),
+    keeps=True,
 )

@@ -7,7 +7,8 @@ measured tiles knows it, else it is estimated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Final, Generic, NamedTuple
 
@@ -85,6 +86,7 @@ class Cut:
         """The kernel compiled with the tile's macros."""
         problem, tile = self.problem, self.tile
         macros: dict[str, int] = {"ELEMENT": problem.element.number, "POOL": int(problem.pool)}
+        macros |= {"KEEP": 1} if problem.kept else {}
         macros |= {"BLOCK_BYTES": problem.block_nbytes, "TILE_ROWS": tile.rows, "HALO_STAGES": tile.halo_stages}
         macros["WEIGHT_STAGES"] = tile.weight_stages(problem)
         if problem.element is Element.F16_PAIR:
@@ -127,8 +129,11 @@ def candidates(problem: ConvProblem, multiprocessors: int) -> tuple[Choice[Tile]
 def choose(problem: ConvProblem, facts: DeviceFacts) -> Cut:
     """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
-    choice = tile_choice.found(facts, problem.key, KINDS)
-    if choice is None or not choice.tile.fits(problem, sms):
+    for known in dict.fromkeys((problem, replace(problem, kept=False))):  # the table has nets without taps
+        choice = tile_choice.found(facts, known.key, KINDS)
+        if choice is not None and choice.tile.fits(problem, sms):
+            break
+    else:
         choice = candidates(problem, sms)[0]
     return Cut(problem, choice.tile, sms, choice.programmatic)
 
@@ -139,7 +144,7 @@ def problem_of(layer: Layer[Conv]) -> ConvProblem:
     op = layer.op
     element, out_element = x_element(layer), y_element(layer)
     stored = element.padded(channels), whole_tiles(out_element.padded(op.weight.shape[0]))
-    return ConvProblem(batch, height, width, *stored, element, out_element, op.pool)
+    return ConvProblem(batch, height, width, *stored, element, out_element, op.pool, op.kept is not None)
 
 
 def promote_taps(channels: int) -> int:
@@ -226,7 +231,13 @@ def weight_map(problem: ConvProblem, packed: Pointer, box_rows: int, units: int)
 
 
 def _step(
-    layer: Layer[Conv], cut: Cut, x: Value, y: Value, grid: int, threads: int, arguments: tuple[Argument, ...]
+    layer: Layer[Conv],
+    cut: Cut,
+    x: Value,
+    ys: Sequence[Value],
+    grid: int,
+    threads: int,
+    arguments: tuple[Argument, ...],
 ) -> Step:
     op = layer.op
     return Step(
@@ -236,7 +247,7 @@ def _step(
         arguments=arguments,
         shared=cut.shared,
         flop=flop(op, x.shape),
-        nbytes=x.nbytes + y.nbytes + x.element.nbytes * x.element.planes * op.weight.size,
+        nbytes=x.nbytes + sum(y.nbytes for y in ys) + x.element.nbytes * x.element.planes * op.weight.size,
         names=op.names,
         label=label(op),
         programmatic=cut.programmatic,
@@ -256,11 +267,12 @@ def _large(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[P
         feature_map(x, (block, *tile.halo, 1)),
         weight_map(problem, held.weight, tile.out_channels, tile.taps(problem)),
         feature_map(y, (TILE_CHANNELS, *stored, 1)),
+        *(feature_map(kept, (TILE_CHANNELS, tile.width, tile.rows, 1)) for kept in places.further),
         *(held.bias, held.dequant, held.out_scale, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down, total),
         *scalars(problem.height, problem.width, 1, int(layer.op.relu)),
     )
-    return _step(layer, cut, x, y, min(total, cut.multiprocessors), 384, arguments)
+    return _step(layer, cut, x, (y, *places.further), min(total, cut.multiprocessors), 384, arguments)
 
 
 def _small(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[Pointer], places: Places) -> Step:
@@ -274,12 +286,13 @@ def _small(layer: Layer[Conv], cut: Cut, x: Value, y: Value, held: ConvWeights[P
         feature_map(x, (block, COLUMN + 2, tile.rows + 2, 1)),
         weight_map(problem, held.weight, TILE_CHANNELS, tile.taps * problem.element.planes),
         feature_map(y, (TILE_CHANNELS, *stored, 1)),
+        *(feature_map(kept, (TILE_CHANNELS, COLUMN, rows, 1)) for kept in places.further),
         *(held.bias, held.dequant, held.out_scale),
         *(places.workspace, places.counters, places.maxima, places.control.error),
         *scalars(layer.number, problem.batch, problem.channel_blocks, channels, across, down),
         *scalars(problem.height, problem.width, 1, int(layer.op.relu)),
     )
-    return _step(layer, cut, x, y, tile.blocks(problem), 160, arguments)
+    return _step(layer, cut, x, (y, *places.further), tile.blocks(problem), 160, arguments)
 
 
 LOWERING = Lowering(
@@ -292,4 +305,5 @@ LOWERING = Lowering(
     supports=supports,
     takes=lambda layer: (x_element(layer),),
     gives=lambda layer, _: y_element(layer),
+    keeps=True,
 )

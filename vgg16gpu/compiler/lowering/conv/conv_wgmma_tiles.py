@@ -40,6 +40,7 @@ class ConvProblem:
     element: Element
     out_element: Element
     pool: bool
+    kept: bool = False  # the map before the pool is stored, too
 
     @property
     def key(self) -> str:
@@ -59,7 +60,8 @@ class ConvProblem:
     @property
     def rows_and_columns(self) -> tuple[int, int]:
         """The part of the output map that matters: a 2x2 pool drops an odd last row or column."""
-        return (self.height // 2 * 2, self.width // 2 * 2) if self.pool else (self.height, self.width)
+        drops = self.pool and not self.kept
+        return (self.height // 2 * 2, self.width // 2 * 2) if drops else (self.height, self.width)
 
     @property
     def products(self) -> int:
@@ -124,6 +126,8 @@ class LargeTile:
         halo = self.halo_stages * problem.element.planes * aligned(columns * rows * problem.block_nbytes)
         weights = weight_stages * self.taps(problem) * self.out_channels * problem.block_nbytes
         staging = 2 * _staging(problem.element, self.pixels // 8, problem.pool and not self.flat_pitch)
+        if problem.kept:
+            staging += 2 * _staging(problem.element, self.pixels // 8, pool=False)
         if problem.pool and self.flat_pitch:  # by both warpgroups, of what both have staged
             staging += self.rows * (problem.width // 2) * TILE_CHANNELS * problem.element.nbytes
         return 1024 + halo + weights + staging + 16 * (self.halo_stages + weight_stages)
@@ -148,7 +152,7 @@ class LargeTile:
             return False
         sums = self.pixels // 2 * (3 if problem.element is Element.F16_PAIR else 1)
         pools = not problem.pool or (self.pair_tiles and problem.element.planes == 1)
-        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and pools)
+        flat = not self.flat_pitch or (self.flat_pitch == problem.width + 1 >= COLUMN and pools and not problem.kept)
         whole = problem.out_channels % self.out_channels == 0
         return flat and whole and self.pixels <= 256 and sums <= 168 and self.weight_stages(problem) > 0
 
@@ -159,8 +163,16 @@ class LargeTile:
         taps = TAPS * problem.channel_blocks
         copies = problem.element.planes / self.taps(problem)
         tap = problem.tap_cycles(self.pixels * (1 + self.pair_tiles), self.out_channels, copies)
-        one = taps * tap + TILE_EPILOGUE_CYCLES
+        one = taps * tap * self._slowdown(problem) + TILE_EPILOGUE_CYCLES
         return LAUNCH_CYCLES + BLOCK_CYCLES + ceil_div(tiles, multiprocessors) * one
+
+    def _slowdown(self, problem: ConvProblem) -> float:
+        """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole."""
+        if problem.element is not Element.F16_PAIR:
+            return 1.0
+        if self.flat_pitch:
+            return 1.5 if self.pixels >= 96 or self.rows == 1 else 1.0
+        return 1.15 if self.pixels >= 112 else 1.0
 
 
 @dataclass(frozen=True)
@@ -181,7 +193,9 @@ class SmallTile:
         weights = element.planes * self.taps * TILE_CHANNELS * problem.block_nbytes
         slice_rows = self.slice_rows(problem.pool)
         received = slice_rows * 2048 if self.exchange == 1 else 0
-        epilogue = aligned(received + _staging(element, slice_rows, problem.pool))
+        staging = _staging(element, slice_rows, problem.pool)
+        staging += _staging(element, slice_rows, pool=False) if problem.kept else 0
+        epilogue = aligned(received + staging)
         return max(self.halo_stages * halo + weight_stages * weights, epilogue) + 2048
 
     def slice_rows(self, pool: bool) -> int:
