@@ -20,6 +20,7 @@ def test_what_a_gradient_takes_is_what_an_engine_takes_for_it(precision):
         with Engine(digits_model(), device="cpu", batch=3, precision=precision, gradient=gradient) as engine:
             found.append(sum(engine.device._heap._sizes.values()))  # what it has allocated and not freed
     assert found[1] - found[0] == told["memory"]["device_nbytes"]
+    assert told["memory"]["shared_weights_nbytes"] > 0
     shown = info(digits_model(), *asked, "--gradient")
     assert "Gradient to the input, batch 3: " in shown
     assert json.loads(info(digits_model(), *asked, "--json"))["gradient"] is None

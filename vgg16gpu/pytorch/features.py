@@ -15,6 +15,7 @@ from vgg16gpu.pytorch import operators
 from vgg16gpu.pytorch.views import current_stream, taken, view
 from vgg16gpu.runtime.engine import Engine
 from vgg16gpu.runtime.plans.gradients import PRECISIONS
+from vgg16gpu.runtime.plans.opening import check_memory_bound
 
 DIFFERENTIABLE: Final = PRECISIONS
 _STORED: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -26,7 +27,7 @@ class Features(nn.Module):
 
     model: as for `Engine`. layers: names as for `Engine(outputs=...)`, say "relu3_3"; one name or several.
     precision: as for `Engine`; gradients are there in all but "int8". batch: sizes that engines are built for; any
-    number of images is cut into these.
+    number of images is cut into these. memory: as for `Engine`, on each device, gradients included.
 
     `forward` takes (N, C, H, W) tensors of any float type and any strides, normalised as the model wants it, of any
     size that the model fits, and gives a tensor for each layer, in their order, as a tuple; of one name the tensor
@@ -49,6 +50,7 @@ class Features(nn.Module):
         precision: str = "fp32",
         *,
         batch: int | Sequence[int] = 1,
+        memory: int | None = None,
     ) -> None:
         super().__init__()
         self.layers = (layers,) if isinstance(layers, str) else tuple(layers)
@@ -56,7 +58,8 @@ class Features(nn.Module):
         self._is_single = isinstance(layers, str)
         self._model = Model.of(model)
         self._graph = self._model.graph(precision, self.layers)  # what is wrong with names is said now
-        self._batch = batch
+        check_memory_bound(memory)
+        self._batch, self._memory = batch, memory
         self._engines: dict[str, Engine] = {}
         self._shapes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._handle = operators.register(self)
@@ -142,6 +145,7 @@ class Features(nn.Module):
                 outputs=self.layers,
                 precision=self.precision,
                 batch=self._batch,
+                memory=self._memory,
                 gradient=self.precision in DIFFERENTIABLE,
             )
         return self._engines[name]

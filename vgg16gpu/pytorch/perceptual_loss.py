@@ -15,6 +15,7 @@ from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.gradients import gradient_options
 from vgg16gpu.runtime.plans.loss_engine import LossEngine
+from vgg16gpu.runtime.plans.opening import check_memory_bound
 
 REDUCTIONS: Final = ("mean", "sum", "none")
 
@@ -22,9 +23,9 @@ REDUCTIONS: Final = ("mean", "sum", "none")
 class PerceptualLoss(nn.Module):
     """How far images are from others by the features of a model, differentiable in the images; its weights are frozen.
 
-    model, layers, style, distance, precision, batch: as for `LossEngine`, which says what is computed. reduction:
-    "mean" of the images, their "sum", or "none", (N,). Of no images (N = 0) these are NaN, 0 and (0,), as torch's own
-    losses have it, and the gradient has no rows.
+    model, layers, style, distance, precision, batch: as for `LossEngine`, which says what is computed. memory: as
+    there, on each device. reduction: "mean" of the images, their "sum", or "none", (N,). Of no images (N = 0) these are
+    NaN, 0 and (0,), as torch's own losses have it, and the gradient has no rows.
 
     `forward(x, target, style=None)` takes (N, C, H, W) tensors of any float type, normalised as the model wants them;
     target: images to compare with, of the same size, or what `targets` gave; N of them, or one for all. style: other
@@ -47,6 +48,7 @@ class PerceptualLoss(nn.Module):
         precision: str = "fp32",
         reduction: Literal["mean", "sum", "none"] = "mean",
         batch: int = 16,
+        memory: int | None = None,
     ) -> None:
         super().__init__()
         if reduction not in REDUCTIONS:
@@ -55,7 +57,8 @@ class PerceptualLoss(nn.Module):
         self._model = Model.of(model)
         gradient_options(precision, "auto")
         self._options: dict[str, Any] = {"layers": layers, "style": style, "distance": distance, "batch": batch}
-        self._options["precision"] = precision
+        check_memory_bound(memory)
+        self._options |= {"precision": precision, "memory": memory}
         self._engines: dict[str, LossRuns] = {}
         Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
 

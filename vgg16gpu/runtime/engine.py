@@ -50,7 +50,8 @@ class Engine(BuiltEngine):
     batch: one size or several; a run of any number of images is made of those that should take the least time.
     size: image size (side, or height and width), or "any". Without it a model that leaves its size open takes any, too;
         so does one whose file says 224, where `outputs` end before what needs that.
-    memory: bytes on the device for plans of any size and their weights; None: half of what is free. See below.
+    memory: bytes on the device for plans of any size, for gradients, and for their weights; None: half of what is free.
+        See below.
     outputs: what to return instead of the model's outputs: names of ONNX values, nodes, torchvision's layers
         ("features.22") or VGG's ("relu3_3"). What none of them needs is not computed.
     mean, std: per channel, of bytes / 255, for uint8 inputs, whose channels are in the network's order. Without them
@@ -65,7 +66,8 @@ class Engine(BuiltEngine):
     Of any size: the first images of a size plan it (kernels are compiled where they are new). Each size has all batch
     sizes and memory of its own; weights lie on the device once. What was used longest ago goes, where `memory` or the
     device is full: see `sizes`. Bits are those of an engine for that size alone. Building plans 224 pixels, or what
-    fits.
+    fits. A gradient keeps to `memory` together with the plan of its size: a batch for which that is too little is
+    computed in halves, and these, and where not one image fits, DeviceError says so.
 
     Attributes, beside those below: `model` (a Model), `graph` (simplified), `device` (open until `close`),
     `device_choice` (which device, and why), `precision`, `timings` (what building took), `allows_nonfinite`.

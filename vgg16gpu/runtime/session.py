@@ -66,6 +66,10 @@ class _Prepared:
             outputs.update(zip(self.computed, arrays, strict=True))
         return outputs
 
+    @property
+    def second_passes(self) -> int:
+        return self.executor.second_passes if self.executor else 0
+
     def close(self) -> None:
         if self.executor:
             self.executor.close()

@@ -139,9 +139,9 @@ def test_a_run_is_repeated_as_long_as_it_is_kept(cpu: CpuDevice, wide: Path) -> 
     for is_one_launch in (False, True):
         done = losses.loss_on_device(images, [target], [out], verdict, singly=False)
         cpu.zero(out.address, 8)
-        assert losses.repeat((done,)) is is_one_launch
+        assert losses.repeat(done) is is_one_launch
     found = np.empty(2, np.float32)
     memory[-1].read(found)
     np.testing.assert_array_equal(found, right)
     losses.close()
-    assert not losses.repeat((done,))
+    assert not losses.repeat(done)

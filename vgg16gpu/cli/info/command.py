@@ -41,6 +41,7 @@ from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Value
+from vgg16gpu.runtime.plans.engine_plans import added_weights_nbytes
 from vgg16gpu.runtime.plans.gradients import gradient_plan
 
 _NODES_HELP = (
@@ -117,7 +118,7 @@ def info_command(
     facts = device_facts(device)
     plan = compile_model(opened, options, facts)
     report = summary | describe(options, op_costs(graph, shape), plan, facts)
-    report["gradient"] = _gradient(opened, options, fused, given, facts) if with_gradient else None
+    report["gradient"] = _gradient(opened, options, fused, given, facts, plan) if with_gradient else None
     print_json(report) if as_json else _print(report)
 
 
@@ -138,12 +139,20 @@ def describe(options: EngineOptions, rows: Sequence[OpCost], plan: Plan, facts: 
     }
 
 
-def _gradient(model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts) -> dict[str, Any]:
-    """What `Engine.vjp` takes beside the engine for a batch of this shape. Raises ModelError in int8."""
+def _gradient(
+    model: Model, options: EngineOptions, fused: Graph, given: Shape, facts: DeviceFacts, beside: Plan
+) -> dict[str, Any]:
+    """What `Engine.vjp` takes for a batch of this shape, beside the engine's own plan. Raises ModelError in int8."""
     samples = sampler(model, options, fused)
     plan = gradient_plan(fused, given, facts, options.precision, options.kernels, samples)
     steps = plan.programs[-1].all_steps()
-    return {"flop": sum(step.flop for step in steps), "steps": len(steps), "memory": _memory(plan)}
+    weights = added_weights_nbytes(plan, beside)
+    memory = _memory(plan) | {
+        "weights_nbytes": weights,
+        "shared_weights_nbytes": plan.weights.weights_nbytes - weights,
+        "device_nbytes": weights + plan.activations_nbytes,
+    }
+    return {"flop": sum(step.flop for step in steps), "steps": len(steps), "memory": memory}
 
 
 def _memory(plan: Plan) -> dict[str, int]:
@@ -263,7 +272,8 @@ def _print(report: dict[str, Any]) -> None:
         more = gradient["memory"]
         screen.print(
             f"Gradient to the input, batch {report['batches'][-1]}: {megabytes(more['device_nbytes'])} more = weights "
-            f"there and back {megabytes(more['weights_nbytes'])} + arena {megabytes(more['activations_nbytes'])}; "
+            f"{megabytes(more['weights_nbytes'])} + arena {megabytes(more['activations_nbytes'])}, beside "
+            f"{megabytes(more['shared_weights_nbytes'])} of weights that it shares with the model; "
             f"{gradient['flop'] / 1e9:.2f} GFLOP in {gradient['steps']} launches, the model's own among them"
         )
     if second := report["second_pass"]:

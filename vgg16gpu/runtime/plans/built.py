@@ -22,13 +22,14 @@ from vgg16gpu.program.plans import Plan, Program
 from vgg16gpu.runtime.closing import Closing
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.forms import OpenShape
-from vgg16gpu.runtime.plans.opening import Size, Timings, any_size, form_of, sides_of
+from vgg16gpu.runtime.plans.opening import Size, Timings, form_of, kept_plans, sides_of
 from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
 
 if TYPE_CHECKING:
     from vgg16gpu.compiler.declared import Declared
     from vgg16gpu.compiler.quantization.scheme import Scales
     from vgg16gpu.runtime.on_device.pending import Pending
+    from vgg16gpu.runtime.plans.engine_plans import EnginePlans
     from vgg16gpu.runtime.plans.gradients import Gradients
     from vgg16gpu.runtime.plans.sizes import AnySize
 
@@ -70,23 +71,30 @@ class BuiltEngine(Closing):
         self._lock = threading.Lock()
         self._sized: SizedPlan | None = None  # the one used last; None once closed
         self._any: AnySize | None = None
+        self._kept: EnginePlans | None = None  # of several plans, those of gradients among them
         self.allows_nonfinite = allow_nonfinite
         self._keeps_values = keep_values
         self._last_batch: int | None = None
         try:
             with stage("plan"):
                 planner = planner or SizePlanner(self.model, options, self.device.facts)
-                self._any = any_size(self.model, planner, self.device, size, memory)
+                self._kept, self._any = kept_plans(self.model, planner, self.device, size, memory, gradient=gradient)
                 plan = planner.plan(sides)
             planned = time.perf_counter()
-            self._last = self._sized = self._loaded(plan)
+            self._last = self._sized = self._loaded(planner, plan)
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
+                from vgg16gpu.runtime.plans.kept import NoRoomError  # noqa: PLC0415
 
                 samples = sampler(self.model, options, self.graph)
-                self._gradients = Gradients(self.graph, self.device, precision, kernels, samples)
-                self._gradients.prepare([program.input.shape for program in plan.programs])
+                self._gradients = Gradients(self.graph, self.device, precision, kernels, samples, self._kept)
+                try:
+                    self._gradients.prepare([program.input.shape for program in plan.programs])
+                except NoRoomError:
+                    if self._any is None:
+                        raise
+                    _log.info("the gradient of the size that is planned first has no room; smaller ones may")
         except BaseException:
             self.close()
             raise
@@ -136,7 +144,11 @@ class BuiltEngine(Closing):
         """Which sizes of images are planned on the device now, and how many have been."""
         with self._lock:
             sized = self._require_open()
-            return self._any.use if self._any else sized.use
+            if self._kept is None:
+                return sized.use
+            from vgg16gpu.runtime.plans.engine_plans import use_of  # noqa: PLC0415 - as `kept_plans`
+
+            return use_of(self._kept)
 
     @property
     def counters(self) -> Counters:
@@ -149,8 +161,7 @@ class BuiltEngine(Closing):
 
         Those of runs with wait=False count once `check`, or a run that waits, has looked.
         """
-        waited = self._any.second_passes if self._any else self.executor.second_passes
-        waited += self._gradients.second_passes if self._gradients else 0
+        waited = self._kept.second_passes if self._kept else self.executor.second_passes
         return waited + (self._pending.second_passes if self._pending else 0)
 
     @property
@@ -165,10 +176,8 @@ class BuiltEngine(Closing):
             if self._pending:
                 self._pending.close()
             try:
-                if self._gradients:
-                    self._gradients.close()
-                if self._any:
-                    self._any.close()
+                if self._kept:
+                    self._kept.close()
                 elif sized:
                     sized.executor.close()
             finally:
@@ -185,9 +194,11 @@ class BuiltEngine(Closing):
             raise InputError("the engine is closed; build a new one")
         return self._sized
 
-    def _loaded(self, plan: Plan) -> SizedPlan:
-        if self._any:
-            return self._any.load(plan)
+    def _loaded(self, planner: SizePlanner, plan: Plan) -> SizedPlan:
+        if self._kept:
+            from vgg16gpu.runtime.plans.engine_plans import load_sized  # noqa: PLC0415 - as `kept_plans`
+
+            return load_sized(self._kept, planner, plan)
         return SizedPlan(self.graph.input, plan, self.precision, Executor.load(plan, self.device))
 
     def _at(self, dtype: np.dtype[Any], shape: Shape) -> SizedPlan:

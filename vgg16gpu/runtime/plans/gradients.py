@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +19,7 @@ from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.forms import Images
 from vgg16gpu.runtime.on_device.direct import Verdict
 from vgg16gpu.runtime.on_device.views import DeviceView
+from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
 from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted, plan_of
 
 PRECISIONS: Final = ("fp32", "fp16", "bf16")  # in which there are gradients
@@ -53,8 +54,10 @@ class Gradients:
     convolutions are made of pairs of float16, the gradient of an image is brought to their range before each, and back
     behind it, by a power of two. A batch with an image whose values leave the range of pairs is computed again by FFMA.
 
-    The model's values are computed again in each run, so that nothing is kept from call to call. The weights lie on the
-    device once more, and those of the backward run beside them. Plans are kept by the shape of a batch: the last ones.
+    The model's values are computed again in each run, so that nothing is kept from call to call. Plans are kept by the
+    shape of a batch: the last ones. They share weights with each other, and with an engine's plans that are kept beside
+    them: of what both have in the same form one copy lies on the device. Those of the backward run come in addition, as
+    do pairs of float16 that the build computes. A batch for whose plan there is no room is cut into halves, and these.
     """
 
     def __init__(
@@ -64,18 +67,22 @@ class Gradients:
         precision: str,
         kernels: str,
         samples: Callable[[Shape], Array] | None,
+        kept: KeptPlans[Hashable, Resident] | None = None,
     ) -> None:
-        """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
+        """samples, kept: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph = graph
         self._programs: PreparedPrograms[Shape] = PreparedPrograms(
-            device, options, samples, lambda shape: _wanted(graph, shape, precision)
+            device, options, samples, lambda shape: _wanted(graph, shape, precision), kept
         )
 
     def prepare(self, shapes: Iterable[Shape]) -> None:
-        """Build for batches of these shapes. Raises ModelError, DeviceError and KernelError."""
-        for shape in shapes:
-            self._programs.at(shape)
+        """Build for batches of these shapes, or what they are cut into.
+
+        Raises ModelError, NoRoomError, DeviceError, KernelError.
+        """
+        for batch, *sample in shapes:
+            self._fitting(batch, tuple(sample))
 
     def vjp(self, x: Images, cotangents: object, runs: Iterable[tuple[int, int]]) -> Array:
         """The gradient to x, (N, ...) float32 as the kernels read it; runs: (first row, batch size built) of each run.
@@ -89,7 +96,7 @@ class Gradients:
         given = _checked(cotangents, [shapes[name] for name in self._graph.outputs], self._graph.outputs)
         parts = [
             self._run(batch, numbers[first : first + batch], [y[first : first + batch] for y in given])
-            for first, batch in runs
+            for first, batch in self._cut(len(x), x.shape[1:], runs)
         ]
         return np.concatenate(parts) if parts else np.empty(x.shape, np.float32)
 
@@ -113,7 +120,7 @@ class Gradients:
             [shapes[name] for name in self._graph.outputs],
             self._graph.outputs,
         )
-        for first, batch in runs:
+        for first, batch in self._cut(x.shape[0], x.shape[1:], runs):
             prepared = self._programs.at((batch, *x.shape[1:]))
             arrays = {self._graph.input.name: x, **dict(zip(prepared.wanted.cotangents, cotangents, strict=True))}
             rows = {name: arrays[name].rows(first, first + batch) for name in prepared.wanted.shapes}
@@ -122,12 +129,25 @@ class Gradients:
 
     @property
     def second_passes(self) -> int:
-        """Images whose values left the range of pairs, in runs that waited, of the plans that are kept."""
+        """Images whose values left the range of pairs, in runs that waited; an engine's beside these, too."""
         return self._programs.second_passes
 
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         self._programs.close()
+
+    def _fitting(self, batch: int, sample: Shape) -> int:
+        """How many samples of a batch there is room for at once; all of one whose size the file says."""
+        if self._graph.input.shape[0] is not None:
+            self._programs.at((batch, *sample))
+            return batch
+        return self._programs.fitting(batch, lambda rows: (rows, *sample))
+
+    def _cut(self, count: int, sample: Shape, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """The runs, each as many as there have to be for the memory."""
+        for first, batch in runs:
+            rows = self._fitting(batch, sample)
+            yield from ((begin, rows) for begin in range(first, min(first + batch, count), rows))
 
     def _run(self, batch: int, x: Array, cotangents: Sequence[Array]) -> Array:
         prepared = self._programs.at((batch, *x.shape[1:]))

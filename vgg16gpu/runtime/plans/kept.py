@@ -16,6 +16,10 @@ SHARE: Final = 0.5  # of the memory that is free at first; the rest is for the p
 UNBOUNDED: Final = 1 << 30  # plans
 
 
+class NoRoomError(DeviceError):
+    """A plan needs more memory than there is for it."""
+
+
 class Resident(Protocol):
     """What is kept: a plan on the device, or what was made with one."""
 
@@ -26,6 +30,10 @@ class Resident(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether somebody uses it just now, so that it has to stay."""
+
+    @property
+    def second_passes(self) -> int:
+        """How many images have been computed again on exact kernels."""
 
     def close(self) -> None:
         """Give back what it has on the device."""
@@ -38,14 +46,17 @@ Kept = TypeVar("Kept", bound=Resident)
 class KeptPlans(Generic[Key, Kept]):
     """Plans by a key, such as a size of images. One thread at a time.
 
-    At most so many `plans` are kept, and of `bound` bytes, weights included; only the plan that was used last may take
-    more by itself, up to the memory of the device.
+    At most so many `plans` are kept, and of `bound` bytes, weights included (None: half of what is free); only the plan
+    that was used last may take more by itself, up to the memory of the device.
 
-    Attributes: `bound`; `made` and `dropped` count plans.
+    Attributes: `bound`; `made` and `dropped` count plans; `pinned`: the key of one that stays whatever comes.
     """
 
     def __init__(self, device: Device, bound: int | None = None, plans: int = UNBOUNDED) -> None:
         self.bound = int(SHARE * device.facts.memory_free) if bound is None else bound
+        self.pinned: Key | None = None
+        self._is_asked_for = bound is not None
+        self._gone = 0  # second passes of plans that are no longer kept
         self.made = self.dropped = 0
         self._device = device
         self._most = plans
@@ -61,6 +72,16 @@ class KeptPlans(Generic[Key, Kept]):
     def values(self) -> tuple[Kept, ...]:
         """What is kept for these."""
         return tuple(self._kept.values())
+
+    @property
+    def items(self) -> tuple[tuple[Key, Kept], ...]:
+        """Both."""
+        return tuple(self._kept.items())
+
+    @property
+    def second_passes(self) -> int:
+        """How many images have been computed again on exact kernels, of all plans that are or were kept."""
+        return self._gone + sum(kept.second_passes for kept in self._kept.values())
 
     @property
     def nbytes(self) -> int:
@@ -80,27 +101,28 @@ class KeptPlans(Generic[Key, Kept]):
         self._kept[key] = made
         return made
 
-    def load(self, plan: Plan, what: str) -> Executor:
+    def load(self, plan: Plan, what: str, *, is_within: bool = False) -> Executor:
         """Bring a plan to the device, in place of others where there is no room beside them.
 
-        what: what the plan is for, as the refusal says it. Raises DeviceError for a plan that does not fit by itself,
-        and KernelError.
+        what: what the plan is for, as the refusal says it. is_within: whether this one keeps to a bound that was asked
+        for even by itself. Raises NoRoomError for a plan that does not fit, DeviceError and KernelError.
         """
-        lease = self._leased(plan, what)
+        most = self.bound if is_within and self._is_asked_for else None
+        lease = self._leased(plan, what, most)
         try:
             executor = self._loaded(plan, lease)
         except DeviceError:  # memory that others have taken since the device was opened
             if not self._drop_all():
                 raise
-            executor = self._loaded(plan, self._leased(plan, what))
+            executor = self._loaded(plan, self._leased(plan, what, most))
         self.made += 1
         return executor
 
-    def _leased(self, plan: Plan, what: str) -> Lease:
+    def _leased(self, plan: Plan, what: str, most: int | None) -> Lease:
         """The weights of a plan for which there is room."""
         lease = self._weights.lease(plan.weights)  # first, so that none of these goes with a plan that is dropped
         try:
-            self._make_room(plan.activations_nbytes + lease.nbytes, lease, what)
+            self._make_room(plan.activations_nbytes + lease.nbytes, lease, what, most)
         except BaseException:
             lease.release()
             raise
@@ -113,30 +135,46 @@ class KeptPlans(Generic[Key, Kept]):
             lease.release()
             raise
 
-    def _make_room(self, need: int, lease: Lease, what: str) -> None:
-        """Drop plans until there is room for `need` bytes more; none where that would not do."""
+    def _make_room(self, need: int, lease: Lease, what: str, most: int | None) -> None:
+        """Drop plans until there is room for `need` bytes more; none where that would not do.
+
+        most: bytes of all that then lies there, or None for what the device has.
+        """
         free = self._device.facts.memory_free - lease.staging_nbytes
-        stays = lease.shared_nbytes + sum(kept.nbytes for kept in self._kept.values() if kept.is_busy)
-        if stays + need <= free:
+        limit = free if most is None else min(free, most)
+        stays = lease.shared_nbytes + sum(kept.nbytes for key, kept in self.items if self._has_to_stay(key, kept))
+        if stays + need <= limit:
             while len(self._kept) >= self._most or self.nbytes + need > min(self.bound, free):
                 if not self._drop_oldest():
                     break
             stays = self.nbytes
-        if stays + need > free:
-            beside = f" beside {stays / 1e6:.0f} MB that are in use" if stays else ""
-            raise DeviceError(
-                f"{self._device.facts.name}: {what} needs {(need + lease.staging_nbytes) / 1e6:.0f} MB of memory"
-                f"{beside} and {self._device.facts.memory_free / 1e6:.0f} MB are free in all; use smaller images, a "
-                "smaller batch or another device"
+        if stays + need <= limit:
+            return
+        asked = f"{self._device.facts.name}: {what} needs"
+        if limit < free:
+            raise NoRoomError(
+                f"{asked} {need / 1e6:.1f} MB of memory beside {stays / 1e6:.1f} MB that are in use, and memory={most} "
+                f"allows {limit / 1e6:.1f} MB in all; give more, or use smaller images or a smaller batch"
             )
+        beside = f" beside {stays / 1e6:.0f} MB that are in use" if stays else ""
+        raise NoRoomError(
+            f"{asked} {(need + lease.staging_nbytes) / 1e6:.0f} MB of memory{beside} and "
+            f"{self._device.facts.memory_free / 1e6:.0f} MB are free in all; use smaller images, a smaller batch or "
+            "another device"
+        )
+
+    def _has_to_stay(self, key: Key, kept: Kept) -> bool:
+        return kept.is_busy or key == self.pinned
 
     def _drop_oldest(self) -> bool:
-        """Close what was used longest ago and is not used now; False if there is nothing of that kind."""
-        key = next((key for key, kept in self._kept.items() if not kept.is_busy), None)
+        """Close what was used longest ago and does not have to stay; False if there is nothing of that kind."""
+        key = next((key for key, kept in self._kept.items() if not self._has_to_stay(key, kept)), None)
         if key is None:
             return False
         self.dropped += 1
-        self._kept.pop(key).close()
+        kept = self._kept.pop(key)
+        self._gone += kept.second_passes
+        kept.close()
         return True
 
     def _drop_all(self) -> bool:
@@ -148,6 +186,7 @@ class KeptPlans(Generic[Key, Kept]):
 
     def close(self) -> None:
         """Give everything back. Raises what freeing raises, once all has been tried."""
+        self._gone = self.second_passes
         closes: list[Callable[[], None]] = [kept.close for kept in self._kept.values()]
         self._kept.clear()
         failure: Error | None = None

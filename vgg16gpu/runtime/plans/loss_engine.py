@@ -26,6 +26,7 @@ from vgg16gpu.runtime.on_device.views import DeviceView, Stream, stream_handle, 
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.loss_inputs import LossInputs
 from vgg16gpu.runtime.plans.losses import Enqueued, Losses
+from vgg16gpu.runtime.plans.opening import check_memory_bound
 
 
 class LossEngine(Closing):
@@ -47,13 +48,17 @@ class LossEngine(Closing):
         read, all else is float32. In fp16 the gradient of each image is brought to its range before each product.
     device, kernels: as for `Engine`; in fp32 a batch with an image whose values leave the range of Hopper's tensor
         cores is computed again on FFMA kernels. batch: the most images that are computed at once; more are cut up.
+    memory: bytes on the device for programs and their weights; the program that was used longest ago goes first, and a
+        batch whose program does not fit is cut into halves. None: half of what is free for those that are kept, and all
+        for the one that runs.
 
     Images are float32 (N, C, H, W), normalised as the model wants them, of any size that it fits; each size is planned
     when it comes for the first time. N may be 0: results have no rows, and nothing is launched. NaN and Inf are not
     looked for. The same bits in every run; on FFMA kernels
     whatever the batch is.
 
-    Raises ModelError, InputError, DeviceError, KernelError.
+    Raises ModelError, InputError, KernelError, and DeviceError, also where the memory does not hold what one image
+    needs.
     """
 
     def __init__(
@@ -67,17 +72,19 @@ class LossEngine(Closing):
         device: str | Opened = "auto",
         batch: int = 16,
         kernels: str = "auto",
+        memory: int | None = None,
     ) -> None:
         self.model = Model.of(model)
         if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
             raise InputError(f"batch {shown(batch)}: give a number from 1 to {MAX_BATCH}")
+        check_memory_bound(memory)
         self._compared = Comparison.of(self.model, layers, style, distance)
         self._inputs = LossInputs(self._compared, batch)
         self.names, self.graph = self._compared.names, self._compared.graph
         self.device, self.device_choice = device if isinstance(device, Opened) else open_device(device)
         try:
             samples = sampler(self.model, EngineOptions(), self.graph)
-            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels, samples)
+            self._losses = Losses(self.graph, self._compared.terms, self.device, precision, kernels, samples, memory)
         except BaseException:
             self.device.close()
             raise
@@ -201,6 +208,12 @@ class LossEngine(Closing):
             foreign.lead(handle)
         return is_done
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device of the programs that are kept now, with weights."""
+        with self._lock:
+            return self._losses.nbytes
+
     def check(self) -> None:
         """Wait for all runs with wait=False, and raise what was wrong with them, as `Engine.check` does."""
         with self._lock:
@@ -241,13 +254,13 @@ class LossEngine(Closing):
             stored = self._stored(x.shape)
             forms = [OutputForm(stored[i]) for i in terms]
             places, found = asked.outputs(foreign, [shapes[i] for i in terms], None, pending, forms)
-            parts = []
+            parts: Enqueued = ()
             for rows in self._inputs.cut(x.shape[0]):
                 part, *outs = (view.rows(rows.start, rows.stop) for view in (x, *places))
                 verdict = asked.verdict(pending, rows.start)
-                parts.append(self._losses.targets_on_device(part, terms, outs, verdict, singly=singly))
+                parts += self._losses.targets_on_device(part, terms, outs, verdict, singly=singly)
             asked.lead(foreign)
-        return found, tuple(parts)
+        return found, parts
 
     def _begun(self, foreign: Foreign, asked: Asked) -> tuple[Pending, bool]:
         """What runs leave to say, and whether the stream captures. Raises InputError."""
@@ -284,14 +297,14 @@ class LossEngine(Closing):
             given = [view_of(target, foreign, asked.stream, what="a target", waits=waits) for target in targets]
             spread = self._inputs.targets_on_device(given, x.shape)
             places, found = asked.outputs(foreign, (x.shape[:1], x.shape)[: 1 + gradient], None, pending)
-            parts = []
+            parts: Enqueued = ()
             for rows in self._inputs.cut(x.shape[0]):
                 part, *others = (view.rows(rows.start, rows.stop) for view in (x, *spread))
                 outs = [place.rows(rows.start, rows.stop) for place in places]
                 verdict, share = asked.verdict(pending, rows.start), x.shape[0] if mean else 1
-                parts.append(self._losses.loss_on_device(part, others, outs, verdict, singly=singly, share=share))
+                parts += self._losses.loss_on_device(part, others, outs, verdict, singly=singly, share=share)
             asked.lead(foreign)
-        return found, tuple(parts)
+        return found, parts
 
     def _view(self, images: object, asked: Asked) -> tuple[DeviceView, Foreign]:
         """Images on the device, and what knows others' arrays there. Raises InputError."""

@@ -18,6 +18,7 @@ from vgg16gpu.runtime.on_device.launches import Key
 from vgg16gpu.runtime.on_device.moves import can_be_read
 from vgg16gpu.runtime.on_device.views import DeviceView
 from vgg16gpu.runtime.plans.gradients import gradient_options
+from vgg16gpu.runtime.plans.kept import KeptPlans
 from vgg16gpu.runtime.plans.prepared import PreparedPrograms, Wanted
 
 _KEPT: Final = 256  # shapes of images
@@ -43,7 +44,8 @@ Enqueued: TypeAlias = tuple[tuple[_Key, Key], ...]  # of each batch the program,
 class Losses:
     """Losses of batches by a graph whose outputs are features. One thread at a time; close it.
 
-    The weights lie on the device once for all programs.
+    The weights lie on the device once for all programs. memory: bytes of programs and weights, as for `KeptPlans`. A
+    batch for whose program there is no room is cut into halves, and these.
     """
 
     def __init__(
@@ -54,11 +56,15 @@ class Losses:
         precision: str,
         kernels: str,
         samples: Callable[[Shape], Array] | None,
+        memory: int | None = None,
     ) -> None:
         """samples: as for `PreparedPrograms`. Raises ModelError for int8."""
         options = gradient_options(precision, kernels)
         self._graph, self._terms, self._precision = graph, tuple(terms), precision
-        self._programs: PreparedPrograms[_Key] = PreparedPrograms(device, options, samples, self._wanted)
+        self._programs: PreparedPrograms[_Key] = PreparedPrograms(
+            device, options, samples, self._wanted, KeptPlans(device, memory)
+        )
+        self._is_whole = graph.input.shape[0] is not None  # a batch has the size that the file says
         self._readable = tuple(
             (Element.F32,) if term.kind == "gram" else target_elements(precision) for term in self._terms
         )
@@ -66,12 +72,19 @@ class Losses:
 
     def targets(self, x: Array, terms: tuple[int, ...]) -> tuple[Array, ...]:
         """What images are as targets of some terms. Raises ModelError, DeviceError and KernelError."""
-        found = self._programs.at(_Key(x.shape, terms, False)).executor.run_once({self._graph.input.name: x})
+        key = _Key(x.shape, terms, False)
+        if pieces := self._pieces(key):
+            return _joined([self.targets(x[rows], terms) for rows in pieces])
+        found = self._programs.at(key).executor.run_once({self._graph.input.name: x})
         return tuple(_channels_last(array) if array.ndim == 4 else array for array in found)
 
     def loss(self, x: Array, targets: Sequence[Array], *, gradient: bool, share: int = 1) -> tuple[Array, ...]:
         """The loss of each image, (N,), over `share`, and, if wanted, its gradient to x. Raises as `targets`."""
-        prepared = self._programs.at(_Key(x.shape, None, gradient, share=share))
+        key = _Key(x.shape, None, gradient, share=share)
+        if pieces := self._pieces(key):
+            parts = (self.loss(x[rows], [y[rows] for y in targets], gradient=gradient, share=share) for rows in pieces)
+            return _joined(list(parts))
+        prepared = self._programs.at(key)
         given = dict(zip(prepared.wanted.others, targets, strict=True))
         return prepared.executor.run_once({self._graph.input.name: x, **given})
 
@@ -83,13 +96,21 @@ class Losses:
         verdict: Verdict | None,
         *,
         singly: bool,
-    ) -> tuple[_Key, Key]:
+    ) -> Enqueued:
         """As `targets`, for arrays on the device; they go to `outs`. verdict, singly: as for `PlacedRuns.run`."""
         key = _Key(x.shape, terms, False)
+        if pieces := self._pieces(key):
+            parts = [
+                self.targets_on_device(
+                    _rows(x, rows), terms, _all_rows(outs, rows), _from(verdict, rows), singly=singly
+                )
+                for rows in pieces
+            ]
+            return tuple(done for part in parts for done in part)
         prepared = self._programs.at(key)
         shapes = (value.shape for value in prepared.executor.plan.programs[0].outputs)
         maps = [_as_map(out, shape) for out, shape in zip(outs, shapes, strict=True)]
-        return key, prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)
+        return ((key, prepared.placed.run({self._graph.input.name: x}, maps, verdict, singly=singly)),)
 
     def stored(self, shape: Shape) -> tuple[Element, ...]:
         """What targets of images of this shape are best made of: a map of what the loss stores its features as.
@@ -119,7 +140,7 @@ class Losses:
         *,
         singly: bool,
         share: int = 1,
-    ) -> tuple[_Key, Key]:
+    ) -> Enqueued:
         """As `loss`, for arrays on the device; outs: for the losses and, if it is wanted, their gradient.
 
         Targets are read where they lie, if the kernels can read all of them there; else they are taken in first.
@@ -130,9 +151,22 @@ class Losses:
         )
         given = tuple(target.element for target in targets) if in_place else None
         key = _Key(x.shape, None, len(outs) > 1, given, share)
+        if pieces := self._pieces(key):
+            parts = [
+                self.loss_on_device(
+                    _rows(x, rows),
+                    _all_rows(targets, rows),
+                    _all_rows(outs, rows),
+                    _from(verdict, rows),
+                    singly=singly,
+                    share=share,
+                )
+                for rows in pieces
+            ]
+            return tuple(done for part in parts for done in part)
         prepared = self._programs.at(key)
         inputs = {self._graph.input.name: x, **dict(zip(prepared.wanted.others, targets, strict=True))}
-        return key, prepared.placed.run(inputs, outs, verdict, singly=singly)
+        return ((key, prepared.placed.run(inputs, outs, verdict, singly=singly)),)
 
     def repeat(self, enqueued: Enqueued) -> bool:
         """Enqueue once more what either has enqueued on the device; False where some of it is no longer kept."""
@@ -140,9 +174,22 @@ class Losses:
             (kept := self._programs.find(key)) is not None and kept.placed.repeat(places) for key, places in enqueued
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device, with weights."""
+        return self._programs.nbytes
+
     def close(self) -> None:
         """Give everything back. Safe to call twice."""
         self._programs.close()
+
+    def _pieces(self, key: _Key) -> list[slice]:
+        """What the batch of a program is cut into, as there is no room for it; nothing where there is."""
+        count, *sample = key.shape
+        if self._is_whole:
+            return []
+        rows = self._programs.fitting(count, lambda rows: key._replace(shape=(rows, *sample)))
+        return [slice(first, first + rows) for first in range(0, count, rows)] if rows < count else []
 
     def _wanted(self, key: _Key) -> Wanted:
         inputs, what = {self._graph.input.name: key.shape}, f"the loss of a batch of shape {key.shape}"
@@ -153,6 +200,23 @@ class Losses:
         found = loss_graph(self._graph, terms, key.shape, gradient=key.gradient, precision=self._precision)
         given = dict(zip(found.targets, key.given, strict=True)) if key.given else {}
         return Wanted(found.graph, {**inputs, **found.targets}, what, given=given)
+
+
+def _joined(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+    return tuple(map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _rows(view: DeviceView, rows: slice) -> DeviceView:
+    return view.rows(rows.start, rows.stop)
+
+
+def _all_rows(views: Sequence[DeviceView], rows: slice) -> list[DeviceView]:
+    return [_rows(view, rows) for view in views]
+
+
+def _from(verdict: Verdict | None, rows: slice) -> Verdict | None:
+    """What becomes of faults in these rows of a batch."""
+    return verdict and replace(verdict, first=verdict.first + rows.start)
 
 
 def _as_map(target: DeviceView, shape: Shape) -> DeviceView:

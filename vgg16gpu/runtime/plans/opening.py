@@ -17,6 +17,7 @@ from vgg16gpu.program.plans import Program
 from vgg16gpu.runtime.forms import InputForm
 
 if TYPE_CHECKING:
+    from vgg16gpu.runtime.plans.engine_plans import EnginePlans
     from vgg16gpu.runtime.plans.sizes import AnySize
 
 Size: TypeAlias = int | tuple[int, int] | Literal["any"] | None
@@ -41,22 +42,42 @@ def sides_of(size: Size) -> int | tuple[int, int] | None:
     return None
 
 
-def any_size(model: Model, planner: SizePlanner, device: Device, size: Size, memory: Any) -> AnySize | None:
-    """What plans sizes as they come; None for an engine of one size.
+def check_memory_bound(memory: Any) -> None:
+    """Raise InputError for what is neither a number of bytes nor None."""
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
+        raise InputError(f"memory {shown(memory)}: give a number of bytes, or None for half of what is free")
+
+
+def kept_plans(
+    model: Model, planner: SizePlanner, device: Device, size: Size, memory: Any, *, gradient: bool
+) -> tuple[EnginePlans | None, AnySize | None]:
+    """Where plans are kept, and what plans sizes as they come; None where an engine has one plan, or one size.
 
     size: as it is asked for. memory: bytes, or None. Raises ModelError for "any" of a model that fixes its size, and
     InputError.
     """
-    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
-        raise InputError(f"memory {shown(memory)}: give a number of bytes, or None for half of what is free")
-    if size is not None and not isinstance(size, str):
-        return None
-    if planner.graph.input.is_open_in_size:
-        from vgg16gpu.runtime.plans.sizes import AnySize  # noqa: PLC0415 - a model of one size does without
+    check_memory_bound(memory)
+    is_any = _takes_any(model, planner, size)
+    if not is_any and not gradient:
+        return None, None
+    from vgg16gpu.runtime.plans.kept import KeptPlans  # noqa: PLC0415 - an engine of one plan does without
 
-        return AnySize(planner, device, memory)
+    kept: EnginePlans = KeptPlans(device, memory)
+    if not is_any:
+        return kept, None
+    from vgg16gpu.runtime.plans.sizes import AnySize  # noqa: PLC0415 - a model of one size does without
+
+    return kept, AnySize(planner, kept)
+
+
+def _takes_any(model: Model, planner: SizePlanner, size: Size) -> bool:
+    """Whether images of any size are taken. Raises ModelError for "any" of a model that fixes its size."""
+    if size is not None and not isinstance(size, str):
+        return False
+    if planner.graph.input.is_open_in_size:
+        return True
     if size is None:
-        return None
+        return False
     why = fixed_size(planner.graph) if len(planner.graph.input.shape) == 4 else "it takes rows; leave size out"
     raise ModelError(f"{model.name}: does not take images of any size: {why}")
 

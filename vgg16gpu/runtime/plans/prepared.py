@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from vgg16gpu.compiler.graph.ops import Array, Graph, Shape
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -16,9 +16,11 @@ from vgg16gpu.program.plans import Plan
 from vgg16gpu.program.values import Element
 from vgg16gpu.runtime.executor import Executor
 from vgg16gpu.runtime.on_device.placed import PlacedRuns
-from vgg16gpu.runtime.plans.kept import KeptPlans
+from vgg16gpu.runtime.plans.kept import KeptPlans, NoRoomError, Resident
 
 Key = TypeVar("Key", bound=Hashable)
+_PREPARED: Final = "prepared"  # begins the keys of these among others
+_MOST: Final = 1024  # batches that were cut
 _NONE: Mapping[str, Element] = MappingProxyType({})
 
 
@@ -53,6 +55,11 @@ class Prepared(NamedTuple):
         """Bytes on the device, without weights."""
         return self.executor.plan.activations_nbytes
 
+    @property
+    def second_passes(self) -> int:
+        """How many images have been computed again on exact kernels."""
+        return self.executor.second_passes
+
     def close(self) -> None:
         """Give back what it has on the device."""
         self.executor.close()
@@ -71,7 +78,8 @@ class PreparedPrograms(Generic[Key]):
     """Programs by a key. One thread at a time; close it.
 
     wanted: says what the program of a key is. samples: makes typical inputs of a shape, which fp32 on tensor cores
-    needs; without it that is computed by FFMA.
+    needs; without it that is computed by FFMA. kept: where they are kept, beside others; each keeps to the bound there
+    if one was asked for.
     """
 
     def __init__(
@@ -80,21 +88,49 @@ class PreparedPrograms(Generic[Key]):
         options: PlanOptions,
         samples: Callable[[Shape], Array] | None,
         wanted: Callable[[Key], Wanted],
+        kept: KeptPlans[Hashable, Resident] | None = None,
     ) -> None:
         self._device, self._options, self._samples, self._wanted = device, options, samples, wanted
-        self._kept: KeptPlans[Key, Prepared] = KeptPlans(device)
+        self._kept: KeptPlans[Hashable, Resident] = KeptPlans(device) if kept is None else kept
+        self._rows: dict[Key, int] = {}  # at once, of what there was no room for as a whole
 
     def find(self, key: Key) -> Prepared | None:
         """The program of a key, if it is kept."""
-        return self._kept.find(key)
+        found = self._kept.find((_PREPARED, key))
+        return found if isinstance(found, Prepared) else None
 
     def at(self, key: Key) -> Prepared:
-        """The program of a key. Raises ModelError, DeviceError and KernelError."""
-        if kept := self._kept.find(key):
+        """The program of a key. Raises ModelError, NoRoomError, DeviceError and KernelError."""
+        if kept := self.find(key):
             return kept
         wanted, plan = self.planned(key)
-        executor = self._kept.load(plan, wanted.what)
-        return self._kept.keep(key, Prepared(executor, PlacedRuns(executor), wanted))
+        executor = self._kept.load(plan, wanted.what, is_within=True)
+        prepared = Prepared(executor, PlacedRuns(executor), wanted)
+        self._kept.keep((_PREPARED, key), prepared)
+        return prepared
+
+    def fitting(self, count: int, key: Callable[[int], Key]) -> int:
+        """How many of `count` images there is room for at once: all, or a half, or a half of that, ...
+
+        The program of so many is on the device then. What has been found stays, so that images are cut in the same way
+        every time. key: of the program of so many images. Raises NoRoomError where there is no room for one, and as
+        `at`.
+        """
+        whole = key(count)
+        rows = self._rows.get(whole, count)
+        while True:
+            try:
+                self.at(key(rows))
+                break
+            except NoRoomError:
+                if rows == 1:
+                    raise
+                rows = -(-rows // 2)
+        if rows < count:
+            if len(self._rows) >= _MOST:
+                self._rows.clear()
+            self._rows[whole] = rows
+        return rows
 
     def planned(self, key: Key) -> tuple[Wanted, Plan]:
         """What the program of a key is, and its plan, which nobody keeps. Raises ModelError."""
@@ -103,9 +139,14 @@ class PreparedPrograms(Generic[Key]):
 
     @property
     def second_passes(self) -> int:
-        """Images that needed one, in runs of the programs that are kept which waited."""
-        return sum(prepared.executor.second_passes for prepared in self._kept.values)
+        """Images that needed one, in runs which waited; of all that is or was kept beside these programs, too."""
+        return self._kept.second_passes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device of all that is kept there, with weights."""
+        return self._kept.nbytes
 
     def close(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Give everything back, also what is kept beside these programs. Safe to call twice."""
         self._kept.close()

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class SizeUse:
     """What an engine has planned: `planned` are the sizes on the device (height, width), the one used last comes last.
 
-    `made` and `dropped` count plans since the engine was built; `nbytes`: of all plans on the device, with weights.
+    `made` and `dropped` count plans since the engine was built, those of gradients, too; `nbytes`: of all plans on the
+    device, with weights; `gradients`: how many of them are of gradients.
     """
 
     planned: tuple[tuple[int, int], ...]
     made: int
     dropped: int
     nbytes: int
+    gradients: int = 0
 
 
 class SizedPlan:
@@ -79,10 +81,20 @@ class SizedPlan:
         return bool(self._in_use)
 
     @property
+    def second_passes(self) -> int:
+        """How many images have been computed again on exact kernels."""
+        return self.executor.second_passes
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width of its images; None for rows."""
+        sides = self.program.input.shape[2:4]
+        return (sides[0], sides[1]) if len(sides) > 1 else None
+
+    @property
     def use(self) -> SizeUse:
         """Of an engine that has this plan alone."""
-        sides = self.program.input.shape[2:4]
-        return SizeUse(((sides[0], sides[1]),) if len(sides) > 1 else (), 1, 0, self.plan.device_nbytes)
+        return SizeUse((self.sides,) if self.sides else (), 1, 0, self.plan.device_nbytes)
 
     def output_shapes(self, count: int) -> list[Shape]:
         """What a run of so many images gives."""

@@ -9,12 +9,11 @@ from vgg16gpu.compiler.compile import SizePlanner
 from vgg16gpu.compiler.graph.input_size import fits
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
-from vgg16gpu.devices.base import Device
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.forms import OpenShape
-from vgg16gpu.runtime.plans.kept import KeptPlans
-from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+from vgg16gpu.runtime.plans.engine_plans import EnginePlans, load_sized
+from vgg16gpu.runtime.plans.sized import SizedPlan
 
 _log = logging.getLogger(__name__)
 
@@ -22,21 +21,9 @@ _log = logging.getLogger(__name__)
 class AnySize:
     """Plans of one model for the sizes that come. One thread at a time."""
 
-    def __init__(self, planner: SizePlanner, device: Device, memory: int | None) -> None:
-        self._planner = planner
-        self._kept: KeptPlans[tuple[int, int], SizedPlan] = KeptPlans(device, memory)
-        self._gone = 0  # second passes of plans that are no longer kept
-
-    @property
-    def use(self) -> SizeUse:
-        """What is kept, and what has been."""
-        kept = self._kept
-        return SizeUse(kept.keys, kept.made, kept.dropped, kept.nbytes)
-
-    @property
-    def second_passes(self) -> int:
-        """Images that were run again, of all sizes."""
-        return self._gone + sum(sized.executor.second_passes for sized in self._kept.values)
+    def __init__(self, planner: SizePlanner, kept: EnginePlans) -> None:
+        """kept: where the plans are kept, gradients beside them."""
+        self._planner, self._kept = planner, kept
 
     def check(self, sides: tuple[int, int]) -> None:
         """Raise InputError for a size that the model does not fit: it says what fixes the size."""
@@ -50,7 +37,8 @@ class AnySize:
 
         Raises InputError, ModelError, DeviceError, KernelError.
         """
-        if found := self._kept.find(sides):
+        if isinstance(found := self._kept.find(sides), SizedPlan):
+            self._kept.pinned = sides
             return found
         self.check(sides)
         started = time.perf_counter()
@@ -60,14 +48,8 @@ class AnySize:
         return sized
 
     def load(self, plan: Plan) -> SizedPlan:
-        """Bring a plan to the device, and keep it. Raises DeviceError and KernelError."""
-        batch, _, height, width = plan.programs[-1].input.shape
-        before = self.second_passes
-        executor = self._kept.load(plan, f"size {height}x{width} (height x width) in batches of {batch}")
-        self._gone += before - self.second_passes
-        return self._kept.keep(
-            (height, width), SizedPlan(self._planner.graph.input, plan, self._planner.precision, executor)
-        )
+        """Bring a plan to the device, and keep it: the one that stays. Raises DeviceError and KernelError."""
+        return load_sized(self._kept, self._planner, plan)
 
     def output_shapes(self, shape: Shape) -> list[OpenShape]:
         """The shape of each output for an input of this shape; None for what is another at another size."""
@@ -80,8 +62,3 @@ class AnySize:
         ]
         every = [[each[name] for each in (found, *others)] for name in graph.outputs]
         return [tuple(dims[0] if len({*dims}) == 1 else None for dims in zip(*same, strict=True)) for same in every]
-
-    def close(self) -> None:
-        """Give everything on the device back."""
-        self._gone = self.second_passes
-        self._kept.close()

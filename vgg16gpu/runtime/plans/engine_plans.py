@@ -1,0 +1,63 @@
+"""What an engine keeps on its device: plans of sizes of images and of gradients, within one bound, weights once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeAlias, cast
+
+from vgg16gpu.compiler.compile import SizePlanner
+from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.weight_store import WeightStore
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
+from vgg16gpu.runtime.plans.sized import SizedPlan, SizeUse
+
+EnginePlans: TypeAlias = KeptPlans[Hashable, Resident]
+
+
+def load_sized(kept: EnginePlans, planner: SizePlanner, plan: Plan) -> SizedPlan:
+    """Bring the plan of a size to the device, and keep it. Raises DeviceError and KernelError.
+
+    It stays until the next one of a size comes: who runs the engine holds it, whatever gradients need.
+    """
+    batch, *sample = plan.programs[-1].input.shape
+    sides = tuple(sample[1:])
+    what = f"size {'x'.join(map(str, sides))} (height x width)" if sides else "the model"
+    held, kept.pinned = kept.pinned, None
+    try:
+        executor = kept.load(plan, f"{what} in batches of {batch}")
+    except BaseException:
+        kept.pinned = held
+        raise
+    sized = SizedPlan(planner.graph.input, plan, planner.precision, executor)
+    kept.keep(sides, sized)
+    kept.pinned = sides
+    return sized
+
+
+def use_of(kept: EnginePlans) -> SizeUse:
+    """What is kept, and what has been."""
+    planned = [sized.sides for _, sized in kept.items if isinstance(sized, SizedPlan)]
+    gradients = len(kept.keys) - len(planned)
+    return SizeUse(tuple(sides for sides in planned if sides), kept.made, kept.dropped, kept.nbytes, gradients)
+
+
+def added_weights_nbytes(plan: Plan, beside: Plan) -> int:
+    """Bytes of weights that a plan takes beside another on a device, which has those already that both want alike.
+
+    Pairs of float16 that the build computes count as its own.
+    """
+    store = WeightStore(cast("Device", _Paper()))
+    there = store.lease(beside.weights)
+    there.allocate()
+    there.settle(None)
+    return store.lease(plan.weights).nbytes
+
+
+class _Paper:
+    """In the place of a device, for who only counts."""
+
+    def allocate(self, nbytes: int) -> int:
+        """No memory: an address that nobody reads."""
+        del nbytes
+        return 0
