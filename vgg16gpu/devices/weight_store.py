@@ -8,7 +8,7 @@ and the plan's launches get the addresses of all. A block is given back with the
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -22,6 +22,7 @@ from vgg16gpu.program.launches import Argument, Step, TensorMap
 from vgg16gpu.program.plans import PairScaling, Upload, WeightItem, WeightPlan
 from vgg16gpu.program.values import Arena, Pointer
 
+_NUMBER: Final = 48  # bits of a place within a piece, below its number
 _SMALL: Final = 1 << 18  # bytes; of computed pieces, scales are no larger and packed weights nearly always are
 
 
@@ -50,24 +51,24 @@ class _Given(NamedTuple):
 
 
 class _Computed(NamedTuple):
-    """The pieces that a build computed, by offset, and all that decides what they are."""
+    """The pieces that a build computed, and all that decides what they are; each has a number in these steps."""
 
-    finish: tuple[Step, ...]
-    given: Mapping[int, _Given]  # the other pieces, by offset
+    finish: tuple[Step, ...]  # with numbers in the place of offsets
+    given: Mapping[int, _Given]  # the pieces that these read, by number
     scales: bytes
-    pieces: Mapping[int, _Stored]
+    pieces: Mapping[int, _Stored]  # by number
 
     def is_same(self, finish: tuple[Step, ...], given: Mapping[int, _Given], scales: bytes) -> bool:
         """Whether the same steps computed them of the same weights and scales."""
         return (
             (self.scales, self.finish, self.given.keys()) == (scales, finish, given.keys())
-            and all(form == given[offset].form for offset, (form, _) in self.given.items())
+            and all(form == given[number].form for number, (form, _) in self.given.items())
             and all(map(_are_equal, self._arrays(self.given), self._arrays(given)))
         )
 
     @staticmethod
     def _arrays(given: Mapping[int, _Given]) -> Iterator[npt.NDArray[np.generic]]:
-        return (array for offset in sorted(given) for array in given[offset].arrays)
+        return (array for number in sorted(given) for array in given[number].arrays)
 
 
 class WeightStore:
@@ -233,23 +234,42 @@ class Lease:
             raise failure
 
     def _settle_computed(self, scaling: PairScaling) -> None:
-        mine = {item.offset: self._pieces[item.offset] for item in self._items if item.is_computed}
+        read = self._read_by(scaling.finish)
+        numbers = {item.offset: number for number, item in enumerate(read)}
+        mine = {numbers[item.offset]: self._pieces[item.offset] for item in read if item.is_computed}
+        if len(mine) < sum(item.is_computed for item in self._items):
+            return  # something else computes, too
         given = {
-            item.offset: _Given(self._form(item), self._arrays(item)) for item in self._items if not item.is_computed
+            numbers[item.offset]: _Given(self._form(item), self._arrays(item)) for item in read if not item.is_computed
         }
-        scales = self._scales(scaling)
-        found = None if self._is_whole else self.store.find_computed(scaling.finish, given, scales)
+        finish = tuple(self._numbered(step, numbers) for step in scaling.finish)
+        scales = self._scales(scaling, read)
+        found = None if self._is_whole else self.store.find_computed(finish, given, scales)
         if found is None:
-            self.store.add_computed(_Computed(scaling.finish, given, scales, mine))
+            self.store.add_computed(_Computed(finish, given, scales, mine))
             return
-        self._pieces |= found.pieces
+        self._pieces |= {read[number].offset: piece for number, piece in found.pieces.items()}
         for block in {piece.block for piece in found.pieces.values()}:
             self._use(block)
         for block in {piece.block for piece in mine.values()}:
             self._blocks.remove(block)
             self.store.drop(block)
 
-    def _scales(self, scaling: PairScaling) -> bytes:
+    def _read_by(self, steps: Sequence[Step]) -> list[WeightItem]:
+        """The pieces that steps know, in the order in which they come there."""
+        places = (place.offset for step in steps for place in map(_weight_place, step.arguments) if place)
+        return list(dict.fromkeys(map(self._item, places)))
+
+    def _numbered(self, step: Step, numbers: Mapping[int, int]) -> Step:
+        """A step with the number of each piece in the place of its offset: the same in every plan that computes so."""
+
+        def numbered(offset: int) -> int:
+            item = self._item(offset)
+            return (numbers[item.offset] << _NUMBER) + offset - item.offset
+
+        return _with_places(step, numbered)
+
+    def _scales(self, scaling: PairScaling, read: Sequence[WeightItem]) -> bytes:
         """The scales that the build chose. What the samples came to is no part of them: only they depend on it."""
         seen = {
             self._item(place.offset).offset
@@ -258,7 +278,7 @@ class Lease:
             if isinstance(place, Pointer) and place.arena is Arena.WEIGHTS
         }
         device, copies = self.store.device, []
-        for item in self._items:
+        for item in read:
             if item.is_computed and item.nbytes <= _SMALL and item.offset not in seen:
                 copies.append(np.empty(item.nbytes, np.uint8))
                 device.copy_out(copies[-1], self.address(item.offset))
@@ -289,15 +309,26 @@ class Lease:
         return item.nbytes, arrays, steps
 
     def _located(self, step: Step) -> Step:
-        return replace(step, arguments=tuple(self._place(argument) for argument in step.arguments))
+        return _with_places(step, self.address)
 
-    def _place(self, argument: Argument) -> Argument:
-        match argument:
-            case Pointer(arena=Arena.WEIGHTS, offset=offset):
-                return Pointer(Arena.WEIGHTS, self.address(offset))
-            case TensorMap(pointer=Pointer(arena=Arena.WEIGHTS, offset=offset)):
-                return replace(argument, pointer=Pointer(Arena.WEIGHTS, self.address(offset)))
-        return argument
+
+def _weight_place(argument: Argument) -> Pointer | None:
+    """Where an argument points into the arena of weights, if it does."""
+    pointer = argument.pointer if isinstance(argument, TensorMap) else argument
+    return pointer if isinstance(pointer, Pointer) and pointer.arena is Arena.WEIGHTS else None
+
+
+def _with_places(step: Step, moved: Callable[[int], int]) -> Step:
+    """A step whose places in the arena of weights are others. moved: the new one of each offset."""
+
+    def placed(argument: Argument) -> Argument:
+        place = _weight_place(argument)
+        if place is None:
+            return argument
+        pointer = Pointer(place.arena, moved(place.offset))
+        return replace(argument, pointer=pointer) if isinstance(argument, TensorMap) else pointer
+
+    return replace(step, arguments=tuple(map(placed, step.arguments)))
 
 
 def _target(upload: Upload) -> Pointer:
@@ -311,15 +342,7 @@ def _target(upload: Upload) -> Pointer:
 
 def _moved(step: Step, by: int) -> Step:
     """A packing step whose places in the arena are those from the start of its piece on."""
-    return replace(
-        step,
-        arguments=tuple(
-            Pointer(place.arena, place.offset + by)
-            if isinstance(place, Pointer) and place.arena is Arena.WEIGHTS
-            else place
-            for place in step.arguments
-        ),
-    )
+    return _with_places(step, lambda offset: offset + by)
 
 
 def _are_equal(a: npt.NDArray[np.generic], b: npt.NDArray[np.generic]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import TypeAlias, cast
 
 from vgg16gpu.compiler.compile import SizePlanner
-from vgg16gpu.devices.base import Device
+from vgg16gpu.devices.base import Bytes, Device
 from vgg16gpu.devices.weight_store import WeightStore
 from vgg16gpu.program.plans import Plan
 from vgg16gpu.runtime.plans.kept import KeptPlans, Resident
@@ -45,13 +45,16 @@ def use_of(kept: EnginePlans) -> SizeUse:
 def added_weights_nbytes(plan: Plan, beside: Plan) -> int:
     """Bytes of weights that a plan takes beside another on a device, which has those already that both want alike.
 
-    Pairs of float16 that the build computes count as its own.
+    Scales of float16 pairs are taken to be the same: both are fixed on the same samples.
     """
     store = WeightStore(cast("Device", _Paper()))
-    there = store.lease(beside.weights)
-    there.allocate()
-    there.settle(None)
-    return store.lease(plan.weights).nbytes
+    found = []
+    for each in (beside, plan):
+        lease = store.lease(each.weights)
+        lease.allocate()
+        lease.settle(each.calibration)
+        found.append(store.nbytes)
+    return found[1] - found[0]
 
 
 class _Paper:
@@ -61,3 +64,14 @@ class _Paper:
         """No memory: an address that nobody reads."""
         del nbytes
         return 0
+
+    def free(self, address: int) -> None:
+        """Nothing to give back."""
+
+    def copy_out(self, target: Bytes, address: int) -> None:
+        """Zeros, whatever is asked for."""
+        del address
+        target.fill(0)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""

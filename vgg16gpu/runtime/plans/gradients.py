@@ -56,8 +56,9 @@ class Gradients:
 
     The model's values are computed again in each run, so that nothing is kept from call to call. Plans are kept by the
     shape of a batch: the last ones. They share weights with each other, and with an engine's plans that are kept beside
-    them: of what both have in the same form one copy lies on the device. Those of the backward run come in addition, as
-    do pairs of float16 that the build computes. A batch for whose plan there is no room is cut into halves, and these.
+    them: of what both have in the same form one copy lies on the device, pairs of float16 among it where their scales
+    are equal. Those of the backward run come in addition. A batch for whose plan there is no room is cut into halves,
+    and these.
     """
 
     def __init__(

@@ -19,7 +19,6 @@ from vgg16gpu.runtime.on_device.placed import PlacedRuns
 from vgg16gpu.runtime.plans.kept import KeptPlans, NoRoomError, Resident
 
 Key = TypeVar("Key", bound=Hashable)
-_PREPARED: Final = "prepared"  # begins the keys of these among others
 _MOST: Final = 1024  # batches that were cut
 _NONE: Mapping[str, Element] = MappingProxyType({})
 
@@ -92,11 +91,12 @@ class PreparedPrograms(Generic[Key]):
     ) -> None:
         self._device, self._options, self._samples, self._wanted = device, options, samples, wanted
         self._kept: KeptPlans[Hashable, Resident] = KeptPlans(device) if kept is None else kept
+        self._mine = object()  # begins the keys of these among others
         self._rows: dict[Key, int] = {}  # at once, of what there was no room for as a whole
 
     def find(self, key: Key) -> Prepared | None:
         """The program of a key, if it is kept."""
-        found = self._kept.find((_PREPARED, key))
+        found = self._kept.find((self._mine, key))
         return found if isinstance(found, Prepared) else None
 
     def at(self, key: Key) -> Prepared:
@@ -106,7 +106,7 @@ class PreparedPrograms(Generic[Key]):
         wanted, plan = self.planned(key)
         executor = self._kept.load(plan, wanted.what, is_within=True)
         prepared = Prepared(executor, PlacedRuns(executor), wanted)
-        self._kept.keep((_PREPARED, key), prepared)
+        self._kept.keep((self._mine, key), prepared)
         return prepared
 
     def fitting(self, count: int, key: Callable[[int], Key]) -> int:
