@@ -11,7 +11,7 @@ from vgg16gpu.program.values import Element
 
 Tile = TypeVar("Tile")
 
-PROGRAMMATIC_BATCH = 8  # up to which programmatic dependent launch was measured to pay
+PROGRAMMATIC_BATCH = 32  # up to which programmatic dependent launch was measured to pay
 
 
 @dataclass(frozen=True)
