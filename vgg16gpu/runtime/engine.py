@@ -223,6 +223,7 @@ class Engine(BuiltEngine):
             is_captured = asked.checked(foreign, pending)
             view = self._checked_view(on_device.view_of(x, foreign, asked.stream))
             count, sized = view.shape[0], self._at(view.input_type, view.shape)
+            sized.is_captured |= is_captured
             targets, results = asked.outputs(foreign, sized.output_shapes(count), sized.program, pending)
             parts = []
             for first, batch in sized.batches(count):

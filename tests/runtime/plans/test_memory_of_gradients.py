@@ -216,6 +216,39 @@ def test_a_loss_on_the_device_is_cut_alike(whole: Model, cpu: CpuDevice) -> None
         engine.check()
 
 
+def test_what_a_graph_has_captured_stays(whole: Model, cpu: CpuDevice) -> None:
+    """It may be replayed at any time."""
+    card = Card(cpu)
+    with open_loss(whole, card, memory=900_000) as engine:
+        arrays = {sides: Placed(cpu, images(1, sides)) for sides in (SIDES, (48, 48), (64, 64))}
+        targets = {sides: engine.targets(array) for sides, array in arrays.items()}
+        options: dict[str, Any] = {"stream": 0, "wait": False}
+        out = engine.value(arrays[SIDES], targets[SIDES], **options)
+        card.foreign.capturing = True
+        engine.value(arrays[SIDES], targets[SIDES], out=out, **options)
+        card.foreign.capturing = False
+        for _ in range(2):
+            for sides in ((48, 48), (64, 64)):
+                engine.value(arrays[sides], engine.targets(arrays[sides]))
+        kept = cpu.counters.allocations
+        engine.value(arrays[SIDES], targets[SIDES], out=out)
+        assert cpu.counters.allocations == kept
+        assert engine.nbytes <= 900_000
+
+
+def test_an_engines_plan_that_a_graph_has_captured_stays(whole: Model, cpu: CpuDevice) -> None:
+    card = Card(cpu)
+    with open_engine(whole, card, memory=1) as engine:
+        x = Placed(cpu, images(1))
+        out = engine.run(x, stream=0, wait=False)
+        card.foreign.capturing = True
+        engine.run(x, stream=0, wait=False, out=out)
+        card.foreign.capturing = False
+        engine.run(images(1, (16, 16)))
+        engine.run(images(1, (24, 24)))
+        assert engine.sizes.planned == (SIDES, (24, 24))
+
+
 def test_without_a_bound_what_runs_may_take_all_that_is_free(whole: Model, cpu: CpuDevice) -> None:
     """Half of what is free is for what is kept: a loss of more than that runs, alone."""
     x = images(2)

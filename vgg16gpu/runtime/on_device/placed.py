@@ -19,12 +19,16 @@ from vgg16gpu.runtime.outputs import OutOfRangeError, ResultBlock
 
 
 class PlacedRuns:
-    """Runs of a plan's first program. One thread at a time; what is bound goes with the executor."""
+    """Runs of a plan's first program. One thread at a time; what is bound goes with the executor.
+
+    Attributes: `is_captured`: a CUDA graph has some, which may be replayed at any time.
+    """
 
     def __init__(self, executor: Executor) -> None:
         self._executor, self._program = executor, executor.plan.programs[0]
         self._exact = next(iter(executor.plan.second_passes), None)
         self._launches = KeptLaunches(executor)
+        self.is_captured = False
 
     def run(
         self,
@@ -42,6 +46,7 @@ class PlacedRuns:
         KernelError for a kernel that gave up; where the plan has no second pass OutOfRangeError for values of so many
         images as are given that left the range of float16.
         """
+        self.is_captured |= singly
         places = {name: view.place for name, view in inputs.items()}
         outs = [target.place for target in targets]
         key = Key(*places.items(), *outs, verdict)

@@ -47,7 +47,11 @@ class Prepared(NamedTuple):
     executor: Executor
     placed: PlacedRuns
     wanted: Wanted
-    is_busy: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a CUDA graph has runs of it, which may be replayed."""
+        return self.placed.is_captured
 
     @property
     def nbytes(self) -> int:

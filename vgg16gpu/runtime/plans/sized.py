@@ -44,7 +44,8 @@ class SizedPlan:
 
     Attributes: `plan`; `executor`; `form`: what inputs of this size must be;
     `sizes`: of batches, smallest first; `whole`: shapes of outputs that have no row for each image, by their number;
-    `costs`, `covers`: of batch sizes, and which of them a number of images is run in.
+    `costs`, `covers`: of batch sizes, and which of them a number of images is run in; `is_captured`: a CUDA graph has
+    runs of it, which may be replayed at any time.
     """
 
     def __init__(self, given: GraphInput, plan: Plan, precision: str, executor: Executor) -> None:
@@ -56,6 +57,7 @@ class SizedPlan:
         self.whole = {i: y.shape for i, y in enumerate(self.program.outputs) if self.program.is_whole(y)}
         self.costs = costs(plan, precision)
         self.covers: dict[int, tuple[int, ...]] = {}
+        self.is_captured = False
         self._idle: dict[tuple[str, int, bool], list[Pipeline]] = {}  # by element type, largest batch, is_direct
         self._pipelines: list[Pipeline] = []  # all
         self._in_use: list[Pipeline] = []
@@ -77,8 +79,8 @@ class SizedPlan:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a stream has batches of this size under way."""
-        return bool(self._in_use)
+        """Whether a stream has batches of this size under way, or a CUDA graph has runs of it."""
+        return self.is_captured or bool(self._in_use)
 
     @property
     def second_passes(self) -> int:
