@@ -61,6 +61,18 @@ def test_health_metadata_and_statistics(client):
     assert client.get_inference_statistics("digits")["model_stats"][0]["name"] == "digits"
 
 
+def test_the_configuration_says_what_metadata_say(client):
+    """What perf_analyzer makes its requests by: shapes of one image, and how many images a request may have."""
+    metadata, configuration = client.get_model_metadata("digits"), client.get_model_config("digits")
+    assert configuration["name"] == "digits"
+    assert configuration["max_batch_size"] == metadata["inputs"][0]["parameters"]["max_batch_size"] >= BATCH
+    for told, configured in (("inputs", "input"), ("outputs", "output")):
+        assert [(tensor["name"], f"TYPE_{tensor['datatype']}", tensor["shape"][1:]) for tensor in metadata[told]] == [
+            (tensor["name"], tensor["data_type"], tensor["dims"]) for tensor in configuration[configured]
+        ]
+    assert configuration["input"][0]["dims"] == [1, 32, 32]
+
+
 @pytest.mark.parametrize("binary", [False, True])
 def test_infer(triton, client, run_at, digits, binary):
     rows = digits[:BATCH]
