@@ -45,7 +45,7 @@ class LossRuns:
         """Of tensors on a GPU, enqueued on the current stream. A gradient comes in the order of x."""
         images, *goals = map(_taken, (x, *targets))
         losses = torch.empty(x.shape[:1], dtype=torch.float32, device=x.device)
-        gradient = _gradient_for(x) if wants_gradient else None
+        gradient = gradient_for(x) if wants_gradient else None
         out = (losses,) if gradient is None else (losses, gradient)
 
         def enqueue(stream: int) -> Enqueued:
@@ -119,7 +119,7 @@ def _views(tensors: Sequence[torch.Tensor]) -> tuple[DeviceView, ...]:
     return tuple(map(view, tensors))
 
 
-def _gradient_for(x: torch.Tensor) -> torch.Tensor:
+def gradient_for(x: torch.Tensor) -> torch.Tensor:
     """A tensor for the gradient to x, in its order, so that nobody has to bring it into that.
 
     bfloat16 has the range of float32; in float16 a gradient that nobody has scaled yet would be lost.

@@ -19,7 +19,7 @@ from vgg16gpu.pytorch.second_derivative import refuse
 
 
 class Differentiable(Protocol):
-    """What the operators call: `Features`."""
+    """What the operators of features call: `Features`."""
 
     def empty(self, x: Tensor) -> list[Tensor]:
         """Tensors for the values of x."""
@@ -31,19 +31,31 @@ class Differentiable(Protocol):
         """The gradient to x."""
 
 
+class Comparing(Protocol):
+    """What the operator of losses calls: `PerceptualLoss`."""
+
+    def empty(self, x: Tensor, wants_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Tensors for the loss of x and its gradient, which has no elements where it is not wanted."""
+
+    def compared(
+        self, x: Tensor, images: Sequence[Tensor], style: Sequence[Tensor], targets: Sequence[Tensor], wants: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of x, and its gradient if that is wanted. images, style: one tensor, or none."""
+
+
 _numbers = itertools.count(1)
 _modules: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def register(module: Differentiable) -> int:
+def register(module: Differentiable | Comparing) -> int:
     """A number for a module, which lives no longer for it."""
     number = next(_numbers)
     _modules[number] = module
     return number
 
 
-def _module(number: int) -> Differentiable:
-    found: Differentiable | None = _modules.get(number)
+def _module(number: int) -> Any:
+    found: Differentiable | Comparing | None = _modules.get(number)
     if found is None:
         raise InputError(f"the module with number {number} is gone; keep it as long as what was compiled with it")
     return found
@@ -52,12 +64,12 @@ def _module(number: int) -> Differentiable:
 @torch.library.custom_op("vgg16gpu::features", mutates_args=())
 def features(x: Tensor, number: int) -> list[Tensor]:
     """The values of a module's layers."""
-    return _module(number).values(x)
+    return list(_module(number).values(x))
 
 
 @features.register_fake
 def _(x: Tensor, number: int) -> list[Tensor]:
-    return _module(number).empty(x)
+    return list(_module(number).empty(x))
 
 
 @torch.library.custom_op("vgg16gpu::features_gradient", mutates_args=())
@@ -85,3 +97,37 @@ def _backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Tensor, None]:
 
 features.register_autograd(_backward, setup_context=_keep)
 features_gradient.register_autograd(refuse)
+
+
+@torch.library.custom_op("vgg16gpu::perceptual_loss", mutates_args=())
+def perceptual_loss(
+    x: Tensor, number: int, images: list[Tensor], style: list[Tensor], targets: list[Tensor], wants_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """The loss of a module and its gradient to x, as `Comparing.compared` computes them."""
+    found: tuple[Tensor, Tensor] = _module(number).compared(x, images, style, targets, wants_gradient)
+    return found
+
+
+@perceptual_loss.register_fake
+def _(
+    x: Tensor, number: int, images: list[Tensor], style: list[Tensor], targets: list[Tensor], wants_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    del images, style, targets
+    found: tuple[Tensor, Tensor] = _module(number).empty(x, wants_gradient)
+    return found
+
+
+def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, _, *lists, _ = inputs
+    ctx.element_type, ctx.counts = x.dtype, [len(tensors) for tensors in lists]
+    ctx.save_for_backward(output[1])
+
+
+def _scale_gradient(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Any, ...]:
+    (gradient,) = ctx.saved_tensors
+    factor = slope.reshape(-1, 1, 1, 1) if slope.dim() else slope
+    nothing = ([None] * count for count in ctx.counts)
+    return (gradient * factor).to(ctx.element_type), None, *nothing, None
+
+
+perceptual_loss.register_autograd(_scale_gradient, setup_context=_keep_gradient)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import torch
@@ -10,7 +10,8 @@ from torch import nn
 
 from vgg16gpu.compiler.model import Model, ModelSource
 from vgg16gpu.errors import InputError
-from vgg16gpu.pytorch.loss_runs import LossRuns, Targets
+from vgg16gpu.pytorch import operators
+from vgg16gpu.pytorch.loss_runs import LossRuns, Targets, gradient_for
 from vgg16gpu.pytorch.second_derivative import once
 from vgg16gpu.runtime.plans.comparison import Comparison, Distance, Weight
 from vgg16gpu.runtime.plans.gradients import gradient_options
@@ -33,7 +34,8 @@ class PerceptualLoss(nn.Module):
     of the kernels as the loss and belongs to the call: `backward` only scales it, so any number of losses may wait for
     theirs. It has the element type of x; a second derivative is refused, and so is a gradient to the target. Tensors on
     the CPU are computed by our kernels on the CPU; those on a GPU there, on the current stream, and nobody waits for
-    them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same sizes.
+    them: `check` raises what was wrong. One may capture it in a CUDA graph once it has run for the same sizes;
+    `torch.compile` keeps it in one graph, as an operator.
 
     Call `close` to free what lies on devices. Raises ModelError, InputError, DeviceError, KernelError as `LossEngine`.
     """
@@ -60,6 +62,7 @@ class PerceptualLoss(nn.Module):
         check_memory_bound(memory)
         self._options |= {"precision": precision, "memory": memory}
         self._engines: dict[str, LossRuns] = {}
+        self._handle = operators.register(self)
         Comparison.of(self._model, layers, style, distance)  # what is wrong with names is said now
 
     def extra_repr(self) -> str:
@@ -86,9 +89,41 @@ class PerceptualLoss(nn.Module):
         for given in (target, style):
             if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
                 raise InputError("the target requires a gradient, which goes to x alone; give target.detach()")
+        if torch.compiler.is_compiling():
+            return self._as_operator(x, target, style)
         found = target if isinstance(target, tuple) else self.targets(target, style)
         value: torch.Tensor = _Run.apply(x, self._runs(x.device), found)
         return value
+
+    def _as_operator(
+        self, x: torch.Tensor, target: torch.Tensor | Targets | None, style: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The same as one operator of torch's, which costs more, and compilers need."""
+        targets = list(target) if isinstance(target, tuple) else []
+        images, styles = ([given] if isinstance(given, torch.Tensor) else [] for given in (target, style))
+        wants_gradient = x.requires_grad and torch.is_grad_enabled()
+        return operators.perceptual_loss(x, self._handle, images, styles, targets, wants_gradient)[0]
+
+    def compared(
+        self,
+        x: torch.Tensor,
+        images: Sequence[torch.Tensor],
+        style: Sequence[torch.Tensor],
+        targets: Sequence[torch.Tensor],
+        wants: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `operators` calls: the loss, and its gradient, without elements where it is not wanted."""
+        found = tuple(targets) or self.targets(*(given[0] if given else None for given in (images, style)))
+        runs = self._runs(x.device)
+        value, gradient = (runs.on_host if x.device.type == "cpu" else runs.on_card)(x, found, wants)
+        return value, x.new_empty(0) if gradient is None else gradient
+
+    def empty(self, x: torch.Tensor, wants_gradient: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `operators` calls: tensors of the shapes, element types and orders of what `compared` returns."""
+        value = x.new_empty(x.shape[:1] if self.reduction == "none" else (), dtype=torch.float32)
+        if not wants_gradient:
+            return value, x.new_empty(0)
+        return value, x.new_empty(x.shape, dtype=torch.float32) if x.device.type == "cpu" else gradient_for(x)
 
     def check(self) -> None:
         """Wait for what runs on GPUs, and raise what was wrong with it since the last check: `LossEngine.check`."""
