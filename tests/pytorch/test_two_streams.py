@@ -133,7 +133,7 @@ def test_each_call_waits_for_its_own_stream_and_holds_that_back(
             engine.device.foreign.led.clear()
             value = loss(x, targets)
             found.append((value.detach(), torch.autograd.grad(value, x)[0]))
-            assert engine.device.foreign.followed == engine.device.foreign.led == [stream]
+            assert {*engine.device.foreign.followed} == {*engine.device.foreign.led} == {stream}
     assert len(enqueued) == 2  # the six others are what was kept
     for pair in found:
         assert all(map(torch.equal, pair, found[0]))
