@@ -12,6 +12,9 @@ from tests.support.torch_here import torch_module, torch_with_cuda
 from vgg16gpu.errors import InputError
 from vgg16gpu.zoo.generate import make_vgg
 
+# What torch imports to compile warns of torch itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
 STYLE = {"relu1_2": 5.0}
 SHAPE = (2, 3, 40, 33)

@@ -61,14 +61,15 @@ def test_two_streams(torch: Any, compute: Any, order: tuple[int, int]) -> None:
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in SHAPES]
     for _ in range(TURNS):
-        values = []
+        values, leaves = [], []
         for x, stream in zip(given, streams, strict=True):
             with torch.cuda.stream(stream):
-                values.append(compute(x))
+                leaves.append(x.detach().requires_grad_())
+                values.append(compute(leaves[-1]))
         gradients = {}
         for i in order:
             with torch.cuda.stream(streams[i]):
-                gradients[i] = torch.autograd.grad(values[i], given[i])[0]
+                gradients[i] = torch.autograd.grad(values[i], leaves[i])[0]
         torch.cuda.synchronize()
         for i, (value, gradient) in enumerate(expected):
             assert torch.equal(values[i].detach(), value)
