@@ -13,6 +13,9 @@ from tests.pytorch.test_features import LAYERS
 from tests.support.torch_here import torch_module, torch_with_cuda
 from vgg16gpu.zoo.generate import make_vgg
 
+# What torch imports to compile warns of torch itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
 SHAPES = [(1 + i % 3, 3, 16 + 3 * i, 20 + 2 * (i % 5)) for i in range(12)]  # more than are compiled one by one
 WEIGHTS = dict.fromkeys(LAYERS, 1.0)
 
