@@ -10,7 +10,7 @@ import gc
 import mmap
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -182,12 +182,12 @@ def check(torch: Any, model: Path, name: str, where: str, rounds: int, lost: int
         before.append(taken(torch, device) if on_card else 0)
         return resident()
 
-    found = grown(step, rounds, measure)
-    assert found <= 32 * MEGABYTE, f"{found / MEGABYTE:.1f} MiB more in this process"
-    there = before[1] - before[0]
-    assert there <= 16 * MEGABYTE, f"{there / MEGABYTE:.1f} MiB more on the card"
-    module.check()
-    module.close()
+    with closing(module):
+        found = grown(step, rounds, measure)
+        assert found <= 32 * MEGABYTE, f"{found / MEGABYTE:.1f} MiB more in this process"
+        there = before[1] - before[0]
+        assert there <= 16 * MEGABYTE, f"{there / MEGABYTE:.1f} MiB more on the card"
+        module.check()
 
 
 @pytest.mark.alone
