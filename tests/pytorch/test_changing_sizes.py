@@ -153,7 +153,7 @@ def taken(torch: Any, device: Device) -> int:
     """Bytes of the card that somebody has and torch has not: nobody else may run there."""
     foreign: Any = device.foreign
     torch.cuda.synchronize()
-    return int(foreign.used_nbytes()) - torch.cuda.memory_reserved()
+    return int(foreign.used_nbytes() - torch.cuda.memory_reserved())
 
 
 def opened(torch: Any, model: Path, name: str, where: str) -> tuple[Any, Device]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def where(torch: Any, request: pytest.FixtureRequest) -> Any:
     return torch.device(request.param)
 
 
-def check(torch: Any, where: Any, compute: Callable[[Any], Any], shapes: list[tuple[int, ...]]) -> None:
+def check(torch: Any, where: Any, compute: Callable[[Any], Any], shapes: Sequence[tuple[int, ...]]) -> None:
     """Value and gradient of each shape, of what the compiler has kept and of what it has not."""
     torch._dynamo.reset()
     compiled = torch.compile(compute, backend="aot_eager", fullgraph=True)
