@@ -95,14 +95,9 @@ class Features(nn.Module):
 
     def empty(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Tensors for the values of these images: their shapes, element type and order."""
-        shape = tuple(int(dim) for dim in x.shape)
-        if shape not in self._shapes:
-            found = infer_shapes(self._graph, shape)
-            if len(self._shapes) >= _KEPT:
-                self._shapes.clear()
-            self._shapes[shape] = [found[name] for name in self._graph.outputs]
+        shapes = self._output_shapes(tuple(x.shape))
         if x.device.type == "cpu":
-            return [x.new_empty(dims, dtype=torch.float32) for dims in self._shapes[shape]]
+            return [x.new_empty(dims, dtype=torch.float32) for dims in shapes]
         dtype = _STORED.get(self.precision, torch.float32)
         return [
             torch.empty(
@@ -111,8 +106,21 @@ class Features(nn.Module):
                 device=x.device,
                 memory_format=torch.channels_last if len(dims) == 4 else torch.contiguous_format,
             )
-            for dims in self._shapes[shape]
+            for dims in shapes
         ]
+
+    def _output_shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Of the layers' values. Kept, but where a compiler leaves a size open: it would keep a graph for each size."""
+        is_open = not all(isinstance(dim, int) for dim in shape)
+        if not is_open and shape in self._shapes:
+            return self._shapes[shape]
+        found = infer_shapes(self._graph, shape)
+        shapes = [found[name] for name in self._graph.outputs]
+        if not is_open:
+            if len(self._shapes) >= _KEPT:
+                self._shapes.clear()
+            self._shapes[shape] = shapes
+        return shapes
 
     def values(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The layers' values, without a way back."""
