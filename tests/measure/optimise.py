@@ -1,12 +1,13 @@
 """An image is changed until a network sees in it what it sees in another: our loss and gradient beside torch's own.
 
-    python -m tests.measure.optimise MODEL.onnx PICTURE [--steps 300] [--drawn FILE.png] [--output FILE]
+    python -m tests.measure.optimise MODEL.onnx PICTURE [--steps 300] [--decay] [--drawn FILE.png] [--output FILE]
 
 From the same noise Adam takes the same number of steps on the sum of four layers' mean squared differences, once with
 `PerceptualLoss` and once with torch's operators, in float32 and bfloat16; the image itself is float32. Where each of
 them ends is judged by torch's loss in float32. Steps like these enlarge the last bits of a gradient, so torch takes
 them in other ways too: with maps in NHWC, and in float64. Exit code 1 where our end is further from torch's in the same
-precision than `WITHIN` and than the ends of torch's ways in float32 and float64 are from each other.
+precision than `WITHIN` and than the ends of torch's ways in float32 and float64 are from each other. With `--decay`
+steps become smaller along half a cosine, so that the end does not hang on the last of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from vgg16gpu.pytorch import PerceptualLoss
 
 WITHIN: Final = {"fp32": 0.01, "bf16": 0.03}  # of torch's loss
 TORCH: Final = "torch"
-RATE: Final = 0.05  # of Adam
+RATE: Final = 0.05  # of Adam, at first
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
 
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ends, drawn = list[dict[str, Any]](), [target]
     for precision in WITHIN:
         for name, loss in _losses(model, precision, target):
-            seconds, image = _optimised(loss, target, options.steps)
+            seconds, image = _optimised(loss, target, options.steps, decays=options.decay)
             value = float(exact(image))
             ends.append({"way": name, "precision": precision, "loss": value, "seconds": seconds})
             drawn.append(image)
@@ -74,6 +75,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--decay", action="store_true", help="steps become smaller, the last one nothing")
     parser.add_argument("--drawn", type=Path, metavar="FILE.png", help="the picture, and what became of the noise")
     parser.add_argument("--output", type=Path, help="write where they ended as JSON")
     return parser.parse_args(arguments)
@@ -109,11 +111,12 @@ def _torchs(model: Model, dtype: torch.dtype, target: torch.Tensor) -> Loss:
     return loss
 
 
-def _optimised(loss: Loss, target: torch.Tensor, steps: int) -> tuple[float, torch.Tensor]:
+def _optimised(loss: Loss, target: torch.Tensor, steps: int, *, decays: bool) -> tuple[float, torch.Tensor]:
     """Seconds, without those of the first call, and the image."""
     x = _noise(target).requires_grad_()
     loss(x).backward()  # what is planned and loaded at first
     optimiser = torch.optim.Adam([x], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps) if decays else None
     if target.is_cuda:
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -121,6 +124,8 @@ def _optimised(loss: Loss, target: torch.Tensor, steps: int) -> tuple[float, tor
         optimiser.zero_grad()
         loss(x).backward()
         optimiser.step()
+        if schedule:
+            schedule.step()
     image = x.detach()
     image.sum().item()  # waits
     return time.perf_counter() - start, image
@@ -136,6 +141,7 @@ def _content(ends: Sequence[dict[str, Any]], first: float, options: argparse.Nam
         "what": __doc__,
         "environment": {**told, "torch": torch.__version__},
         "steps": options.steps,
+        "decays": options.decay,
         "first_loss": first,
         "ends": list(ends),
         "ratios": ratios,

@@ -24,8 +24,9 @@ def test_both_ends_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wi
     monkeypatch.setattr(optimise, "WITHIN", {"fp32": 1e-9 if not within else 0.01, "bf16": within})
     output, drawn = tmp_path / "record.json", tmp_path / "drawn.png"
     words = [str(model), str(picture), "--device", "cpu", "--steps", "5", "--output", str(output)]
-    code = optimise.main([*words, "--drawn", str(drawn)])
+    code = optimise.main([*words, "--drawn", str(drawn), *["--decay"] * bool(within)])
     content = json.loads(output.read_text())
+    assert content["decays"] is bool(within)
     assert code == int(not within)
     ways = [["vgg16gpu", "torch", "torch, channels_last", "torch, float64"], ["vgg16gpu", "torch"]]
     assert [(end["precision"], end["way"]) for end in content["ends"]] == [

@@ -30,7 +30,7 @@ class Work:
         options: dict[str, Any] = {"device": device, "memory": BOUND, "batch": 2}
         self.engine = self._stack.enter_context(Engine(model, outputs=LAYERS, gradient=True, size="any", **options))
         self.losses = self._stack.enter_context(LossEngine(model, dict.fromkeys(LAYERS, 1.0), **options))
-        self._random, self._leak, self._leaked = np.random.default_rng(0), leak, list[Any]()
+        self._random, self._leak, self._leaked = np.random.default_rng(0), leak, list[mmap.mmap]()
         self._calls = 0
 
     @property
@@ -57,7 +57,8 @@ class Work:
                     assert gradient.shape == x.shape
             self._calls += 1
             if self._leak:
-                self._leaked.append(np.ones(self._leak, np.uint8))
+                self._leaked.append(mmap.mmap(-1, self._leak))  # pages of its own: the heap may have room
+                self._leaked[-1].write(bytes(self._leak))
 
 
 def resident() -> int:
