@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 from vgg16gpu.program.device_properties import DeviceFacts, TileEntry
@@ -47,6 +47,20 @@ def found(facts: DeviceFacts, name: str, kinds: Mapping[str, type[Tile]]) -> Cho
     if set(entry) != {field.name for field in fields(kind)}:  # type: ignore[arg-type]  # tiles are dataclasses
         return None
     return Choice(kind(**entry), bool(programmatic))
+
+
+def measured(
+    facts: DeviceFacts, problem: Any, kinds: Mapping[str, type[Tile]], fits: Callable[[Tile], bool]
+) -> Choice[Tile] | None:
+    """What the table of a device says of a problem, if it fits; of one that keeps a map else what it says without.
+
+    problem: has a `key`, and a field `kept`.
+    """
+    for known in dict.fromkeys((problem, replace(problem, kept=False))):  # tables are of nets without taps
+        choice = found(facts, known.key, kinds)
+        if choice is not None and fits(choice.tile):
+            return choice
+    return None
 
 
 def _text(value: Element | int) -> str:

@@ -85,7 +85,7 @@ class BuiltEngine(Closing):
             self._form = form_of(self.graph, plan.programs[-1], is_any=self._any is not None)
             if gradient:
                 from vgg16gpu.runtime.plans.gradients import Gradients  # noqa: PLC0415 - who only infers does without
-                from vgg16gpu.runtime.plans.kept import NoRoomError  # noqa: PLC0415
+                from vgg16gpu.runtime.plans.kept import NoRoomError  # noqa: PLC0415 - as above
 
                 samples = sampler(self.model, options, self.graph)
                 self._gradients = Gradients(self.graph, self.device, precision, kernels, samples, self._kept)

@@ -6,7 +6,7 @@ convolutions, the largest value of the network, is stored nowhere. Weights are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple
 
 from vgg16gpu.compiler.graph.flop import flop
@@ -107,11 +107,8 @@ def candidates(problem: ChainProblem, multiprocessors: int) -> tuple[Choice[Tile
 
 def choose(problem: ChainProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the one with the least estimated time."""
-    for known in dict.fromkeys((problem, replace(problem, kept=False))):  # the table has nets without taps
-        choice = tile_choice.found(facts, known.key, KINDS)
-        if choice is not None and choice.tile.fits(problem):
-            return choice
-    return candidates(problem, facts.multiprocessors)[0]
+    choice = tile_choice.measured(facts, problem, KINDS, lambda tile: tile.fits(problem))
+    return choice or candidates(problem, facts.multiprocessors)[0]
 
 
 def supports(layer: Layer[ConvChain]) -> bool:

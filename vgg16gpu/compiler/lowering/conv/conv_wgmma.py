@@ -8,7 +8,7 @@ measured tiles knows it, else it is estimated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final, Generic, NamedTuple
 
@@ -129,12 +129,8 @@ def candidates(problem: ConvProblem, multiprocessors: int) -> tuple[Choice[Tile]
 def choose(problem: ConvProblem, facts: DeviceFacts) -> Cut:
     """The cut that the device's table has, where it fits, or the one with the least estimated time."""
     sms = facts.multiprocessors
-    for known in dict.fromkeys((problem, replace(problem, kept=False))):  # the table has nets without taps
-        choice = tile_choice.found(facts, known.key, KINDS)
-        if choice is not None and choice.tile.fits(problem, sms):
-            break
-    else:
-        choice = candidates(problem, sms)[0]
+    choice = tile_choice.measured(facts, problem, KINDS, lambda tile: tile.fits(problem, sms))
+    choice = choice or candidates(problem, sms)[0]
     return Cut(problem, choice.tile, sms, choice.programmatic)
 
 
