@@ -7,7 +7,6 @@ what else this process has, and the card, by the megabyte.
 from __future__ import annotations
 
 import gc
-import mmap
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,9 +17,9 @@ import pytest
 
 from tests.pytorch.test_features import images
 from tests.pytorch.test_loss_runs import on_a_card
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.process_memory import resident
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.devices.base import Device
-from vgg16gpu.zoo.generate import make_vgg
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
 SHAPES = [(1 + i % 3, 3, 16 + 5 * (i % 3), 17 + 6 * (i % 4)) for i in range(12)]
@@ -29,18 +28,6 @@ FEW, MANY = 6, 420  # rounds of all sizes: some dozen steps, and ten thousand of
 KILOBYTE, MEGABYTE = 1 << 10, 1 << 20
 
 Step = Callable[[tuple[int, ...]], None]
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
 
 
 def step_of(torch: Any, module: Any, where: str = "cpu") -> Step:
@@ -141,12 +128,6 @@ def test_a_kilobyte_a_step_would_be_seen(torch: Any, model: Path) -> None:
 
 
 # ---- What this process has, and what is taken of the card
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def taken(torch: Any, device: Device) -> int:

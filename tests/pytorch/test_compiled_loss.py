@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.pytorch.test_features import images
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.errors import InputError
-from vgg16gpu.zoo.generate import make_vgg
 
 # What torch imports to compile warns of torch itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -18,25 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
 STYLE = {"relu1_2": 5.0}
 SHAPE = (2, 3, 40, 33)
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def where(torch: Any, request: pytest.FixtureRequest) -> Any:
-    if request.param == "cuda":
-        torch_with_cuda()
-    return torch.device(request.param)
 
 
 def there_and_back(torch: Any, compute: Any, x: Any, y: Any) -> tuple[Any, Any]:

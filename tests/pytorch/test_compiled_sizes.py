@@ -10,33 +10,12 @@ import numpy as np
 import pytest
 
 from tests.pytorch.test_features import LAYERS
-from tests.support.torch_here import torch_module, torch_with_cuda
-from vgg16gpu.zoo.generate import make_vgg
 
 # What torch imports to compile warns of torch itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 SHAPES = [(1 + i % 3, 3, 16 + 3 * i, 20 + 2 * (i % 5)) for i in range(12)]  # more than are compiled one by one
 WEIGHTS = dict.fromkeys(LAYERS, 1.0)
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def where(torch: Any, request: pytest.FixtureRequest) -> Any:
-    if request.param == "cuda":
-        torch_with_cuda()
-    return torch.device(request.param)
 
 
 def check(torch: Any, where: Any, compute: Callable[[Any], Any], shapes: Sequence[tuple[int, ...]]) -> None:

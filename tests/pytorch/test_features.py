@@ -9,25 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.zoo.generate import make_vgg
 
 LAYERS = ("relu1_2", "relu2_2", "relu3_3")
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ SHAPE = (3, 3, 24, 20)
 
 
 @pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pytorch") / "vgg11.onnx"
     make_vgg(path, variant="vgg16", size=32, width=8, hidden=64, classes=10)

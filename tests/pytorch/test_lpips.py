@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.pytorch.test_features import distance
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.compiler.graph.ops import Conv
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.zoo.generate import make_vgg
@@ -26,11 +26,6 @@ EXACT = (
 )
 FLIPS = 2e-2
 OF_PRECISION = {"fp32": (EXACT, FLIPS), "bf16": (3e-2, 0.6)}
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
 
 
 @pytest.fixture(scope="module")

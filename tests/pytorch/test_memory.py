@@ -7,23 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.torch_here import torch_module
 from vgg16gpu.errors import DeviceError, InputError
-from vgg16gpu.zoo.generate import make_vgg
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
 
 
 def test_losses_within_a_bound(torch: Any, model: Path) -> None:

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from tests.pytorch.test_features import LAYERS, images
-from tests.support.torch_here import torch_module, torch_with_cuda
-from vgg16gpu.zoo.generate import make_vgg
 
 FORBIDDEN = re.compile(r"conv|pool|relu|threshold|linear|matmul|mm$|mm_|mv|dot|einsum|attention")
 WEIGHTS = dict.fromkeys(LAYERS, 1.0)
@@ -25,25 +23,6 @@ SHAPE = (3, 3, 33, 40)
 
 class AskedForError(Exception):
     """torch was asked for an operator that is forbidden."""
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def where(torch: Any, request: pytest.FixtureRequest) -> Any:
-    if request.param == "cuda":
-        torch_with_cuda()
-    return torch.device(request.param)
 
 
 class Guard:

@@ -10,25 +10,12 @@ import numpy as np
 import pytest
 
 from tests.pytorch.test_features import by_torch, distance, images
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.errors import InputError, ModelError
-from vgg16gpu.zoo.generate import make_vgg
 
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5, "relu3_3": 2.0}
 STYLE = {"relu1_2": 5.0, "relu3_3": 1.0}
 SHAPE = (2, 3, 40, 33)
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("pytorch") / "vgg16.onnx"
-    make_vgg(path, variant="vgg16", size=48, width=8, hidden=64, classes=10)
-    return path
 
 
 def gram(value: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.pytorch.test_features import LAYERS, images
 from tests.pytorch.test_loss_runs import on_a_card
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.devices.base import Counters, Device
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -21,11 +21,6 @@ SHAPE = (3, 3, 33, 40)  # in batches of two and one
 WARM, STEPS = 6, 20
 WEIGHTS = dict.fromkeys(LAYERS, 1.0)
 STYLE = {"relu1_2": 5.0}
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pytorch.test_features import LAYERS, images
 from tests.pytorch.test_loss_runs import Places, noted, on_a_card
-from tests.support.torch_here import torch_module, torch_with_cuda
+from tests.support.torch_here import torch_with_cuda
 from vgg16gpu.zoo.generate import make_vgg
 
 ROUNDS = 4  # what is enqueued launch by launch, what is then bound as one, and that again
@@ -18,11 +18,6 @@ LATE = 20_000_000  # cycles, some 10 ms: whoever does not wait for a stream read
 SHAPES = {"one size": ((2, 3, 40, 33), (2, 3, 40, 33)), "two sizes": ((3, 3, 40, 33), (1, 3, 32, 64))}
 
 Compute = Callable[[Any], Any]  # numbers of images, on which a gradient can be asked for
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return torch_module()
 
 
 def a_model(folder: Path, width: int) -> Path:

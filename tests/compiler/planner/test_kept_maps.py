@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,9 +29,9 @@ TAPPED = graph_of(*CONVOLUTIONS[:2], POOLS[0], *CONVOLUTIONS[2:], POOLS[1], outp
 SHAPES = {"b": (64, HEIGHT, WIDTH), "p": (64, 15, 18), "c": (128, 15, 18), "d": (128, 15, 18), "q": (128, 7, 9)}
 
 
-def plan_of(graph: Graph, precision: str, *batches: int, facts: DeviceFacts = HOPPER, **options: object) -> Plan:
+def plan_of(graph: Graph, precision: str, *batches: int, facts: DeviceFacts = HOPPER, **options: Any) -> Plan:
     shapes = [(batch, 3, HEIGHT, WIDTH) for batch in batches or (1,)]
-    return make_plan(graph, facts, shapes, PlanOptions(precision, **options))  # type: ignore[arg-type]
+    return make_plan(graph, facts, shapes, PlanOptions(precision, **options))
 
 
 def steps_of(program: Program) -> list[Step]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.process_memory import resident
 from vgg16gpu import Engine, LossEngine
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices.base import Device
@@ -59,12 +58,6 @@ class Work:
             if self._leak:
                 self._leaked.append(mmap.mmap(-1, self._leak))  # pages of its own: the heap may have room
                 self._leaked[-1].write(bytes(self._leak))
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def on_card(device: Device) -> int:

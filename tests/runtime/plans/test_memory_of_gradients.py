@@ -67,11 +67,11 @@ def images(count: int, sides: tuple[int, int] = SIDES) -> Any:
 
 def open_engine(model: Model, card: Card, **options: Any) -> Engine:
     options = {"outputs": [CUT], "kernels": "ffma", "gradient": True} | options
-    return Engine(model, device=Opened(card, "a test"), **options)  # type: ignore[arg-type]
+    return Engine(model, device=Opened(card, "a test"), **options)
 
 
 def open_loss(model: Model, card: Card, **options: Any) -> LossEngine:
-    return LossEngine(model, LAYERS, device=Opened(card, "a test"), kernels="ffma", **options)  # type: ignore[arg-type]
+    return LossEngine(model, LAYERS, device=Opened(card, "a test"), kernels="ffma", **options)
 
 
 def vjp(engine: Engine, x: Any) -> Any:
@@ -204,7 +204,7 @@ def test_a_loss_on_the_device_is_cut_alike(whole: Model, cpu: CpuDevice) -> None
             assert_same_bits(ours.numpy(), others)
         one = engine.targets(Placed(cpu, y[:1]))
         for wait in ({}, {"stream": 0, "wait": False}):
-            found = engine.value_and_gradient(given, goals, mean=True, **wait)  # type: ignore[arg-type]
+            found = engine.value_and_gradient(given, goals, mean=True, **wait)
             for ours, others in zip(found, expected, strict=True):
                 assert_same_bits(ours.numpy(), others)
             assert engine.nbytes <= bound
