@@ -109,12 +109,17 @@ def test_processes_see_the_same_slots():
 def test_statistics_of_devices_are_added_up():
     devices = [Statistics(), Statistics()]
     for number, statistics in enumerate(devices):
-        statistics.add_item("success", 2e-9)
+        statistics.add_success(9e-9, queued=2e-9, computed=5e-9)
         statistics.add_batch(1 + number, 3e-9)
         statistics.add_batch(2, 5e-9)
     found = added_up([each.told() for each in devices])
     assert (found["inference_count"], found["execution_count"]) == (7, 4)
-    assert found["inference_stats"]["success"] == {"count": 2, "ns": 4}
+    assert found["inference_stats"]["success"] == {"count": 2, "ns": 18}
+    assert found["inference_stats"]["queue"] == {"count": 2, "ns": 4}
+    assert found["inference_stats"]["compute_infer"] == {"count": 2, "ns": 10}
+    for stage in ("compute_input", "compute_output"):
+        assert found["inference_stats"][stage] == {"count": 2, "ns": 0}
+        assert [each[stage] for each in found["batch_stats"]] == [{"count": 1, "ns": 0}, {"count": 3, "ns": 0}]
     assert found["inference_stats"]["fail"] == {"count": 0, "ns": 0}
     assert [(each["batch_size"], each["compute_infer"]) for each in found["batch_stats"]] == [
         (1, {"count": 1, "ns": 3}),

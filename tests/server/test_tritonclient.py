@@ -61,6 +61,15 @@ def test_health_metadata_and_statistics(client):
     assert client.get_inference_statistics("digits")["model_stats"][0]["name"] == "digits"
 
 
+def test_stages_of_computing_are_counted_alike(triton, client, digits):
+    """perf_analyzer ends where these three counts of a second look differ."""
+    client.infer("digits", asked(triton, digits[:1]))
+    stats = client.get_inference_statistics("digits")["model_stats"][0]["inference_stats"]
+    counts = {stats[f"compute_{stage}"]["count"] for stage in ("input", "infer", "output")}
+    assert counts == {stats["success"]["count"]}
+    assert 0 < stats["compute_infer"]["ns"] < stats["success"]["ns"]
+
+
 def test_the_configuration_says_what_metadata_say(client):
     """What perf_analyzer makes its requests by: shapes of one image, and how many images a request may have."""
     metadata, configuration = client.get_model_metadata("digits"), client.get_model_config("digits")

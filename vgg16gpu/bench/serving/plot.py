@@ -52,7 +52,7 @@ def _draw_form(axes: Any, rows: Sequence[Content]) -> None:
                 marker = "o" if load == "open" else "x"
                 x, y = [point[0] for point in points], [point[1] for point in points]
                 axes.plot(x, y, linestyle=line, marker=marker, color=colour, label=label)
-    axes.set_yscale("log")
+    axes.set_yscale("log", subs=[2, 5])
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         axis("{x:g}")
     axes.set_xlim(left=0)

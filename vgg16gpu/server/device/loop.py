@@ -225,7 +225,7 @@ class DeviceLoop:
             now = time.monotonic()
             for late in self._queue.drop(lambda item: item.asked.deadline < now):  # noqa: B023 - used at once
                 error = too_late()
-                self._statistics.add_item("fail", now - late.asked.sent)
+                self._statistics.add_fail(now - late.asked.sent)
                 self._answer(late.sender, Answer(late.asked.number, error.status, text=str(error)))
             if self._under_way and not self._queue.is_due(now, self._delay):
                 return
@@ -267,8 +267,10 @@ class DeviceLoop:
             else:
                 if item.sender.is_open:
                     _write(item, joined if isinstance(joined, tuple) else (joined,))
-            self._statistics.add_item("queue", queued)
-            self._statistics.add_item("success" if answer.status == 200 else "fail", now - asked.sent)
+            if answer.status == 200:
+                self._statistics.add_success(now - asked.sent, queued, computed)
+            else:
+                self._statistics.add_fail(now - asked.sent)
             self._answer(item.sender, answer)
             first = last
 

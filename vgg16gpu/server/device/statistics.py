@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
+
+_INFER: Final = "compute_infer"
+_COMPUTE: Final = ("compute_input", _INFER, "compute_output")
+_STAGES: Final = ("success", "fail", "queue", *_COMPUTE)
 
 
 class Statistics:
-    """Counts since the device process was started, times in nanoseconds."""
+    """Counts since the device process was started, times in nanoseconds.
+
+    What is read from slots and written to them is within `compute_infer`: the other two stages of computing, which the
+    extension has, have its counts and no time, as perf_analyzer asks for three equal counts.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -17,10 +25,16 @@ class Statistics:
         self._batch_seconds: Counter[int] = Counter()
         self._images = self._files = self._refused = 0
 
-    def add_item(self, name: str, seconds: float) -> None:
-        """A request that ended: "success" or "fail"; or a stage of it: "queue"."""
-        self._counts[name] += 1
-        self._seconds[name] += seconds  # type: ignore[assignment]  # Counter's type knows whole numbers alone
+    def add_success(self, seconds: float, queued: float, computed: float) -> None:
+        """A request that is answered, so long after it was sent: it waited, and then its batch took so long."""
+        for name in _COMPUTE:
+            self._add(name, computed if name == _INFER else 0.0)
+        self._add("queue", queued)
+        self._add("success", seconds)
+
+    def add_fail(self, seconds: float) -> None:
+        """A request that got an error."""
+        self._add("fail", seconds)
 
     def add_batch(self, images: int, seconds: float) -> None:
         """A run of so many images."""
@@ -35,18 +49,25 @@ class Statistics:
 
     def told(self) -> dict[str, Any]:
         """As in `model_stats`, without the model's name."""
-        stages = {name: _duration(self._counts[name], self._seconds[name]) for name in ("success", "fail", "queue")}
-        infer = _duration(sum(self._batches.values()), sum(self._batch_seconds.values()))
         return {
             "inference_count": self._images,
             "execution_count": sum(self._batches.values()),
             **({"file_count": self._files, "refused_file_count": self._refused} if self._files else {}),
-            "inference_stats": {**stages, "compute_infer": infer},
+            "inference_stats": {name: _duration(self._counts[name], self._seconds[name]) for name in _STAGES},
             "batch_stats": [
-                {"batch_size": images, "compute_infer": _duration(count, self._batch_seconds[images])}
+                _batch(images, _duration(count, self._batch_seconds[images]))
                 for images, count in sorted(self._batches.items())
             ],
         }
+
+    def _add(self, name: str, seconds: float) -> None:
+        self._counts[name] += 1
+        self._seconds[name] += seconds  # type: ignore[assignment]  # Counter's type knows whole numbers alone
+
+
+def _batch(images: int, infer: dict[str, int]) -> dict[str, Any]:
+    beside = _duration(infer["count"], 0.0)
+    return {"batch_size": images, **{name: infer if name == _INFER else beside for name in _COMPUTE}}
 
 
 def _duration(count: int, seconds: float) -> dict[str, int]:
@@ -66,9 +87,8 @@ def added_up(devices: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for stage, duration in told["inference_stats"].items():
             _add(total["inference_stats"].setdefault(stage, _duration(0, 0.0)), duration)
         for batch in told["batch_stats"]:
-            _add(batches.setdefault(batch["batch_size"], _duration(0, 0.0)), batch["compute_infer"])
-    told_batches = [{"batch_size": size, "compute_infer": duration} for size, duration in sorted(batches.items())]
-    return {**total, "batch_stats": told_batches}
+            _add(batches.setdefault(batch["batch_size"], _duration(0, 0.0)), batch[_INFER])
+    return {**total, "batch_stats": [_batch(size, infer) for size, infer in sorted(batches.items())]}
 
 
 def _add(total: dict[str, int], duration: Mapping[str, int]) -> None:
