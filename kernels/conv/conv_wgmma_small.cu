@@ -8,7 +8,7 @@
 //           floats. height, width: H, W.
 // Mapping:  block: 64 output channels x TILE_ROWS rows of 8 pixels x one of SPLITS shares of the channel blocks;
 //           blockIdx.x counts images, tiles_y, tiles_x, oc_tiles, shares, the last fastest. One warpgroup multiplies,
-//           one more warp copies.
+//           one more warp copies, all but the first pixels.
 // Tiles:    ELEMENT (1), BLOCK_BYTES (128), TILE_ROWS (14), SPLITS (1), EXCHANGE (0): 1 a cluster of two, 2 the
 //           workspace; POOL (0), KEEP (0; with POOL: the map itself is stored, too), HALO_STAGES (2),
 //           TAPS_PER_STAGE (3), WEIGHT_STAGES (6), BLOCKS_PER_SM (1), PROMOTE_TAPS (3)
@@ -19,7 +19,8 @@
 // Edges:    any N, H, W; SPLITS <= CP/block; with HALO_STAGES 1 (unless F16_PAIR) SPLITS = CP/block. EXCHANGE 2 waits
 //           for other blocks, so all must be resident: gridDim.x <= multiprocessors * BLOCKS_PER_SM.
 // Why:      one image has few tiles, so they are small, and deep layers split the sum. A thread can start a copy each
-//           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
+//           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends, and where a block starts
+//           after that, its first pixels do not wait behind them.
 #include "kept_maps.cuh"
 #include "split_exchange.cuh"
 #ifndef ELEMENT
@@ -145,13 +146,31 @@ struct Pipeline {
 };
 
 
-// ---- The producer: one thread starts every copy.
+// ---- The copies. A thread of the producer starts those of weights, which do not depend on another kernel, and of later
+// pixels. Those of the first pixels would arrive last behind a whole ring of weights, so a consumer starts them: it has
+// nothing to do until they are there.
 
-DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, const CUtensorMap* weight,
-                      int images, const Watch& watch) {
-  RingPlace<HALO_STAGES> halo{1};  // the first wait for a free stage returns at once
-  RingPlace<WEIGHT_STAGES> stage{1};
-  int halos = 0, stages = 0;
+DEVICE void load_halo(const Pipeline& pipeline, int stage, const Work& work, int block, const CUtensorMap* inp,
+                      int images) {
+  const uint32_t full = pipeline.halo_full(stage);
+  barrier_arrive_expect(full, E::PLANES * HALO_BYTES);
+  UNROLL
+  for (int plane = 0; plane < E::PLANES; plane++)
+    load_box(pipeline.halo(stage) + plane * HALO_PLANE, inp, full, (work.first + block) * BLOCK_CHANNELS, work.x - 1,
+             work.y - 1, work.n + plane * images);
+}
+
+DEVICE void load_first_halos(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, int images) {
+  wait_for_previous_kernel();
+  for (int block = 0; block < min(HALO_STAGES, work.count); block++)
+    load_halo(pipeline, block, work, block, inp, images);
+}
+
+DEVICE void load_others(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, const CUtensorMap* weight,
+                        int images, const Watch& watch) {
+  RingPlace<HALO_STAGES> halo{0};     // of the second round: the first are the consumer's
+  RingPlace<WEIGHT_STAGES> stage{1};  // the first wait for a free stage returns at once
+  int halos = HALO_STAGES, stages = 0;
   const int all_stages = work.count * STAGES_PER_BLOCK;
   auto load_weights = [&] {
     const uint32_t full = pipeline.weights_full(stage.stage);
@@ -162,27 +181,21 @@ DEVICE void load_tile(const Pipeline& pipeline, const Work& work, const CUtensor
     load_box(pipeline.weights(stage.stage), weight, full, 0, work.oc, tap * E::PLANES);
     stage.advance();
   };
-  auto load_halo = [&] {
-    const uint32_t full = pipeline.halo_full(halo.stage);
+  auto load_next_halo = [&] {
     barrier_wait(pipeline.halo_free(halo.stage), halo.parity, watch);
-    const int channel = (work.first + halos++) * BLOCK_CHANNELS;
+    const int block = halos++;
     if (watch.lost) return;
-    barrier_arrive_expect(full, E::PLANES * HALO_BYTES);
-    UNROLL
-    for (int plane = 0; plane < E::PLANES; plane++)
-      load_box(pipeline.halo(halo.stage) + plane * HALO_PLANE, inp, full, channel, work.x - 1, work.y - 1,
-               work.n + plane * images);
+    load_halo(pipeline, halo.stage, work, block, inp, images);
     halo.advance();
   };
-  while (stages < WEIGHT_STAGES && stages < all_stages) load_weights();  // weights do not depend on another kernel
+  while (stages < WEIGHT_STAGES && stages < all_stages) load_weights();
   wait_for_previous_kernel();
-  while (halos < HALO_STAGES && halos < work.count) load_halo();
   while (stages < all_stages) {
     load_weights();
     // A halo's stage is free when the products of its last user are done, which the weights after those make known.
-    if (halos < work.count && stages >= (halos - HALO_STAGES + 1) * STAGES_PER_BLOCK + 1) load_halo();
+    if (halos < work.count && stages >= (halos - HALO_STAGES + 1) * STAGES_PER_BLOCK + 1) load_next_halo();
   }
-  while (halos < work.count) load_halo();
+  while (halos < work.count) load_next_halo();
 }
 
 // ---- The consumers: they sum 64 channels x TILE_ROWS rows of 8 pixels.
@@ -343,7 +356,7 @@ __cluster_dims__(2, 1, 1)
   __syncthreads();  // the barriers are initialised
 
   if (threadIdx.x >= CONSUMERS) {
-    if (threadIdx.x == CONSUMERS) load_tile(pipeline, work, &inp, &weight, images, watch);
+    if (threadIdx.x == CONSUMERS) load_others(pipeline, work, &inp, &weight, images, watch);
     __syncwarp();
     UNROLL
     for (int i = 0; i < (EXCHANGE == 1 ? 2 : 0); i++) {  // every thread of the cluster arrives
@@ -352,6 +365,8 @@ __cluster_dims__(2, 1, 1)
     }
     return;
   }
+  if (threadIdx.x == 0) load_first_halos(pipeline, work, &inp, images);
+  __syncwarp();
   int oc = work.oc;  // F16_PAIR has no registers for these while it multiplies: it reads them early, into L1, and again
   Finish<ELEMENT> finish(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
   UNROLL
