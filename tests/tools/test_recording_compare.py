@@ -117,3 +117,10 @@ def test_each_turn_runs_in_its_own_checkout(tmp_path):
     assert places == [Path("/other"), compare.ROOT, compare.ROOT, Path("/other")]
     timed = [step.command[2] for step in steps if step.name.startswith("start-")]
     assert timed == list(map(str, places))
+
+
+def test_batches_are_as_asked(tmp_path):
+    settings = recipes.Settings("cuda", machine.Card("h200", "sm_90"), tmp_path, tmp_path)
+    steps = compare.compare(settings, Path("/other"), 1, 0.01, "1,2").steps
+    asked = [step.command[step.command.index("--batch") + 1] for step in steps if step.name.startswith("bench-")]
+    assert asked == ["1,2"] * 4

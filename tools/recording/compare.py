@@ -16,7 +16,7 @@ from vgg16gpu.errors import Error
 
 OTHER, THIS = "other", "this"
 TURNS: Final = (OTHER, THIS, THIS, OTHER)  # what drifts evenly during a round drifts for both alike
-BENCH_SECONDS, START_SECONDS = 45.0, 9.0  # of one turn
+BENCH_SECONDS, START_SECONDS = 11.0, 9.0  # of one turn; of the benchmark, for each batch size
 STARTS: Final = 8
 SAME, SLOWER, FASTER, UNKNOWN = "same", "slower", "faster", "cannot tell"
 METHOD: Final = (
@@ -69,19 +69,19 @@ def _sum(turns: Sequence[float], whose: str) -> float:
     return sum(seconds for name, seconds in zip(TURNS, turns, strict=True) if name == whose)
 
 
-def compare(settings: Settings, other: Path, rounds: int, bound: float) -> Recipe:
+def compare(settings: Settings, other: Path, rounds: int, bound: float, batches: str = "1,8,32,128") -> Recipe:
     """Both in `rounds` rounds; `bound`: what part of a figure counts as the same, 0.01 for 1 %."""
     steps, folder = made(settings, 224), settings.work / "compare"
     checkouts = {THIS: ROOT, OTHER: other}
     effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.1, "--sustained", 0)
-    measured = ("--precision", ",".join(settings.precisions), "--batch", "1" if settings.quick else "1,8,32,128")
+    measured = ("--precision", ",".join(settings.precisions), "--batch", "1" if settings.quick else batches)
     model, device = settings.model(224), ("--device", settings.device)
     for number in range(1, rounds + 1):
         for turn, whose in enumerate(TURNS, start=1):
             name, place = f"{number}-{turn}-{whose}", checkouts[whose]
             bench, start = (folder / f"{kind}-{name}.json" for kind in ("bench", "start"))
             words = vgg16gpu("bench", model, *device, *measured, *effort, "--output", bench)
-            steps.append(Step(bench.stem, words, BENCH_SECONDS, (bench,), cwd=place))
+            steps.append(Step(bench.stem, words, BENCH_SECONDS * len(batches.split(",")), (bench,), cwd=place))
             given = ("--model", str(model), "--picture", str(settings.picture), *device)
             runs = ("--runs", str(1 if settings.quick else STARTS), "--output", str(start))
             script = (PYTHON, "tools/recording/starts.py", str(place), *given, *runs)
