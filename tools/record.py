@@ -1,6 +1,7 @@
 """Make the records that need a GPU, a part at a time, each within one call of ten minutes.
 
-    python tools/record.py suite          every GPU test, and the small ones under both sanitizers       (290 s)
+    python tools/record.py suite          the GPU tests, and the small ones under both sanitizers       (370 s)
+    python tools/record.py suite-alone    the GPU tests that nothing may run beside                     (260 s)
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
@@ -108,7 +109,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     shared.add_argument("--only", nargs="+", metavar="STEP", help="these steps, and what they need was made before")
     shared.add_argument("--dry-run", action="store_true", help="show the commands and their seconds")
     parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name in ("suite", "bench", "pipeline", "devices", "server", "server-faults", "server-soak", "perceptual"):
+    for name in (
+        "suite",
+        "suite-alone",
+        "bench",
+        "pipeline",
+        "devices",
+        "server",
+        "server-faults",
+        "server-soak",
+        "perceptual",
+    ):
         parts.add_parser(name, parents=[shared])
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
     for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
@@ -161,6 +172,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         return compare(settings, other, options.rounds, options.within / 100, options.batch)
     whole = {
         "suite": recipes.suite,
+        "suite-alone": recipes.suite_alone,
         "bench": recipes.bench,
         "pipeline": recipes.pipeline,
         "devices": recipes.devices,

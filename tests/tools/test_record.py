@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "testbench" / "results"
 PARTS = {
     "suite": ["suite"],
+    "suite-alone": ["suite-alone"],
     "bench": ["bench"],
     "pipeline": ["pipeline"],
     "devices": ["devices"],

@@ -79,16 +79,21 @@ def made(settings: Settings, *sizes: int, scales: bool = True) -> list[Step]:
 
 
 def suite(settings: Settings) -> Recipe:
-    """Every test of the GPU, then the small ones of the kernels under both sanitizers."""
-    tests, output = settings.record("tests-CARD"), settings.output
-    make = ("make", "test-gpu", "VENV=", f"PYTHON={PYTHON}", f"PYTEST_ARGS=--record {quote(str(tests))}")
-    found = tuple(output / f"sanitize-{tool}.json" for tool in ("memcheck", "racecheck"))
-    return Recipe(
-        [
-            Step("tests", make, 250, (tests,)),
-            Step("sanitizers", (PYTHON, "-m", "tests.sanitize.gpu", "--record", str(output)), 36, found),
-        ]
-    )
+    """The tests of the GPU that run beside others, then the small ones of the kernels under both sanitizers."""
+    found = tuple(settings.output / f"sanitize-{tool}.json" for tool in ("memcheck", "racecheck"))
+    sanitizers = (PYTHON, "-m", "tests.sanitize.gpu", "--record", str(settings.output))
+    tests = _gpu_tests("tests", "gpu and not alone", 330, settings.record("tests-CARD"))
+    return Recipe([tests, Step("sanitizers", sanitizers, 36, found)])
+
+
+def suite_alone(settings: Settings) -> Recipe:
+    """The tests of the GPU that run alone, thousands of calls among them."""
+    return Recipe([_gpu_tests("alone", "gpu and alone", 260, settings.record("tests-CARD-alone"))])
+
+
+def _gpu_tests(name: str, which: str, seconds: float, record: Path) -> Step:
+    arguments = f"PYTEST_ARGS=-m {quote(which)} --record {quote(str(record))}"
+    return Step(name, ("make", "test-gpu", "VENV=", f"PYTHON={PYTHON}", arguments), seconds, (record,))
 
 
 def bench(settings: Settings) -> Recipe:
