@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tests.server.running import Running
+
+STILL: Final = 0.5  # seconds
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,18 @@ def usage(server: Running) -> dict[int, Usage]:
     """Of all processes of a server."""
     tree = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
     return {pid: _usage(pid) for pid in (server.process.pid, *map(int, tree))}
+
+
+def settled(server: Running, seconds: float = 30.0) -> dict[int, Usage]:
+    """The same, once all processes have started: the one that explains imports while others answer already."""
+    found, end = usage(server), time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = found
+        time.sleep(STILL)
+        found = usage(server)
+        if all(abs(last.rss - before[pid].rss) < 0.1 for pid, last in found.items()):
+            break
+    return found
 
 
 def _usage(pid: int) -> Usage:

@@ -13,7 +13,7 @@ import socket
 import numpy as np
 import pytest
 
-from tests.server.held import require_flat, usage
+from tests.server.held import require_flat, settled, usage
 from tests.server.test_serve import SAMPLE, as_bytes, binary_request, scores, tensor
 from tests.support.kernel_harness import assert_same_bits
 
@@ -106,7 +106,7 @@ def test_hostile_messages(server, run_at, digits, first, count):
         if number % 100 == 99:
             reply = server.infer(*binary_request(digits[:1], "FP32"))
             assert_same_bits(scores(reply), run_at(digits[:1], 1))
-            before = before or usage(server)
+            before = before or settled(server)
     assert usage(server).keys() == processes
     require_flat(before, usage(server))
     assert {200, 400, 404, 405} <= statuses
