@@ -19,8 +19,7 @@
 // Edges:    any N, H, W; SPLITS <= CP/block; with HALO_STAGES 1 (unless F16_PAIR) SPLITS = CP/block. EXCHANGE 2 waits
 //           for other blocks, so all must be resident: gridDim.x <= multiprocessors * BLOCKS_PER_SM.
 // Why:      one image has few tiles, so they are small, and deep layers split the sum. A thread can start a copy each
-//           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends, and where a block starts
-//           after that, its first pixels do not wait behind them.
+//           0.18 us, so a copy holds several taps; weights arrive while the previous kernel ends.
 #include "kept_maps.cuh"
 #include "split_exchange.cuh"
 #ifndef ELEMENT
@@ -67,7 +66,6 @@ constexpr int CONSUMER_BARRIER = 1;  // 0 is that of __syncthreads
 constexpr int SUMS = TILE_ROWS * 4;  // of a thread: two channels x two pixels of each row
 constexpr int BLOCK_CHANNELS = BLOCK_BYTES / E::BYTES;
 constexpr Swizzle SWIZZLE = BLOCK_BYTES == 128 ? SWIZZLE_128B : SWIZZLE_64B;
-
 constexpr int HALO_W = 10;
 constexpr int HALO_BYTES = HALO_W * (TILE_ROWS + 2) * BLOCK_BYTES;
 constexpr int HALO_PLANE = round_up(HALO_BYTES, 1024);  // the swizzle pattern starts at multiples of 1024
@@ -145,10 +143,8 @@ struct Pipeline {
   }
 };
 
-
-// ---- The copies. A thread of the producer starts those of weights, which do not depend on another kernel, and of later
-// pixels. Those of the first pixels would arrive last behind a whole ring of weights, so a consumer starts them: it has
-// nothing to do until they are there.
+// ---- The copies. The producer starts those of weights, which depend on no other kernel, and of later pixels. Behind a
+// ring of weights the first pixels would arrive last: a consumer, which has to wait for them, starts their copies.
 
 DEVICE void load_halo(const Pipeline& pipeline, int stage, const Work& work, int block, const CUtensorMap* inp,
                       int images) {
@@ -162,8 +158,7 @@ DEVICE void load_halo(const Pipeline& pipeline, int stage, const Work& work, int
 
 DEVICE void load_first_halos(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, int images) {
   wait_for_previous_kernel();
-  for (int block = 0; block < min(HALO_STAGES, work.count); block++)
-    load_halo(pipeline, block, work, block, inp, images);
+  for (int i = 0; i < min(HALO_STAGES, work.count); i++) load_halo(pipeline, i, work, i, inp, images);
 }
 
 DEVICE void load_others(const Pipeline& pipeline, const Work& work, const CUtensorMap* inp, const CUtensorMap* weight,
@@ -225,9 +220,8 @@ DEVICE void add_to(Sum (&target)[LENGTH], Sum (&sum)[SUM_LENGTH]) {
   for (int i = 0; i < LENGTH; i++) target[i] += sum[i];
 }
 
-// The sums over this block's share of the channels. A stage is given back one tap late, when its products are surely
-// done: waiting for them at once would leave the tensor cores idle. F16_PAIR does wait, every PROMOTE_TAPS taps, to add
-// the tensor cores' sum, which they cut short, to one in registers.
+// Sums over this block's share of the channels. A stage is given back a tap late: waiting for its products would idle
+// tensor cores. F16_PAIR does, every PROMOTE_TAPS taps, to add their sum, which they cut short, to one in registers.
 DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int count, const Watch& watch) {
   // One halo stage, given back a tap late, is enough for one channel block only. To know the count saves registers.
   const int blocks = HALO_STAGES == 1 && !PAIR ? 1 : count;
@@ -279,9 +273,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int count, 
 // ---- The end: finish a slice of rows, pool, store.
 
 constexpr bool SEEN_POOLED = POOL && !KEEP;  // of what is stored the largest magnitudes are looked for here
-struct Slice {  // what a block finishes
-  int x, y, rows;
-};
+struct Slice { int x, y, rows; };  // what a block finishes
 
 // What of the staged values is stored: float16 beyond the map's edge do not count as magnitudes.
 struct Inside {

@@ -43,6 +43,23 @@ CPU_SCHEDULER_INLINE T shuffle(unsigned mask, T value, int argument, int width) 
   return s.taken;
 }
 
+// Sums over the lanes, to the bits of a butterfly of __shfl_xor_sync: every lane of it adds the same numbers in the same
+// order, but for which of two comes first.
+template <int COUNT>
+CPU_SCHEDULER void add_lanes(void** values, uint32_t lanes) {
+  float missing[COUNT];  // undefined on a GPU; here it shows
+  for (float& value : missing) value = __builtin_nanf("");
+  float* of[32];
+  for (int lane = 0; lane < 32; lane++) of[lane] = lanes >> lane & 1 ? static_cast<float*>(values[lane]) : missing;
+  float sums[16][COUNT];
+  for (int lane = 0; lane < 16; lane++)
+    for (int i = 0; i < COUNT; i++) sums[lane][i] = of[lane][i] + of[lane + 16][i];
+  for (int distance = 8; distance > 0; distance /= 2)
+    for (int lane = 0; lane < distance; lane++)
+      for (int i = 0; i < COUNT; i++) sums[lane][i] += sums[lane + distance][i];
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) memcpy(values[__builtin_ctz(rest)], sums[0], sizeof sums[0]);
+}
+
 CPU_SCHEDULER void vote(void** values, uint32_t lanes) {
   uint32_t result = 0;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {

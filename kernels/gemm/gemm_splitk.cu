@@ -12,7 +12,7 @@
 // Sums:     the order is fixed by K alone: the bits of an image are the same for every tile, batch and position.
 // Edges:    any OUT, N, K % 4 == 0; columns OUT..pitch-1 of out are written as zero.
 // Why:      fully connected layers stream 494 MB of weights once: at small batch only the memory bandwidth counts.
-#include "common.cuh"
+#include "block_reduce.cuh"
 #include "timeline.cuh"
 
 #ifndef TILE_OUT
@@ -44,12 +44,9 @@ gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
   for (int o = 0; o < TILE_OUT; o++) w[o] = weight + (long long)min(o0 + o, OUT - 1) * K;  // beyond OUT: the last row
   UNROLL
   for (int n = 0; n < TILE_N; n++) x[n] = inp + (long long)min(n0 + n, N - 1) * K;
-  float sum[TILE_OUT][TILE_N];
+  float sum[TILE_OUT * TILE_N];  // all images of an output, then those of the next
   UNROLL
-  for (int o = 0; o < TILE_OUT; o++) {
-    UNROLL
-    for (int n = 0; n < TILE_N; n++) sum[o][n] = 0.f;
-  }
+  for (int i = 0; i < TILE_OUT * TILE_N; i++) sum[i] = 0.f;
 
   for (int k0 = tid * 4; k0 < K; k0 += THREADS * 4 * UNROLL_K) {
     float wv[UNROLL_K][TILE_OUT][4];
@@ -71,23 +68,16 @@ gemm_splitk_f32(float* __restrict__ out, const float* __restrict__ inp, const fl
         UNROLL
         for (int o = 0; o < TILE_OUT; o++) {
           UNROLL
-          for (int v = 0; v < 4; v++) sum[o][n] = fmaf(wv[u][o][v], xv[v], sum[o][n]);
+          for (int v = 0; v < 4; v++) sum[o * TILE_N + n] = fmaf(wv[u][o][v], xv[v], sum[o * TILE_N + n]);
         }
       }
     }
   }
 
   // ---- reduction: lanes by a butterfly, then warps in order
-  UNROLL
-  for (int o = 0; o < TILE_OUT; o++) {
-    UNROLL
-    for (int n = 0; n < TILE_N; n++) {
-      float t = sum[o][n];
-      UNROLL
-      for (int distance = 16; distance > 0; distance /= 2) t += __shfl_xor_sync(0xffffffffu, t, distance);
-      if (lane == 0) warp_sum[warp][o * TILE_N + n] = t;
-    }
-  }
+  add_lanes(sum, [&](int i, float total) {
+    if (lane == 0) warp_sum[warp][i] = total;
+  });
   __syncthreads();  // the sums of all warps are there
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if (tid < TILE_OUT * TILE_N) {

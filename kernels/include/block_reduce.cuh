@@ -1,7 +1,24 @@
-// One number of a block from one of each of its threads, in an order that never changes.
+// Numbers of a warp and of a block from those of their threads, in an order that never changes.
 #pragma once
 
 #include "common.cuh"
+
+// Calls take(i, sum of values[i] over a warp's lanes), by a butterfly, in every lane. On the CPU the warp meets once.
+template <int COUNT, class Take>
+__device__ __forceinline__ void add_lanes(float (&values)[COUNT], const Take& take) {
+#ifndef __CUDACC__
+  ::cpu::warp_collective(0xffffffffu, values, &::cpu::add_lanes<COUNT>);
+#endif
+  UNROLL
+  for (int i = 0; i < COUNT; i++) {
+    float sum = values[i];
+#ifdef __CUDACC__
+    UNROLL
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+#endif
+    take(i, sum);
+  }
+}
 
 // Combines one value of every thread of a block of WARPS warps: lanes by a butterfly, warps in order. Everybody gets the
 // result. All threads must come; `scratch` is shared and holds WARPS floats.
