@@ -43,7 +43,7 @@ CPU_SCHEDULER_INLINE T shuffle(unsigned mask, T value, int argument, int width) 
   return s.taken;
 }
 
-// Sums over the lanes, to the bits of a butterfly of __shfl_xor_sync: every lane of it adds the same numbers in the same
+// Sums over the lanes, to the bits of a butterfly of __shfl_xor_sync: all lanes of it add the same numbers in the same
 // order, but for which of two comes first.
 template <int COUNT>
 CPU_SCHEDULER void add_lanes(void** values, uint32_t lanes) {
