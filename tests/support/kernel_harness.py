@@ -36,7 +36,7 @@ from vgg16gpu.compiler.graph.ops import (
 )
 from vgg16gpu.compiler.lowering import base
 from vgg16gpu.compiler.lowering.conv import conv_igemm
-from vgg16gpu.compiler.lowering.conv.conv_igemm import CPU_TILE, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
+from vgg16gpu.compiler.lowering.conv.conv_igemm import CPU_TILES, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner import schedule
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -60,7 +60,7 @@ FFMA = PlanOptions(kernels="ffma")  # float32 arithmetic, on every device
 Extents: TypeAlias = dict[Arena, list[tuple[int, int]]]  # (offset, bytes) of the buffers of an arena
 
 CONV_TILES: Mapping[str, ConvTile] = MappingProxyType(
-    {"cpu": CPU_TILE, "large": LARGE_TILE, "wide": WIDE_TILE, "small": SMALL_TILE}
+    {"narrow": CPU_TILES[0], "cpu": CPU_TILES[-1], "large": LARGE_TILE, "wide": WIDE_TILE, "small": SMALL_TILE}
 )
 GEMM_TILES = tuple(dict.fromkeys(gemm_splitk.choose_tile(batch) for batch in (1, 2, 3, 5, 9)))
 

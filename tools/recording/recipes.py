@@ -279,7 +279,7 @@ def server(settings: Settings) -> Recipe:
     is_small = _is_small(settings)
     folder, model, steps = _of_photographs(settings, scales=False)
     record = settings.record("server-CARD")
-    effort: tuple[object, ...] = ("--precision", "fp32", "--seconds", 0.5, "--clients", "1,4")
+    effort: tuple[object, ...] = ("--precision", "fp32", "--seconds", 0.5, "--clients", "1,4,64")
     if not is_small:
         by_gpu = ("--decode-gpu",) if find_spec("nvidia") else ()
         effort = ("--plot", record.with_suffix(".png"), "--against", "fastapi", *by_gpu)

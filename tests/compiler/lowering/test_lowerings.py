@@ -298,6 +298,12 @@ def test_every_tile_that_is_chosen_is_a_variant_that_ptxas_sees() -> None:
         assert tile.kernel("conv_igemm_f32", True).defines in conv_igemm.VARIANTS
 
 
+@pytest.mark.parametrize(("columns", "oc"), [(4, 16), (16, 16), (20, 32), (32, 32), (36, 64), (512, 64)])
+def test_a_cpu_takes_the_narrowest_tile_that_holds_all_channels(columns: int, oc: int) -> None:
+    tile, splits = conv_igemm.choose_cut(1024, columns, 1, 288, CPU)
+    assert (tile.oc, splits) == (oc, 1)
+
+
 def test_a_device_whose_blocks_share_no_sum_gets_another_tile_but_no_split() -> None:
     alone = replace(GPUS["H200"], shares_sums=False)
     tile, splits = conv_igemm.choose_cut(196, 512, 8, 576, alone)

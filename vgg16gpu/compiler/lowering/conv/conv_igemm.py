@@ -78,13 +78,13 @@ class ConvTile:
         return Kernel(SOURCE, name, defines)
 
 
-CPU_TILE = ConvTile(px=128, oc=64, stages=2)
+CPU_TILES = tuple(ConvTile(px=128, oc=oc, stages=2) for oc in (16, 32, 64))  # the narrowest that holds all channels
 WIDE_TILE = ConvTile(px=64, oc=128)
 LARGE_TILE = ConvTile(px=128, oc=64, alone=0.87, full=0.97)
 SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4, alone=0.75, full=0.96)  # fits every card
 GPU_TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
 VARIANTS = tuple(tile.kernel("", pool).defines for tile in GPU_TILES for pool in (False, True))  # tools/ptxas.py
-MAX_TILE_PX = max(tile.px for tile in (CPU_TILE, *GPU_TILES))
+MAX_TILE_PX = max(tile.px for tile in (*CPU_TILES, *GPU_TILES))
 
 # What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is
 # written and read (in the L2 cache of an H200: about 5 products of the whole card per byte), and there is one more
@@ -135,7 +135,7 @@ def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
 def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFacts) -> tuple[ConvTile, int]:
     """(tile, blocks that share a reduction) with the least estimated time. Changes speed alone, never a bit."""
     if facts.kind == "cpu":
-        return CPU_TILE, 1
+        return next((tile for tile in CPU_TILES if columns <= tile.oc), CPU_TILES[-1]), 1
     tiles = [tile for tile in GPU_TILES if tile.shared <= facts.shared_nbytes]
     splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)] if facts.shares_sums else [1]
     cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
