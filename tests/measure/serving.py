@@ -2,10 +2,10 @@
 
     python -m tests.measure.serving MODEL --pictures DIR --output FILE [--against fastapi]      needs the extra [serve]
 
-The server has half of the cores, a process on each: that of the device, front ends. Processes of clients have the other
-half. JPEG files and pixels, a picture a request, by `bench --server`; with `--decode gpu` JPEG files once more. Beside
-it: what `infer` makes of the same pictures on half of the cores (`bench --pipeline`), and what one picture takes
-without a server, decoded here and run by an engine of batch 1.
+The server has half of the cores, a process on each unless `--front-ends` asks for more: that of the device, front ends.
+Processes of clients have the other half. JPEG files and pixels, a picture a request, by `bench --server`; with `--decode-gpu`
+JPEG files once more. Beside it: what `infer` makes of the same pictures on half of the cores (`bench --pipeline`),
+and what one picture takes without a server, decoded here and run by an engine of batch 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and say the ratios."""
     options = _options(arguments)
     cores = Cores.split(2)
-    content: dict[str, Any] = {"what": __doc__, "front_ends": cores.front_ends, "client_processes": len(cores.clients)}
+    options.front_ends = options.front_ends or cores.front_ends
+    content: dict[str, Any] = {
+        "what": __doc__,
+        "front_ends": options.front_ends,
+        "client_processes": len(cores.clients),
+    }
     content["alone"] = _alone(options)
     with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
         folder = Path(name)
@@ -66,6 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.5, help="of each load")
     parser.add_argument("--clients", default="1,64,256")
+    parser.add_argument("--front-ends", type=int, metavar="N", help="default: the server's cores but one")
     parser.add_argument("--against", default="", metavar="NAMES", help="fastapi")
     parser.add_argument("--decode-gpu", action="store_true", help="also a server with --decode gpu")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="latency over load")
@@ -155,7 +161,7 @@ def _served(
 ) -> dict[str, Any]:
     """The record of `bench --server`, of a server that decodes by `decode`."""
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
-    asked = ("--precision", options.precision, "--workers", str(cores.front_ends), "--decode", decode, "--no-page")
+    asked = ("--precision", options.precision, "--workers", str(options.front_ends), "--decode", decode, "--no-page")
     with on_cores(cores.server), serving(*devices, *asked, model=options.model, threads=None) as server:
         plot = ("--plot", options.plot) if options.plot and decode == "cpu" else ()
         words = ("--server", f"http://127.0.0.1:{server.port}", "--pictures", options.pictures, *plot)
