@@ -3,9 +3,9 @@
     python -m tests.measure.serving MODEL --pictures DIR --output FILE [--against fastapi]      needs the extra [serve]
 
 The server has half of the cores, a process on each unless `--front-ends` asks for more: that of the device, front ends.
-Processes of clients have the other half. JPEG files and pixels, a picture a request, by `bench --server`; with `--decode-gpu`
-JPEG files once more. Beside it: what `infer` makes of the same pictures on half of the cores (`bench --pipeline`),
-and what one picture takes without a server, decoded here and run by an engine of batch 1.
+Processes of clients have the other half. JPEG files and pixels, a picture a request, by `bench --server`; with
+`--decode-gpu` JPEG files once more. Beside it: what `infer` makes of the same pictures on half of the cores (`bench
+--pipeline`), and what one picture takes without a server, decoded here and run by an engine of batch 1.
 """
 
 from __future__ import annotations
