@@ -171,8 +171,8 @@ GEMM = (
     ),
     Mutant(
         "lanes left out of the sum",
-        "gemm_splitk.cu",
-        Edit("distance = 16; distance > 0", "distance = 8; distance > 0"),
+        "cpu/intrinsics.h",
+        Edit("distance = 8; distance > 0", "distance = 8; distance > 1"),
         THREE_IMAGES,
     ),
     Mutant(
