@@ -45,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and say the ratios."""
     options = _options(arguments)
     cores = Cores.split(2)
-    options.front_ends = options.front_ends or cores.front_ends
     content: dict[str, Any] = {
         "what": __doc__,
         "front_ends": options.front_ends,
@@ -71,7 +70,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.5, help="of each load")
     parser.add_argument("--clients", default="1,64,256")
-    parser.add_argument("--front-ends", type=int, metavar="N", help="default: the server's cores but one")
+    front_ends = Cores.split(2).front_ends
+    parser.add_argument("--front-ends", type=int, default=front_ends, help="default: the server's cores but one")
     parser.add_argument("--against", default="", metavar="NAMES", help="fastapi")
     parser.add_argument("--decode-gpu", action="store_true", help="also a server with --decode gpu")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="latency over load")

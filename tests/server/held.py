@@ -34,7 +34,7 @@ def settled(server: Running, seconds: float = 30.0) -> dict[int, Usage]:
         before = found
         time.sleep(STILL)
         found = usage(server)
-        if all(abs(last.rss - before[pid].rss) < 0.1 for pid, last in found.items()):
+        if found.keys() == before.keys() and all(abs(last.rss - before[pid].rss) < 0.1 for pid, last in found.items()):
             break
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ class Statistics:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._batches: Counter[int] = Counter()
-        self._batch_seconds: Counter[int] = Counter()
+        self._batch_seconds: defaultdict[int, float] = defaultdict(float)
         self._images = self._files = self._refused = 0
 
     def add_success(self, seconds: float, queued: float, computed: float) -> None:
@@ -40,7 +40,7 @@ class Statistics:
         """A run of so many images."""
         self._images += images
         self._batches[images] += 1
-        self._batch_seconds[images] += seconds  # type: ignore[assignment]
+        self._batch_seconds[images] += seconds
 
     def add_files(self, count: int, refused: int) -> None:
         """Pictures that the device was asked to decode, and how many of these it did not."""
@@ -62,7 +62,7 @@ class Statistics:
 
     def _add(self, name: str, seconds: float) -> None:
         self._counts[name] += 1
-        self._seconds[name] += seconds  # type: ignore[assignment]  # Counter's type knows whole numbers alone
+        self._seconds[name] += seconds
 
 
 def _batch(images: int, infer: dict[str, int]) -> dict[str, Any]:
