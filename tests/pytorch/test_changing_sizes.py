@@ -24,7 +24,7 @@ from vgg16gpu.devices.base import Device
 LAYERS = {"relu1_2": 1.0, "relu2_2": 0.5}
 SHAPES = [(1 + i % 3, 3, 16 + 5 * (i % 3), 17 + 6 * (i % 4)) for i in range(12)]
 BOUND = {"cpu": 600_000, "cuda": 3_000_000}  # bytes for plans: of some of these sizes; a card's maps are padded
-FEW, MANY = 6, 420  # rounds of all sizes: some dozen steps, and ten thousand of features and losses together
+FEW, MANY = 6, 210  # rounds of all sizes: some dozen steps, and five thousand of features and losses together
 KILOBYTE, MEGABYTE = 1 << 10, 1 << 20
 
 Step = Callable[[tuple[int, ...]], None]
@@ -176,7 +176,7 @@ def check(torch: Any, model: Path, name: str, where: str, rounds: int, lost: int
 
 @pytest.mark.alone
 @pytest.mark.gpu
-@pytest.mark.slow(reason="5,000 steps each; test_some_steps_on_a_gpu stands for it")
+@pytest.mark.slow(reason="2,520 steps each; test_some_steps_on_a_gpu stands for it")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["features", "loss"])
 def test_thousands_of_steps_on_a_gpu(torch: Any, model: Path, name: str) -> None:
@@ -195,7 +195,7 @@ def test_some_steps_on_a_gpu(torch: Any, model: Path, name: str) -> None:
 @pytest.mark.alone
 @pytest.mark.gpu
 def test_a_megabyte_a_step_on_a_gpu_would_be_seen(torch: Any, model: Path) -> None:
-    """Of so few steps; of thousands five kilobytes a step."""
+    """Of so few steps; of thousands ten kilobytes a step."""
     torch_with_cuda()
     with pytest.raises(AssertionError, match="MiB more on the card"):
         check(torch, model, "loss", "cuda", FEW, lost=MEGABYTE)
