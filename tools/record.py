@@ -1,7 +1,7 @@
 """Make the records that need a GPU, a part at a time, each within one call of ten minutes.
 
     python tools/record.py suite          the GPU tests, and the small ones under both sanitizers       (370 s)
-    python tools/record.py suite-alone    the GPU tests that nothing may run beside                     (540 s)
+    python tools/record.py suite-alone    the GPU tests that nothing may run beside                     (480 s)
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
