@@ -2,8 +2,8 @@
 
     python -m tests.measure.serving MODEL --pictures DIR --output FILE [--against fastapi]      needs the extra [serve]
 
-The server has half of the cores, a process on each unless `--front-ends` asks for more: that of the device, front ends.
-Processes of clients have the other half. JPEG files and pixels, a picture a request, by `bench --server`; with
+The server has half of the cores, and as many front ends as it starts there by itself, or `--front-ends`. Processes of
+clients have the other half. JPEG files and pixels, a picture a request, by `bench --server`; with
 `--decode-gpu` JPEG files once more. Beside it: what `infer` makes of the same pictures on half of the cores (`bench
 --pipeline`), and what one picture takes without a server, decoded here and run by an engine of batch 1.
 """
@@ -28,6 +28,7 @@ from tests.server.running import serving
 from vgg16gpu import Engine
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
+from vgg16gpu.cli.serve import front_ends
 from vgg16gpu.io.preprocessing import default_preprocess
 from vgg16gpu.pictures.images import fitted
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and say the ratios."""
     options = _options(arguments)
     cores = Cores.split(2)
+    options.front_ends = options.front_ends or cores.front_ends(options.device)
     content: dict[str, Any] = {
         "what": __doc__,
         "front_ends": options.front_ends,
@@ -70,8 +72,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=2.5, help="of each load")
     parser.add_argument("--clients", default="1,64,256")
-    front_ends = Cores.split(2).front_ends
-    parser.add_argument("--front-ends", type=int, default=front_ends, help="default: the server's cores but one")
+    parser.add_argument("--front-ends", type=int, metavar="N", help="default: as many as the server starts by itself")
     parser.add_argument("--against", default="", metavar="NAMES", help="fastapi")
     parser.add_argument("--decode-gpu", action="store_true", help="also a server with --decode gpu")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="latency over load")
@@ -103,10 +104,10 @@ class Cores:
         count = max(1, len(usable) // parts)
         return cls(tuple(usable[:count]), tuple(usable[count:]) or tuple(usable))
 
-    @property
-    def front_ends(self) -> int:
-        """One on each core that the device's process leaves."""
-        return max(1, len(self.server) - 1)
+    def front_ends(self, device: str) -> int:
+        """As many as a server starts there by itself."""
+        with on_cores(self.server):
+            return front_ends(device == "cuda")
 
     @property
     def of_clients(self) -> tuple[str, str]:

@@ -63,13 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     opened.device.close()
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
     cores = Cores.split(4)
-    asked = ("--precision", options.precision, "--workers", str(cores.front_ends), "--queue", str(QUEUE), "--no-page")
+    count = cores.front_ends(options.device)
+    asked = ("--precision", options.precision, "--workers", str(count), "--queue", str(QUEUE), "--no-page")
     content: dict[str, Any] = {"what": __doc__, "environment": told}
     with on_cores(cores.server), serving(*asked, *devices, model=options.model, threads=None) as server:
         loads = _Loads(server, options.pictures, cores)
         capacity = loads.under(Load("closed", CLIENTS), 3.0)["answers_per_s"]
         content["capacity"] = capacity
-        content["kills"] = _kills(server, loads, cores.front_ends, OF_CAPACITY["kills"] * capacity, options.seconds / 3)
+        content["kills"] = _kills(server, loads, count, OF_CAPACITY["kills"] * capacity, options.seconds / 3)
         for phase, seconds in (("overload", options.seconds), ("soak", options.soak)):
             if seconds:
                 content[phase] = _watched(server, loads, OF_CAPACITY[phase] * capacity, seconds)

@@ -19,8 +19,8 @@ def test_a_server_beside_its_pipeline(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(serving, "REPEATS", 3)
     pictures, output = tmp_path / "pictures", tmp_path / "server.json"
     pictures.mkdir()
-    for number in range(24):  # three batches of infer
-        (pictures / f"{number}.jpg").write_bytes(jpeg(40, 40 + number, 1, seed=number))
+    for number in range(240):  # so many that their rows do not come at once
+        (pictures / f"{number:03}.jpg").write_bytes(jpeg(40, 40 + number % 24, 1, seed=number))
     words = ["digits", "--pictures", str(pictures), "--device", "cpu", "--precision", "fp32", "--seconds", "0.3"]
     assert serving.main([*words, "--clients", "1,2", "--front-ends", "2", "--output", str(output)]) == 0
     content = json.loads(output.read_text())

@@ -39,7 +39,10 @@ from vgg16gpu.server.supervisor import Supervisor, check_installed
 
 _DELAY_HELP = "Milliseconds that an image waits for others at most, while the device computes; never while it idles."
 _QUEUE_HELP = "Images that may wait in all, at least a batch in each front end; beyond them requests get 429."
-_WORKERS_HELP = "Front-end processes, which read requests and decode. Default: one for each core but one, at most 8."
+_WORKERS_HELP = (
+    "Front-end processes, which read requests and decode. Default: one for each core, but one less where the device is "
+    "the CPU; at most 8."
+)
 _STALL_HELP = "A process that does not answer for so long, or for five slowest batches, is killed and started again."
 _TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
 _LOG_HELP = "Append a line of JSON for each request; -: to stdout."
@@ -138,10 +141,11 @@ def serve(options: Options) -> None:
     graph = model.graph(options.precision, options.outputs)
     shape = resolve_input_shape(graph, 1, options.size)
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
-    workers = options.workers or max(1, min(_MOST_WORKERS, usable_cores() - 1))
+    names = resolve_devices(options.devices) if options.devices else (options.device,)
+    on_gpu = expects_gpu(names[0])
+    workers = options.workers or front_ends(on_gpu)
     queue = -(-options.queue // workers)
     tokens = _tokens(options.token_file)
-    names = resolve_devices(options.devices) if options.devices else (options.device,)
     spec = InputSpec(shape[1:], preprocess=notes.preprocess)
     one = EngineChoice(
         model=str(model.path),
@@ -153,7 +157,7 @@ def serve(options: Options) -> None:
         mean=notes.mean,
         std=notes.std,
         max_delay=options.max_delay_ms / 1000,
-        fits=notes.preprocess if expects_gpu(names[0]) and fit_for(spec) else None,
+        fits=notes.preprocess if on_gpu and fit_for(spec) else None,
         decodes=decodes_on_device(options.decode, names[0], spec),
     )
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
@@ -178,6 +182,11 @@ def serve(options: Options) -> None:
     door = Door(options.host, options.port, options.tls_cert, options.tls_key, options.access_log)
     with Supervisor(choices, served, door, workers, options.stall_s) as supervisor:
         supervisor.run(tell)
+
+
+def front_ends(on_gpu: bool) -> int:
+    """How many there are by default: the process of a GPU waits most of its time, the kernels of a CPU need a core."""
+    return max(1, min(_MOST_WORKERS, usable_cores() - (not on_gpu)))
 
 
 def _bounds(options: Options, queue: int) -> Bounds:
