@@ -72,13 +72,6 @@ typedef float PixelTile[TILE_PX][PITCH];
 typedef float WeightTile[TILE_K][TILE_OC];
 typedef float Accumulators[THREAD_PX][THREAD_OC];
 
-struct Shape {
-  int rows;        // output pixels that take part: N*OH*OW
-  int H, W, C;     // input map
-  int OH, OW, OC;  // output map before pooling; OH and OW even with POOL
-  int KH, KW, SH, SW, PT, PL;
-};
-
 // Tile row of accumulator row i of a thread: the threads of a warp read neighbouring rows, so that their banks differ.
 __device__ __forceinline__ int tile_row(int thread_px, int i) { return thread_px + i * THREADS_PX; }
 
@@ -100,7 +93,7 @@ struct Fetcher {
   bool weight_valid;
   int kh, kw, c;  // of the next fetch, advanced by TILE_K each time instead of divided
 
-  __device__ __forceinline__ Fetcher(const Shape& s, const float* inp, const float* weight, int row0, int oc0,
+  __device__ __forceinline__ Fetcher(const ConvShape& s, const float* inp, const float* weight, int row0, int oc0,
                                      int k0) {
     int n0, oh0, ow0;
     row_to_pixel<POOL>(s.OH, s.OW, row0, n0, oh0, ow0);
@@ -125,7 +118,7 @@ struct Fetcher {
     enter_tap(s);
   }
 
-  __device__ __forceinline__ void enter_tap(const Shape& s) {
+  __device__ __forceinline__ void enter_tap(const ConvShape& s) {
     UNROLL
     for (int l = 0; l < LOADS_PX; l++) {
       const int ih = (origin[l] >> 16) + kh, iw = (short)origin[l] + kw;
@@ -134,7 +127,7 @@ struct Fetcher {
   }
 
   // Start fetching the next tile. Taps beyond the last one read as zero.
-  __device__ __forceinline__ void fetch(const Shape& s, PixelTile& pixels, WeightTile& weights) {
+  __device__ __forceinline__ void fetch(const ConvShape& s, PixelTile& pixels, WeightTile& weights) {
     const int shift = ((kh * s.W + kw) * s.C + c) * 4;
     const int quad = threadIdx.x % QUADS_K * 4, column = threadIdx.x % QUADS_OC * 4;
     UNROLL
@@ -209,7 +202,7 @@ __device__ __forceinline__ void add_group(Accumulators& acc, float* sums, bool f
 }
 
 // A group ends and blocks share the reduction: its sum goes to memory.
-__device__ __forceinline__ void store_group(Accumulators& acc, float* partial, const Shape& s, int group, int row0,
+__device__ __forceinline__ void store_group(Accumulators& acc, float* partial, const ConvShape& s, int group, int row0,
                                             int oc0, int thread_px, int thread_oc) {
   UNROLL
   for (int i = 0; i < THREAD_PX; i++) {
@@ -224,17 +217,7 @@ __device__ __forceinline__ void store_group(Accumulators& acc, float* partial, c
   }
 }
 
-// What becomes of a sum: bias, ReLU; padded channels are zero even where infinity met a padded weight.
-__device__ __forceinline__ float finish(float sum, float bias, bool real_channel, int apply_relu) {
-  const float biased = sum + bias;
-  return real_channel ? (apply_relu ? relu(biased) : biased) : 0.f;
-}
-
-__device__ __forceinline__ float window_max(const float* first, int pitch) {
-  return max_nan(max_nan(first[0], first[pitch]), max_nan(first[2 * pitch], first[3 * pitch]));
-}
-
-__device__ __forceinline__ void store_tile(float* out, float* sums, const float* bias, const Shape& s, int row0,
+__device__ __forceinline__ void store_tile(float* out, float* sums, const float* bias, const ConvShape& s, int row0,
                                            int oc0, int thread_px, int thread_oc, int out_channels, int apply_relu) {
   UNROLL
   for (int j = 0; j < THREAD_OC; j += 4) {
@@ -246,7 +229,7 @@ __device__ __forceinline__ void store_tile(float* out, float* sums, const float*
     for (int i = 0; i < THREAD_PX; i++) {
       unpack4(value[i], load4(running_sum(sums, i, j)));
       UNROLL
-      for (int v = 0; v < 4; v++) value[i][v] = finish(value[i][v], b[v], oc + v < out_channels, apply_relu);
+      for (int v = 0; v < 4; v++) value[i][v] = finish_conv(value[i][v], b[v], oc + v < out_channels, apply_relu);
     }
     UNROLL
     for (int i = 0; i < THREAD_PX; i += POOL ? 4 : 1) {
@@ -269,7 +252,7 @@ conv_igemm_f32(float* __restrict__ out, float* __restrict__ partial, const float
   __shared__ __align__(16) PixelTile pixel_tile[STAGES];
   __shared__ __align__(16) WeightTile weight_tile[STAGES];
   DYNAMIC_SHARED(float, running_sums);
-  const Shape s{rows, H, W, C, OH, OW, OC, KH, KW, SH, SW, PT, PL};
+  const ConvShape s{rows, H, W, C, OH, OW, OC, KH, KW, SH, SW, PT, PL};
   const int thread_oc = threadIdx.x % THREADS_OC, thread_px = threadIdx.x / THREADS_OC;
   const int row0 = blockIdx.x * TILE_PX, oc0 = blockIdx.y * TILE_OC;
   RETURN_UNLESS_NEEDED_BY(row0 / (OH * OW), (row0 + TILE_PX - 1) / (OH * OW));
@@ -340,7 +323,7 @@ conv_igemm_reduce_f32(float* __restrict__ out, const float* __restrict__ partial
       for (int v = 0; v < 4; v++) value[w][v] += sum[v];
     }
     UNROLL
-    for (int v = 0; v < 4; v++) value[w][v] = finish(value[w][v], b[v], oc + v < out_channels, apply_relu);
+    for (int v = 0; v < 4; v++) value[w][v] = finish_conv(value[w][v], b[v], oc + v < out_channels, apply_relu);
   }
   if (POOL) {
     UNROLL

@@ -17,6 +17,9 @@
   extern __shared__ __align__(16) unsigned char dynamic_shared_raw[]; \
   T* const name = reinterpret_cast<T*>(dynamic_shared_raw)
 
+#define WIDE_VECTORS  // these two: see cpu_shim.h
+#define MANY_REGISTERS 0
+
 #else
 
 #include "cpu_shim.h"

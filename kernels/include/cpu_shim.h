@@ -11,6 +11,7 @@
 #ifdef CPU_SHIM_LIST_KERNELS
 // A preprocessor pass that finds the kernels' names: nothing else is needed, so nothing else is read.
 #define __launch_bounds__(...)
+#define WIDE_VECTORS
 #else
 
 #include <math.h>
@@ -27,6 +28,19 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+
+// For a kernel whose innermost loop is as wide as the widest vectors: these are used there. And whether there are so many
+// registers that a thread's sums may take 128 floats.
+#if defined(__AVX512F__)
+#define WIDE_VECTORS __attribute__((target("prefer-vector-width=512")))
+#define MANY_REGISTERS 1
+#elif defined(__x86_64__)
+#define WIDE_VECTORS __attribute__((target("prefer-vector-width=256")))
+#define MANY_REGISTERS 0
+#else
+#define WIDE_VECTORS
+#define MANY_REGISTERS 0
+#endif
 
 // A shared array exists once per OS thread, because an OS thread runs one block at a time. The checked builds run on one
 // OS thread and put the arrays into a section of their own: compilers guard static arrays against overruns but never

@@ -1,7 +1,25 @@
-// The map of an output pixel as a convolution's threads see it, of conv_igemm and conv_mma.
+// A convolution as its threads see it: its shape and the end of a sum, of conv_igemm and conv_direct, and the map of an
+// output pixel, of conv_mma, too.
 #pragma once
 
 #include "common.cuh"
+
+struct ConvShape {
+  int rows;        // output pixels that take part: N*OH*OW
+  int H, W, C;     // input map
+  int OH, OW, OC;  // output map before pooling; OH and OW even with POOL
+  int KH, KW, SH, SW, PT, PL;
+};
+
+// What becomes of a sum: bias, ReLU; padded channels are zero even where infinity met a padded weight.
+__device__ __forceinline__ float finish_conv(float sum, float bias, bool real_channel, int apply_relu) {
+  const float biased = sum + bias;
+  return real_channel ? (apply_relu ? relu(biased) : biased) : 0.f;
+}
+
+__device__ __forceinline__ float window_max(const float* first, int pitch) {
+  return max_nan(max_nan(first[0], first[pitch]), max_nan(first[2 * pitch], first[3 * pitch]));
+}
 
 // Output pixel that row `row` of an implicit GEMM stands for. By windows, rows 4i..4i+3 are the window of pooled pixel i.
 template <bool BY_WINDOW>

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.kernel_harness import assert_same_bits
+from tests.support.kernel_harness import assert_same_bits, conv_by
 from tests.support.onnx_models import Model, random_input, vgg_features
 from vgg16gpu import Engine
 from vgg16gpu.compiler.lowering import MODULES
@@ -53,7 +53,11 @@ def general() -> Model:
     return model
 
 
-MODELS = {"vgg": (vgg, ("y", "relu1")), "general": (general, ("y", "pooled", "m"))}
+MODELS = {  # what, its outputs, by which kernel of convolutions
+    "vgg": (vgg, ("y", "relu1"), "conv_igemm"),
+    "direct": (vgg, ("y", "relu1"), "conv_direct"),
+    "general": (general, ("y", "pooled", "m"), "conv_igemm"),
+}
 both = pytest.mark.parametrize("name", MODELS)
 
 
@@ -113,13 +117,13 @@ class Arranged:
 
 @contextmanager
 def arranged(device: Device, name: str, folder: Path) -> Iterator[Arranged]:
-    make, outputs = MODELS[name]
+    make, outputs, kernel = MODELS[name]
     path = make().save(folder / "model.onnx", outputs)
     x = random_input((BATCH, *make().input_shape[1:]))  # type: ignore[arg-type]
     if name == "general":  # its images lie with their channels last, which another kernel takes
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     options: Any = {"batch": BATCH, "kernels": "ffma", "outputs": outputs, "keep_values": True}
-    with Engine(path, device=device.facts.kind, **options) as engine:
+    with conv_by(kernel), Engine(path, device=device.facts.kind, **options) as engine:
         sizes = (4 * (1 + BATCH), x.nbytes, *(y.nbytes for y in engine.program.outputs))
         guard, images, *rooms = map(engine.device.allocate, sizes)
         engine.device.copy_in(images, x.ravel(order="K"))
@@ -152,9 +156,10 @@ def test_images_that_need_it_have_the_bits_of_an_ordinary_run(
 
 
 @pytest.mark.sanitize
-def test_a_convolution_computes_images_that_need_it_alone(device: Device, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["vgg", "direct"])
+def test_a_convolution_computes_images_that_need_it_alone(device: Device, tmp_path: Path, name: str) -> None:
     """No tile has pixels of two of these."""
-    with arranged(device, "vgg", tmp_path) as made:
+    with arranged(device, name, tmp_path) as made:
         made.run(1)
         value = next(value for value in made.engine.program.values if value.name == "relu0")
         rows = made.memory()[value.pointer.offset :][: value.nbytes].reshape(BATCH, -1)

@@ -19,7 +19,7 @@ import numpy as np
 
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.compiler.lowering.conv import conv_igemm
-from vgg16gpu.compiler.lowering.conv.conv_igemm import GPU_TILES, ConvTile
+from vgg16gpu.compiler.lowering.conv.conv_igemm import TILES, ConvTile
 from vgg16gpu.runtime.engine import Engine
 
 LAUNCHES = 10  # in one graph, so that launch gaps are a GPU's and not the host's
@@ -39,7 +39,7 @@ def cut_everything(tile: ConvTile, splits: int) -> Any:
 def sweep(model: Path, batch: int) -> Iterator[dict[str, Any]]:
     """One record for each layer, tile and split. Raises SystemExit if two choices give different scores."""
     expected = None
-    for tile in GPU_TILES:
+    for tile in TILES:
         for splits in SPLITS:
             with cut_everything(tile, splits), Engine(model, device="cuda", batch=batch) as engine:
                 x = np.random.default_rng(0).standard_normal(engine.program.input.shape, np.float32)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from tests.kernels import test_mma
-from tests.kernels.conv import test_conv_igemm
+from tests.kernels.conv import test_conv_direct, test_conv_igemm
 from tests.kernels.conv.test_conv_igemm import Case
 from tests.kernels.gemm import test_gemm_splitk
 from tests.kernels.general import test_pool, test_softmax
@@ -55,15 +55,15 @@ CONVOLUTION = (
         "relu lost after a split",
         "conv_igemm.cu",
         Edit(
-            "finish(value[w][v], b[v], oc + v < out_channels, apply_relu)",
-            "finish(value[w][v], b[v], oc + v < out_channels, 0)",
+            "finish_conv(value[w][v], b[v], oc + v < out_channels, apply_relu)",
+            "finish_conv(value[w][v], b[v], oc + v < out_channels, 0)",
         ),
         partial(SPLIT, splits=2),
     ),
     Mutant(
         "the neighbour's bias",
         "conv_igemm.cu",
-        Edit("finish(value[i][v], b[v],", "finish(value[i][v], b[v ^ 1],"),
+        Edit("finish_conv(value[i][v], b[v],", "finish_conv(value[i][v], b[v ^ 1],"),
         PLAIN,
     ),
     Mutant(
@@ -136,13 +136,13 @@ CONVOLUTION = (
     Mutant(
         "channels behind the last not zeroed after a convolution",
         "conv_igemm.cu",
-        Edit("finish(value[i][v], b[v], oc + v < out_channels,", "finish(value[i][v], b[v], true,"),
+        Edit("finish_conv(value[i][v], b[v], oc + v < out_channels,", "finish_conv(value[i][v], b[v], true,"),
         partial(PADDING, pool=False, splits=1),
     ),
     Mutant(
         "channels behind the last not zeroed after a split",
         "conv_igemm.cu",
-        Edit("finish(value[w][v], b[v], oc + v < out_channels,", "finish(value[w][v], b[v], true,"),
+        Edit("finish_conv(value[w][v], b[v], oc + v < out_channels,", "finish_conv(value[w][v], b[v], true,"),
         partial(PADDING, pool=False, splits=2),
     ),
     Mutant(
@@ -155,6 +155,33 @@ CONVOLUTION = (
 
 gemm = partial(partial, test_gemm_splitk.test_small_shapes)
 ONE_IMAGE, THREE_IMAGES = gemm(shape=(1, 20)), gemm(shape=(3, 1030))
+
+DIRECT = partial(test_conv_direct.test_edges_of_tiles, case=Case((1, 4, 5, 5), 20))
+DIRECT_ROWS = partial(test_conv_direct.test_edges_of_tiles, case=Case((1, 3, 1, 65), 20))
+DIRECT_CONVOLUTION = (
+    Mutant("a tap of the next column", "conv_direct.cu", Edit("w = left[i] + kw;", "w = left[i] + kw + 1;"), DIRECT),
+    Mutant(
+        "columns behind the last sixteen lost",
+        "conv_direct.cu",
+        Edit("oc < OC; oc += 4", "oc < OC - 4; oc += 4"),
+        DIRECT,
+    ),
+    Mutant("rows of the first thread", "conv_direct.cu", Edit("block_row + threadIdx.x", "threadIdx.x"), DIRECT_ROWS),
+    Mutant("a row behind the last stored", "conv_direct.cu", Edit("if (row0 + i >= s.rows) return;", ""), DIRECT_ROWS),
+    Mutant(
+        "the first group forgotten",
+        "conv_direct.cu",
+        Edit("+= sum[i][j]", "= sum[i][j]"),
+        test_conv_direct.test_groups_that_end_within_a_tap,
+    ),
+    Mutant(
+        "a group that begins with its tap",
+        "conv_direct.cu",
+        Edit("c = first % s.C;", "c = 0;"),
+        test_conv_direct.test_groups_that_end_within_a_tap,
+    ),
+    Mutant("the first pixel where there is none", "conv_direct.cu", Edit(": zeros;", ": image[i];"), DIRECT),
+)
 
 GEMM = (
     Mutant(
@@ -289,7 +316,17 @@ TENSOR_CORES = (
     ),
 )
 
-MUTANTS = (*CONVOLUTION, *GEMM, *POOL_AND_SOFTMAX, *EDGES_OF_THE_GRAPH, *ELEMENTS, *PICTURES, *COLOURS, *TENSOR_CORES)
+MUTANTS = (
+    *CONVOLUTION,
+    *DIRECT_CONVOLUTION,
+    *GEMM,
+    *POOL_AND_SOFTMAX,
+    *EDGES_OF_THE_GRAPH,
+    *ELEMENTS,
+    *PICTURES,
+    *COLOURS,
+    *TENSOR_CORES,
+)
 
 # For the sanitizers. On the CPU they know where each buffer ends, on a GPU only where an allocation does.
 RACE = next(mutant for mutant in CONVOLUTION if mutant.name == "missing barrier")

@@ -27,10 +27,10 @@ def needed(device: Device, *images: int) -> None:
         test_guard.test_images_that_need_it_have_the_bits_of_an_ordinary_run(device, Path(folder), "vgg", images)
 
 
-def alone(device: Device) -> None:
+def alone(device: Device, name: str) -> None:
     """By a convolution."""
     with tempfile.TemporaryDirectory() as folder:
-        test_guard.test_a_convolution_computes_images_that_need_it_alone(device, Path(folder))
+        test_guard.test_a_convolution_computes_images_that_need_it_alone(device, Path(folder), name)
 
 
 ALWAYS = Edit("  RETURN_UNLESS_NEEDED();\n", "")
@@ -64,7 +64,13 @@ GUARD_MUTANTS = (
         "every image convolved again",
         "conv_igemm.cu",
         Edit("RETURN_UNLESS_NEEDED_BY(row0 / (OH * OW), (row0 + TILE_PX - 1) / (OH * OW))", "RETURN_UNLESS_NEEDED()"),
-        alone,
+        partial(alone, name="vgg"),
+    ),
+    Mutant(
+        "every image summed again",
+        "conv_direct.cu",
+        Edit("RETURN_UNLESS_NEEDED_BY(block_row / (OH * OW), (", "RETURN_UNLESS_NEEDED_BY(0, (1 << 30) + 0 * ("),
+        partial(alone, name="direct"),
     ),
     Mutant(
         "the image of a tile's last pixels forgotten",

@@ -35,8 +35,8 @@ from vgg16gpu.compiler.graph.ops import (
     Softmax,
 )
 from vgg16gpu.compiler.lowering import base
-from vgg16gpu.compiler.lowering.conv import conv_igemm
-from vgg16gpu.compiler.lowering.conv.conv_igemm import CPU_TILES, LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
+from vgg16gpu.compiler.lowering.conv import conv_direct, conv_igemm
+from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner import schedule
 from vgg16gpu.compiler.planner.options import PlanOptions
@@ -59,9 +59,7 @@ FFMA = PlanOptions(kernels="ffma")  # float32 arithmetic, on every device
 
 Extents: TypeAlias = dict[Arena, list[tuple[int, int]]]  # (offset, bytes) of the buffers of an arena
 
-CONV_TILES: Mapping[str, ConvTile] = MappingProxyType(
-    {"narrow": CPU_TILES[0], "cpu": CPU_TILES[-1], "large": LARGE_TILE, "wide": WIDE_TILE, "small": SMALL_TILE}
-)
+CONV_TILES: Mapping[str, ConvTile] = MappingProxyType({"large": LARGE_TILE, "wide": WIDE_TILE, "small": SMALL_TILE})
 GEMM_TILES = tuple(dict.fromkeys(gemm_splitk.choose_tile(batch) for batch in (1, 2, 3, 5, 9)))
 
 
@@ -383,13 +381,20 @@ class Bench:
 
 
 @contextmanager
+def conv_by(name: str) -> Iterator[None]:
+    """Convolutions run on conv_igemm or on conv_direct, whatever the device."""
+    with mock.patch.object(conv_direct, "KINDS", {"conv_igemm": (), "conv_direct": ("cpu", "cuda")}[name]):
+        yield
+
+
+@contextmanager
 def conv_as(tile: ConvTile, splits: int = 1) -> Iterator[None]:
     """Convolutions run with this tile, their reductions shared by this many blocks (or one per group, if fewer)."""
 
     def choose_cut(_rows: int, _columns: int, groups: int, *_: object) -> tuple[ConvTile, int]:
         return tile, min(splits, groups)
 
-    with mock.patch.object(conv_igemm, "choose_cut", choose_cut):
+    with conv_by("conv_igemm"), mock.patch.object(conv_igemm, "choose_cut", choose_cut):
         yield
 
 

@@ -77,9 +77,9 @@ def _recording(made: list[Recorded]) -> Iterator[None]:
         note(Event(x, y, words=((maxima, y.shape[0]),)))
         return _convert(x, y, maxima)
 
-    def take_in(source: Source, y: Value, status: Pointer) -> Step:
+    def take_in(source: Source, y: Value, status: Pointer, kind: str) -> Step:
         note(Event(source, y, words=((status, y.shape[0]),)))
-        return _take_in(source, y, status)
+        return _take_in(source, y, status, kind)
 
     def give_(x: Value, form: OutputForm, target: Pointer) -> Step:
         assert form == OutputForm()

@@ -149,7 +149,7 @@ def test_an_output_that_nobody_reads_is_written_in_place() -> None:
     program = make_plan(small_vgg(), CPU, [(1, 3, 8, 8)]).programs[0]
     assert program.outputs[0].layout is Layout.PLAIN
     assert program.values[-1] is program.outputs[0]
-    assert [step.kernel.source for step in program.steps] == ["conv_igemm.cu"] * 3 + ["gemm_splitk.cu"] * 2
+    assert [step.kernel.source for step in program.steps] == ["conv_direct.cu"] * 3 + ["gemm_splitk.cu"] * 2
 
 
 def test_other_outputs_are_converted_at_the_end() -> None:
@@ -171,7 +171,7 @@ def test_entries() -> None:
     normalisation = Normalisation((0,) * 3, (1,) * 3)
     both = make_plan(small_vgg(), CPU, [(2, 3, 8, 8)], PlanOptions(normalisation=normalisation)).programs[0]
     assert {name: entry.nbytes for name, entry in both.input.entries.items()} == {"float32": 4 * 384, "uint8": 384}
-    assert [step.kernel.name for step in both.all_steps("uint8")[:2]] == ["preprocess_u8", "conv_igemm_f32"]
+    assert [step.kernel.name for step in both.all_steps("uint8")[:2]] == ["preprocess_u8", "conv_direct_f32"]
 
 
 def test_control_words() -> None:

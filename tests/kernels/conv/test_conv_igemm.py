@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.support.kernel_harness import CONV_TILES, assert_same_bits, check_op, conv_as, normal, run_op, seeded
+from tests.support.kernel_harness import (
+    CONV_TILES,
+    assert_same_bits,
+    check_op,
+    conv_as,
+    conv_by,
+    normal,
+    run_op,
+    seeded,
+)
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering.conv.conv_igemm import MAX_GROUPS, MIN_GROUP, geometry, group_length
@@ -127,24 +136,38 @@ SANITIZED = (
 )
 
 
+def check(device: Device, op: Conv, x: Array, *, inner: bool = False) -> Array:
+    """`check_op` of conv_igemm, also on a CPU, where conv_direct is planned."""
+    with conv_by("conv_igemm"):
+        return check_op(device, op, x, inner=inner)
+
+
+def run(device: Device, op: Conv, x: Array, *, inner: bool = False) -> Array:
+    """`run_op` of conv_igemm."""
+    with conv_by("conv_igemm"):
+        return run_op(device, op, x, inner=inner)
+
+
 @pytest.mark.parametrize("case", parameters(VGG))
 def test_vgg_shapes(device: Device, case: Case) -> None:
-    check_op(device, *case.make())
+    check(device, *case.make())
 
 
 @pytest.mark.parametrize("case", [*parameters(EDGES), *parameters(BATCHES)])
 def test_edges(device: Device, case: Case) -> None:
-    check_op(device, *case.make(), inner=True)
+    check(device, *case.make(), inner=True)
 
 
 @pytest.mark.parametrize("case", parameters(GEOMETRY))
 def test_kernels_strides_and_padding(device: Device, case: Case) -> None:
-    check_op(device, *case.make())
+    check(device, *case.make())
 
 
 @pytest.mark.parametrize("k", REDUCTIONS)
 def test_reduction_lengths(device: Device, k: int) -> None:
-    check_op(device, *reduction(k).make())
+    """Of blocks that share none."""
+    with conv_as(CONV_TILES["large"]):
+        check(device, *reduction(k).make())
 
 
 @pytest.mark.gpu
@@ -153,9 +176,9 @@ def test_a_map_of_more_than_two_gigabytes(gpu: CudaDevice) -> None:
     conv, _ = Case((1, 4, 8, 8), 4).make()
     x = np.tile(normal(seeded("large"), 1, 4, 58, 11600), (1, 1, 200, 1))
     assert x.nbytes > 1 << 31
-    y = run_op(gpu, conv, x, inner=True)
-    assert_same_bits(y[:, :, :10], run_op(gpu, conv, x[:, :, :12].copy(), inner=True)[:, :, :10])
-    assert_same_bits(y[:, :, -10:], run_op(gpu, conv, x[:, :, -12:].copy(), inner=True)[:, :, -10:])
+    y = run(gpu, conv, x, inner=True)
+    assert_same_bits(y[:, :, :10], run(gpu, conv, x[:, :, :12].copy(), inner=True)[:, :, :10])
+    assert_same_bits(y[:, :, -10:], run(gpu, conv, x[:, :, -12:].copy(), inner=True)[:, :, -10:])
 
 
 @pytest.mark.parametrize(
@@ -178,14 +201,14 @@ def test_maps_beyond_the_kernels_integers_are_refused(shape: tuple[int, int, int
 @pytest.mark.parametrize("tile", CONV_TILES)
 def test_small_shapes(device: Device, tile: str, case: Case) -> None:
     with conv_as(CONV_TILES[tile]):
-        check_op(device, *case.make(), inner=True)
+        check(device, *case.make(), inner=True)
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("pool", [False, True])
 def test_small_split_reduction(device: Device, pool: bool) -> None:
     with conv_as(CONV_TILES["small"], splits=2):
-        check_op(device, *Case((1, 40, 4, 5), 6, pool=pool).make())
+        check(device, *Case((1, 40, 4, 5), 6, pool=pool).make())
 
 
 # ---- Bits
@@ -206,39 +229,39 @@ SPLIT = (
 @pytest.mark.parametrize("case", parameters((*TILED, *SPLIT)))
 def test_every_tile_gives_the_same_bits(device: Device, case: Case, tile: str) -> None:
     op, x = case.make()
-    with conv_as(CONV_TILES["cpu"]):
-        expected = check_op(device, op, x)
+    with conv_as(CONV_TILES["large"]):
+        expected = check(device, op, x)
     with conv_as(CONV_TILES[tile]):
-        assert_same_bits(check_op(device, op, x, inner=True), expected, tile)
+        assert_same_bits(check(device, op, x, inner=True), expected, tile)
 
 
 @pytest.mark.parametrize("splits", range(1, MAX_GROUPS + 1))
 @pytest.mark.parametrize("case", parameters(SPLIT))
 def test_every_split_gives_the_same_bits(device: Device, case: Case, splits: int) -> None:
     op, x = case.make()
-    with conv_as(CONV_TILES["cpu"]):
-        expected = run_op(device, op, x)
+    with conv_as(CONV_TILES["large"]):
+        expected = run(device, op, x)
     for name, tile in CONV_TILES.items():
         with conv_as(tile, splits):
-            assert_same_bits(run_op(device, op, x), expected, f"{name}, {splits} splits")
+            assert_same_bits(run(device, op, x), expected, f"{name}, {splits} splits")
 
 
 @pytest.mark.parametrize("pool", [False, True])
 def test_an_image_has_the_same_bits_in_any_batch_and_position(device: Device, pool: bool) -> None:
     op, x = Case((5, 20, 7, 7), 12, pool=pool).make()
-    alone = np.concatenate([run_op(device, op, image[None]) for image in x])
+    alone = np.concatenate([run(device, op, image[None]) for image in x])
     for batch in (2, 3, 5):
-        assert_same_bits(run_op(device, op, x[:batch]), alone[:batch], f"batch {batch}")
-    assert_same_bits(run_op(device, op, x[::-1]), alone[::-1], "reversed")
+        assert_same_bits(run(device, op, x[:batch]), alone[:batch], f"batch {batch}")
+    assert_same_bits(run(device, op, x[::-1]), alone[::-1], "reversed")
 
 
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_where_it_belongs(device: Device, bad: float, pool: bool) -> None:
     op, x = Case((3, 4, 8, 8), 8, pool=pool).make()
-    clean = run_op(device, op, x)
+    clean = run(device, op, x)
     x[1, 2, 3, 4] = bad
-    y = run_op(device, op, x)
+    y = run(device, op, x)
     assert_same_bits(y[[0, 2]], clean[[0, 2]])
     reached = np.zeros((8, 8), np.bool_)
     reached[2:5, 3:6] = True  # the outputs whose window holds the element
@@ -257,8 +280,8 @@ def test_padding_channels_stay_zero_beside_an_infinity(device: Device, pool: boo
     """Or 0 times NaN would make the next layer NaN where ONNX says infinity."""
     op, x = Case((1, 40, 8, 8), 6, pool=pool).make()
     x[0, 2, 3, 4] = np.inf
-    with conv_as(CONV_TILES["cpu"], splits):
-        run_op(device, op, x)  # looks at the padding
+    with conv_as(CONV_TILES["large"], splits):
+        run(device, op, x)  # looks at the padding
 
 
 def test_relu_and_pooling_of_negative_values(device: Device) -> None:
@@ -267,9 +290,9 @@ def test_relu_and_pooling_of_negative_values(device: Device) -> None:
     op, x = case.make()
     assert op.bias is not None
     op.bias[:] = -100
-    assert (check_op(device, op, x) < 0).all()
+    assert (check(device, op, x) < 0).all()
     op = Conv("x", "y", ("y",), op.weight, op.bias, op.window, relu=True, pool=True)
-    assert not check_op(device, op, x).any()
+    assert not check(device, op, x).any()
 
 
 @pytest.mark.parametrize("k", [4, *REDUCTIONS, 4608, 25088])

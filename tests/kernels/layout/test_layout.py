@@ -98,8 +98,10 @@ def test_a_nan_is_found_wherever_it_is(device: Device, place: int) -> None:
 
 
 def test_input_blocks() -> None:
-    assert [input_blocks((1, 3, 1, pixels)) for pixels in (1, 256, 257, 16384, 16385, 50176)] == [1, 1, 2, 64, 64, 64]
-    assert input_blocks((7, 1000)) == 1
+    sizes = {"cuda": (1, 256, 257, 16384, 16385), "cpu": (1, 4096, 4097, 262_144, 300_000)}
+    for kind, of_kind in sizes.items():
+        assert [input_blocks((1, 3, 1, pixels), kind) for pixels in of_kind] == [1, 1, 2, 64, 64]
+    assert input_blocks((7, 1000), "cuda") == 1
 
 
 @pytest.mark.sanitize

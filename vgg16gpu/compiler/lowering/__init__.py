@@ -28,6 +28,7 @@ class Row(NamedTuple):
 
 _FFMA: Final = ("ffma",)
 MODULES: Final = (
+    Row("conv.conv_direct", _FFMA, ("Conv",)),
     Row("conv.conv_few", ("mma",), ("Conv",)),
     Row("conv.conv_first", ("wgmma",), ("Conv",)),
     Row("conv.conv_first_two", ("wgmma",), ("ConvChain",)),

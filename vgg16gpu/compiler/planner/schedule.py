@@ -358,9 +358,7 @@ class _Schedule:
         )
 
     def _observe(self, name: str) -> list[Step]:
-        if name not in self.observed:
-            return []
-        return [scales.observe(self.placement.values[name], self.observed[name])]
+        return [scales.observe(self.placement.values[name], self.observed[name])] if name in self.observed else []
 
     def _input_slot(self) -> InputSlot:
         name = self.graph.input.name
@@ -380,7 +378,8 @@ class _Schedule:
             steps = ()
         else:
             stored = self.placement.values[self.graph.input.name]
-            steps = (layout.take_in(source, stored, self.placement.control.status), *self._observe(stored.name))
+            kind, status = self.selection.facts.kind, self.placement.control.status
+            steps = (layout.take_in(source, stored, status, kind), *self._observe(stored.name))
         return InputEntry(source.pointer, nbytes, steps)
 
 

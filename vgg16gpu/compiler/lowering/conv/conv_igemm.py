@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv, Shape
-from vgg16gpu.compiler.graph.window import MAX_POOL_2X2
 from vgg16gpu.compiler.lowering.base import (
     Layer,
     Lowering,
@@ -78,13 +77,12 @@ class ConvTile:
         return Kernel(SOURCE, name, defines)
 
 
-CPU_TILES = tuple(ConvTile(px=128, oc=oc, stages=2) for oc in (16, 32, 64))  # the narrowest that holds all channels
 WIDE_TILE = ConvTile(px=64, oc=128)
 LARGE_TILE = ConvTile(px=128, oc=64, alone=0.87, full=0.97)
 SMALL_TILE = ConvTile(px=64, oc=64, thread_oc=4, min_blocks=4, alone=0.75, full=0.96)  # fits every card
-GPU_TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
-VARIANTS = tuple(tile.kernel("", pool).defines for tile in GPU_TILES for pool in (False, True))  # tools/ptxas.py
-MAX_TILE_PX = max(tile.px for tile in (*CPU_TILES, *GPU_TILES))
+TILES = (WIDE_TILE, LARGE_TILE, SMALL_TILE)
+VARIANTS = tuple(tile.kernel("", pool).defines for tile in TILES for pool in (False, True))  # tools/ptxas.py
+MAX_TILE_PX = max(tile.px for tile in TILES)
 
 # What sharing a reduction costs, in products that a multiprocessor could have computed meanwhile: the workspace is
 # written and read (in the L2 cache of an H200: about 5 products of the whole card per byte), and there is one more
@@ -94,20 +92,27 @@ PRODUCTS_PER_LAUNCH = 300_000
 
 
 @dataclass(frozen=True)
-class ConvGeometry:
-    """The convolution as a matrix product, and how it is cut for a device."""
+class ConvMatrix:
+    """The convolution as a matrix product."""
 
     rows: int  # output pixels that take part
     columns: int  # output channels, padded
     reduction: int  # KH * KW * padded C
     group: int  # products in a group of the sum
-    tile: ConvTile
-    splits: int  # blocks that share a reduction
+    map: tuple[int, int]  # rows and columns of the output before pooling; of the windows that are pooled
 
     @property
     def groups(self) -> int:
         """Groups of the reduction."""
         return ceil_div(self.reduction, self.group)
+
+
+@dataclass(frozen=True)
+class ConvGeometry(ConvMatrix):
+    """The same, and how it is cut for a device."""
+
+    tile: ConvTile
+    splits: int  # blocks that share a reduction
 
 
 def group_length(reduction: int) -> int:
@@ -116,8 +121,8 @@ def group_length(reduction: int) -> int:
     return max(MIN_GROUP, share)
 
 
-def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
-    """How `op` runs on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
+def matrix(op: Conv, x_shape: Shape) -> ConvMatrix:
+    """`op` on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
     batch, channels, height, width = x_shape
     out_channels, _, kernel_h, kernel_w = op.weight.shape
     out_h, out_w = op.window.output_size(height, width)
@@ -127,16 +132,19 @@ def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
     columns = padded_channels(out_channels)
     reduction = kernel_h * kernel_w * padded_channels(channels)
     _check_limits(op, x_shape, rows, columns)
-    group = group_length(reduction)
-    tile, splits = choose_cut(rows, columns, ceil_div(reduction, group), group, facts)
-    return ConvGeometry(rows, columns, reduction, group, tile, splits)
+    return ConvMatrix(rows, columns, reduction, group_length(reduction), (out_h, out_w))
+
+
+def geometry(op: Conv, x_shape: Shape, facts: DeviceFacts) -> ConvGeometry:
+    """How `op` runs on an input of `x_shape`. Raises ModelError for maps beyond the kernel's indices."""
+    found = matrix(op, x_shape)
+    tile, splits = choose_cut(found.rows, found.columns, found.groups, found.group, facts)
+    return ConvGeometry(**vars(found), tile=tile, splits=splits)
 
 
 def choose_cut(rows: int, columns: int, groups: int, group: int, facts: DeviceFacts) -> tuple[ConvTile, int]:
     """(tile, blocks that share a reduction) with the least estimated time. Changes speed alone, never a bit."""
-    if facts.kind == "cpu":
-        return next((tile for tile in CPU_TILES if columns <= tile.oc), CPU_TILES[-1]), 1
-    tiles = [tile for tile in GPU_TILES if tile.shared <= facts.shared_nbytes]
+    tiles = [tile for tile in TILES if tile.shared <= facts.shared_nbytes]
     splits = [ceil_div(groups, per_block) for per_block in range(1, groups + 1)] if facts.shares_sums else [1]
     cuts = [(tile, split) for tile in tiles for split in dict.fromkeys(splits)]
 
@@ -199,9 +207,6 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     workspace = places.workspace
     shape = geometry(op, x.shape, layer.facts)
     tile, window = shape.tile, op.window
-    out_h, out_w = window.output_size(x.shape[2], x.shape[3])
-    if op.pool:
-        out_h, out_w = out_h // MAX_POOL_2X2.strides[0] * 2, out_w // MAX_POOL_2X2.strides[1] * 2
     groups_per_block = ceil_div(shape.groups, shape.splits)
     main = Step(
         kernel=tile.kernel("conv_igemm_f32", op.pool),
@@ -209,7 +214,7 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
         block=Dim3(tile.threads),
         arguments=(
             *(y.pointer, workspace, x.pointer, weight, bias),
-            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, out_h, out_w, shape.columns),
+            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, *shape.map, shape.columns),
             *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
             *scalars(op.weight.shape[0], shape.group // tile.k, groups_per_block, int(op.relu)),
         ),

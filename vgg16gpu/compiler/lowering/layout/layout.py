@@ -24,19 +24,21 @@ SOURCE = "layout.cu"
 MAX_INPUT_BLOCKS = 64  # per image
 
 
-def input_blocks(shape: Shape) -> int:
-    """Blocks per image of the kernels that take an input in."""
-    return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), BLOCK))
+def input_blocks(shape: Shape, kind: str) -> int:
+    """Blocks per image of the kernels that take an input in; on a CPU few, as a thread costs as much as many pixels."""
+    block_pixels = BLOCK * (16 if kind == "cpu" else 1)
+    return min(MAX_INPUT_BLOCKS, ceil_div(math.prod(shape[2:]), block_pixels))
 
 
-def take_in(source: Source, y: Value, status: Pointer) -> Step:
-    """The input as the host left it into float32 NHWC; NaN and Inf are reported in the status words."""
+def take_in(source: Source, y: Value, status: Pointer, kind: str) -> Step:
+    """The input as the host left it into float32 NHWC; NaN and Inf are told in the status words. kind: of device."""
+    blocks = input_blocks(y.shape, kind)
     if source.normalisation:
-        return preprocess.from_bytes(source.pointer, y, source.normalisation, input_blocks(y.shape))
+        return preprocess.from_bytes(source.pointer, y, source.normalisation, blocks)
     batch, channels, *spatial = y.shape
     return Step(
         kernel=Kernel(SOURCE, "nchw_to_nhwc_f32"),
-        grid=Dim3(input_blocks(y.shape), batch),
+        grid=Dim3(blocks, batch),
         block=Dim3(BLOCK),
         arguments=(y.pointer, source.pointer, status, *scalars(math.prod(spatial), channels, y.pitch)),
         nbytes=4 * math.prod(y.shape) + y.nbytes,

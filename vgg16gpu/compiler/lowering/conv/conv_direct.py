@@ -1,0 +1,57 @@
+"""Convolution + bias + ReLU + 2x2 max-pool on a CPU: the Python side of kernels/conv/conv_direct.cu."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from vgg16gpu.compiler.graph.flop import flop
+from vgg16gpu.compiler.graph.ops import Conv
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, scalars
+from vgg16gpu.compiler.lowering.conv.common import label
+from vgg16gpu.compiler.lowering.conv.conv_igemm import matrix, weights
+from vgg16gpu.program.launches import Dim3, Kernel, Step
+from vgg16gpu.program.values import Value
+
+SOURCE: Final = "conv_direct.cu"
+KINDS: Final = ("cpu",)  # of devices where it is planned; it runs on any
+THREAD_ROWS: Final = 32
+WIDE: Final = 16  # columns of a thread
+
+
+def kernel(pool: bool) -> Kernel:
+    """The kernel compiled with these macros."""
+    return Kernel(SOURCE, "conv_direct_f32", (("THREAD_ROWS", THREAD_ROWS), ("POOL", int(pool))))
+
+
+VARIANTS = tuple(kernel(pool).defines for pool in (False, True))  # tools/ptxas.py
+
+
+def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
+    """One launch. Raises ModelError for maps beyond conv_igemm's indices: a model runs on all devices or none."""
+    del places
+    op = layer.op
+    shape, window = matrix(op, x.shape), op.window
+    step = Step(
+        kernel=kernel(op.pool),
+        grid=Dim3(ceil_div(shape.rows, THREAD_ROWS), ceil_div(shape.columns, WIDE)),
+        block=Dim3(1),
+        arguments=(
+            *(y.pointer, x.pointer, *held),
+            *scalars(shape.rows, x.shape[2], x.shape[3], x.pitch, *shape.map, shape.columns),
+            *scalars(*window.kernel, *window.strides, window.pads.top, window.pads.left),
+            *scalars(op.weight.shape[0], shape.group, int(op.relu)),
+        ),
+        flop=flop(op, x.shape),
+        nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + op.weight.shape[0]),
+        names=op.names,
+        label=label(op),
+    )
+    return (step,)
+
+
+def supports(layer: Layer[Conv]) -> bool:
+    """Every convolution, on a CPU."""
+    return layer.facts.kind in KINDS
+
+
+LOWERING = Lowering(Conv, steps, weights, priority=1, supports=supports)
