@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.kernel_harness import assert_same_bits, conv_by
+from tests.support.kernel_harness import assert_same_bits, kernels_of
 from tests.support.onnx_models import Model, random_input, vgg_features
 from vgg16gpu import Engine
 from vgg16gpu.compiler.lowering import MODULES
@@ -53,10 +53,10 @@ def general() -> Model:
     return model
 
 
-MODELS = {  # what, its outputs, by which kernel of convolutions
-    "vgg": (vgg, ("y", "relu1"), "conv_igemm"),
-    "direct": (vgg, ("y", "relu1"), "conv_direct"),
-    "general": (general, ("y", "pooled", "m"), "conv_igemm"),
+MODELS = {  # what, its outputs, by kernels for which devices
+    "vgg": (vgg, ("y", "relu1"), "cuda"),
+    "direct": (vgg, ("y", "relu1"), "cpu"),
+    "general": (general, ("y", "pooled", "m"), "cuda"),
 }
 both = pytest.mark.parametrize("name", MODELS)
 
@@ -117,13 +117,13 @@ class Arranged:
 
 @contextmanager
 def arranged(device: Device, name: str, folder: Path) -> Iterator[Arranged]:
-    make, outputs, kernel = MODELS[name]
+    make, outputs, kind = MODELS[name]
     path = make().save(folder / "model.onnx", outputs)
     x = random_input((BATCH, *make().input_shape[1:]))  # type: ignore[arg-type]
     if name == "general":  # its images lie with their channels last, which another kernel takes
         x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     options: Any = {"batch": BATCH, "kernels": "ffma", "outputs": outputs, "keep_values": True}
-    with conv_by(kernel), Engine(path, device=device.facts.kind, **options) as engine:
+    with kernels_of(kind), Engine(path, device=device.facts.kind, **options) as engine:
         sizes = (4 * (1 + BATCH), x.nbytes, *(y.nbytes for y in engine.program.outputs))
         guard, images, *rooms = map(engine.device.allocate, sizes)
         engine.device.copy_in(images, x.ravel(order="K"))

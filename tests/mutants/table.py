@@ -9,7 +9,7 @@ import numpy as np
 from tests.kernels import test_mma
 from tests.kernels.conv import test_conv_direct, test_conv_igemm
 from tests.kernels.conv.test_conv_igemm import Case
-from tests.kernels.gemm import test_gemm_splitk
+from tests.kernels.gemm import test_gemm_direct, test_gemm_splitk
 from tests.kernels.general import test_pool, test_softmax
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.table_layout import COLOURS, EDGES_OF_THE_GRAPH, ELEMENTS, PICTURES
@@ -183,6 +183,33 @@ DIRECT_CONVOLUTION = (
     Mutant("the first pixel where there is none", "conv_direct.cu", Edit(": zeros;", ": image[i];"), DIRECT),
 )
 
+DIRECT_GEMM = (
+    Mutant(
+        "a plane twice",
+        "gemm_direct.cu",
+        Edit("source[4 * t + 2]", "source[4 * t + 1]"),
+        partial(test_gemm_direct.test_small_shapes, shape=(1, 20)),
+    ),
+    Mutant(
+        "warps behind the first lost",
+        "gemm_direct.cu",
+        Edit("total += lanes[0]", "total = lanes[0]"),
+        partial(test_gemm_direct.test_small_shapes, shape=(3, 1030)),
+    ),
+    Mutant(
+        "the second step of k lost",
+        "gemm_direct.cu",
+        Edit("k < K; k += STEP", "k < min(K, STEP); k += STEP"),
+        partial(test_gemm_direct.test_small_shapes, shape=(3, 1030)),
+    ),
+    Mutant(
+        "images of the first tile",
+        "gemm_direct.cu",
+        Edit("inp + (long long)(n0 + n) * K", "inp + (long long)n * K"),
+        partial(test_gemm_direct.test_small_shapes, shape=(5, 7)),
+    ),
+)
+
 GEMM = (
     Mutant(
         "tail of the reduction dropped",
@@ -319,6 +346,7 @@ TENSOR_CORES = (
 MUTANTS = (
     *CONVOLUTION,
     *DIRECT_CONVOLUTION,
+    *DIRECT_GEMM,
     *GEMM,
     *POOL_AND_SOFTMAX,
     *EDGES_OF_THE_GRAPH,

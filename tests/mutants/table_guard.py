@@ -45,6 +45,7 @@ GAVE_UP = partial(
 GUARD_MUTANTS = (
     Mutant("a convolution for nobody", "conv_general.cu", ALWAYS, GENERAL),
     Mutant("a product for nobody", "gemm_splitk.cu", ALWAYS, VGG),
+    Mutant("a product of a CPU for nobody", "gemm_direct.cu", ALWAYS, partial(nothing, name="direct")),
     Mutant("a function for nobody", "elementwise.cu", ALWAYS, GENERAL),
     Mutant("a norm for nobody", "lrn.cu", ALWAYS, GENERAL),
     Mutant("a matrix product for nobody", "matmul.cu", ALWAYS, GENERAL),

@@ -37,7 +37,7 @@ from vgg16gpu.compiler.graph.ops import (
 from vgg16gpu.compiler.lowering import base
 from vgg16gpu.compiler.lowering.conv import conv_direct, conv_igemm
 from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
-from vgg16gpu.compiler.lowering.gemm import gemm_splitk
+from vgg16gpu.compiler.lowering.gemm import gemm_direct, gemm_splitk
 from vgg16gpu.compiler.planner import schedule
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -381,9 +381,10 @@ class Bench:
 
 
 @contextmanager
-def conv_by(name: str) -> Iterator[None]:
-    """Convolutions run on conv_igemm or on conv_direct, whatever the device."""
-    with mock.patch.object(conv_direct, "KINDS", {"conv_igemm": (), "conv_direct": ("cpu", "cuda")}[name]):
+def kernels_of(kind: str) -> Iterator[None]:
+    """Convolutions and fully connected layers in float32 run on the kernels for devices of this kind, on any."""
+    kinds = ("cpu", "cuda") if kind == "cpu" else ()
+    with mock.patch.object(conv_direct, "KINDS", kinds), mock.patch.object(gemm_direct, "KINDS", kinds):
         yield
 
 
@@ -394,14 +395,14 @@ def conv_as(tile: ConvTile, splits: int = 1) -> Iterator[None]:
     def choose_cut(_rows: int, _columns: int, groups: int, *_: object) -> tuple[ConvTile, int]:
         return tile, min(splits, groups)
 
-    with conv_by("conv_igemm"), mock.patch.object(conv_igemm, "choose_cut", choose_cut):
+    with kernels_of("cuda"), mock.patch.object(conv_igemm, "choose_cut", choose_cut):
         yield
 
 
 @contextmanager
 def gemm_as(tile: tuple[int, int, int]) -> Iterator[None]:
     """Fully connected layers run with this (TILE_OUT, TILE_N, UNROLL_K)."""
-    with mock.patch.object(gemm_splitk, "choose_tile", return_value=tile):
+    with kernels_of("cuda"), mock.patch.object(gemm_splitk, "choose_tile", return_value=tile):
         yield
 
 

@@ -25,7 +25,7 @@ from vgg16gpu.compiler.lowering.base import (
     ceil_div,
     linear,
 )
-from vgg16gpu.compiler.lowering.conv import conv_direct, conv_igemm
+from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.conv.common import GROUP_ALIGNMENT
 from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner.selection import FAMILIES
@@ -78,7 +78,7 @@ def steps_of(op: Op, x_shape: Shape, facts: DeviceFacts, layout: Layout = Layout
 
 def ffma(op: Op) -> AnyLowering:
     """What a GPU has."""
-    return next(found for found in ops.lowerings(op, "ffma") if found is not conv_direct.LOWERING)
+    return next(found for found in ops.lowerings(op, "ffma") if found.priority == 0)
 
 
 # Without those that are no ops by themselves: only its own kernel asks for a chain.

@@ -149,7 +149,7 @@ def test_an_output_that_nobody_reads_is_written_in_place() -> None:
     program = make_plan(small_vgg(), CPU, [(1, 3, 8, 8)]).programs[0]
     assert program.outputs[0].layout is Layout.PLAIN
     assert program.values[-1] is program.outputs[0]
-    assert [step.kernel.source for step in program.steps] == ["conv_direct.cu"] * 3 + ["gemm_splitk.cu"] * 2
+    assert [step.kernel.source for step in program.steps] == ["conv_direct.cu"] * 3 + ["gemm_direct.cu"] * 2
 
 
 def test_other_outputs_are_converted_at_the_end() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY, REDUCTIONS, VGG, Case, parameters, reduction
-from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, conv_by, one_op, run_op
+from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, kernels_of, one_op, run_op
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.lowering.conv import conv_direct
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -31,20 +31,20 @@ SANITIZED = (
 
 def run(device: Device, op: Conv, x: Array) -> Array:
     """`run_op` of conv_direct, also on a GPU, where conv_igemm is planned."""
-    with conv_by("conv_direct"):
+    with kernels_of("cpu"):
         return run_op(device, op, x, inner=True)
 
 
 def by_igemm(device: Device, op: Conv, x: Array) -> Array:
     """The same of conv_igemm."""
-    with conv_by("conv_igemm"):
+    with kernels_of("cuda"):
         return run_op(device, op, x, inner=True)
 
 
 def check(device: Device, case: Case) -> None:
     """Right, and to the bit what conv_igemm gives."""
     op, x = case.make()
-    with conv_by("conv_direct"):
+    with kernels_of("cpu"):
         y = check_op(device, op, x, inner=True)
     assert_same_bits(y, by_igemm(device, op, x))
 
@@ -72,7 +72,7 @@ def test_groups_that_end_within_a_tap(device: Device) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("case", parameters(SANITIZED))
 def test_small_shapes(device: Device, case: Case) -> None:
-    with conv_by("conv_direct"):
+    with kernels_of("cpu"):
         check_op(device, *case.make(), inner=True)
 
 

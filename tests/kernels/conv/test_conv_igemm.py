@@ -13,7 +13,7 @@ from tests.support.kernel_harness import (
     assert_same_bits,
     check_op,
     conv_as,
-    conv_by,
+    kernels_of,
     normal,
     run_op,
     seeded,
@@ -138,13 +138,13 @@ SANITIZED = (
 
 def check(device: Device, op: Conv, x: Array, *, inner: bool = False) -> Array:
     """`check_op` of conv_igemm, also on a CPU, where conv_direct is planned."""
-    with conv_by("conv_igemm"):
+    with kernels_of("cuda"):
         return check_op(device, op, x, inner=inner)
 
 
 def run(device: Device, op: Conv, x: Array, *, inner: bool = False) -> Array:
     """`run_op` of conv_igemm."""
-    with conv_by("conv_igemm"):
+    with kernels_of("cuda"):
         return run_op(device, op, x, inner=inner)
 
 

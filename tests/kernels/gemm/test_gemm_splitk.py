@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.kernel_harness import GEMM_TILES, assert_same_bits, check_op, gemm_as, normal, run_op, seeded
+from tests.support.kernel_harness import (
+    GEMM_TILES,
+    assert_same_bits,
+    check_op,
+    gemm_as,
+    kernels_of,
+    normal,
+    run_op,
+    seeded,
+)
 from vgg16gpu.compiler.graph.ops import Array, Gemm, Shape
 from vgg16gpu.devices.base import Device
 
@@ -21,41 +30,53 @@ def make(shape: Shape, outputs: int, *, relu: bool = False, bias: bool = True) -
     return Gemm("x", "y", ("y",), weight, offset, relu, flattens=len(shape) == 4), normal(random, *shape)
 
 
+def check(device: Device, op: Gemm, x: Array, *, inner: bool = False) -> Array:
+    """`check_op` of gemm_splitk, also on a CPU, where gemm_direct is planned."""
+    with kernels_of("cuda"):
+        return check_op(device, op, x, inner=inner)
+
+
+def run(device: Device, op: Gemm, x: Array, *, inner: bool = False) -> Array:
+    """`run_op` of gemm_splitk."""
+    with kernels_of("cuda"):
+        return run_op(device, op, x, inner=inner)
+
+
 @pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_reduction_lengths(device: Device, length: int, inner: bool) -> None:
-    check_op(device, *make((2, length), 7), inner=inner)
+    check(device, *make((2, length), 7), inner=inner)
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
 @pytest.mark.parametrize("outputs", [1, 2, 3, 4, 5, 10, 31, 1000])
 @pytest.mark.parametrize("batch", [1, 16])
 def test_numbers_of_outputs(device: Device, batch: int, outputs: int, inner: bool) -> None:
-    check_op(device, *make((batch, 36), outputs, relu=outputs % 2 == 0), inner=inner)
+    check(device, *make((batch, 36), outputs, relu=outputs % 2 == 0), inner=inner)
 
 
 @pytest.mark.parametrize("batch", range(1, 34))
 def test_batches(device: Device, batch: int) -> None:
-    check_op(device, *make((batch, 50), 10, relu=batch % 2 == 0))
+    check(device, *make((batch, 50), 10, relu=batch % 2 == 0))
 
 
 @pytest.mark.parametrize("shape", MAPS, ids=str)
 def test_flattening_feature_maps(device: Device, shape: Shape) -> None:
     """The map lies channels last, its weights were brought into that order."""
-    check_op(device, *make(shape, 6))
+    check(device, *make(shape, 6))
 
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_bias_and_relu(device: Device, bias: bool, relu: bool) -> None:
-    y = check_op(device, *make((3, 64), 40, relu=relu, bias=bias))
+    y = check(device, *make((3, 64), 40, relu=relu, bias=bias))
     assert (y < 0).any() != relu
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("shape", [(1, 20), (2, 6), (3, 1030), (5, 7), (17, 6), (2, 3, 3, 3)], ids=str)
 def test_small_shapes(device: Device, shape: Shape) -> None:
-    check_op(device, *make(shape, 5, relu=True), inner=True)
+    check(device, *make(shape, 5, relu=True), inner=True)
 
 
 @pytest.mark.parametrize("tile", GEMM_TILES, ids=str)
@@ -63,26 +84,26 @@ def test_small_shapes(device: Device, shape: Shape) -> None:
 def test_every_tile_gives_the_same_bits(device: Device, batch: int, tile: tuple[int, int, int]) -> None:
     op, x = make((batch, 3002), 13)
     with gemm_as(GEMM_TILES[0]):
-        expected = check_op(device, op, x)
+        expected = check(device, op, x)
     with gemm_as(tile):
-        assert_same_bits(check_op(device, op, x, inner=True), expected)
+        assert_same_bits(check(device, op, x, inner=True), expected)
 
 
 def test_an_image_has_the_same_bits_in_any_batch_and_position(device: Device) -> None:
     op, x = make((33, 1500), 9)
-    alone = np.concatenate([run_op(device, op, row[None]) for row in x])
+    alone = np.concatenate([run(device, op, row[None]) for row in x])
     for batch in (2, 3, 8, 9, 33):
-        assert_same_bits(run_op(device, op, x[:batch]), alone[:batch], f"batch {batch}")
-    assert_same_bits(run_op(device, op, x[::-1]), alone[::-1], "reversed")
+        assert_same_bits(run(device, op, x[:batch]), alone[:batch], f"batch {batch}")
+    assert_same_bits(run(device, op, x[::-1]), alone[::-1], "reversed")
 
 
 @pytest.mark.parametrize("batch", [2, 8, 17])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_image(device: Device, bad: float, batch: int) -> None:
     op, x = make((batch, 40), 6, relu=True)
-    clean = run_op(device, op, x)
+    clean = run(device, op, x)
     x[1, 17] = bad
-    y = run_op(device, op, x, inner=True)
+    y = run(device, op, x, inner=True)
     others = np.arange(batch) != 1
     assert_same_bits(y[others], clean[others])
     if np.isnan(bad):

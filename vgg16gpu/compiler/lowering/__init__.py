@@ -37,6 +37,7 @@ MODULES: Final = (
     Row("conv.conv_mma", ("mma",), ("Conv",)),
     Row("conv.conv_wgmma", ("wgmma",), ("Conv",)),
     Row("gemm.fc_wgmma", ("wgmma",), ("Gemm",)),
+    Row("gemm.gemm_direct", _FFMA, ("Gemm",)),
     Row("gemm.gemm_mma", ("mma",), ("Gemm",)),
     Row("gemm.gemm_splitk", _FFMA, ("Gemm",)),
     Row(

@@ -39,26 +39,32 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> PlainWeights:
 def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Places) -> tuple[Step, ...]:
     """One launch."""
     del places
+    tile = choose_tile(x.shape[0])
+    tile_out, tile_n, _ = tile
+    blocks = ceil_div(y.pitch, tile_out) * ceil_div(x.shape[0], tile_n)
+    kernel = Kernel(SOURCE, "gemm_splitk_f32", tile_defines(tile))
+    return (product(layer, x, y, held, kernel, Dim3(blocks), Dim3(BLOCK)),)
+
+
+def product(
+    layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, kernel: Kernel, grid: Dim3, block: Dim3
+) -> Step:
+    """The launch of a kernel that takes what `gemm_splitk_f32` takes."""
     op = layer.op
-    weight, bias = held
     batch, outputs = x.shape[0], op.weight.shape[0]
     channels, pixels = gemm_input(x.shape, op.flattens)
-    tile = choose_tile(batch)
-    tile_out, tile_n, _ = tile
-    return (
-        Step(
-            kernel=Kernel(SOURCE, "gemm_splitk_f32", tile_defines(tile)),
-            grid=Dim3(ceil_div(y.pitch, tile_out) * ceil_div(batch, tile_n)),
-            block=Dim3(BLOCK),
-            arguments=(
-                *(y.pointer, x.pointer, weight, bias),
-                *scalars(batch, outputs, pixels * padded_channels(channels), y.pitch, int(op.relu)),
-            ),
-            flop=2 * batch * op.weight.size,
-            nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + outputs),
-            names=op.names,
-            label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
+    return Step(
+        kernel=kernel,
+        grid=grid,
+        block=block,
+        arguments=(
+            *(y.pointer, x.pointer, *held),
+            *scalars(batch, outputs, pixels * padded_channels(channels), y.pitch, int(op.relu)),
         ),
+        flop=2 * batch * op.weight.size,
+        nbytes=x.nbytes + y.nbytes + 4 * (op.weight.size + outputs),
+        names=op.names,
+        label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
     )
 
 
