@@ -24,8 +24,8 @@
 #define POOL 0
 #endif
 
-constexpr int WIDE = 16;                  // columns
-constexpr int PX = MANY_REGISTERS ? 8 : 4;  // rows at a time: as many sums as there are registers for
+constexpr int WIDE = 16;                          // columns
+constexpr int PX = VECTOR_FLOATS >= 16 ? 8 : 4;  // rows at a time: as many sums as there are registers for
 static_assert(THREAD_ROWS % PX == 0, "a thread's rows come in whole parts");
 
 // Where the windows of PX rows begin.

@@ -1,7 +1,8 @@
 // ceiling_ffma: out[thread] = the sum of 4*CHAINS values, each x = fmaf(x, a, b) `rounds` times.
 // Layouts:  out: one float per thread.
 // Mapping:  a thread has 4*CHAINS independent chains in registers.
-// Tiles:    CHAINS (14): vectors of 4 chains, enough to hide the latency of fmaf, few enough for 16 vector registers.
+// Tiles:    CHAINS (14): fours of chains, enough to hide the latency of fmaf, few enough for the registers; 28 on a CPU, where
+//           vectors are wider.
 // Shared:   none; 256 threads.
 // Cost:     8*CHAINS*rounds FLOP per thread, writes 4 bytes per thread.
 // Edges:    rounds >= 0.
@@ -13,24 +14,26 @@
 #endif
 
 constexpr int THREADS = 256;
+constexpr int VECTORS = 4 * CHAINS / VECTOR_FLOATS;
+static_assert(VECTORS * VECTOR_FLOATS == 4 * CHAINS, "chains fill whole vectors");
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS) WIDE_VECTORS
 ceiling_ffma(float* __restrict__ out, int rounds, float a, float b) {
   const int index = blockIdx.x * THREADS + threadIdx.x;
-  float x[CHAINS][4];
+  float x[VECTORS][VECTOR_FLOATS];
   UNROLL
-  for (int c = 0; c < CHAINS; c++)
+  for (int c = 0; c < VECTORS; c++)
     UNROLL
-    for (int v = 0; v < 4; v++) x[c][v] = index + 4 * c + v;  // all different, or the compiler keeps one chain
+    for (int v = 0; v < VECTOR_FLOATS; v++) x[c][v] = index + VECTOR_FLOATS * c + v;  // or the compiler keeps one chain
   for (int round = 0; round < rounds; round++)
     UNROLL
-    for (int c = 0; c < CHAINS; c++)
+    for (int c = 0; c < VECTORS; c++)
       LANES
-      for (int v = 0; v < 4; v++) x[c][v] = fmaf(x[c][v], a, b);
+      for (int v = 0; v < VECTOR_FLOATS; v++) x[c][v] = fmaf(x[c][v], a, b);
   float sum = 0.f;
   UNROLL
-  for (int c = 0; c < CHAINS; c++)
+  for (int c = 0; c < VECTORS; c++)
     UNROLL
-    for (int v = 0; v < 4; v++) sum += x[c][v];
+    for (int v = 0; v < VECTOR_FLOATS; v++) sum += x[c][v];
   out[index] = sum;
 }

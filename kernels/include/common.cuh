@@ -18,7 +18,7 @@
   T* const name = reinterpret_cast<T*>(dynamic_shared_raw)
 
 #define WIDE_VECTORS  // these two: see cpu_shim.h
-#define MANY_REGISTERS 0
+#define VECTOR_FLOATS 4
 
 #else
 

@@ -29,17 +29,16 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 
-// For a kernel whose innermost loop is as wide as the widest vectors: these are used there. And whether there are so many
-// registers that a thread's sums may take 128 floats.
+// For a kernel whose innermost loop is as wide as the widest vectors: these are used there; and how many floats one holds.
 #if defined(__AVX512F__)
 #define WIDE_VECTORS __attribute__((target("prefer-vector-width=512")))
-#define MANY_REGISTERS 1
-#elif defined(__x86_64__)
+#define VECTOR_FLOATS 16
+#elif defined(__AVX__)
 #define WIDE_VECTORS __attribute__((target("prefer-vector-width=256")))
-#define MANY_REGISTERS 0
+#define VECTOR_FLOATS 8
 #else
 #define WIDE_VECTORS
-#define MANY_REGISTERS 0
+#define VECTOR_FLOATS 4
 #endif
 
 // A shared array exists once per OS thread, because an OS thread runs one block at a time. The checked builds run on one

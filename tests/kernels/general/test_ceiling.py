@@ -16,9 +16,10 @@ from vgg16gpu.program.values import Arena, Pointer
 def test_ffma_does_all_its_rounds(device: Device, rounds: int) -> None:
     blocks = 3
     threads = BLOCK * blocks
-    step = ffma_step(Pointer(Arena.ACTIVATIONS, 0), blocks, rounds)
-    assert step.flop == 2 * 4 * CHAINS * rounds * threads
-    chains = np.arange(threads)[:, None] + np.arange(4 * CHAINS, dtype=np.float64)
+    step = ffma_step(Pointer(Arena.ACTIVATIONS, 0), blocks, rounds, device.facts.kind)
+    count = 4 * CHAINS[device.facts.kind]
+    assert step.flop == 2 * count * rounds * threads
+    chains = np.arange(threads)[:, None] + np.arange(count, dtype=np.float64)
     for _ in range(rounds):
         chains = chains * 0.999 + 0.5
     with memory_after(device, step, np.full(threads + GUARD, np.nan, np.float32)) as after:

@@ -77,7 +77,7 @@ def measure_ceilings(device: Device) -> Ceilings:
     out, inp = Pointer(Arena.ACTIVATIONS, nbytes), Pointer(Arena.ACTIVATIONS, 0)
     copy = transfer_step(out, inp, nbytes)
     blocks = _FFMA_BLOCKS * device.facts.multiprocessors
-    ffma = ffma_step(inp, blocks, _FFMA_ROUNDS[device.facts.kind])
+    ffma = ffma_step(inp, blocks, _FFMA_ROUNDS[device.facts.kind], device.facts.kind)
     try:
         device.build([copy.kernel, ffma.kernel])
         _fill(device, address, nbytes)

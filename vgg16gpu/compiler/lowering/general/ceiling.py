@@ -7,20 +7,20 @@ from vgg16gpu.program.launches import Dim3, Kernel, Scalar, Step
 from vgg16gpu.program.values import Pointer
 
 SOURCE = "ceiling.cu"
-CHAINS = 14  # vectors of 4 chains in a thread
+CHAINS = {"cuda": 14, "cpu": 28}  # fours of chains in a thread, by the kind of device
 
 _FACTOR, _ADDEND = 0.999, 0.5  # every chain tends to 500: no overflow, no denormal numbers
 
 
-def ffma_step(out: Pointer, blocks: int, rounds: int) -> Step:
-    """`blocks` blocks of arithmetic in registers; writes 4 * BLOCK * blocks bytes to `out`."""
-    threads = BLOCK * blocks
+def ffma_step(out: Pointer, blocks: int, rounds: int, kind: str) -> Step:
+    """`blocks` blocks of arithmetic in registers; writes 4 * BLOCK * blocks bytes to `out`. kind: of the device."""
+    threads, chains = BLOCK * blocks, CHAINS[kind]
     return Step(
-        kernel=Kernel(SOURCE, "ceiling_ffma", (("CHAINS", CHAINS),)),
+        kernel=Kernel(SOURCE, "ceiling_ffma", (("CHAINS", chains),)),
         grid=Dim3(blocks),
         block=Dim3(BLOCK),
         arguments=(out, *scalars(rounds), Scalar(_FACTOR, "f"), Scalar(_ADDEND, "f")),
-        flop=8 * CHAINS * rounds * threads,
+        flop=8 * chains * rounds * threads,
         nbytes=4 * threads,
         label="ffma",
     )
