@@ -256,7 +256,7 @@ def report_table(testbench: Content, laptop: Content) -> str:
     )
     cpu = laptop["mean_run_s"]
     text += row(
-        f"vgg16gpu, the same kernels on {laptop['environment']['cores']} CPU cores",
+        f"vgg16gpu on {laptop['environment']['cores']} CPU cores",
         [f"{1000 * cpu[max(cpu, key=int)]:.0f}"],
     )
     for label, ms in PUBLISHED:

@@ -1,4 +1,4 @@
-"""VGG16 ONNX inference through hand-written CUDA kernels, on a GPU and, the same kernels, on a CPU.
+"""VGG16 ONNX inference through hand-written CUDA kernels, on a GPU and, as C++, on a CPU.
 
     from vgg16gpu import Engine, classify
 

@@ -332,7 +332,7 @@ def test_without_a_driver_there_is_no_card(tmp_path, monkeypatch):
         ("server-h100-other.json", r"vgg16gpu, jpeg [\d,]+/s; .*"),
         ("server-faults-h100.json", "all promises hold"),
         ("server-soak-h100.json", r"overload: process \d+ holds more: .*"),
-        ("server-cpu.json", r"vgg16gpu, jpeg \d+/s; vgg16gpu, uint8 \d+/s"),
+        ("server-cpu.json", r"vgg16gpu, jpeg [\d,]+/s; vgg16gpu, uint8 [\d,]+/s"),
         ("tests-h100.json", r"\d+ passed, \d+ skipped|\d+ skipped, \d+ passed"),
         ("gradient-errors-h100.json", r"fp32, vgg16gpu 0\.000\d+, torch 0\.00\d+; fp16, .*"),
         ("devices-h100.json", r"fp16 x2 [\d,]+/s, 2\.0\d+ of one; int8 x2 .*"),
