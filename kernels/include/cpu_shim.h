@@ -30,15 +30,16 @@
 #define __launch_bounds__(...)
 
 // For a kernel whose innermost loop is as wide as the widest vectors: these are used there; and how many floats one holds.
-#if defined(__AVX512F__)
-#define WIDE_VECTORS __attribute__((target("prefer-vector-width=512")))
-#define VECTOR_FLOATS 16
-#elif defined(__AVX__)
-#define WIDE_VECTORS __attribute__((target("prefer-vector-width=256")))
-#define VECTOR_FLOATS 8
-#else
+// Clang does not know how to widen those of one function.
+#if defined(__clang__) || !defined(__AVX__)
 #define WIDE_VECTORS
 #define VECTOR_FLOATS 4
+#elif defined(__AVX512F__)
+#define WIDE_VECTORS __attribute__((target("prefer-vector-width=512")))
+#define VECTOR_FLOATS 16
+#else
+#define WIDE_VECTORS __attribute__((target("prefer-vector-width=256")))
+#define VECTOR_FLOATS 8
 #endif
 
 // A shared array exists once per OS thread, because an OS thread runs one block at a time. The checked builds run on one
