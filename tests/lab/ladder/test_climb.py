@@ -25,7 +25,7 @@ from vgg16gpu.lab.ladder import rungs as rungs_module
 from vgg16gpu.lab.ladder.climb import TOLERANCES, Outcome, climb, gains, onnxruntime_scores
 from vgg16gpu.lab.ladder.content import BOUNDS, PRECISIONS
 from vgg16gpu.lab.ladder.layers import sites, unfused
-from vgg16gpu.lab.ladder.planned import _OneByOne
+from vgg16gpu.lab.ladder.planned import PlannedNet, _OneByOne
 from vgg16gpu.lab.ladder.rung import Setting
 from vgg16gpu.lab.ladder.rungs import LETTERS, RUNGS
 from vgg16gpu.pictures.inputs import NamedInput
@@ -334,6 +334,16 @@ def test_fused_operators_come_apart(narrow: Path) -> None:
     assert sum(isinstance(op, Relu) for op in apart.ops) == 15
     assert apart.outputs == graph.outputs
     assert [site.y_shape for site in sites(graph, (1, 3, 36, 36))][-4:] == [(64, 1, 1), (64,), (64,), (10,)]
+
+
+def test_planned_kernels_are_those_of_the_file_that_a_rung_names(device: Device, narrow: Path) -> None:
+    """Also on a CPU, where an engine has others."""
+    where = setting(narrow, device)
+    planned = PlannedNet(where.graph, where.shape, device, split=False)
+    sources = {kernel.source for kernel in planned._executor.plan.kernels}
+    planned.close()
+    assert {rung.source for rung in RUNGS if rung.letter in "LMNO"} == {"conv_igemm.cu"} <= sources
+    assert not {source for source in sources if "direct" in source}
 
 
 def test_one_by_one_launches_every_step(device: Device) -> None:

@@ -20,7 +20,7 @@ from vgg16gpu.runtime.executor import Executor
 
 
 class PlannedNet:
-    """The planner's float32 kernels (FFMA). Raises ModelError, DeviceError, KernelError.
+    """The planner's float32 kernels (FFMA) for a GPU, on any device. Raises ModelError, DeviceError, KernelError.
 
     fused: ReLU and pool in the convolution. split: blocks may share a sum. graph: all launches as one CUDA graph.
     """
@@ -28,7 +28,7 @@ class PlannedNet:
     def __init__(
         self, graph: Graph, shape: Shape, device: Device, *, fused: bool = True, split: bool = True, whole: bool = True
     ) -> None:
-        facts = replace(device.facts, shares_sums=split)
+        facts = replace(device.facts, kind="cuda", shares_sums=split)
         plan = make_plan(graph if fused else unfused(graph, relu=True), facts, [shape], PlanOptions(kernels="ffma"))
         self._device = device
         self._executor = Executor.load(plan, device if whole else cast(Device, _OneByOne(device)))
