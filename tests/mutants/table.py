@@ -158,6 +158,7 @@ ONE_IMAGE, THREE_IMAGES = gemm(shape=(1, 20)), gemm(shape=(3, 1030))
 
 DIRECT = partial(test_conv_direct.test_edges_of_tiles, case=Case((1, 4, 5, 5), 20))
 DIRECT_ROWS = partial(test_conv_direct.test_edges_of_tiles, case=Case((1, 3, 1, 65), 20))
+WITHIN_A_TAP = test_conv_direct.test_groups_that_end_within_a_tap
 DIRECT_CONVOLUTION = (
     Mutant("a tap of the next column", "conv_direct.cu", Edit("w = left[i] + kw;", "w = left[i] + kw + 1;"), DIRECT),
     Mutant(
@@ -172,41 +173,42 @@ DIRECT_CONVOLUTION = (
         "the first group forgotten",
         "conv_direct.cu",
         Edit("+= sum[i][j]", "= sum[i][j]"),
-        test_conv_direct.test_groups_that_end_within_a_tap,
+        WITHIN_A_TAP,
     ),
     Mutant(
         "a group that begins with its tap",
         "conv_direct.cu",
         Edit("c = first % s.C;", "c = 0;"),
-        test_conv_direct.test_groups_that_end_within_a_tap,
+        WITHIN_A_TAP,
     ),
     Mutant("the first pixel where there is none", "conv_direct.cu", Edit(": zeros;", ": image[i];"), DIRECT),
 )
 
+gemm_of_cpus = partial(partial, test_gemm_direct.test_small_shapes)
 DIRECT_GEMM = (
     Mutant(
         "a plane twice",
         "gemm_direct.cu",
         Edit("source[4 * t + 2]", "source[4 * t + 1]"),
-        partial(test_gemm_direct.test_small_shapes, shape=(1, 20)),
+        gemm_of_cpus(shape=(1, 20)),
     ),
     Mutant(
         "warps behind the first lost",
         "gemm_direct.cu",
         Edit("total += lanes[0]", "total = lanes[0]"),
-        partial(test_gemm_direct.test_small_shapes, shape=(3, 1030)),
+        gemm_of_cpus(shape=(3, 1030)),
     ),
     Mutant(
         "the second step of k lost",
         "gemm_direct.cu",
         Edit("k < K; k += STEP", "k < min(K, STEP); k += STEP"),
-        partial(test_gemm_direct.test_small_shapes, shape=(3, 1030)),
+        gemm_of_cpus(shape=(3, 1030)),
     ),
     Mutant(
         "images of the first tile",
         "gemm_direct.cu",
         Edit("inp + (long long)(n0 + n) * K", "inp + (long long)n * K"),
-        partial(test_gemm_direct.test_small_shapes, shape=(5, 7)),
+        gemm_of_cpus(shape=(5, 7)),
     ),
 )
 

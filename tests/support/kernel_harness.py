@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -35,9 +35,9 @@ from vgg16gpu.compiler.graph.ops import (
     Softmax,
 )
 from vgg16gpu.compiler.lowering import base
-from vgg16gpu.compiler.lowering.conv import conv_direct, conv_igemm
+from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.conv.conv_igemm import LARGE_TILE, SMALL_TILE, WIDE_TILE, ConvTile
-from vgg16gpu.compiler.lowering.gemm import gemm_direct, gemm_splitk
+from vgg16gpu.compiler.lowering.gemm import gemm_splitk
 from vgg16gpu.compiler.planner import schedule
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
@@ -136,17 +136,18 @@ def run_graph(
         resident.close()
 
 
-def run_op(device: Device, op: Op, x: Array, *, inner: bool = False) -> Array:
-    """op.y for `x`, stored as an output, or as a value inside a network."""
-    result = run_graph(device, one_op(op, x.shape, inner=inner), x)
+def run_op(device: Device, op: Op, x: Array, *, inner: bool = False, of: str | None = None) -> Array:
+    """op.y for `x`, stored as an output, or as a value inside a network. of: see `kernels_of`; None: as is planned."""
+    with kernels_of(of) if of else nullcontext():
+        result = run_graph(device, one_op(op, x.shape, inner=inner), x)
     y = result.value("y")
     np.testing.assert_array_equal(result.outputs[0], y)  # the way out changes nothing
     return y
 
 
-def check_op(device: Device, op: Op, x: Array, *, inner: bool = False) -> Array:
+def check_op(device: Device, op: Op, x: Array, *, inner: bool = False, of: str | None = None) -> Array:
     """The same, against float64 numpy."""
-    y = run_op(device, op, x, inner=inner)
+    y = run_op(device, op, x, inner=inner, of=of)
     assert_close(y, apply(op, x.astype(np.float64)), *bounds(op, x), label=type(op).__name__)
     return y
 
@@ -384,7 +385,7 @@ class Bench:
 def kernels_of(kind: str) -> Iterator[None]:
     """Convolutions and fully connected layers in float32 run on the kernels for devices of this kind, on any."""
     kinds = ("cpu", "cuda") if kind == "cpu" else ()
-    with mock.patch.object(conv_direct, "KINDS", kinds), mock.patch.object(gemm_direct, "KINDS", kinds):
+    with mock.patch.object(base, "FOR_CPUS", kinds):
         yield
 
 

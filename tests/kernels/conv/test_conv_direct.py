@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from tests.kernels.conv.test_conv_igemm import BATCHES, EDGES, GEOMETRY, REDUCTIONS, VGG, Case, parameters, reduction
-from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, kernels_of, one_op, run_op
-from vgg16gpu.compiler.graph.ops import Array, Conv
-from vgg16gpu.compiler.lowering.conv import conv_direct
+from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, one_op, run_op
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.facts import H200
@@ -28,24 +27,14 @@ SANITIZED = (
     Case((1, 40, 4, 5), 17, pool=True),  # two groups
 )
 
-
-def run(device: Device, op: Conv, x: Array) -> Array:
-    """`run_op` of conv_direct, also on a GPU, where conv_igemm is planned."""
-    with kernels_of("cpu"):
-        return run_op(device, op, x, inner=True)
-
-
-def by_igemm(device: Device, op: Conv, x: Array) -> Array:
-    """The same of conv_igemm."""
-    with kernels_of("cuda"):
-        return run_op(device, op, x, inner=True)
+# Of conv_direct, also on a GPU, where conv_igemm is planned; and of that:
+run, by_igemm = partial(run_op, inner=True, of="cpu"), partial(run_op, inner=True, of="cuda")
 
 
 def check(device: Device, case: Case) -> None:
     """Right, and to the bit what conv_igemm gives."""
     op, x = case.make()
-    with kernels_of("cpu"):
-        y = check_op(device, op, x, inner=True)
+    y = check_op(device, op, x, inner=True, of="cpu")
     assert_same_bits(y, by_igemm(device, op, x))
 
 
@@ -72,8 +61,7 @@ def test_groups_that_end_within_a_tap(device: Device) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("case", parameters(SANITIZED))
 def test_small_shapes(device: Device, case: Case) -> None:
-    with kernels_of("cpu"):
-        check_op(device, *case.make(), inner=True)
+    check_op(device, *case.make(), inner=True, of="cpu")
 
 
 @pytest.mark.parametrize("pool", [False, True])
@@ -111,8 +99,7 @@ def planned(facts: DeviceFacts, case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", parameters((VGG[0], GEOMETRY[4], EDGES[-1])))
-def test_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
-    monkeypatch.setattr(conv_direct, "KINDS", ("cpu",))
+def test_on_a_cpu_alone(case: Case) -> None:
     assert planned(CPU, case) == "conv_direct_f32"
     assert planned(H200, case) == planned(replace(CPU, kind="cuda"), case) == "conv_igemm_f32"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from tests.support.kernel_harness import (
     assert_same_bits,
     check_op,
     conv_as,
-    kernels_of,
     normal,
     run_op,
     seeded,
@@ -135,17 +135,8 @@ SANITIZED = (
     Case((1, 3, 9, 8), 6, (2, 3), (2, 1), (0, 1, 1, 0), relu=False),
 )
 
-
-def check(device: Device, op: Conv, x: Array, *, inner: bool = False) -> Array:
-    """`check_op` of conv_igemm, also on a CPU, where conv_direct is planned."""
-    with kernels_of("cuda"):
-        return check_op(device, op, x, inner=inner)
-
-
-def run(device: Device, op: Conv, x: Array, *, inner: bool = False) -> Array:
-    """`run_op` of conv_igemm."""
-    with kernels_of("cuda"):
-        return run_op(device, op, x, inner=inner)
+# Of conv_igemm, also on a CPU, where conv_direct is planned:
+check, run = partial(check_op, of="cuda"), partial(run_op, of="cuda")
 
 
 @pytest.mark.parametrize("case", parameters(VGG))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.gemm.test_gemm_splitk import LENGTHS, MAPS, make
-from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, kernels_of, one_op, run_op
+from tests.support.kernel_harness import FFMA, assert_same_bits, check_op, one_op, run_op
 from vgg16gpu.compiler.graph.ops import Array, Gemm, Shape
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.devices.base import Device
@@ -20,10 +20,8 @@ CPU = replace(H200, kind="cpu", compute_capability=(0, 0))
 
 def check(device: Device, op: Gemm, x: Array, *, inner: bool = False) -> None:
     """Right, and to the bit what gemm_splitk gives."""
-    with kernels_of("cpu"):
-        y = check_op(device, op, x, inner=inner)
-    with kernels_of("cuda"):
-        assert_same_bits(run_op(device, op, x, inner=inner), y)
+    y = check_op(device, op, x, inner=inner, of="cpu")
+    assert_same_bits(run_op(device, op, x, inner=inner, of="cuda"), y)
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])
@@ -58,17 +56,15 @@ def test_bias_and_relu(device: Device, bias: bool, relu: bool) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("shape", [(1, 20), (2, 6), (3, 1030), (5, 7), (2, 3, 3, 3)], ids=str)
 def test_small_shapes(device: Device, shape: Shape) -> None:
-    with kernels_of("cpu"):
-        check_op(device, *make(shape, 5, relu=True), inner=True)
+    check_op(device, *make(shape, 5, relu=True), inner=True, of="cpu")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_image(device: Device, bad: float) -> None:
     op, x = make((6, 40), 6, relu=True)
-    with kernels_of("cpu"):
-        clean = run_op(device, op, x)
-        x[1, 17] = bad
-        y = run_op(device, op, x, inner=True)
+    clean = run_op(device, op, x, of="cpu")
+    x[1, 17] = bad
+    y = run_op(device, op, x, inner=True, of="cpu")
     others = np.arange(6) != 1
     assert_same_bits(y[others], clean[others])
     right = np.full(6, np.nan) if np.isnan(bad) else np.where(op.weight[:, 17] > 0, np.inf, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,6 @@ from tests.support.kernel_harness import (
     assert_same_bits,
     check_op,
     gemm_as,
-    kernels_of,
     normal,
     run_op,
     seeded,
@@ -30,16 +31,8 @@ def make(shape: Shape, outputs: int, *, relu: bool = False, bias: bool = True) -
     return Gemm("x", "y", ("y",), weight, offset, relu, flattens=len(shape) == 4), normal(random, *shape)
 
 
-def check(device: Device, op: Gemm, x: Array, *, inner: bool = False) -> Array:
-    """`check_op` of gemm_splitk, also on a CPU, where gemm_direct is planned."""
-    with kernels_of("cuda"):
-        return check_op(device, op, x, inner=inner)
-
-
-def run(device: Device, op: Gemm, x: Array, *, inner: bool = False) -> Array:
-    """`run_op` of gemm_splitk."""
-    with kernels_of("cuda"):
-        return run_op(device, op, x, inner=inner)
+# Of gemm_splitk, also on a CPU, where gemm_direct is planned:
+check, run = partial(check_op, of="cuda"), partial(run_op, of="cuda")
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["output", "inner"])

@@ -213,6 +213,14 @@ def no_weights(layer: Layer[Op], arena: WeightArena) -> NoWeights:
     return ()
 
 
+FOR_CPUS: Final = ("cpu",)  # kinds of devices where kernels for CPUs are planned; they run on any
+
+
+def for_cpus(layer: Layer[Op]) -> bool:
+    """Whether a device computes with kernels for CPUs: the `supports` of these."""
+    return layer.facts.kind in FOR_CPUS
+
+
 def ceil_div(a: int, b: int) -> int:
     """The quotient, rounded up."""
     return -(-a // b)

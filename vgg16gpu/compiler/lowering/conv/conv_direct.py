@@ -6,14 +6,13 @@ from typing import Final
 
 from vgg16gpu.compiler.graph.flop import flop
 from vgg16gpu.compiler.graph.ops import Conv
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, scalars
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus, scalars
 from vgg16gpu.compiler.lowering.conv.common import label
 from vgg16gpu.compiler.lowering.conv.conv_igemm import matrix, weights
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Value
 
 SOURCE: Final = "conv_direct.cu"
-KINDS: Final = ("cpu",)  # of devices where it is planned; it runs on any
 THREAD_ROWS: Final = 32
 WIDE: Final = 16  # columns of a thread
 
@@ -49,9 +48,4 @@ def steps(layer: Layer[Conv], x: Value, y: Value, held: PlainWeights, places: Pl
     return (step,)
 
 
-def supports(layer: Layer[Conv]) -> bool:
-    """Every convolution, on a CPU."""
-    return layer.facts.kind in KINDS
-
-
-LOWERING = Lowering(Conv, steps, weights, priority=1, supports=supports)
+LOWERING = Lowering(Conv, steps, weights, priority=1, supports=for_cpus)

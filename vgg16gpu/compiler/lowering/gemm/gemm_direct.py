@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from vgg16gpu.compiler.graph.ops import Gemm
-from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div
+from vgg16gpu.compiler.lowering.base import Layer, Lowering, Places, PlainWeights, ceil_div, for_cpus
 from vgg16gpu.compiler.lowering.gemm.gemm_splitk import product, weights
 from vgg16gpu.program.launches import Dim3, Kernel, Step
 from vgg16gpu.program.values import Value
 
 SOURCE: Final = "gemm_direct.cu"
-KINDS: Final = ("cpu",)  # of devices where it is planned; it runs on any
 TILE_OUT: Final = 4
 TILE_N: Final = 4
 KERNEL: Final = Kernel(SOURCE, "gemm_direct_f32", (("TILE_OUT", TILE_OUT), ("TILE_N", TILE_N)))
@@ -25,9 +24,4 @@ def steps(layer: Layer[Gemm], x: Value, y: Value, held: PlainWeights, places: Pl
     return (product(layer, x, y, held, KERNEL, Dim3(blocks), Dim3(1)),)
 
 
-def supports(layer: Layer[Gemm]) -> bool:
-    """Every one, on a CPU."""
-    return layer.facts.kind in KINDS
-
-
-LOWERING = Lowering(Gemm, steps, weights, priority=1, supports=supports)
+LOWERING = Lowering(Gemm, steps, weights, priority=1, supports=for_cpus)
