@@ -82,8 +82,10 @@ constexpr int STORE_ROWS = TILE_ROWS % SLICE_ROWS == 0 ? SLICE_ROWS : POOL ? 2 :
 typedef StagedTile<ELEMENT, SLICE_ROWS, POOL> Staged;
 typedef StagedTile<ELEMENT, SLICE_ROWS, false> Kept;
 
-// The epilogue uses the memory of the pipeline again.
-constexpr int RECEIVED_BYTES = EXCHANGE == 1 ? SLICE_BYTES : 0;
+// The epilogue uses the memory of the pipeline again. EARLY: the sums of the other block may come while the last
+// products are under way, into the stage of pixels that these do not read.
+constexpr bool EARLY = HALO_STAGES == 2 && HALO_STAGE >= SLICE_BYTES;
+constexpr int RECEIVED_BYTES = EXCHANGE != 1 ? 0 : EARLY ? 2 * HALO_STAGE : SLICE_BYTES;
 constexpr int EPILOGUE_BYTES = round_up(RECEIVED_BYTES + Staged::BYTES + (KEEP ? Kept::BYTES : 0), 1024);
 constexpr int LOADED_BYTES = HALO_STAGES * HALO_STAGE + WEIGHT_STAGES * WEIGHT_STAGE;
 constexpr int PIPELINE_BYTES = LOADED_BYTES > EPILOGUE_BYTES ? LOADED_BYTES : EPILOGUE_BYTES;
@@ -95,7 +97,7 @@ static_assert(!KEEP || POOL, "without a pool the map is out itself");
 static_assert(9 % TAPS_PER_STAGE == 0, "the taps fill whole weight stages");
 static_assert(EXCHANGE == 0 ? SPLITS == 1 : EXCHANGE == 1 ? SPLITS == 2 : SPLITS > 1, "who exchanges has someone to");
 static_assert(WEIGHT_STAGES > 1 || (TAPS_PER_STAGE == 9 && HALO_STAGES == 1), "a stage is given back a tap late");
-static_assert(16 * (HALO_STAGES + WEIGHT_STAGES) <= 1024, "the barriers have 1024 bytes");
+static_assert(16 * (HALO_STAGES + WEIGHT_STAGES) + 8 <= 1024, "the barriers have 1024 bytes");
 static_assert((SHARED_BYTES + 1024) * BLOCKS_PER_SM <= 228 * 1024, "shared memory of a multiprocessor");
 
 // The compiler counts warps in fours, the hardware does not: three blocks of 5 warps fit with 128 registers.
@@ -133,13 +135,16 @@ struct Pipeline {
   DEVICE uint32_t halo_free(int stage) const { return halo_full(stage) + 8; }
   DEVICE uint32_t weights_full(int stage) const { return halo_full(HALO_STAGES + stage); }
   DEVICE uint32_t weights_free(int stage) const { return weights_full(stage) + 8; }
+  DEVICE uint32_t sums_arrived() const { return halo_full(HALO_STAGES + WEIGHT_STAGES); }
 
   DEVICE void init() const {
     for (int i = 0; i < HALO_STAGES + WEIGHT_STAGES; i++) {
       barrier_init(halo_full(i), 1);
       barrier_init(halo_free(i), CONSUMERS / 32);  // one arrival a warp
     }
+    if (EXCHANGE == 1) barrier_init(sums_arrived(), 1);
     barrier_init_fence();
+    if (EXCHANGE == 1) barrier_arrive_expect(sums_arrived(), SLICE_BYTES);
   }
 };
 
@@ -247,6 +252,7 @@ DEVICE void sum_products(Sum (&sum)[SUMS], const Pipeline& pipeline, int count, 
       promote ? products_wait<0>() : products_wait<1>();
       if (speaker && used_weights >= 0) barrier_arrive(pipeline.weights_free(used_weights));
       if (speaker && tap == 0 && used_halo >= 0) barrier_arrive(pipeline.halo_free(used_halo));
+      if (EXCHANGE == 1 && EARLY && tap == 0 && block == blocks - 1) cluster_arrive();  // the other stage is free
       used_weights = -1;
       if (tap % TAPS_PER_STAGE == TAPS_PER_STAGE - 1) {
         if (promote && speaker) barrier_arrive(pipeline.weights_free(stage.stage));
@@ -350,11 +356,7 @@ __cluster_dims__(2, 1, 1)
   if (threadIdx.x >= CONSUMERS) {
     if (threadIdx.x == CONSUMERS) load_others(pipeline, work, &inp, &weight, images, watch);
     __syncwarp();
-    UNROLL
-    for (int i = 0; i < (EXCHANGE == 1 ? 2 : 0); i++) {  // every thread of the cluster arrives
-      cluster_arrive();
-      cluster_wait();
-    }
+    if (EXCHANGE == 1) cluster_arrive();  // as every thread of the cluster
     return;
   }
   if (threadIdx.x == 0) load_first_halos(pipeline, work, &inp, images);
@@ -370,13 +372,8 @@ __cluster_dims__(2, 1, 1)
   TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if constexpr (PAIR) finish = Finish<ELEMENT>(bias + oc, dequant + oc, out_scale + oc, apply_relu != 0);
   wait_for_previous_kernel();
-  // All products (of the cluster) have read their operands: the memory can be used again.
-  if constexpr (EXCHANGE == 1) {
-    cluster_arrive();
-    cluster_wait();
-  } else {
-    named_barrier(CONSUMER_BARRIER, CONSUMERS);
-  }
+  if (EXCHANGE == 1 && !EARLY) cluster_arrive();
+  named_barrier(CONSUMER_BARRIER, CONSUMERS);  // all products have read their operands
   const int first_row = work.rank * SLICE_ROWS;
   const Slice place{work.x, work.y + first_row, min(SLICE_ROWS, TILE_ROWS - first_row)};
   const Inside inside(place, height, width);
@@ -387,10 +384,12 @@ __cluster_dims__(2, 1, 1)
     UNROLL
     for (int i = 0; i < SUMS; i++) slice[i] = sum[i];
   } else if constexpr (EXCHANGE == 1) {
-    exchange_in_cluster<SLICE_ROWS>(sum, slice, memory, work.rank);
+    cluster_wait();  // the other block has room for what it receives
+    const auto room = [=](int count) { return memory + (EARLY ? count % 2 * HALO_STAGE : 0); };
+    exchange_in_cluster<SLICE_ROWS>(sum, slice, room(work.count), room(channel_blocks - work.count),
+                                    pipeline.sums_arrived(), work.rank);
   } else {
-    float4* const parts =
-        workspace + static_cast<long long>(work.tile) * (SPLITS * SPLITS * SLICE_BYTES / sizeof(float4));
+    float4* const parts = workspace + static_cast<long long>(work.tile) * (SPLITS * SPLITS * SLICE_BYTES / 16);
     exchange_in_workspace<SPLITS, SLICE_ROWS>(sum, slice, parts, counters + work.tile, work.rank, CONSUMER_BARRIER,
                                               watch);
   }

@@ -187,7 +187,7 @@ DEVICE void pin(Sum (&sum)[LENGTH]) {
   }
 }
 
-// ---- Miscellaneous: "setmaxnreg", "bar", "griddepcontrol", "barrier.cluster", "mapa", "stmatrix".
+// ---- Miscellaneous: "setmaxnreg", "bar", "griddepcontrol", "barrier.cluster", "mapa", "st.async", "stmatrix".
 
 // Registers per thread of this warpgroup from here on: the producer gives up what the consumers take.
 template <int COUNT>
@@ -215,7 +215,9 @@ DEVICE uint32_t rank_in_cluster() {
   return rank;
 }
 
-DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// Orders no memory: it says that this block no longer reads what others will write, and that its barriers are there
+// (barrier_init_fence). What is written goes by `send4`, and its barrier says when it is there.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // The address that another block of the cluster has for the same place in its shared memory.
@@ -225,8 +227,11 @@ DEVICE uint32_t address_in_block(uint32_t address, uint32_t rank) {
   return mapped;
 }
 
-DEVICE void store4_in_cluster(uint32_t address, float a, float b, float c, float d) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d)
+// 16 bytes into the shared memory of a block of the cluster, delivered to a barrier there.
+DEVICE void send4(uint32_t address, uint32_t barrier, float a, float b, float c, float d) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(
+                   address),
+               "r"(barrier), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
 }
 

@@ -16,29 +16,30 @@ DEVICE void take_bits(int& v, float bits) { v = __float_as_int(bits); }
 
 constexpr int ROW_SUMS_BYTES = 128 * 16;  // of a warpgroup, for one row
 
-// Two shares, each writes into the other's shared memory: `received` is SLICE_ROWS * ROW_SUMS_BYTES, in both at the
-// same place, free to be written. Every thread of the cluster must come to a cluster barrier once. The order of the sum
-// is kept by itself: a + b is b + a.
+// Two shares, each sends SLICE_ROWS * ROW_SUMS_BYTES into the other's shared memory: there to `sent`, here to `received`,
+// as addresses of either block. The barrier `arrived`, in both at the same place, expects so many bytes in its first
+// phase. That wait has no bound: the other block sends whatever has become of its own waits, and this one must be there
+// until then. The order of the sum is kept by itself: a + b is b + a.
 template <int SLICE_ROWS, class Sum, int SUMS>
 DEVICE void exchange_in_cluster(const Sum (&sum)[SUMS], Sum (&slice)[SLICE_ROWS * 4], unsigned char* received,
-                                int rank) {
+                                unsigned char* sent, uint32_t arrived, int rank) {
   const int thread = threadIdx.x % 128;
-  const uint32_t target = address_in_block(shared_address(received), rank ^ 1) + thread * 16;
+  const uint32_t target = address_in_block(shared_address(sent), rank ^ 1) + thread * 16;
+  const uint32_t told = address_in_block(arrived, rank ^ 1);
   UNROLL
   for (int row = 0; row < SLICE_ROWS; row++) {
-    float sent[4];
+    float bits[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
       const int upper = row * 4 + i, lower = upper + SLICE_ROWS * 4;
       const Sum below = lower < SUMS ? sum[lower < SUMS ? lower : 0] : Sum(0);
       slice[upper] = rank == 0 ? sum[upper] : below;
-      sent[i] = bits_as_float(rank == 0 ? below : sum[upper]);
+      bits[i] = bits_as_float(rank == 0 ? below : sum[upper]);
     }
-    store4_in_cluster(target + row * ROW_SUMS_BYTES, sent[0], sent[1], sent[2], sent[3]);
+    send4(target + row * ROW_SUMS_BYTES, told, bits[0], bits[1], bits[2], bits[3]);
   }
-  __syncwarp();
-  cluster_arrive();
-  cluster_wait();  // the other's sums are here, and the other has ours
+  while (!barrier_try_wait(arrived, 0)) {
+  }
   UNROLL
   for (int row = 0; row < SLICE_ROWS; row++) {
     float bits[4];

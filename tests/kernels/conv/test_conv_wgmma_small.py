@@ -23,6 +23,8 @@ TWO = SmallTile(rows=6, blocks_per_sm=2)
 TWO_ONE_TAP = SmallTile(rows=6, blocks_per_sm=2, taps=1)
 ALL_TAPS = SmallTile(rows=6, taps=9, halo_stages=1)
 ONE_TAP = SmallTile(rows=12, splits=2, exchange=1, taps=1)
+ONE_HALO = SmallTile(rows=12, splits=2, exchange=1, halo_stages=1, taps=1)  # sums are received once all are multiplied
+HIGH = SmallTile(rows=14, splits=2, exchange=1)
 
 HALVES = (
     ConvCase("", (3, 100, 15, 13), 65, WHOLE, relu=False),
@@ -41,6 +43,8 @@ SINGLES = (  # one element a value
 )
 PAIRS = (
     ConvCase("fp32", (2, 320, 15, 17), 64, ONE_TAP),
+    ConvCase("fp32", (2, 320, 15, 17), 64, ONE_HALO),
+    ConvCase("fp32", (1, 128, 15, 17), 64, ONE_HALO, pool=True),
     ConvCase("fp32", (3, 64, 15, 15), 64, TWO_ONE_TAP, pool=True),
     ConvCase("fp32", (3, 65, 1, 1), 64, TWO_ONE_TAP, relu=False),
 )
@@ -48,6 +52,7 @@ BYTES = (  # 128 channels a block; the input is S8, behind a ReLU U8, and so is 
     ConvCase("int8", (3, 100, 15, 13), 65, WHOLE, relu=False),
     ConvCase("int8", (2, 20, 9, 10), 17, WHOLE, pool=True, behind_relu=True),
     ConvCase("int8", (2, 320, 15, 17), 64, CLUSTER, bias=False, behind_relu=True),
+    ConvCase("int8", (2, 192, 15, 17), 64, HIGH, behind_relu=True),  # blocks of 64 channels: pixels need less than sums
     ConvCase("int8", (1, 512, 15, 15), 128, WORKSPACE, pool=True, relu=False),
     ConvCase("int8", (2, 256, 7, 7), 100, THREE, behind_relu=True),
     ConvCase("int8", (3, 65, 1, 1), 64, TWO, relu=False),
@@ -61,6 +66,7 @@ CASES = (
 )
 SANITIZED = (
     *(ConvCase(precision, (2, 256, 5, 9), 20, CLUSTER, pool=True, behind_relu=True) for precision in PRECISIONS),
+    ConvCase("fp32", (1, 256, 5, 9), 20, ONE_HALO, behind_relu=True),
     *(ConvCase(precision, (1, 512, 5, 9), 20, WORKSPACE, behind_relu=True) for precision in ("fp32", "fp16", "int8")),
     ConvCase("fp32", (1, 65, 5, 9), 20, WHOLE),
 )

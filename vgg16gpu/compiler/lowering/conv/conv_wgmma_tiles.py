@@ -193,6 +193,8 @@ class SmallTile:
         weights = element.planes * self.taps * TILE_CHANNELS * problem.block_nbytes
         slice_rows = self.slice_rows(problem.pool)
         received = slice_rows * 2048 if self.exchange == 1 else 0
+        if received and self.halo_stages == 2 and halo >= received:
+            received = 2 * halo  # one of the two: what is staged lies behind both
         staging = _staging(element, slice_rows, problem.pool)
         staging += _staging(element, slice_rows, pool=False) if problem.kept else 0
         epilogue = aligned(received + staging)
