@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, and say the ratios."""
     options = _options(arguments)
     cores = Cores.split(2)
-    options.front_ends = options.front_ends or cores.front_ends(options.device)
+    decoders = ("cpu", "gpu") if options.decode_gpu else ("cpu",)
     content: dict[str, Any] = {
         "what": __doc__,
-        "front_ends": options.front_ends,
+        "front_ends": {decode: options.front_ends or cores.front_ends(options.device, decode) for decode in decoders},
         "client_processes": len(cores.clients),
     }
     content["alone"] = _alone(options)
@@ -104,10 +104,10 @@ class Cores:
         count = max(1, len(usable) // parts)
         return cls(tuple(usable[:count]), tuple(usable[count:]) or tuple(usable))
 
-    def front_ends(self, device: str) -> int:
+    def front_ends(self, device: str, decode: str = "cpu") -> int:
         """As many as a server starts there by itself."""
         with on_cores(self.server):
-            return front_ends(device == "cuda")
+            return front_ends(device_waits=device == "cuda" and decode == "cpu")
 
     @property
     def of_clients(self) -> tuple[str, str]:
@@ -162,7 +162,8 @@ def _served(
 ) -> dict[str, Any]:
     """The record of `bench --server`, of a server that decodes by `decode`."""
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
-    asked = ("--precision", options.precision, "--workers", str(options.front_ends), "--decode", decode, "--no-page")
+    workers = options.front_ends or cores.front_ends(options.device, decode)
+    asked = ("--precision", options.precision, "--workers", str(workers), "--decode", decode, "--no-page")
     with on_cores(cores.server), serving(*devices, *asked, model=options.model, threads=None) as server:
         plot = ("--plot", options.plot) if options.plot and decode == "cpu" else ()
         words = ("--server", f"http://127.0.0.1:{server.port}", "--pictures", options.pictures, *plot)

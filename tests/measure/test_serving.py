@@ -24,7 +24,7 @@ def test_a_server_beside_its_pipeline(tmp_path: Path, monkeypatch: pytest.Monkey
     words = ["digits", "--pictures", str(pictures), "--device", "cpu", "--precision", "fp32", "--seconds", "0.3"]
     assert serving.main([*words, "--clients", "1,2", "--front-ends", "2", "--output", str(output)]) == 0
     content = json.loads(output.read_text())
-    assert content["front_ends"] == 2
+    assert content["front_ends"] == {"cpu": 2}
     for form in ("jpeg", "uint8"):
         assert content["ratios"][f"vgg16gpu, {form}: answers/s"] > 0
         assert content["ratios"][f"vgg16gpu, {form}: ms of a lone request"] > 0

@@ -41,7 +41,7 @@ _DELAY_HELP = "Milliseconds that an image waits for others at most, while the de
 _QUEUE_HELP = "Images that may wait in all, at least a batch in each front end; beyond them requests get 429."
 _WORKERS_HELP = (
     "Front-end processes, which read requests and decode. Default: one for each core, but one less where the device is "
-    "the CPU; at most 8."
+    "the CPU or decodes pictures itself; at most 8."
 )
 _STALL_HELP = "A process that does not answer for so long, or for five slowest batches, is killed and started again."
 _TOKENS_HELP = "File of tokens, one a line: requests need `Authorization: Bearer TOKEN`, but for health."
@@ -143,10 +143,11 @@ def serve(options: Options) -> None:
     notes = model_notes(model, graph, shape, options.pixels, options.labels)
     names = resolve_devices(options.devices) if options.devices else (options.device,)
     on_gpu = expects_gpu(names[0])
-    workers = options.workers or front_ends(on_gpu)
+    spec = InputSpec(shape[1:], preprocess=notes.preprocess)
+    decodes = decodes_on_device(options.decode, names[0], spec)
+    workers = options.workers or front_ends(device_waits=on_gpu and not decodes)
     queue = -(-options.queue // workers)
     tokens = _tokens(options.token_file)
-    spec = InputSpec(shape[1:], preprocess=notes.preprocess)
     one = EngineChoice(
         model=str(model.path),
         device=options.device,
@@ -158,7 +159,7 @@ def serve(options: Options) -> None:
         std=notes.std,
         max_delay=options.max_delay_ms / 1000,
         fits=notes.preprocess if on_gpu and fit_for(spec) else None,
-        decodes=decodes_on_device(options.decode, names[0], spec),
+        decodes=decodes,
     )
     threads = thread_shares(len(names)) if names[0] == "cpu" else [None] * len(names)
     choices = [replace(one, device=name, threads=share) for name, share in zip(names, threads, strict=True)]
@@ -184,9 +185,9 @@ def serve(options: Options) -> None:
         supervisor.run(tell)
 
 
-def front_ends(on_gpu: bool) -> int:
-    """How many there are by default: the process of a GPU waits most of its time, the kernels of a CPU need a core."""
-    return max(1, min(_MOST_WORKERS, usable_cores() - (not on_gpu)))
+def front_ends(*, device_waits: bool) -> int:
+    """How many there are by default: one for each core, less one where the device's process computes or decodes."""
+    return max(1, min(_MOST_WORKERS, usable_cores() - (not device_waits)))
 
 
 def _bounds(options: Options, queue: int) -> Bounds:
