@@ -47,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     cores = Cores.split(2)
     decoders = ("cpu", "gpu") if options.decode_gpu else ("cpu",)
+    options.front_ends = {by: options.front_ends or cores.front_ends(options.device, by) for by in decoders}
     content: dict[str, Any] = {
         "what": __doc__,
-        "front_ends": {decode: options.front_ends or cores.front_ends(options.device, decode) for decode in decoders},
+        "front_ends": options.front_ends,
         "client_processes": len(cores.clients),
     }
     content["alone"] = _alone(options)
@@ -152,9 +153,8 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
 
 def _pipeline(options: argparse.Namespace, record: Path) -> dict[str, Any]:
     """The record of `bench --pipeline`."""
-    decoders = "cpu,gpu" if options.decode_gpu else "cpu"
     words = ("--pipeline", options.pictures, "--device", options.device, "--precision", options.precision)
-    return _bench(options, (*words, "--decode", decoders, "--repeats", 3, "--seconds", 1), record)
+    return _bench(options, (*words, "--decode", ",".join(options.front_ends), "--repeats", 3, "--seconds", 1), record)
 
 
 def _served(
@@ -162,8 +162,8 @@ def _served(
 ) -> dict[str, Any]:
     """The record of `bench --server`, of a server that decodes by `decode`."""
     devices = ("--devices", "cuda:0") if options.device == "cuda" else ()
-    workers = options.front_ends or cores.front_ends(options.device, decode)
-    asked = ("--precision", options.precision, "--workers", str(workers), "--decode", decode, "--no-page")
+    workers = str(options.front_ends[decode])
+    asked = ("--precision", options.precision, "--workers", workers, "--decode", decode, "--no-page")
     with on_cores(cores.server), serving(*devices, *asked, model=options.model, threads=None) as server:
         plot = ("--plot", options.plot) if options.plot and decode == "cpu" else ()
         words = ("--server", f"http://127.0.0.1:{server.port}", "--pictures", options.pictures, *plot)
