@@ -1,20 +1,24 @@
-// gemv: out[n,o] = [relu](dequant[o] * sum_k inp[n,k] * weight[o,k] + bias[o]); dequant is 1 where it is NULL
-// Layouts:  weight (OUT,K) row-major, inp (N,K), out (N,pitch), K a multiple of 64, elements of their own: 0 F32, 1
-//           F16, 2 BF16, 3 F16_PAIR (two planes (2,N,K): hi, lo), 4 U8, 5 S8. bias, dequant, out_scale (OUT) float;
-//           out_scale is read for OUTPUT 3, 4, 5; OUTPUT 1, 3 raise maxima[n*maxima_stride].
-// Mapping:  SPLIT_K warps share ROWS rows of weights: a lane takes 16 bytes of each, UNROLL_K times 32 lanes side by
-//           side, then the next warp's; while a round is summed the loads of the next are under way. Block: 8 warps,
-//           8 * ROWS / SPLIT_K outputs of TILE_N images; blockIdx.x counts outputs, blockIdx.y images.
+// gemv: out[o] = [relu](dequant[o] * sum_k inp[k] * weight[o,k] + bias[o]); dequant is 1 where it is NULL
+// Layouts:  weight (OUT,K) row-major, inp (K), out (pitch), K a multiple of 64, elements of their own: 0 F32, 1 F16, 2
+//           BF16, 3 F16_PAIR (two planes (2,K): hi, lo), 4 U8, 5 S8. bias, dequant, out_scale (OUT) float; out_scale is
+//           read for OUTPUT 3, 4, 5; OUTPUT 1, 3 raise maxima[0]. taken: a word, zero before a run and after it.
+// Mapping:  a group of 8 warps computes a unit of OUTPUTS rows at a time, 8 * ROWS / SPLIT_K: SPLIT_K warps share ROWS
+//           of them, a lane takes 16 bytes of each, UNROLL_K times 32 lanes side by side, then the next warp's: a
+//           round. While it is summed the loads of the next are under way, of these rows or of the next unit's. The
+//           first two units of a group are fixed by its number, then it takes whichever is the next.
 // Tiles:    WEIGHT (1), INPUT (1), OUTPUT (1): elements, 8-bit weights (5) go with 8-bit inputs and only with them;
-//           ROWS (4), UNROLL_K (1), SPLIT_K (8), TILE_N (1): SPLIT_K divides 8, UNROLL_K is 1, 2 or 4, TILE_N at most
-//           8, 8 * ROWS / SPLIT_K at most 32.
-// Shared:   32*ROWS*TILE_N bytes, static; 256 threads.
-// Cost:     2*N*OUT*K FLOP; the weights come from memory ceil(N/TILE_N) times, the input from L1.
+//           ROWS (4), UNROLL_K (1), SPLIT_K (8): SPLIT_K divides 8, UNROLL_K is 1, 2 or 4, 8 * ROWS / SPLIT_K at most
+//           32; GROUPS (1): of a block, 1, 2 or 4; STAGED (0): the input is copied to shared memory, where a row has at
+//           most MAX_ROUNDS rounds.
+// Shared:   64*ROWS*GROUPS bytes and more, static; STAGED: the input, dynamic. 256*GROUPS threads.
+// Cost:     2*OUT*K FLOP; the weights come from memory once, the input from L2 once a block, or through L1 once a unit.
 // Sums:     fp32: a lane adds its products in order, one chain for each of its UNROLL_K pieces; then pieces and lanes
-//           by trees, warps in order. 8 bit: int32, exact for K <= 65536. An image's bits do not depend on N.
-// Edges:    any N and OUT; outputs OUT..pitch-1 are written as zero.
+//           by trees, warps in order. 8 bit: int32, exact for K <= 65536. Who computes a row changes no bit.
+// Edges:    any OUT and any grid; outputs OUT..pitch-1 are written as zero.
 // Why:      at batch 1 a fully connected layer is one read of its weights: loads that pass L1 and leave L2 first,
-//           enough of them under way to cover the latency, the first ones before the previous kernel has ended.
+//           enough of them under way to cover the latency, the first ones before the previous kernel has ended, and
+//           without a gap between rows. Multiprocessors get unequal shares of the memory's rate, so who is done takes
+//           more.
 #include "wgmma_tile.cuh"
 
 #ifndef WEIGHT
@@ -35,19 +39,24 @@
 #ifndef SPLIT_K
 #define SPLIT_K 8
 #endif
-#ifndef TILE_N
-#define TILE_N 1
+#ifndef GROUPS
+#define GROUPS 1
+#endif
+#ifndef STAGED
+#define STAGED 0
 #endif
 
-constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int BLOCKS_PER_SM = TILE_N == 1 ? 4 : 2;  // together they keep 64 KB of weights under way
-constexpr int OUTPUTS = WARPS / SPLIT_K * ROWS;     // of a block
+constexpr int WARPS = 8, GROUP_THREADS = 32 * WARPS, THREADS = GROUPS * GROUP_THREADS;
+constexpr int GROUPS_PER_SM = 4;                 // together they keep 64 KB of weights under way
+constexpr int OUTPUTS = WARPS / SPLIT_K * ROWS;  // of a unit
+constexpr int MAX_ROUNDS = 64;                   // barriers for a staged input
 constexpr bool INTEGER = WEIGHT == S8;
 static_assert(INTEGER == (INPUT == U8 || INPUT == S8), "8-bit weights meet 8-bit inputs");
 static_assert(INTEGER || WEIGHT == F32 || WEIGHT == F16 || WEIGHT == BF16, "weights are one tensor, signed");
-static_assert(WARPS % SPLIT_K == 0, "warps that share rows are in one block");
-static_assert(OUTPUTS <= 32 && TILE_N <= WARPS, "one warp finishes the outputs of an image");
+static_assert(WARPS % SPLIT_K == 0, "warps that share rows are in one group");
+static_assert(OUTPUTS <= 32, "one warp finishes the outputs of a unit");
 static_assert(UNROLL_K == 1 || UNROLL_K == 2 || UNROLL_K == 4, "the pieces are added by a tree");
+static_assert(GROUPS_PER_SM % GROUPS == 0, "blocks fill a multiprocessor");
 
 template <int ELEMENT>
 constexpr int BYTES = ELEMENT == F32 ? 4 : (ELEMENT >= U8 ? 1 : 2);
@@ -100,16 +109,16 @@ DEVICE void unpack(float (&values)[COUNT], const uint32_t (&words)[WORDS]) {
   }
 }
 
-// Image n's inputs from k on, as many as a piece of weights meets. Not through the read-only path: the previous kernel
-// may still write them when this one starts.
+// The inputs from k on, as many as a piece of weights meets. Not through the read-only path: the previous kernel may
+// still write them when this one starts.
 template <int ELEMENT>
-DEVICE void load_inputs(float (&values)[PIECE], const char* inp, int n, int N, int K, int k) {
+DEVICE void load_inputs(float (&values)[PIECE], const char* inp, int K, int k) {
   uint32_t words[PIECE * BYTES<ELEMENT> / 4];
-  load_words(words, inp + (static_cast<long long>(n) * K + k) * BYTES<ELEMENT>);
+  load_words(words, inp + k * BYTES<ELEMENT>);
   unpack<ELEMENT>(values, words);
   if constexpr (ELEMENT == F16_PAIR) {
     float low[PIECE];
-    load_words(words, inp + (static_cast<long long>(N + n) * K + k) * BYTES<ELEMENT>);
+    load_words(words, inp + (K + k) * BYTES<ELEMENT>);
     unpack<ELEMENT>(low, words);
     UNROLL
     for (int i = 0; i < PIECE; i++) values[i] += low[i];
@@ -117,8 +126,8 @@ DEVICE void load_inputs(float (&values)[PIECE], const char* inp, int n, int N, i
 }
 
 template <int ELEMENT>
-DEVICE void load_inputs(uint32_t (&values)[4], const char* inp, int n, int N, int K, int k) {
-  load_words(values, inp + static_cast<long long>(n) * K + k);
+DEVICE void load_inputs(uint32_t (&values)[4], const char* inp, int, int k) {
+  load_words(values, inp + k);
 }
 
 template <int ELEMENT>
@@ -143,43 +152,86 @@ DEVICE int add_products(int sum, const uint32_t (&weights)[4], const uint32_t (&
   return sum;
 }
 
-// A warp's sums: the rows at `row`, every one `pieces` long, of which it takes those of its `split`.
-DEVICE void sum_rows(Sum (&sum)[TILE_N][ROWS][UNROLL_K], const uint4* const (&row)[ROWS], int pieces, int split,
-                     const char* inp, int n0, int N, int K TIMELINE_PARAMETER) {
-  const int lane = threadIdx.x % 32;
-  uint4 next[ROWS][UNROLL_K];
-  const auto load = [&](int first) {
-    UNROLL
-    for (int r = 0; r < ROWS; r++) {
-      UNROLL
-      for (int u = 0; u < UNROLL_K; u++)
-        if (first + 32 * u + lane < pieces) next[r][u] = load16_once(row[r] + first + 32 * u + lane);
+// Where the inputs are read. STAGED: in shared memory, where they come in the order in which they are needed, what the
+// pieces of a round meet by one copy, and a barrier for each round.
+struct Inputs {
+  const char* values;
+  uint32_t arrived;
+  int seen = 0;  // rounds that are known to be there
+
+  DEVICE void ask(const char* inp, int rounds, int K) const {
+    constexpr int PLANES = INPUT == F16_PAIR ? 2 : 1, ROUND = STEP * PIECE;
+    for (int round = 0; round < rounds; round++) {
+      const int nbytes = min(ROUND, K - round * ROUND) * BYTES<INPUT>;
+      barrier_arrive_expect(arrived + 8 * round, PLANES * nbytes);
+      for (int plane = 0; plane < PLANES; plane++) {
+        const int at = (plane * K + round * ROUND) * BYTES<INPUT>;
+        load_bytes(shared_address(values) + at, inp + at, nbytes, arrived + 8 * round);
+      }
     }
-  };
-  load(split * 32 * UNROLL_K);
-  wait_for_previous_kernel();
-  TIMED(if (threadIdx.x == 0) STAMP(OPERANDS);)
-  for (int first = split * 32 * UNROLL_K; first < pieces; first += STEP) {
-    uint4 weights[ROWS][UNROLL_K];
+  }
+
+  DEVICE void wait_for(int round) {
+    if (round < seen) return;
+    while (!barrier_try_wait(arrived + 8 * round, 0)) {  // it comes: this block has asked for it
+    }
+    seen = round + 1;
+  }
+};
+
+// The rows of weights that a warp sums in a unit.
+struct Rows {
+  const uint4* first;
+  int count;  // how many of ROWS there are
+};
+
+struct Layer {
+  const uint4* weight;
+  int OUT, pieces;
+
+  DEVICE Rows rows(int unit) const {
+    const int row = unit * OUTPUTS + threadIdx.x / 32 % WARPS / SPLIT_K * ROWS;
+    return {weight + static_cast<long long>(row) * pieces, OUT - row};
+  }
+};
+
+typedef uint4 Loaded[ROWS][UNROLL_K];
+
+DEVICE void load(Loaded& loaded, const Layer& layer, const Rows& rows, int piece) {
+  UNROLL
+  for (int r = 0; r < ROWS; r++) {
+    UNROLL
+    for (int u = 0; u < UNROLL_K; u++)
+      if (piece + 32 * u < layer.pieces && r < rows.count)
+        loaded[r][u] = load16_once(rows.first + static_cast<long long>(r) * layer.pieces + piece + 32 * u);
+  }
+}
+
+// A warp's sums of `rows`, whose first round has been asked for in `next`; there the first round of `later` is then.
+DEVICE void sum_rows(Sum (&sum)[ROWS][UNROLL_K], Loaded& next, const Layer& layer, const Rows& rows, const Rows& later,
+                     Inputs& inputs, int K) {
+  const int lane = threadIdx.x % 32, warps_first = threadIdx.x / 32 % SPLIT_K * 32 * UNROLL_K;
+  for (int round = 0, first = warps_first; first < layer.pieces; round++, first += STEP) {
+    Loaded weights;
     UNROLL
     for (int r = 0; r < ROWS; r++) {
       UNROLL
       for (int u = 0; u < UNROLL_K; u++) weights[r][u] = next[r][u];
     }
-    load(first + STEP);
+    const bool last = first + STEP >= layer.pieces;
+    const Rows asked{last ? later.first : rows.first, last ? later.count : rows.count};
+    load(next, layer, asked, (last ? warps_first : first + STEP) + lane);
+    if constexpr (STAGED) inputs.wait_for(round);
     UNROLL
     for (int u = 0; u < UNROLL_K; u++) {
       const int piece = first + 32 * u + lane;
-      if (piece >= pieces) break;
+      if (piece >= layer.pieces) break;
+      Value x[VALUES];
+      load_inputs<INPUT>(x, inputs.values, K, piece * PIECE);
       UNROLL
-      for (int n = 0; n < TILE_N; n++) {
-        Value x[VALUES];
-        load_inputs<INPUT>(x, inp, min(n0 + n, N - 1), N, K, piece * PIECE);  // beyond N: the last image, not stored
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
-          const uint4& w = weights[r][u];
-          sum[n][r][u] = add_products<INPUT>(sum[n][r][u], {w.x, w.y, w.z, w.w}, x);
-        }
+      for (int r = 0; r < ROWS; r++) {
+        const uint4& w = weights[r][u];
+        sum[r][u] = add_products<INPUT>(sum[r][u], {w.x, w.y, w.z, w.w}, x);
       }
     }
   }
@@ -194,69 +246,98 @@ DEVICE Sum sum_of_warp(const Sum (&sum)[UNROLL_K]) {
   return total;
 }
 
-// Writes image n's value of output o; the bits of what is stored as a magnitude, 0 where maxima are not recorded.
-DEVICE unsigned store_value(void* out, float value, float scale, int n, int N, int pitch, int o) {
-  const long long at = static_cast<long long>(n) * pitch + o;
+// Writes the value of output o; the bits of what is stored as a magnitude, 0 where maxima are not recorded.
+DEVICE unsigned store_value(void* out, float value, float scale, int pitch, int o) {
   if constexpr (OUTPUT == F32) {
-    static_cast<float*>(out)[at] = value;
+    static_cast<float*>(out)[o] = value;
   } else if constexpr (OUTPUT == BF16) {
-    static_cast<__nv_bfloat16*>(out)[at] = __float2bfloat16_rn(value);
+    static_cast<__nv_bfloat16*>(out)[o] = __float2bfloat16_rn(value);
   } else if constexpr (OUTPUT == F16 || OUTPUT == F16_PAIR) {
     const float scaled = OUTPUT == F16 ? value : value * scale;
     const __half hi = __float2half_rn(scaled);
-    static_cast<__half*>(out)[at] = hi;
+    static_cast<__half*>(out)[o] = hi;
     if constexpr (OUTPUT == F16_PAIR)
-      static_cast<__half*>(out)[static_cast<long long>(N) * pitch + at] = __float2half_rn(scaled - __half2float(hi));
+      static_cast<__half*>(out)[pitch + o] = __float2half_rn(scaled - __half2float(hi));
     return __float_as_uint(fabsf(__half2float(hi)));
   } else {
     const int lowest = OUTPUT == U8 ? 0 : -128, highest = OUTPUT == U8 ? 255 : 127;
-    static_cast<int8_t*>(out)[at] = static_cast<int8_t>(min(max(__float2int_rn(value * scale), lowest), highest));
+    static_cast<int8_t*>(out)[o] = static_cast<int8_t>(min(max(__float2int_rn(value * scale), lowest), highest));
   }
   return 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) gemv(
-    void* out, const void* inp, const uint4* __restrict__ weight, const float* __restrict__ bias,
-    const float* __restrict__ dequant, const float* __restrict__ out_scale, unsigned* maxima, int maxima_stride, int N,
-    int OUT, int K, int pitch, int apply_relu TIMELINE_PARAMETER) {
-  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
-  __shared__ Sum warp_sum[TILE_N][WARPS][ROWS];
-  let_next_kernel_start();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int o0 = blockIdx.x * OUTPUTS, n0 = blockIdx.y * TILE_N, first = o0 + warp / SPLIT_K * ROWS;
-  const int pieces = K / PIECE;
-  const uint4* row[ROWS];
-  UNROLL
-  for (int r = 0; r < ROWS; r++) row[r] = weight + static_cast<long long>(min(first + r, OUT - 1)) * pieces;
-  Sum sum[TILE_N][ROWS][UNROLL_K] = {};
-  sum_rows(sum, row, first < OUT ? pieces : 0, warp % SPLIT_K, static_cast<const char*>(inp), n0, N, K TIMELINE_ARGUMENT);
-  UNROLL
-  for (int n = 0; n < TILE_N; n++) {
-    UNROLL
-    for (int r = 0; r < ROWS; r++) {
-      const Sum total = sum_of_warp(sum[n][r]);
-      if (lane == 0) warp_sum[n][warp][r] = total;
-    }
-  }
-  __syncthreads();  // the sums of all warps are there
-  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
+// What a unit's sums are finished with and where they go.
+struct Finished {
+  void* out;
+  const float *bias, *dequant, *out_scale;
+  int OUT, pitch, apply_relu;
 
-  const int n = n0 + warp, o = o0 + lane;  // warp i finishes image i of the tile
-  if (warp >= TILE_N || n >= N) return;
-  unsigned magnitude = 0;
-  if (lane < OUTPUTS && o < pitch) {
-    Sum total = 0;
-    UNROLL
-    for (int s = 0; s < SPLIT_K; s++) total += warp_sum[warp][lane / ROWS * SPLIT_K + s][lane % ROWS];
+  DEVICE unsigned store(Sum total, int o) const {
     float value = 0.0f;
     if (o < OUT) value = fmaf(static_cast<float>(total), dequant ? dequant[o] : 1.0f, bias[o]);
     if (apply_relu) value = relu(value);
     const bool scaled = OUTPUT >= F16_PAIR && o < OUT;
-    magnitude = store_value(out, value, scaled ? out_scale[o] : 1.0f, n, N, pitch, o);
+    return store_value(out, value, scaled ? out_scale[o] : 1.0f, pitch, o);
   }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
+    gemv(void* out, const char* inp, const uint4* __restrict__ weight, const float* __restrict__ bias,
+         const float* __restrict__ dequant, const float* __restrict__ out_scale, unsigned* taken, unsigned* maxima,
+         int OUT, int K, int pitch, int apply_relu TIMELINE_PARAMETER) {
+  TIMED(if (threadIdx.x == 0) STAMP(BEGUN);)
+  __shared__ Sum sums[2][GROUPS][WARPS][ROWS];  // of two units in turn, as `claims`: one barrier for each is enough
+  __shared__ int claims[2][GROUPS];
+  __shared__ uint64_t arrived[STAGED ? MAX_ROUNDS : 1];
+  DYNAMIC_SHARED(char, staged);
+  let_next_kernel_start();
+  const int group = GROUPS == 1 ? 0 : threadIdx.x / GROUP_THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
+  const bool speaker = threadIdx.x % GROUP_THREADS == 0;
+  const int units = (pitch + OUTPUTS - 1) / OUTPUTS, groups = gridDim.x * GROUPS;
+  const Layer layer{weight, OUT, K / PIECE};
+  int unit = blockIdx.x * GROUPS + group, following = unit + groups;
+  Loaded next;
+  load(next, layer, layer.rows(unit), warp % SPLIT_K * 32 * UNROLL_K + lane);
+  Inputs inputs{STAGED ? staged : inp, shared_address(arrived)};
+  const int rounds = (layer.pieces + STEP - 1) / STEP;
+  if constexpr (STAGED) {
+    if (threadIdx.x == 0) {
+      for (int round = 0; round < rounds; round++) barrier_init(inputs.arrived + 8 * round, 1);
+      barrier_init_fence();
+    }
+    __syncthreads();  // the barriers are initialised
+  }
+  wait_for_previous_kernel();
+  TIMED(if (threadIdx.x == 0) STAMP(OPERANDS);)
+  if (STAGED && threadIdx.x == 0) inputs.ask(inp, rounds, K);
+  const Finished finished{out, bias, dequant, out_scale, OUT, pitch, apply_relu};
+  unsigned magnitude = 0;
+  for (int turn = 0; unit < units; turn ^= 1) {
+    unsigned claim = 0;  // of the units that are not fixed; with the last claim of all groups the word is 0 again
+    if (speaker && following < units && 2 * groups < units) claim = atomicInc(taken, units - groups - 1);
+    Sum sum[ROWS][UNROLL_K] = {};
+    sum_rows(sum, next, layer, layer.rows(unit), layer.rows(following), inputs, K);
+    UNROLL
+    for (int r = 0; r < ROWS; r++) {
+      const Sum total = sum_of_warp(sum[r]);
+      if (lane == 0) sums[turn][group][warp][r] = total;
+    }
+    if (speaker) claims[turn][group] = 2 * groups + claim;
+    named_barrier(1 + group, GROUP_THREADS);  // the sums of all warps are there, and the claim
+    const int o = unit * OUTPUTS + lane;
+    if (warp == 0 && lane < OUTPUTS && o < pitch) {
+      Sum total = 0;
+      UNROLL
+      for (int s = 0; s < SPLIT_K; s++) total += sums[turn][group][lane / ROWS * SPLIT_K + s][lane % ROWS];
+      magnitude = max(magnitude, finished.store(total, o));
+    }
+    unit = following;
+    following = claims[turn][group];
+  }
+  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
   if constexpr (OUTPUT == F16 || OUTPUT == F16_PAIR) {
     magnitude = __reduce_max_sync(0xffffffffu, magnitude);
-    if (lane == 0) atomicMax(maxima + static_cast<long long>(n) * maxima_stride, magnitude);
+    if (lane == 0 && warp == 0) atomicMax(maxima, magnitude);
   }
   TIMED(if (threadIdx.x == 0) STAMP(DONE);)
 }

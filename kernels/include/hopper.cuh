@@ -116,6 +116,13 @@ DEVICE void load_box(uint32_t target, const CUtensorMap* map, uint32_t barrier, 
       : "memory");
 }
 
+// Bytes that lie side by side, without a map: addresses and `nbytes` are multiples of 16.
+DEVICE void load_bytes(uint32_t target, const void* source, uint32_t nbytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(source), "r"(nbytes), "r"(barrier)
+               : "memory");
+}
+
 // Stores write what lies inside the map; coordinates beyond its end are clipped, negative ones are not asked for.
 DEVICE void store_box(const CUtensorMap* map, uint32_t source, int c, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(source),
@@ -242,13 +249,28 @@ DEVICE void store_matrices_transposed(uint32_t address, uint32_t m0, uint32_t m1
                : "memory");
 }
 
-// 16 bytes that are read once: past L1, first to leave L2, so that what other kernels need stays there.
-DEVICE uint4 load16_once(const void* source) {
+// ---- "Data Movement and Conversion Instructions: createpolicy". What is read once leaves L2 first, so that what other
+// kernels need stays there.
+
+DEVICE uint64_t leaves_first() {
   uint64_t policy;
-  uint4 v;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+  return policy;
+}
+
+// 16 bytes, past L1. Asking L2 for more than these (L2::256B) costs a tenth of the memory's rate.
+DEVICE uint4 load16_once(const void* source) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(source), "l"(policy));
+               : "l"(source), "l"(leaves_first()));
   return v;
+}
+
+DEVICE void load_box_once(uint32_t target, const CUtensorMap* map, uint32_t barrier, int c, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4}], [%2], %5;" ::"r"(target),
+      "l"(map), "r"(barrier), "r"(c), "r"(row), "l"(leaves_first())
+      : "memory");
 }

@@ -34,11 +34,29 @@ SHAPES = (
     FullyCase("", (1, 20, 7, 7), (2048, 20)),
 )
 CASES = tuple(replace(case, precision=precision) for precision in PRECISIONS for case in SHAPES)
-TILES = (GemvTile(2, 2, 8), GemvTile(4, 1, 8), GemvTile(4, 1, 4), GemvTile(1, 4, 1), GemvTile(2, 2, 1))
+TILES = (
+    GemvTile(2, 2, 8),
+    GemvTile(4, 1, 8),
+    GemvTile(4, 1, 4),
+    GemvTile(1, 4, 1),
+    GemvTile(2, 2, 1),
+    GemvTile(1, 4, 8),
+)
 TILED = tuple(
     FullyCase(precision, (1, 3002), (131, 37), tile, relu=False) for precision in PRECISIONS for tile in TILES
 )
-SANITIZED = tuple(FullyCase(precision, (1, 70), (35, 20), relu=False) for precision in PRECISIONS)
+# More units than groups of warps that a card holds, so that a group takes one after the other: two at most, or those
+# that it claims, the last one in part; of an input of several rounds, the last one in part.
+WALKED = tuple(
+    FullyCase(precision, (1, 3002), (outputs, 37), tile)
+    for precision in PRECISIONS
+    for outputs, tile in ((1001, GemvTile(1, 4, 8)), (3003, GemvTile(1, 4, 8)), (4097, GemvTile(2, 2, 8)))
+)
+SANITIZED = tuple(
+    FullyCase(precision, (1, 70), (outputs, 20), GemvTile(1, 4, 8) if outputs > 1000 else None, relu=False)
+    for precision in PRECISIONS
+    for outputs in (35, 1300)
+)
 
 
 @pytest.mark.parametrize("case", parameters(CASES))
@@ -57,6 +75,13 @@ def test_tiles(hopper: CudaDevice, case: FullyCase) -> None:
     check_fully(hopper, case, "gemv")
 
 
+@pytest.mark.parametrize("case", parameters(WALKED))
+def test_groups_walk(hopper: CudaDevice, case: FullyCase) -> None:
+    kernels = case.trial().plan(hopper.facts).kernels
+    assert any(("STAGED", 1) in kernel.defines for kernel in kernels)
+    check_fully(hopper, case, "gemv")
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_behind_a_convolution(hopper: CudaDevice, precision: str) -> None:
     """fp32: pairs, whose scale the layer divides by."""
@@ -69,8 +94,11 @@ def test_behind_a_convolution(hopper: CudaDevice, precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_thousand_replays(hopper: CudaDevice, precision: str) -> None:
-    check_replays(hopper, FullyCase(precision, (1, 3002), (131, 37)).trial())
+@pytest.mark.parametrize("outputs", [131, 3003])
+def test_a_thousand_replays(hopper: CudaDevice, precision: str, outputs: int) -> None:
+    """Who claims which rows is another group in each."""
+    tile = GemvTile(1, 4, 8) if outputs > 1000 else None
+    check_replays(hopper, FullyCase(precision, (1, 3002), (outputs, 37), tile).trial())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

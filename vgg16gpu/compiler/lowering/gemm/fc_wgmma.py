@@ -28,9 +28,12 @@ TILES_N = (16, 32, 64, 128)
 MAX_PART = 8192  # products: longer float32 sums would lose what the splitting of weights keeps
 MAX_SPLITS = 8  # the last block to arrive adds the parts alone
 BOX_NBYTES = 128
-SHARED_NBYTES = 220 << 10
+SHARED_NBYTES = 220 << 10  # of a block that is alone on its multiprocessor
 MAX_STAGES = 12
 MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its registers
+LOAD_NBYTES = 16  # of a lane of gemv
+GROUPS_PER_SM = 4  # of 8 warps of gemv, by their registers
+MAX_ROUNDS = 64  # of a row of gemv, where the input lies in shared memory
 
 
 class FcWeights(NamedTuple, Generic[Held]):
@@ -68,6 +71,11 @@ class FcProblem:
         return _stored(self.element)
 
     @property
+    def input_nbytes(self) -> int:
+        """Bytes of an image's input: float32 has as many as a pair."""
+        return self.length * self.element.planes * self.element.nbytes
+
+    @property
     def least_splits(self) -> int:
         """Parts of a sum that are no longer than its accuracy allows."""
         return ceil_div(self.length, MAX_PART)
@@ -88,8 +96,12 @@ class GemvTile:
 
     @property
     def outputs(self) -> int:
-        """Outputs of a block."""
+        """Outputs that a block computes at a time."""
         return BLOCK // 32 // self.split * self.rows
+
+    def rounds(self, problem: FcProblem) -> int:
+        """Rounds in which a row is read."""
+        return ceil_div(problem.length * problem.stored.nbytes, LOAD_NBYTES * 32 * self.unroll * self.split)
 
 
 @dataclass(frozen=True)
@@ -253,10 +265,10 @@ def workspace_nbytes(layer: Layer[Gemm]) -> int:
 
 
 def counters(layer: Layer[Gemm]) -> int:
-    """Two words for each tile of gemm_wgmma."""
+    """One word for all blocks of gemv, two for each tile of gemm_wgmma."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
-    return 0 if isinstance(tile, GemvTile) else 2 * math.prod(tile.tiles(problem))
+    return 1 if isinstance(tile, GemvTile) else 2 * math.prod(tile.tiles(problem))
 
 
 def steps(layer: Layer[Gemm], x: Value, y: Value, held: FcWeights[Pointer], places: Places) -> tuple[Step, ...]:
@@ -276,34 +288,47 @@ def _gemv(
     dequant = held.pairs_dequant if x.element is Element.F16_PAIR else held.plain_dequant
     macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
+    units = ceil_div(max(problem.outputs, y.pitch), tile.outputs)
+    resident = layer.facts.multiprocessors * GROUPS_PER_SM
+    # Groups that take one unit after the other want their input at hand; else each has a unit and a block to itself.
+    walks = units > resident and can_stage(problem, tile)
+    groups = GROUPS_PER_SM if walks else 1
+    macros |= {"GROUPS": groups, "STAGED": int(walks)}
     return _step(
         layer,
         Kernel(GEMV, "gemv", tuple(macros.items())),
-        Dim3(ceil_div(max(problem.outputs, y.pitch), tile.outputs)),
-        BLOCK,
+        Dim3(min(units, resident) // groups if walks else units),
+        BLOCK * groups,
         (
-            *(y.pointer, x.pointer, held.weight, held.bias, dequant, held.out_scale, places.maxima),
-            *scalars(1, problem.batch, problem.outputs, problem.length, y.pitch, int(layer.op.relu)),
+            *(y.pointer, x.pointer, held.weight, held.bias, dequant, held.out_scale, places.counters, places.maxima),
+            *scalars(problem.outputs, problem.length, y.pitch, int(layer.op.relu)),
         ),
-        0,
+        problem.input_nbytes if walks else 0,
         x,
         y,
     )
 
 
+def can_stage(problem: FcProblem, tile: GemvTile) -> bool:
+    """Whether the input fits into the shared memory of a multiprocessor, and its rounds into what counts them."""
+    return problem.input_nbytes <= SHARED_NBYTES and tile.rounds(problem) <= MAX_ROUNDS
+
+
 def gemv_tile(problem: FcProblem) -> GemvTile:
     """The tile with which whole nets are fastest, for weights of that size.
 
-    Multiprocessors get shares of the memory's rate that differ by two, so large weights take small blocks: who is done
-    early takes another one.
+    Multiprocessors get shares of the memory's rate that differ by two, so a group takes a row of large weights at a
+    time, or two where each is a block of its own: who is done early takes more.
     """
-    large = problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES
-    if large or problem.stored is Element.F32 or problem.outputs < SMALL_OUTPUTS:
+    if problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES:
+        whole_row = GemvTile(1, 4, 8)
+        return whole_row if can_stage(problem, whole_row) else GemvTile(2, 2, 8)
+    if problem.stored is Element.F32 or problem.outputs < SMALL_OUTPUTS:
         return GemvTile(2, 2, 8)
     return GemvTile(4, 1, 4)
 
 
-LARGE_NBYTES = 100 << 20
+LARGE_NBYTES = 64 << 20
 SMALL_OUTPUTS = 2048
 
 
