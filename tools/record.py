@@ -12,7 +12,7 @@
     python tools/record.py lab b          S3 and S4, the ladder at 224 and 244 pixels                    (285 s)
     python tools/record.py lab c          what kernels take, tests of wrong ones, S5, a profile of each  (560 s)
     python tools/record.py lab claims     the verdicts on the claims, where all parts lie; no GPU        (10 s)
-    python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (350 s)
+    python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (400 s)
     python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores                 (150 s)
     python tools/record.py perceptual     features and losses on torch's tensors, torch and JAX beside   (290 s)
     python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)

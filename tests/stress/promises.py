@@ -6,6 +6,7 @@ scores: fp32 with a strange image in the batch, or scales that fit nothing, is n
 strict float32 (or 1e-5), and no image changes the bits of another. Needs torch.
 photographs: at most 1 % of random crops of the photographs in DIR go through the second pass.
 bits: a thousand runs, other positions and a new engine give the same bits in every precision (int8 with its scales).
+replays: so do many thousands of replays of one image's launches, while another process computes on the same device.
 memory, on a GPU: with 1 GB free fp32 batch 8 and fp16 batch 32 run; with 300 MB fp32 is refused and nothing is lost.
 
 Exit code 1 when a promise is broken.
@@ -26,6 +27,7 @@ from typing import Any, Protocol
 from tests.stress import bits as stress_bits
 from tests.stress import memory as stress_memory
 from tests.stress import photos as stress_photos
+from tests.stress import replays as stress_replays
 from tests.stress import scores as stress_scores
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.cli.common.show import add_row, console, heading, table
@@ -79,10 +81,20 @@ def photographs(options: argparse.Namespace) -> Iterator[stress_photos.Photograp
 
 
 def bits(options: argparse.Namespace) -> Iterator[stress_bits.Bits]:
-    """Every precision that the model can be run in."""
-    for precision in PRECISIONS:
-        if precision != "int8" or scales_path(options.model).is_file():
-            yield from stress_bits.measure(options.model, options.device, precision, options.runs)
+    """In every precision."""
+    for precision in precisions(options.model):
+        yield from stress_bits.measure(options.model, options.device, precision, options.runs)
+
+
+def replays(options: argparse.Namespace) -> Iterator[stress_replays.Replays]:
+    """In every precision."""
+    for precision in precisions(options.model):
+        yield stress_replays.measure(options.model, options.device, precision, options.replays)
+
+
+def precisions(model: Path) -> list[str]:
+    """Those that the model can be run in."""
+    return [precision for precision in PRECISIONS if precision != "int8" or scales_path(model).is_file()]
 
 
 def memory(options: argparse.Namespace) -> Iterator[stress_memory.Attempt]:
@@ -95,6 +107,7 @@ PARTS = (
     Part("scores", "fp32, errors max|y - r| / max|r|", stress_scores.COLUMNS, scores),
     Part("photographs", "fp32, random crops of photographs", stress_photos.COLUMNS, photographs),
     Part("bits", "Bits of the scores", stress_bits.COLUMNS, bits),
+    Part("replays", "Replays beside another process", stress_replays.COLUMNS, replays),
     Part("memory", "Nearly full", stress_memory.COLUMNS, memory),
 )
 
@@ -110,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--crops", type=int, default=1000, help="At least so many, of all photographs together.")
     parser.add_argument("--runs", type=int, default=1000, help="Of each precision and batch size.")
+    parser.add_argument("--replays", type=int, default=25_000, help="Of each precision.")
     parser.add_argument("--output", type=Path, help="Write what was measured as JSON.")
     options = parser.parse_args(arguments)
     device, choice = open_device(options.device)

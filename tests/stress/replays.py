@@ -1,0 +1,108 @@
+"""The same bits in replay after replay of a run's launches, while another process computes on the same device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.stress.bits import pictures
+from vgg16gpu.errors import Error
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.runtime.engine import Engine
+
+TOGETHER: Final = 50  # launched one behind the other before their output is looked at
+BESIDE_BATCH: Final = 8  # of the other process
+READY: Final = "ready"
+
+COLUMNS = ("precision", "replays", "looks", "other bits", "runs beside")
+
+
+@dataclass(frozen=True)
+class Replays:
+    """One precision at batch 1. looks: at the output, after so many replays each; beside: runs of the other process."""
+
+    precision: str
+    replays: int
+    looks: int
+    differing: int
+    beside: int
+
+    @property
+    def passed(self) -> bool:
+        """No bit has changed, and there was other work."""
+        return self.differing == 0 and self.beside > 0
+
+    def cells(self) -> tuple[object, ...]:
+        """A row under COLUMNS."""
+        return (self.precision, self.replays, self.looks, self.differing, self.beside)
+
+
+def measure(model: Path, device: str, precision: str, count: int) -> Replays:
+    """At least `count` replays. Raises what Engine raises, and Error when the other process cannot compute."""
+    with Engine(model, device=device, precision=precision, batch=1) as engine, working(model, device) as runs:
+        _, *image = engine.program.input.shape
+        level, spread = [0.5] * image[0], [0.25] * image[0]
+        x = typical_inputs(1, tuple(image), level, spread, TESTBENCH_SEED)
+        outputs = engine.run(engine.graph.input.to_file(x))  # floats, which are what a launcher takes up again
+        expected = outputs[0] if isinstance(outputs, tuple) else outputs
+        looks = differing = 0
+        with engine.turn() as executor:
+            launch = executor.launcher(1)
+            while looks * TOGETHER < count:
+                for _ in range(TOGETHER):
+                    launch()
+                looks += 1
+                differing += executor.read(engine.program.outputs[0]).tobytes() != expected.tobytes()
+        beside = runs()
+    return Replays(precision, looks * TOGETHER, looks, differing, beside)
+
+
+@contextmanager
+def working(model: Path, device: str) -> Iterator[Callable[[], int]]:
+    """Another process that runs batches as long as this lasts; what is given ends it and says how many it ran."""
+    command = [sys.executable, "-m", "tests.stress.replays", str(model), device]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline().strip() != READY:
+                raise Error("the process beside the replays did not come to compute: it has said why on stderr")
+
+            def end() -> int:
+                told, _ = process.communicate()  # closes its input
+                return int(told)
+
+            yield end
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    """The other process: batches until its input ends."""
+    model, device = sys.argv[1:]
+    ended = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    with Engine(model, device=device, precision="fp32", batch=BESIDE_BATCH) as engine:
+        x = pictures(engine, BESIDE_BATCH)
+        engine.run(x)
+        print(READY, flush=True)
+        threading.Thread(target=wait, daemon=True).start()
+        runs = 0
+        while not ended.is_set():
+            engine.run(x)
+            runs += 1
+    print(runs)
+
+
+if __name__ == "__main__":
+    main()
