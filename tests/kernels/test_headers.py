@@ -23,6 +23,7 @@ SHARED = {
     "base",
     "common",
     "conv_wgmma_tiles",
+    "fc_wgmma_tiles",
     "guard",
     "known_linear",
     "mma",

@@ -26,7 +26,7 @@ from vgg16gpu.compiler.graph.window import Pads, Window
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import LargeTile, SmallTile
-from vgg16gpu.compiler.lowering.gemm.fc_wgmma import GemmTile, GemvTile
+from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import GemmTile, GemvTile
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan

@@ -28,6 +28,7 @@ PARTS = {
     "suite": ["suite"],
     "suite-alone": ["suite-alone"],
     "bench": ["bench"],
+    "sweep int8": ["sweep", "int8"],
     "pipeline": ["pipeline"],
     "devices": ["devices"],
     "lab a": ["lab", "a"],

@@ -17,6 +17,7 @@ from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.lab.experiments.s5 import SEED as S5
 from vgg16gpu.lab.variants import variants
 
+SWEPT: Final = (224, 244, 320, 512)
 SIZES: Final = (224, 244)  # the published network's own, and that of the published ladder
 BESIDE_CUDNN: Final = {"S1": 255.0, "S2": 200.0}  # seconds; with cuDNN's front end, which builds every plan
 EXPERIMENTS: Final = {"S3": 70.0, "S4": 95.0}
@@ -112,6 +113,22 @@ def bench(settings: Settings) -> Recipe:
     words = (*where, *batches, *effort, *against, "--output", record, *_plot(record))
     command = vgg16gpu("bench", settings.model(224), *words)
     return Recipe([*made(settings, 224), Step("bench", command, 403, (record,))])
+
+
+def sweep(settings: Settings, precision: str) -> Recipe:
+    """Every batch from 1 to 16 at several sizes in one precision, beside the peers that are fastest there."""
+    sizes = SWEPT[:1] if settings.quick else SWEPT
+    steps = made(settings, *sizes, scales=precision == "int8")
+    batches = ",".join(map(str, range(1, 3 if settings.quick else 17)))
+    effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.05, "--sustained", 0)
+    against = () if settings.quick else ("--against", "torch,jax")
+    for size in sizes:
+        record = settings.record(f"sweep-CARD-{size}-{precision}")
+        words = ("--device", settings.device, "--precision", precision, "--batch", batches, *effort, *against)
+        steps.append(
+            Step(record.stem, vgg16gpu("bench", settings.model(size), *words, "--output", record), 120, (record,))
+        )
+    return Recipe(steps)
 
 
 def pipeline(settings: Settings) -> Recipe:

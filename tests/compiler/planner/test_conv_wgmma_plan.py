@@ -24,7 +24,7 @@ from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_wgmma
 from vgg16gpu.compiler.lowering.conv.conv_wgmma import Cut
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import ConvProblem, LargeTile, SmallTile
-from vgg16gpu.compiler.lowering.gemm import fc_wgmma
+from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import TILE_OUT
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.quantization.scheme import Scale, quantise, quantised_inputs
@@ -306,8 +306,10 @@ def test_counters_are_nobody_elses(key: tuple[Any, ...]) -> None:
                 words = 2 * step.grid.x * step.grid.y
             elif defines(step).get("EXCHANGE") == 2:
                 words = step.grid.x // defines(step)["SPLITS"]
+            elif step.kernel.name == "gemv":
+                words = defines(step)["STAGED"]
             if words:
-                used.append((given["counters"].offset, words))
+                used.append((given.get("counters", given.get("taken")).offset, words))
         ends = [offset + 4 * words for offset, words in used]
         first = program.control.counters.offset
         assert [offset for offset, _ in sorted(used)] == [first, *sorted(ends)][: len(used)]
@@ -409,25 +411,31 @@ def test_gemms_cover_outputs_and_images(precision: str, features: int, outputs: 
     program = make_plan(graph, HOPPER, [shape], options).programs[0]
     step = program.steps[-1]
     given, macros = arguments(step), defines(step)
-    assert given["N"] == batch
     assert given["pitch"] == outputs
     assert given["K"] >= features
     if batch == 1:
         assert step.kernel.source == "gemv.cu"
-        per_block = 8 // macros["SPLIT_K"] * macros["ROWS"]
+        unit = 8 // macros["SPLIT_K"] * macros["ROWS"]
         assert 8 % macros["SPLIT_K"] == 0
-        assert per_block <= 32
-        assert (step.grid.x - 1) * per_block < outputs <= step.grid.x * per_block
+        assert unit <= 32
+        if macros["STAGED"]:  # groups take units until there are no more
+            assert (step.grid.x, macros["GROUPS"]) == (HOPPER.multiprocessors, 4)
+            assert step.grid.x * macros["GROUPS"] * unit < outputs
+            assert step.shared == given["K"] * (4 if precision == "fp32" else 2)
+        else:
+            assert (step.grid.x - 1) * unit < outputs <= step.grid.x * unit
+            assert (macros["GROUPS"], step.shared) == (1, 0)
         return
+    assert given["N"] == batch
     assert (step.grid.x - 1) * macros["TILE_N"] < batch <= step.grid.x * macros["TILE_N"]
-    assert (step.grid.y - 1) * fc_wgmma.TILE_OUT < outputs <= step.grid.y * fc_wgmma.TILE_OUT
+    assert (step.grid.y - 1) * TILE_OUT < outputs <= step.grid.y * TILE_OUT
     assert 1 <= step.grid.z <= ceil_div(given["K"], macros["TILE_K"])
     assert macros["STAGES"] >= 2
     weight, inputs = given["weight"], given["inp"]
     assert weight.dimensions == (given["K"], outputs)
     assert inputs.dimensions == (given["K"], batch, inputs.element.planes)
     assert weight.swizzle_nbytes == inputs.swizzle_nbytes == 128
-    workspace = 4 * math.prod(step.grid) * fc_wgmma.TILE_OUT * macros["TILE_N"]
+    workspace = 4 * math.prod(step.grid) * TILE_OUT * macros["TILE_N"]
     assert isinstance(given["workspace"], Pointer)
     assert given["workspace"].offset + workspace <= program.activations_nbytes
 

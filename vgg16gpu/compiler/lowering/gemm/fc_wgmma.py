@@ -6,14 +6,28 @@ Both read one copy of the weights, (OUT, K) row-major; for fp32 that is the floa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Final, Generic, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Generic, NamedTuple
 
 import numpy as np
 
 from vgg16gpu.compiler.graph.ops import Gemm
 from vgg16gpu.compiler.lowering import tile_choice
 from vgg16gpu.compiler.lowering.base import BLOCK, Held, Layer, Lowering, Places, WeightArena, ceil_div, scalars
+from vgg16gpu.compiler.lowering.gemm.fc_wgmma_tiles import (
+    GROUPS_PER_SM,
+    KINDS,
+    MAX_SPLITS,
+    TILE_OUT,
+    TILES_N,
+    FcProblem,
+    GemmTile,
+    GemvTile,
+    Tile,
+    depths,
+    stored,
+    usual,
+)
 from vgg16gpu.compiler.lowering.layout import scales
 from vgg16gpu.compiler.lowering.layout.pack import Weights, gemm_input, pack_gemm
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
@@ -23,17 +37,7 @@ from vgg16gpu.program.launches import Argument, Dim3, Kernel, Step, TensorMap
 from vgg16gpu.program.values import Element, Pointer, Value
 
 GEMV, GEMM = "gemv.cu", "gemm_wgmma.cu"
-TILE_OUT = 128  # outputs of a block of gemm_wgmma
-TILES_N = (16, 32, 64, 128)
-MAX_PART = 8192  # products: longer float32 sums would lose what the splitting of weights keeps
-MAX_SPLITS = 8  # the last block to arrive adds the parts alone
 BOX_NBYTES = 128
-SHARED_NBYTES = 220 << 10  # of a block that is alone on its multiprocessor
-MAX_STAGES = 12
-MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its registers
-LOAD_NBYTES = 16  # of a lane of gemv
-GROUPS_PER_SM = 4  # of 8 warps of gemv, by their registers
-MAX_ROUNDS = 64  # of a row of gemv, where the input lies in shared memory
 
 
 class FcWeights(NamedTuple, Generic[Held]):
@@ -51,97 +55,6 @@ class FcWeights(NamedTuple, Generic[Held]):
     row_scale: Held  # what gemm_wgmma multiplies a row of float32 weights by
 
 
-@dataclass(frozen=True)
-class FcProblem:
-    """A fully connected layer as the kernels see it."""
-
-    batch: int
-    outputs: int
-    length: int  # stored features of an image
-    element: Element
-
-    @property
-    def key(self) -> str:
-        """The name of the problem in tables of measured tiles."""
-        return tile_choice.key("fc_wgmma", self)
-
-    @property
-    def stored(self) -> Element:
-        """What weights are stored as."""
-        return _stored(self.element)
-
-    @property
-    def input_nbytes(self) -> int:
-        """Bytes of an image's input: float32 has as many as a pair."""
-        return self.length * self.element.planes * self.element.nbytes
-
-    @property
-    def least_splits(self) -> int:
-        """Parts of a sum that are no longer than its accuracy allows."""
-        return ceil_div(self.length, MAX_PART)
-
-
-@dataclass(frozen=True)
-class GemvTile:
-    """Tile macros of gemv."""
-
-    rows: int
-    unroll: int
-    split: int
-
-    def fits(self, problem: FcProblem) -> bool:
-        """Whether the kernel can be built and launched with these macros for this problem."""
-        known = self.rows in (1, 2, 4, 8) and self.unroll in (1, 2, 4) and self.split in (1, 2, 4, 8)
-        return known and problem.batch == 1 and self.outputs <= 32 and self.rows * self.unroll <= MAX_LOADS
-
-    @property
-    def outputs(self) -> int:
-        """Outputs that a block computes at a time."""
-        return BLOCK // 32 // self.split * self.rows
-
-    def rounds(self, problem: FcProblem) -> int:
-        """Rounds in which a row is read."""
-        return ceil_div(problem.length * problem.stored.nbytes, LOAD_NBYTES * 32 * self.unroll * self.split)
-
-
-@dataclass(frozen=True)
-class GemmTile:
-    """Tile macros of gemm_wgmma, and the blocks that share a sum."""
-
-    images: int
-    depth: int  # products of a stage
-    splits: int
-
-    def stage_nbytes(self, problem: FcProblem) -> int:
-        """Bytes of a stage."""
-        x = problem.element
-        return self.depth * (TILE_OUT * problem.stored.nbytes + self.images * x.planes * x.nbytes)
-
-    def stages(self, problem: FcProblem) -> int:
-        """As many as fit."""
-        return min(MAX_STAGES, SHARED_NBYTES // self.stage_nbytes(problem))
-
-    def fits(self, problem: FcProblem) -> bool:
-        """Whether the kernel can be built and launched with these macros for this problem."""
-        known = self.images in TILES_N and self.depth in depths(problem.element)
-        known &= self.images <= tile_n(problem.batch)
-        whole = problem.least_splits <= self.splits <= min(MAX_SPLITS, ceil_div(problem.length, self.depth))
-        return known and whole and problem.batch > 1 and self.stages(problem) >= 2
-
-    def tiles(self, problem: FcProblem) -> tuple[int, int]:
-        """(along the images, along the outputs)."""
-        return ceil_div(problem.batch, self.images), ceil_div(problem.outputs, TILE_OUT)
-
-
-Tile: TypeAlias = GemvTile | GemmTile
-KINDS: Final[dict[str, type[Tile]]] = {kind.__name__: kind for kind in (GemvTile, GemmTile)}
-
-
-def depths(element: Element) -> tuple[int, ...]:
-    """Products of a stage of gemm_wgmma: whole boxes; pairs lose accuracy where they are more."""
-    return {Element.F16_PAIR: (64,), Element.U8: (128, 256), Element.S8: (128, 256)}.get(element, (64, 128))
-
-
 def candidates(problem: FcProblem, multiprocessors: int) -> tuple[Choice[Tile], ...]:
     """Every tile that is worth a try, the one without measurements first."""
     known: list[Tile] = [
@@ -149,7 +62,7 @@ def candidates(problem: FcProblem, multiprocessors: int) -> tuple[Choice[Tile], 
     ]
     for depth in depths(problem.element):
         known += [GemmTile(images, depth, splits) for images in TILES_N for splits in range(1, MAX_SPLITS + 1)]
-    best = _usual(problem, multiprocessors)
+    best = usual(problem, multiprocessors)
     tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
     return tuple(Choice(tile, programmatic=problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
@@ -158,18 +71,8 @@ def choose(problem: FcProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
-        return Choice(_usual(problem, facts.multiprocessors), problem.batch <= PROGRAMMATIC_BATCH)
+        return Choice(usual(problem, facts.multiprocessors), problem.batch <= PROGRAMMATIC_BATCH)
     return choice
-
-
-def _usual(problem: FcProblem, multiprocessors: int) -> Tile:
-    """gemm_wgmma: as many parts as keep every multiprocessor busy once, but no longer sums."""
-    if problem.batch == 1:
-        return gemv_tile(problem)
-    images, depth = tile_n(problem.batch), depths(problem.element)[0]
-    tiles = ceil_div(problem.outputs, TILE_OUT) * ceil_div(problem.batch, images)
-    busy = min(multiprocessors // tiles, ceil_div(problem.length, 2 * depth), MAX_SPLITS)
-    return GemmTile(images, depth, max(1, busy, problem.least_splits))
 
 
 def problem_of(layer: Layer[Gemm]) -> FcProblem:
@@ -250,11 +153,6 @@ def weights(layer: Layer[Gemm], arena: WeightArena) -> FcWeights[Pointer]:
     )
 
 
-def tile_n(batch: int) -> int:
-    """Images of a block of gemm_wgmma."""
-    return next((tile for tile in TILES_N if batch <= tile), TILES_N[-1])
-
-
 def workspace_nbytes(layer: Layer[Gemm]) -> int:
     """Room for the parts of split sums."""
     problem = problem_of(layer)
@@ -265,10 +163,12 @@ def workspace_nbytes(layer: Layer[Gemm]) -> int:
 
 
 def counters(layer: Layer[Gemm]) -> int:
-    """One word for all blocks of gemv, two for each tile of gemm_wgmma."""
+    """Two words for each tile of gemm_wgmma, one where groups of gemv walk."""
     problem = problem_of(layer)
     tile = choose(problem, layer.facts).tile
-    return 1 if isinstance(tile, GemvTile) else 2 * math.prod(tile.tiles(problem))
+    if isinstance(tile, GemvTile):
+        return int(tile.walks(problem, layer.facts.multiprocessors))
+    return 2 * math.prod(tile.tiles(problem))
 
 
 def steps(layer: Layer[Gemm], x: Value, y: Value, held: FcWeights[Pointer], places: Places) -> tuple[Step, ...]:
@@ -288,16 +188,13 @@ def _gemv(
     dequant = held.pairs_dequant if x.element is Element.F16_PAIR else held.plain_dequant
     macros = {"WEIGHT": problem.stored.number, "INPUT": x.element.number, "OUTPUT": y.element.number}
     macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
-    units = ceil_div(max(problem.outputs, y.pitch), tile.outputs)
-    resident = layer.facts.multiprocessors * GROUPS_PER_SM
-    # Groups that take one unit after the other want their input at hand; else each has a unit and a block to itself.
-    walks = units > resident and can_stage(problem, tile)
+    walks = tile.walks(problem, layer.facts.multiprocessors)
     groups = GROUPS_PER_SM if walks else 1
     macros |= {"GROUPS": groups, "STAGED": int(walks)}
     return _step(
         layer,
         Kernel(GEMV, "gemv", tuple(macros.items())),
-        Dim3(min(units, resident) // groups if walks else units),
+        Dim3(layer.facts.multiprocessors if walks else ceil_div(max(problem.outputs, y.pitch), tile.outputs)),
         BLOCK * groups,
         (
             *(y.pointer, x.pointer, held.weight, held.bias, dequant, held.out_scale, places.counters, places.maxima),
@@ -307,29 +204,6 @@ def _gemv(
         x,
         y,
     )
-
-
-def can_stage(problem: FcProblem, tile: GemvTile) -> bool:
-    """Whether the input fits into the shared memory of a multiprocessor, and its rounds into what counts them."""
-    return problem.input_nbytes <= SHARED_NBYTES and tile.rounds(problem) <= MAX_ROUNDS
-
-
-def gemv_tile(problem: FcProblem) -> GemvTile:
-    """The tile with which whole nets are fastest, for weights of that size.
-
-    Multiprocessors get shares of the memory's rate that differ by two, so a group takes a row of large weights at a
-    time, or two where each is a block of its own: who is done early takes more.
-    """
-    if problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES:
-        whole_row = GemvTile(1, 4, 8)
-        return whole_row if can_stage(problem, whole_row) else GemvTile(2, 2, 8)
-    if problem.stored is Element.F32 or problem.outputs < SMALL_OUTPUTS:
-        return GemvTile(2, 2, 8)
-    return GemvTile(4, 1, 4)
-
-
-LARGE_NBYTES = 64 << 20
-SMALL_OUTPUTS = 2048
 
 
 def _gemm(
@@ -376,13 +250,6 @@ def _output_map(y: Value, tile: int) -> TensorMap:
     return TensorMap(y.pointer, element, dimensions, strides, (64, 1, tile, 1))
 
 
-def _stored(element: Element) -> Element:
-    """What weights are stored as for activations of this element."""
-    if element in (Element.F16_PAIR, Element.F32):
-        return Element.F32
-    return Element.S8 if element is Element.U8 else element
-
-
 def _step(
     layer: Layer[Gemm],
     kernel: Kernel,
@@ -402,7 +269,7 @@ def _step(
         arguments=arguments,
         shared=shared,
         flop=2 * batch * op.weight.size,
-        nbytes=x.nbytes + y.nbytes + _stored(x.element).nbytes * op.weight.size + 4 * outputs,
+        nbytes=x.nbytes + y.nbytes + stored(x.element).nbytes * op.weight.size + 4 * outputs,
         names=op.names,
         label=f"gemm {op.weight.shape[1]}->{outputs}" + " + relu" * op.relu,
     )
