@@ -159,6 +159,14 @@ struct Inputs {
   uint32_t arrived;
   int seen = 0;  // rounds that are known to be there
 
+  DEVICE void prepare(int rounds) const {
+    if (threadIdx.x == 0) {
+      for (int round = 0; round < rounds; round++) barrier_init(arrived + 8 * round, 1);
+      barrier_init_fence();
+    }
+    __syncthreads();  // the barriers are initialised
+  }
+
   DEVICE void ask(const char* inp, int rounds, int K) const {
     constexpr int PLANES = INPUT == F16_PAIR ? 2 : 1, ROUND = STEP * PIECE;
     for (int round = 0; round < rounds; round++) {
@@ -246,6 +254,14 @@ DEVICE Sum sum_of_warp(const Sum (&sum)[UNROLL_K]) {
   return total;
 }
 
+// Of output `output` of a unit: the sums of the warps that share its row.
+DEVICE Sum sum_of_warps(const Sum (&sums)[WARPS][ROWS], int output) {
+  Sum total = 0;
+  UNROLL
+  for (int s = 0; s < SPLIT_K; s++) total += sums[output / ROWS * SPLIT_K + s][output % ROWS];
+  return total;
+}
+
 // Writes the value of output o; the bits of what is stored as a magnitude, 0 where maxima are not recorded.
 DEVICE unsigned store_value(void* out, float value, float scale, int pitch, int o) {
   if constexpr (OUTPUT == F32) {
@@ -291,7 +307,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
   __shared__ uint64_t arrived[STAGED ? MAX_ROUNDS : 1];
   DYNAMIC_SHARED(char, staged);
   let_next_kernel_start();
-  const int group = GROUPS == 1 ? 0 : threadIdx.x / GROUP_THREADS, warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
+  const int group = GROUPS == 1 ? 0 : threadIdx.x / GROUP_THREADS;
+  const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
   const bool speaker = threadIdx.x % GROUP_THREADS == 0;
   const int units = (pitch + OUTPUTS - 1) / OUTPUTS, groups = gridDim.x * GROUPS;
   const Layer layer{weight, OUT, K / PIECE};
@@ -300,13 +317,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
   load(next, layer, layer.rows(unit), warp % SPLIT_K * 32 * UNROLL_K + lane);
   Inputs inputs{STAGED ? staged : inp, shared_address(arrived)};
   const int rounds = (layer.pieces + STEP - 1) / STEP;
-  if constexpr (STAGED) {
-    if (threadIdx.x == 0) {
-      for (int round = 0; round < rounds; round++) barrier_init(inputs.arrived + 8 * round, 1);
-      barrier_init_fence();
-    }
-    __syncthreads();  // the barriers are initialised
-  }
+  if constexpr (STAGED) inputs.prepare(rounds);
   wait_for_previous_kernel();
   TIMED(if (threadIdx.x == 0) STAMP(OPERANDS);)
   if (STAGED && threadIdx.x == 0) inputs.ask(inp, rounds, K);
@@ -325,12 +336,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
     if (speaker) claims[turn][group] = 2 * groups + claim;
     named_barrier(1 + group, GROUP_THREADS);  // the sums of all warps are there, and the claim
     const int o = unit * OUTPUTS + lane;
-    if (warp == 0 && lane < OUTPUTS && o < pitch) {
-      Sum total = 0;
-      UNROLL
-      for (int s = 0; s < SPLIT_K; s++) total += sums[turn][group][lane / ROWS * SPLIT_K + s][lane % ROWS];
-      magnitude = max(magnitude, finished.store(total, o));
-    }
+    if (warp == 0 && lane < OUTPUTS && o < pitch)
+      magnitude = max(magnitude, finished.store(sum_of_warps(sums[turn][group], lane), o));
     unit = following;
     following = claims[turn][group];
   }
