@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import result_tables
-from result_tables import load, report_table, row, shape, short_table, summary, whole_table, whole_text
+from result_tables import load, report_table, row, shape, short_table, summary, sweep_table, whole_table, whole_text
 
 from vgg16gpu.bench.records.plot import write_plot
 from vgg16gpu.bench.records.record import Content, read
@@ -46,7 +46,10 @@ def short() -> str:
 def whole() -> str:
     """docs/performance.md's: everything."""
     parts = [f"{whole_table(bench)}\n{whole_text(bench)}" for bench in records((*CARDS, *OTHERS))]
-    return "\n".join([*parts, report_table(load("testbench-h200.json"), load("testbench-cpu.json"))])
+    swept = sweep_table(records(sorted(path.name for path in result_tables.RESULTS.glob("sweep-*.json"))))
+    return "\n".join(
+        [*parts, *([swept] if swept else []), report_table(load("testbench-h200.json"), load("testbench-cpu.json"))]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -245,6 +245,23 @@ def _gap(absent: Content) -> str:
     return f"\nWithout a time: {', '.join([absent['name'], *filter(None, where)])}: {absent['reason']}.\n"
 
 
+def sweep_table(benches: Sequence[Content]) -> str:
+    """The best peer's time by ours at every batch of each sweep; "" without one.
+
+    Raises ValueError unless all have the batch sizes of the first, which name the columns.
+    """
+    text = head(benches[0], "best peer's time by ours") if benches else ""
+    for bench in benches:
+        if batches(bench) != batches(benches[0]):
+            raise ValueError(f"a sweep of {shape(bench)} has batch {batches(bench)}: no row of one table")
+        for match in matches(bench):
+            pairs = zip(match.ours, match.theirs, strict=True)
+            cells = [f"{b['median_s'] / a['median_s']:.2f}" if a and b else "" for a, b in pairs]
+            text += row(f"{bench['device']['name']}, {match.rival}, {shape(bench)}", cells)
+    when = sorted({_when(bench) for bench in benches})
+    return f"{text}\nMeasured {', '.join(when)}, back to back.\n" if benches else ""
+
+
 def report_table(testbench: Content, laptop: Content) -> str:
     """Ours beside the published figures of the report that started the project."""
     times = testbench["mean_run_s"]

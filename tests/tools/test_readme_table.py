@@ -182,6 +182,29 @@ def test_a_second_size_stands_in_the_docs_alone(copies):
     assert "244" not in readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
 
 
+def test_a_sweep_has_a_row_for_each_size_and_arithmetic(copies):
+    _, performance, results = copies
+    readme_table.main([])
+    assert "best peer's time by ours" not in performance.read_text()
+    for size in (320, 224):
+        bench = bench_findings.result_with_tf32()
+        bench["model"]["input_shape"] = [3, size, size]
+        (results / f"sweep-h200-{size}-fp32.json").write_text(json.dumps(bench))
+    readme_table.main([])
+    _, table = performance.read_text().split("best peer's time by ours")
+    assert [line.partition(" | ")[0] for line in table.splitlines()[2:6]] == [
+        "| NVIDIA H200, best strict fp32 peer, 3x224x224",
+        "| NVIDIA H200, best TF32 peer, 3x224x224",
+        "| NVIDIA H200, best strict fp32 peer, 3x320x320",
+        "| NVIDIA H200, best TF32 peer, 3x320x320",
+    ]
+    assert table.splitlines()[3].endswith("| 1.36 | 0.83 |")
+    bench["batches"] = [each for each in bench["batches"] if each["batch"] == 1]
+    bench["records"] = [record for record in bench["records"] if record["batch"] == 1]
+    with pytest.raises(ValueError, match="no row of one table"):
+        result_tables.sweep_table([bench_findings.result_with_tf32(), bench])
+
+
 def test_the_chart_is_drawn_from_the_same_result(copies):
     pytest.importorskip("matplotlib")
     readme, _, results = copies
