@@ -147,6 +147,7 @@ def test_features_wait_for_nothing_and_bind_nothing(
     from vgg16gpu.pytorch import Features
 
     names = list(LAYERS[:4])
+    torch.cuda.empty_cache()  # what other tests left in torch's allocator would come into the order, too
     features = Features(wide, names, batch=count)
     x = images(torch, count, count - 1)
     with torch.no_grad(), engine_of(wide, outputs=names, batch=count) as engine:
