@@ -75,8 +75,8 @@ DEVICE void produce(const Ring& ring, const CUtensorMap* weight, const CUtensorM
     barrier_arrive_expect(ring.full + 8 * i, STAGE_BYTES);
     UNROLL
     for (int b = 0; b < WEIGHT_BOXES; b++)
-      load_box_once(ring.stage(i) + b * WEIGHT_BOX, weight, ring.full + 8 * i,
-                    (part.first + step) * TILE_K + b * (BOX_ROW / BYTES<WEIGHT>), blockIdx.y * 2 * ROWS);
+      load_box_leaving_first(ring.stage(i) + b * WEIGHT_BOX, weight, ring.full + 8 * i,
+                             (part.first + step) * TILE_K + b * (BOX_ROW / BYTES<WEIGHT>), blockIdx.y * 2 * ROWS);
   };
   const int ahead = min(part.count, STAGES);
   for (int i = 0; i < ahead; i++) load_weights(i, i);

@@ -8,13 +8,15 @@
 //           first two units of a group are fixed by its number, then it takes whichever is the next.
 // Tiles:    WEIGHT (1), INPUT (1), OUTPUT (1): elements, 8-bit weights (5) go with 8-bit inputs and only with them;
 //           ROWS (4), UNROLL_K (1), SPLIT_K (8): SPLIT_K divides 8, UNROLL_K is 1, 2 or 4, 8 * ROWS / SPLIT_K at most
-//           32; GROUPS (1): of a block, 1, 2 or 4; STAGED (0): the input is copied to shared memory, where a row has at
-//           most MAX_ROUNDS rounds.
-// Shared:   64*ROWS*GROUPS bytes and more, static; STAGED: the input, dynamic. 256*GROUPS threads.
-// Cost:     2*OUT*K FLOP; the weights come from memory once, the input from L2 once a block, or through L1 once a unit.
+//           32; GROUPS (1): of a block, 1, or 4: these share the input, copied to shared memory, and a row has at most
+//           MAX_ROUNDS rounds.
+// Shared:   64*ROWS*GROUPS bytes and more, static; GROUPS 4: the input, dynamic. 256*GROUPS threads.
+// Cost:     2*OUT*K FLOP; the weights come from memory once, the input from L2 once a block of four groups; to one
+//           group by L1, once a unit.
 // Sums:     fp32: a lane adds its products in order, one chain for each of its UNROLL_K pieces; then pieces and lanes
 //           by trees, warps in order. 8 bit: int32, exact for K <= 65536. Who computes a row changes no bit.
-// Edges:    any OUT and any grid; outputs OUT..pitch-1 are written as zero.
+// Edges:    any OUT; outputs OUT..pitch-1 are written as zero. GROUPS 1: a block for each unit, or fewer; GROUPS 4: a grid
+//           in which every block has a unit.
 // Why:      at batch 1 a fully connected layer is one read of its weights: loads that pass L1 and leave L2 first,
 //           enough of them under way to cover the latency, the first ones before the previous kernel has ended, and
 //           without a gap between rows. Multiprocessors get unequal shares of the memory's rate, so who is done takes
@@ -42,14 +44,12 @@
 #ifndef GROUPS
 #define GROUPS 1
 #endif
-#ifndef STAGED
-#define STAGED 0
-#endif
 
 constexpr int WARPS = 8, GROUP_THREADS = 32 * WARPS, THREADS = GROUPS * GROUP_THREADS;
 constexpr int GROUPS_PER_SM = 4;                 // together they keep 64 KB of weights under way
 constexpr int OUTPUTS = WARPS / SPLIT_K * ROWS;  // of a unit
-constexpr int MAX_ROUNDS = 64;                   // barriers for a staged input
+constexpr bool STAGED = GROUPS > 1;
+constexpr int MAX_ROUNDS = 64;  // barriers for a staged input
 constexpr bool INTEGER = WEIGHT == S8;
 static_assert(INTEGER == (INPUT == U8 || INPUT == S8), "8-bit weights meet 8-bit inputs");
 static_assert(INTEGER || WEIGHT == F32 || WEIGHT == F16 || WEIGHT == BF16, "weights are one tensor, signed");
@@ -187,10 +187,10 @@ struct Inputs {
   }
 };
 
-// The rows of weights that a warp sums in a unit.
+// The weights that a warp sums in a unit: ROWS rows, or as many as there are.
 struct Rows {
   const uint4* first;
-  int count;  // how many of ROWS there are
+  int count;  // of the layer from there on: 0 or less beyond its end
 };
 
 struct Layer {
@@ -341,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, GROUPS_PER_SM / GROUPS)
     unit = following;
     following = claims[turn][group];
   }
-  TIMED(if (threadIdx.x == 0) STAMP(SUMS_READY);)
+  TIMED(__syncthreads(); if (threadIdx.x == 0) STAMP(SUMS_READY);)  // of the block's last group
   if constexpr (OUTPUT == F16 || OUTPUT == F16_PAIR) {
     magnitude = __reduce_max_sync(0xffffffffu, magnitude);
     if (lane == 0 && warp == 0) atomicMax(maxima, magnitude);

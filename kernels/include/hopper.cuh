@@ -249,8 +249,8 @@ DEVICE void store_matrices_transposed(uint32_t address, uint32_t m0, uint32_t m1
                : "memory");
 }
 
-// ---- "Data Movement and Conversion Instructions: createpolicy". What is read once leaves L2 first, so that what other
-// kernels need stays there.
+// ---- "Data Movement and Conversion Instructions: createpolicy". Weights that are read once a run leave L2 first, so that
+// what other kernels need stays there.
 
 DEVICE uint64_t leaves_first() {
   uint64_t policy;
@@ -267,7 +267,7 @@ DEVICE uint4 load16_once(const void* source) {
   return v;
 }
 
-DEVICE void load_box_once(uint32_t target, const CUtensorMap* map, uint32_t barrier, int c, int row) {
+DEVICE void load_box_leaving_first(uint32_t target, const CUtensorMap* map, uint32_t barrier, int c, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
       "%4}], [%2], %5;" ::"r"(target),

@@ -14,6 +14,7 @@ from typing import Final
 from tests.stress.bits import pictures
 from vgg16gpu.errors import Error
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
+from vgg16gpu.pictures.loading.start import how_it_ended
 from vgg16gpu.runtime.engine import Engine
 
 TOGETHER: Final = 50  # launched one behind the other before their output is looked at
@@ -76,6 +77,8 @@ def working(model: Path, device: str) -> Iterator[Callable[[], int]]:
 
             def end() -> int:
                 told, _ = process.communicate()  # closes its input
+                if process.returncode != 0:
+                    raise Error(f"the process beside the replays {how_it_ended(process.returncode)}")
                 return int(told)
 
             yield end

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.stress import replays
 from tests.stress.replays import measure, working
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.compiler.graph.ops import Array
@@ -51,3 +55,17 @@ def test_a_process_that_cannot_compute_is_told(tmp_path: Path, capfd: pytest.Cap
     with pytest.raises(Error, match="beside the replays"), working(tmp_path / "broken.onnx", "cpu"):
         pass
     assert "broken.onnx" in capfd.readouterr().err
+
+
+def test_a_process_that_dies_on_the_way_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(subprocess.Popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(replays, "subprocess", SimpleNamespace(Popen=start, PIPE=subprocess.PIPE))
+    with working(model, "cpu") as runs:
+        started[0].kill()
+        with pytest.raises(Error, match="beside the replays was ended by SIGKILL"):
+            runs()

@@ -45,17 +45,17 @@ TILES = (
 TILED = tuple(
     FullyCase(precision, (1, 3002), (131, 37), tile, relu=False) for precision in PRECISIONS for tile in TILES
 )
-# More units than groups of warps that a card holds, so that a group takes one after the other: two at most, or those
-# that it claims, the last one in part; of an input of several rounds, the last one in part.
+# So many units that groups of warps take one after the other, those that they claim, too, the last one in part; of an
+# input of one round, or of several, the last one in part.
 WALKED = tuple(
     FullyCase(precision, (1, 3002), (outputs, 37), tile)
     for precision in PRECISIONS
-    for outputs, tile in ((1001, GemvTile(1, 4, 8)), (3003, GemvTile(1, 4, 8)), (4097, GemvTile(2, 2, 8)))
+    for outputs, tile in ((2301, GemvTile(1, 4, 8)), (4301, GemvTile(2, 2, 8)), (4303, GemvTile(1, 1, 4)))
 )
 SANITIZED = tuple(
-    FullyCase(precision, (1, 70), (outputs, 20), GemvTile(1, 4, 8) if outputs > 1000 else None, relu=False)
+    FullyCase(precision, (1, features), (outputs, 20), tile, relu=False)
     for precision in PRECISIONS
-    for outputs in (35, 1300)
+    for features, outputs, tile in ((70, 35, None), (2100, 4301, GemvTile(1, 1, 4)))
 )
 
 
@@ -78,7 +78,7 @@ def test_tiles(hopper: CudaDevice, case: FullyCase) -> None:
 @pytest.mark.parametrize("case", parameters(WALKED))
 def test_groups_walk(hopper: CudaDevice, case: FullyCase) -> None:
     kernels = case.trial().plan(hopper.facts).kernels
-    assert any(("STAGED", 1) in kernel.defines for kernel in kernels)
+    assert any(("GROUPS", 4) in kernel.defines for kernel in kernels)
     check_fully(hopper, case, "gemv")
 
 

@@ -190,7 +190,7 @@ def _gemv(
     macros |= {"ROWS": tile.rows, "UNROLL_K": tile.unroll, "SPLIT_K": tile.split}
     walks = tile.walks(problem, layer.facts.multiprocessors)
     groups = GROUPS_PER_SM if walks else 1
-    macros |= {"GROUPS": groups, "STAGED": int(walks)}
+    macros["GROUPS"] = groups
     return _step(
         layer,
         Kernel(GEMV, "gemv", tuple(macros.items())),

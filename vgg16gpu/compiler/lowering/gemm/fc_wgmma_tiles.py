@@ -19,7 +19,8 @@ MAX_LOADS = 4  # that a lane of gemv has under way twice; more would not fit its
 LOAD_NBYTES = 16  # of a lane of gemv
 GROUPS_PER_SM = 4  # of 8 warps of gemv, by their registers
 MAX_ROUNDS = 64  # of a row of gemv, where the input lies in shared memory
-LARGE_NBYTES = 64 << 20  # weights of which a group of gemv takes a row at a time
+LEAST_TURNS = 4  # units of each group; with one each, as fc7 and fc8 have them, walking was slower
+LARGE_NBYTES = 64 << 20  # of weights
 SMALL_OUTPUTS = 2048
 
 
@@ -71,18 +72,16 @@ class GemvTile:
         """Outputs that a block computes at a time."""
         return BLOCK // 32 // self.split * self.rows
 
-    def can_stage(self, problem: FcProblem) -> bool:
-        """Whether the input fits into the shared memory of a multiprocessor, and its rounds into what counts them."""
-        rounds = ceil_div(problem.length * problem.stored.nbytes, LOAD_NBYTES * 32 * self.unroll * self.split)
-        return problem.input_nbytes <= SHARED_NBYTES and rounds <= MAX_ROUNDS
-
     def walks(self, problem: FcProblem, multiprocessors: int) -> bool:
-        """Whether groups of warps take more than one unit of outputs: they want the input at hand for that.
+        """Whether groups of warps take one unit of outputs after the other, from an input in shared memory.
 
-        Else each has one, and a block to itself.
+        Else each has one, and a block to itself: where there are few units, the input does not fit, or has more rounds
+        than what counts them.
         """
         units = ceil_div(problem.outputs, self.outputs)
-        return units > multiprocessors * GROUPS_PER_SM and self.can_stage(problem)
+        rounds = ceil_div(problem.length * problem.stored.nbytes, LOAD_NBYTES * 32 * self.unroll * self.split)
+        staged = problem.input_nbytes <= SHARED_NBYTES and rounds <= MAX_ROUNDS
+        return staged and units > LEAST_TURNS * multiprocessors * GROUPS_PER_SM
 
 
 @dataclass(frozen=True)
@@ -126,14 +125,14 @@ def depths(element: Element) -> tuple[int, ...]:
 def usual(problem: FcProblem, multiprocessors: int) -> Tile:
     """The one without measurements. gemm_wgmma: as many parts as keep each multiprocessor busy, but no longer sums."""
     if problem.batch == 1:
-        return gemv_tile(problem)
+        return gemv_tile(problem, multiprocessors)
     images, depth = tile_n(problem.batch), depths(problem.element)[0]
     tiles = ceil_div(problem.outputs, TILE_OUT) * ceil_div(problem.batch, images)
     busy = min(multiprocessors // tiles, ceil_div(problem.length, 2 * depth), MAX_SPLITS)
     return GemmTile(images, depth, max(1, busy, problem.least_splits))
 
 
-def gemv_tile(problem: FcProblem) -> GemvTile:
+def gemv_tile(problem: FcProblem, multiprocessors: int) -> GemvTile:
     """The tile with which whole nets are fastest, for weights of that size.
 
     Multiprocessors get shares of the memory's rate that differ by two, so a group takes a row of large weights at a
@@ -141,7 +140,7 @@ def gemv_tile(problem: FcProblem) -> GemvTile:
     """
     if problem.outputs * problem.length * problem.stored.nbytes > LARGE_NBYTES:
         whole_row = GemvTile(1, 4, 8)
-        return whole_row if whole_row.can_stage(problem) else GemvTile(2, 2, 8)
+        return whole_row if whole_row.walks(problem, multiprocessors) else GemvTile(2, 2, 8)
     if problem.stored is Element.F32 or problem.outputs < SMALL_OUTPUTS:
         return GemvTile(2, 2, 8)
     return GemvTile(4, 1, 4)
