@@ -46,10 +46,9 @@ def short() -> str:
 def whole() -> str:
     """docs/performance.md's: everything."""
     parts = [f"{whole_table(bench)}\n{whole_text(bench)}" for bench in records((*CARDS, *OTHERS))]
-    swept = sweep_table(records(sorted(path.name for path in result_tables.RESULTS.glob("sweep-*.json"))))
-    return "\n".join(
-        [*parts, *([swept] if swept else []), report_table(load("testbench-h200.json"), load("testbench-cpu.json"))]
-    )
+    if swept := records(sorted(path.name for path in result_tables.RESULTS.glob("sweep-*.json"))):
+        parts.append(sweep_table(swept))
+    return "\n".join([*parts, report_table(load("testbench-h200.json"), load("testbench-cpu.json"))])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,6 +38,12 @@ class Match:
         return f"best {self.arithmetic} peer{', random data' if random else ''}"
 
     @property
+    def ratios(self) -> tuple[float | None, ...]:
+        """Their time by ours at every batch size."""
+        pairs = zip(self.ours, self.theirs, strict=True)
+        return tuple(b["median_s"] / a["median_s"] if a and b else None for a, b in pairs)
+
+    @property
     def error(self) -> float | None:
         """The largest of the peers; None where nothing was checked."""
         return max((each["error"] for each in self.theirs if each and each["error"] is not None), default=None)
@@ -98,13 +104,18 @@ def short_table(benches: Sequence[Content]) -> str:
 
     Raises ValueError unless all have the batch sizes of the first, which name the columns.
     """
+    _require_same_columns(benches)
     text = head(benches[0], "ms per batch: **ours** / best peer's")
     for bench in benches:
-        if batches(bench) != batches(benches[0]):
-            raise ValueError(f"{bench['device']['name']} was measured at batch {batches(bench)}: no rows of one table")
         text += row(f"**{bench['device']['name']}**", [""] * len(batches(bench)))
         text += "".join(map(_short_row, matches(bench)))
     return text
+
+
+def _require_same_columns(benches: Sequence[Content]) -> None:
+    for bench in benches:
+        if batches(bench) != batches(benches[0]):
+            raise ValueError(f"{bench['device']['name']} was measured at batch {batches(bench)}: no rows of one table")
 
 
 def _short_row(match: Match) -> str:
@@ -191,8 +202,7 @@ def whole_table(bench: Content) -> str:
         seen.add(match.precision)
         if any(match.theirs):
             text += row(_rivals(bench, match), [_named(record) if record else "" for record in match.theirs])
-            pairs = zip(match.ours, match.theirs, strict=True)
-            text += row("ratio", [f"{b['median_s'] / a['median_s']:.2f}x" if a and b else "" for a, b in pairs])
+            text += row("ratio", [f"{each:.2f}x" if each else "" for each in match.ratios])
     return text
 
 
@@ -246,20 +256,17 @@ def _gap(absent: Content) -> str:
 
 
 def sweep_table(benches: Sequence[Content]) -> str:
-    """The best peer's time by ours at every batch of each sweep; "" without one.
+    """The best peer's time by ours at every batch of each sweep.
 
     Raises ValueError unless all have the batch sizes of the first, which name the columns.
     """
-    text = head(benches[0], "best peer's time by ours") if benches else ""
+    _require_same_columns(benches)
+    text = head(benches[0], "best peer's time by ours")
     for bench in benches:
-        if batches(bench) != batches(benches[0]):
-            raise ValueError(f"a sweep of {shape(bench)} has batch {batches(bench)}: no row of one table")
         for match in matches(bench):
-            pairs = zip(match.ours, match.theirs, strict=True)
-            cells = [f"{b['median_s'] / a['median_s']:.2f}" if a and b else "" for a, b in pairs]
+            cells = [f"{each:.2f}" if each else "" for each in match.ratios]
             text += row(f"{bench['device']['name']}, {match.rival}, {shape(bench)}", cells)
-    when = sorted({_when(bench) for bench in benches})
-    return f"{text}\nMeasured {', '.join(when)}, back to back.\n" if benches else ""
+    return f"{text}\nMeasured {', '.join(sorted({_when(bench) for bench in benches}))}, back to back.\n"
 
 
 def report_table(testbench: Content, laptop: Content) -> str:

@@ -15,8 +15,8 @@
 //           group by L1, once a unit.
 // Sums:     fp32: a lane adds its products in order, one chain for each of its UNROLL_K pieces; then pieces and lanes
 //           by trees, warps in order. 8 bit: int32, exact for K <= 65536. Who computes a row changes no bit.
-// Edges:    any OUT; outputs OUT..pitch-1 are written as zero. GROUPS 1: a block for each unit, or fewer; GROUPS 4: a grid
-//           in which every block has a unit.
+// Edges:    any OUT; outputs OUT..pitch-1 are written as zero. GROUPS 1: a block for each unit, or fewer; GROUPS 4: a
+//           grid in which every block has a unit.
 // Why:      at batch 1 a fully connected layer is one read of its weights: loads that pass L1 and leave L2 first,
 //           enough of them under way to cover the latency, the first ones before the previous kernel has ended, and
 //           without a gap between rows. Multiprocessors get unequal shares of the memory's rate, so who is done takes

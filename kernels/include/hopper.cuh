@@ -249,8 +249,8 @@ DEVICE void store_matrices_transposed(uint32_t address, uint32_t m0, uint32_t m1
                : "memory");
 }
 
-// ---- "Data Movement and Conversion Instructions: createpolicy". Weights that are read once a run leave L2 first, so that
-// what other kernels need stays there.
+// ---- "Data Movement and Conversion Instructions: createpolicy". Weights that are read once a run leave L2 first, so
+// that what other kernels need stays there.
 
 DEVICE uint64_t leaves_first() {
   uint64_t policy;

@@ -201,7 +201,7 @@ def test_a_sweep_has_a_row_for_each_size_and_arithmetic(copies):
     assert table.splitlines()[3].endswith("| 1.36 | 0.83 |")
     bench["batches"] = [each for each in bench["batches"] if each["batch"] == 1]
     bench["records"] = [record for record in bench["records"] if record["batch"] == 1]
-    with pytest.raises(ValueError, match="no row of one table"):
+    with pytest.raises(ValueError, match="no rows of one table"):
         result_tables.sweep_table([bench_findings.result_with_tf32(), bench])
 
 

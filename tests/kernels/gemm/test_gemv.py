@@ -94,10 +94,9 @@ def test_behind_a_convolution(hopper: CudaDevice, precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("outputs", [131, 3003])
-def test_a_thousand_replays(hopper: CudaDevice, precision: str, outputs: int) -> None:
+@pytest.mark.parametrize(("outputs", "tile"), [(131, None), (3003, GemvTile(1, 4, 8))])
+def test_a_thousand_replays(hopper: CudaDevice, precision: str, outputs: int, tile: GemvTile | None) -> None:
     """Who claims which rows is another group in each."""
-    tile = GemvTile(1, 4, 8) if outputs > 1000 else None
     check_replays(hopper, FullyCase(precision, (1, 3002), (outputs, 37), tile).trial())
 
 

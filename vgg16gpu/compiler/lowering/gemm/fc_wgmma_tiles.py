@@ -69,7 +69,7 @@ class GemvTile:
 
     @property
     def outputs(self) -> int:
-        """Outputs that a block computes at a time."""
+        """Outputs that a group of warps computes at a time."""
         return BLOCK // 32 // self.split * self.rows
 
     def walks(self, problem: FcProblem, multiprocessors: int) -> bool:
