@@ -17,6 +17,7 @@ from tests.support.zoo_server import CONTENT, EXPECTED, serve
 from vgg16gpu.cli import cli
 from vgg16gpu.cli.common.options import find_model
 from vgg16gpu.cli.model import command as model_module
+from vgg16gpu.zoo import generate
 from vgg16gpu.zoo.fetch import fetch_vgg16
 from vgg16gpu.zoo.generate import make_vgg
 
@@ -75,6 +76,22 @@ def test_make_replaces_what_it_wrote_but_no_other_model(run, tmp_path):
     assert done.exit_code == 2
     assert "exists and is not a model that `model make` wrote" in done.stderr
     assert (tmp_path / "trained.onnx").read_bytes() == CONTENT
+
+
+def test_make_says_where_weights_are_that_no_onnx_file_can_hold(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "LARGEST_FILE", 1000)
+    done = run("make", "--size", "32", "--output", "a.onnx")
+    assert done.exit_code == 0, done.output
+    assert "a.onnx.data has the weights" in done.stdout
+    report = json.loads(run("make", "--size", "32", "--output", "a.onnx", "--json").stdout)
+    assert report["weights"] == "a.onnx.data"
+    assert report["bytes"] == sum((tmp_path / name).stat().st_size for name in ("a.onnx", "a.onnx.data"))
+    (tmp_path / "a.onnx").unlink()
+    alone = (tmp_path / "a.onnx.data").read_bytes()
+    done = run("make", "--size", "32", "--seed", "1", "--output", "a.onnx")
+    assert done.exit_code == 2
+    assert "a.onnx.data: exists without its model" in done.stderr
+    assert (tmp_path / "a.onnx.data").read_bytes() == alone
 
 
 @pytest.mark.parametrize(

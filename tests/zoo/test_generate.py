@@ -15,15 +15,16 @@ from onnx import helper, numpy_helper
 
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.compiler.model import Model
+from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, TESTBENCH_SEED, structured_images
-from vgg16gpu.zoo import center_scores
+from vgg16gpu.zoo import center_scores, generate
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, Vgg
-from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu.zoo.generate import make_vgg, weights_file
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
 ROOT = Path(__file__).parents[2]
@@ -201,6 +202,34 @@ def test_an_interrupted_write_leaves_nothing_and_spares_the_old_file(error, tmp_
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
 
 
+def test_weights_that_no_onnx_file_can_hold_lie_beside_it(tmp_path, monkeypatch):
+    """The same tensors, read by this package and by onnx; nothing of two files is left where one cannot be written."""
+    make_vgg(tmp_path / "one.onnx", size=32, **NARROW)
+    monkeypatch.setattr(generate, "LARGEST_FILE", 1000)
+    digest = make_vgg(tmp_path / "two.onnx", size=32, **NARROW)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.onnx", "two.onnx", "two.onnx.data"]
+    onnx.checker.check_model(tmp_path / "two.onnx")
+    one, two = tensors(tmp_path / "one.onnx"), tensors(tmp_path / "two.onnx")
+    assert list(one) == list(two)
+    file = open_onnx(tmp_path / "two.onnx")
+    for tensor in file.model.graph.initializer:
+        np.testing.assert_array_equal(file.array(tensor), one[tensor.name])
+        np.testing.assert_array_equal(two[tensor.name], one[tensor.name])
+    assert file.digest() == digest
+    x = pictures(2, 32, TESTBENCH_SEED)
+    np.testing.assert_array_equal(answers(tmp_path / "two.onnx", x), answers(tmp_path / "one.onnx", x))
+    (tmp_path / "no.onnx.data").mkdir()
+    with pytest.raises(ModelError, match="is a folder"):
+        make_vgg(tmp_path / "no.onnx", size=32, **NARROW)
+    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_which_sizes_need_a_second_file(tmp_path):
+    path = tmp_path / "net.onnx"
+    assert [size for size in (224, 448, 480, 512) if weights_file(Vgg(size=size), path)] == [512]
+    assert weights_file(Vgg(size=512), path) == tmp_path / "net.onnx.data"
+
+
 def test_progress_ends_at_its_total(tmp_path):
     calls = []
     make_vgg(tmp_path / "net.onnx", size=32, progress=lambda *call: calls.append(call), **NARROW)
@@ -218,7 +247,6 @@ def test_progress_ends_at_its_total(tmp_path):
         ({"batch": 0}, "batch is 0"),
         ({"classes": -1}, "classes is -1"),
         ({"seed": -1}, "seed is -1"),
-        ({"size": 1024}, "8732331089 bytes, an ONNX file has at most 2147483647; choose a smaller"),
         ({"size": 1000, "width": 256, "hidden": 8}, "would take 1968128 inputs"),
     ],
 )

@@ -7,6 +7,7 @@ no test could tell the right answer from the answer to another picture.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,13 +26,12 @@ from vgg16gpu.io.synthetic import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo import center_scores
 from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg
 from vgg16gpu.zoo.center_scores import Doubles, Fixed
-from vgg16gpu.zoo.model_writer import ModelWriter
+from vgg16gpu.zoo.model_writer import LARGEST_FILE, ModelWriter
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
 Stage: TypeAlias = Callable[[Doubles], Doubles]  # one layer of the convolutional part, on one picture
 
 CALIBRATION_IMAGES: Final = 8
-LARGEST_FILE: Final = 2**31 - 1  # bytes; protobuf's limit
 
 _BIAS_SCALE = np.float32(0.125 / SIGMA)
 _WEIGHTS_AT_ONCE = 1 << 22  # of a fully connected layer
@@ -54,25 +54,31 @@ def make_vgg(
     """Write a VGG with seeded random weights and return the file's SHA-256, as hexadecimal digits.
 
     Input "input" (batch, 3, size, size), output "output" (batch, classes); any batch unless `batch` is given. `width`
-    is the number of channels of the first block (VGG: 64), `hidden` that of the fully connected layers. Needs under
-    1 GB of memory. Raises ModelError for a net that cannot be built or a file that cannot be written; nothing is left
-    then.
+    is the number of channels of the first block (VGG: 64), `hidden` that of the fully connected layers. Where
+    `weights_file` names one the weights are there, and the checksum is of both, the model first. Needs under 1 GB of
+    memory. Raises ModelError for a net that cannot be built or a file that cannot be written; nothing is left then.
     """
     net = Vgg(variant, size, batch_norm, batch, width, hidden, classes)
     if seed < 0:
         raise ModelError(f"seed is {seed}; it must not be negative")
-    tensors = {name: shape for layer in net.layers for name, shape in layer.parameters}
-    metadata = {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
-    writer = ModelWriter(net.graph(), tensors, metadata)
-    if writer.nbytes > LARGEST_FILE:
-        raise ModelError(
-            f"the file would have {writer.nbytes} bytes, an ONNX file has at most {LARGEST_FILE}; "
-            "choose a smaller input size"
-        )
-    with atomic_writer(Path(path)) as stream:
-        writer.open(stream)
+    beside = weights_file(net, Path(path))
+    writer = _writer(net, beside.name if beside else "")
+    outside = atomic_writer(beside) if beside else contextlib.nullcontext()
+    with atomic_writer(Path(path)) as stream, outside as data:
+        writer.open(stream, data)
         _Generator(net, Source(seed), writer, progress).write()
         return writer.finish()
+
+
+def weights_file(net: Vgg, path: Path) -> Path | None:
+    """The file beside `path` for weights that an ONNX file cannot hold, named as torch's exporter does; or None."""
+    return path.with_name(f"{path.name}.data") if _writer(net).nbytes > LARGEST_FILE else None
+
+
+def _writer(net: Vgg, data_name: str = "") -> ModelWriter:
+    tensors = {name: shape for layer in net.layers for name, shape in layer.parameters}
+    metadata = {NOTE_KEY: RANDOM_NOTE, PREPROCESS_KEY: Preprocess.named("torchvision").to_json()}
+    return ModelWriter(net.graph(), tensors, metadata, data_name)
 
 
 class _Generator:

@@ -1,7 +1,8 @@
 """An ONNX file written tensor by tensor, so that a model of any size needs the memory of a few rows.
 
 A protobuf message is the concatenation of its fields, each sub-message with its length in front. All lengths follow
-from the shapes, so the file is written from front to back: nodes, tensors, inputs and outputs, opset, metadata.
+from the shapes, so the file is written from front to back: nodes, tensors, inputs and outputs, opset, metadata. With
+external data (onnx.proto, TensorProto.external_data) the values go to a second file, one tensor after the other.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, OperatorSetIdProto, TensorProto
+from onnx import GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto
 
 from vgg16gpu.compiler.onnx.metadata import encoded
 from vgg16gpu.compiler.onnx.wire import encode_varint
 
 IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
+LARGEST_FILE: Final = 2**31 - 1  # bytes; protobuf's limit
 
 _GRAPH, _OPSET_IMPORT = 7, 8  # fields of ModelProto
 _INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto
@@ -27,14 +29,23 @@ _INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto
 class ModelWriter:
     """`begin` and `values` for every tensor in the order of `tensors`, then `finish`.
 
-    graph: nodes, inputs and outputs; tensors: name -> shape; metadata: ONNX metadata_props.
+    graph: nodes, inputs and outputs; tensors: name -> shape; metadata: ONNX metadata_props. data_name: of the file
+    beside it that has the values, if they are not in the file itself.
     """
 
-    def __init__(self, graph: GraphProto, tensors: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        graph: GraphProto,
+        tensors: Mapping[str, tuple[int, ...]],
+        metadata: Mapping[str, str],
+        data_name: str = "",
+    ) -> None:
         nodes = GraphProto(node=graph.node, name=graph.name).SerializeToString()
         ends = GraphProto(input=graph.input, output=graph.output).SerializeToString()
-        self._headers = {name: _tensor_header(name, shape) for name, shape in tensors.items()}
-        data_nbytes = sum(map(len, self._headers.values())) + 4 * sum(map(math.prod, tensors.values()))
+        values_nbytes = 4 * sum(map(math.prod, tensors.values()))
+        self._headers = _outside(tensors, data_name) if data_name else _inside(tensors)
+        self._is_outside = bool(data_name)
+        data_nbytes = sum(map(len, self._headers.values())) + (0 if data_name else values_nbytes)
         model = ModelProto(ir_version=IR_VERSION, producer_name="vgg16gpu").SerializeToString()
         self._head = model + _prefix(_GRAPH, len(nodes) + data_nbytes + len(ends)) + nodes
         self._tail = ends + _embedded(_OPSET_IMPORT, OperatorSetIdProto(version=OPSET).SerializeToString())
@@ -43,22 +54,27 @@ class ModelWriter:
         self._sha256 = hashlib.sha256()
         self._stream: BinaryIO | None = None
 
-    def open(self, stream: BinaryIO) -> None:
-        """Write everything before the first tensor."""
+    def open(self, stream: BinaryIO, data: BinaryIO | None = None) -> None:
+        """Write everything before the first tensor; with external data, for which `data` is, all but the values."""
         self._stream = stream
         self._write(self._head)
+        if self._is_outside:
+            self._write(b"".join(self._headers.values()) + self._tail)
+            self._stream = data
 
     def begin(self, name: str) -> None:
         """Start the tensor of that name."""
-        self._write(self._headers[name])
+        if not self._is_outside:
+            self._write(self._headers[name])
 
     def values(self, array: npt.NDArray[np.float32]) -> None:
         """The next values of the tensor begun last."""
         self._write(np.ascontiguousarray(array, "<f4").data.cast("B"))
 
     def finish(self) -> str:
-        """Write everything after the last tensor; the SHA-256 of the file."""
-        self._write(self._tail)
+        """Write everything after the last tensor; the SHA-256 of the file, then its external data."""
+        if not self._is_outside:
+            self._write(self._tail)
         return self._sha256.hexdigest()
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -68,12 +84,31 @@ class ModelWriter:
         self._sha256.update(data)
 
 
-def _tensor_header(name: str, shape: tuple[int, ...]) -> bytes:
-    """An initializer up to its bytes."""
-    tensor: bytes = TensorProto(dims=shape, data_type=TensorProto.FLOAT, name=name).SerializeToString()
-    raw = 4 * math.prod(shape)
-    tensor += _prefix(_RAW_DATA, raw)
-    return _prefix(_INITIALIZER, len(tensor) + raw) + tensor
+def _inside(tensors: Mapping[str, tuple[int, ...]]) -> dict[str, bytes]:
+    """Each initializer up to its bytes, which follow it."""
+    headers = {}
+    for name, shape in tensors.items():
+        raw = 4 * math.prod(shape)
+        tensor = _declared(name, shape).SerializeToString() + _prefix(_RAW_DATA, raw)
+        headers[name] = _prefix(_INITIALIZER, len(tensor) + raw) + tensor
+    return headers
+
+
+def _outside(tensors: Mapping[str, tuple[int, ...]], location: str) -> dict[str, bytes]:
+    """Each initializer, its bytes in another file, where one begins at the end of the one before."""
+    headers, offset = {}, 0
+    for name, shape in tensors.items():
+        tensor = _declared(name, shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        entries = {"location": location, "offset": str(offset), "length": str(4 * math.prod(shape))}
+        tensor.external_data.extend(StringStringEntryProto(key=key, value=value) for key, value in entries.items())
+        headers[name] = _embedded(_INITIALIZER, tensor.SerializeToString())
+        offset += 4 * math.prod(shape)
+    return headers
+
+
+def _declared(name: str, shape: tuple[int, ...]) -> TensorProto:
+    return TensorProto(dims=shape, data_type=TensorProto.FLOAT, name=name)
 
 
 def _embedded(field: int, body: bytes) -> bytes:

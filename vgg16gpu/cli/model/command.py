@@ -23,7 +23,7 @@ from vgg16gpu.io.files import Progress, check_outputs, check_writable
 from vgg16gpu.io.synthetic import write_sample_text
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
-from vgg16gpu.zoo.generate import make_vgg
+from vgg16gpu.zoo.generate import make_vgg, weights_file
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIZES = f"{SMALLEST_SIZE} to {LARGEST_SIZE}."
@@ -53,19 +53,21 @@ def make_command(
     """Write a VGG with random weights: the same bytes for the same options, in the form torch's exporter writes."""
     net = Vgg(variant, size, batch_norm)
     path = output or new_model(f"{net.name}.onnx")
-    check_outputs({"--output": path, "--sample": sample})
-    _spare_other_models(path)
+    beside = weights_file(net, path)
+    check_outputs({"--output": path, "--output, its weights:": beside, "--sample": sample})
+    _spare_other_models(path, beside)
     start = time.perf_counter()
     with _bar(f"making {path.name}", TaskProgressColumn(), quiet=as_json) as progress:
         digest = make_vgg(path, variant=variant, size=size, batch_norm=batch_norm, seed=seed, progress=progress)
     elapsed = time.perf_counter() - start
     if sample:
         write_sample_text(sample, size)
-    nbytes = path.stat().st_size
+    nbytes = sum(file.stat().st_size for file in (path, beside) if file)
     if as_json:
         print_json(
             {
                 "path": str(path),
+                "weights": str(beside) if beside else None,
                 "sha256": digest,
                 "bytes": nbytes,
                 "net": {"variant": variant, "size": size, "batch_norm": batch_norm, "seed": seed},
@@ -76,6 +78,8 @@ def make_command(
         )
         return
     click.echo(f"{path}: {megabytes(nbytes)} in {seconds(elapsed)}, {RANDOM_NOTE}")
+    if beside:
+        click.echo(f"{beside} has the weights, which are too large for an ONNX file: keep both in one folder")
     click.echo(f"sha256 {digest}")
     if sample:
         click.echo(_sample_line(sample, size))
@@ -119,9 +123,14 @@ def _sample_line(path: Path, size: int) -> str:
     return f"{path}: a sample image, 3x{size}x{size} normalised numbers"
 
 
-def _spare_other_models(path: Path) -> None:
-    """Raise ModelError unless `path` is free or a file that `make` wrote: a trained model is not to be overwritten."""
+def _spare_other_models(path: Path, beside: Path | None) -> None:
+    """Raise ModelError unless `path` is free or a file that `make` wrote: a trained model is not to be overwritten.
+
+    beside: its weights, which may be there only with it.
+    """
     if not path.is_file():
+        if beside and beside.exists():
+            raise ModelError(f"{beside}: exists without its model; delete it or give another --output")
         return
     try:
         generated = Model(path).metadata.get(NOTE_KEY) == RANDOM_NOTE
