@@ -23,9 +23,12 @@ CYCLE_SECONDS: Final = 0.55e-9
 LAUNCH_CYCLES: Final = 1500
 COPY_CYCLES: Final = 330  # between two copies that one thread starts
 L2_BYTES_PER_CYCLE: Final = 36  # of one multiprocessor, when all read
-TILE_EPILOGUE_CYCLES: Final = 1200
+TILE_CYCLES: Final = 3000  # of conv_wgmma beside its products: a new halo, the epilogue
 BLOCK_CYCLES: Final = 3500  # setup, the first halo, the epilogue
-EXCHANGE_CYCLES: Final = (0, 2400, 4200)
+EXCHANGE_CYCLES: Final = (0, 1200, 4200)
+SHARE_CYCLES: Final = (0, 0, 2800)  # more of an exchange for each further block of a multiprocessor
+REFILL_CYCLES: Final = (500, 200)  # a stage of conv_wgmma_small that is filled again: of a block alone, of several
+TAP_REFILL_CYCLES: Final = 250  # at most, for each tap of a stage
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,12 @@ class ConvProblem:
         """Products on tensor cores for each one of the convolution."""
         return 3 if self.element is Element.F16_PAIR else 1
 
-    def tap_cycles(self, pixels: int, out_channels: int, copies: float) -> float:
-        """Estimated cycles of one tap of a channel block on a multiprocessor: products, or bringing its weights."""
+    def tap_cycles(self, pixels: int, out_channels: int) -> tuple[float, float]:
+        """Estimated cycles of one tap of a channel block on a multiprocessor: of its products, to bring its weights."""
         steps = self.block_nbytes // 32 * out_channels // TILE_CHANNELS
         product = max(pixels / 2, 16 + pixels / 4)  # tensor cores, or shared memory
         weights = self.element.planes * out_channels * self.block_nbytes
-        return max(self.products * steps * product, weights / L2_BYTES_PER_CYCLE, copies * COPY_CYCLES)
+        return self.products * steps * product, weights / L2_BYTES_PER_CYCLE
 
 
 def _staging(element: Element, columns: int, pool: bool) -> int:
@@ -162,17 +165,20 @@ class LargeTile:
         tiles = channels * across * down * problem.batch
         taps = TAPS * problem.channel_blocks
         copies = problem.element.planes / self.taps(problem)
-        tap = problem.tap_cycles(self.pixels * (1 + self.pair_tiles), self.out_channels, copies)
-        one = taps * tap * self._slowdown(problem) + TILE_EPILOGUE_CYCLES
+        tap = max(*problem.tap_cycles(self.pixels * (1 + self.pair_tiles), self.out_channels), copies * COPY_CYCLES)
+        one = taps * tap * self._slowdown(problem) + TILE_CYCLES
         return LAUNCH_CYCLES + BLOCK_CYCLES + ceil_div(tiles, multiprocessors) * one
 
     def _slowdown(self, problem: ConvProblem) -> float:
-        """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole."""
+        """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole.
+
+        Of wide ones not with a pool.
+        """
         if problem.element is not Element.F16_PAIR:
             return 1.0
         if self.flat_pitch:
             return 1.5 if self.pixels >= 96 or self.rows == 1 else 1.0
-        return 1.15 if self.pixels >= 112 else 1.0
+        return 1.15 if self.pixels >= 112 and not problem.pool else 1.0
 
 
 @dataclass(frozen=True)
@@ -254,13 +260,26 @@ class SmallTile:
         return deep and resident and halos and self.weight_stages(problem) > 0
 
     def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:
-        """Estimated time of the launch."""
-        taps = TAPS * ceil_div(problem.channel_blocks, self.splits)
-        one = taps * problem.tap_cycles(COLUMN * self.rows, TILE_CHANNELS, 1 / self.taps)
+        """Estimated time of the launch.
+
+        Blocks of a multiprocessor end together, so that those of a last wave come in pairs to some, alone to others.
+        """
         waves, rest = divmod(self.blocks(problem), multiprocessors * self.blocks_per_sm)
-        busy = waves * self.blocks_per_sm + min(self.blocks_per_sm, ceil_div(rest, multiprocessors))
-        starts = waves + (rest > 0)
-        return LAUNCH_CYCLES + busy * one + starts * BLOCK_CYCLES + EXCHANGE_CYCLES[self.exchange]
+        most = self.blocks_per_sm if waves else ceil_div(rest, multiprocessors)
+        whole, last = self._together(problem, self.blocks_per_sm), 0.0
+        if rest:
+            last = self._together(problem, min(self.blocks_per_sm, ceil_div(rest, multiprocessors)))
+            last = (last + whole) / 2 if waves else last
+        exchange = EXCHANGE_CYCLES[self.exchange] + (most - 1) * SHARE_CYCLES[self.exchange]
+        return LAUNCH_CYCLES + waves * whole + last + (waves + (rest > 0)) * BLOCK_CYCLES + exchange
+
+    def _together(self, problem: ConvProblem, count: int) -> float:
+        """Cycles that so many blocks of a multiprocessor take between start and end."""
+        taps = TAPS * ceil_div(problem.channel_blocks, self.splits)
+        refills = max(0, ceil_div(taps, self.taps) - self.weight_stages(problem))
+        products, weights = problem.tap_cycles(COLUMN * self.rows, TILE_CHANNELS)
+        refill = min(REFILL_CYCLES[count > 1], TAP_REFILL_CYCLES * self.taps)
+        return max(count * taps * products + refills * refill, count * refills * self.taps * weights)
 
 
 Tile: TypeAlias = LargeTile | SmallTile
