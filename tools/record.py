@@ -3,7 +3,7 @@
     python tools/record.py suite          the GPU tests, and the small ones under both sanitizers       (370 s)
     python tools/record.py suite-alone    the GPU tests that nothing may run beside                     (480 s)
     python tools/record.py bench          the benchmark, four precisions, all peers that are installed   (420 s)
-    python tools/record.py sweep fp16     every batch from 1 to 16 at four sizes, torch and JAX beside   (510 s)
+    python tools/record.py sweep fp16 224 every batch from 1 to 16 at this size, or several; torch, JAX  (170 s each)
     python tools/record.py pipeline       a folder of pictures to rows, torch beside it; --device cpu: digits (330 s)
     python tools/record.py devices        several GPUs beside one, shards by a pool and by Ray           (430 s)
     python tools/record.py server         requests over HTTP, the pipeline and FastAPI with torch beside (280 s)
@@ -123,7 +123,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "perceptual",
     ):
         parts.add_parser(name, parents=[shared])
-    parts.add_parser("sweep", parents=[shared]).add_argument("precision", choices=PRECISIONS)
+    swept = parts.add_parser("sweep", parents=[shared])
+    swept.add_argument("precision", choices=PRECISIONS)
+    swept.add_argument("sizes", nargs="+", type=int, choices=recipes.SWEPT, metavar="SIZE", help="%(choices)s")
     parts.add_parser("lab", parents=[shared]).add_argument("which", choices=tuple(LAB))
     for name, use in (("promises", "for the rate of second passes"), ("decode", "what the pictures are crops of")):
         with_photographs = parts.add_parser(name, parents=[shared])
@@ -174,7 +176,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
             return starts(settings, other, options.pairs)
         return compare(settings, other, options.rounds, options.within / 100, options.batch)
     if options.part == "sweep":
-        return recipes.sweep(settings, options.precision)
+        return recipes.sweep(settings, options.precision, options.sizes)
     whole = {
         "suite": recipes.suite,
         "suite-alone": recipes.suite_alone,

@@ -28,7 +28,7 @@ PARTS = {
     "suite": ["suite"],
     "suite-alone": ["suite-alone"],
     "bench": ["bench"],
-    "sweep int8": ["sweep", "int8"],
+    "sweep int8": ["sweep", "int8", "224", "244", "512"],
     "pipeline": ["pipeline"],
     "devices": ["devices"],
     "lab a": ["lab", "a"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,9 +116,8 @@ def bench(settings: Settings) -> Recipe:
     return Recipe([*made(settings, 224), Step("bench", command, 403, (record,))])
 
 
-def sweep(settings: Settings, precision: str) -> Recipe:
-    """Every batch from 1 to 16 at several sizes in one precision, beside the peers that are fastest there."""
-    sizes = SWEPT[:1] if settings.quick else SWEPT
+def sweep(settings: Settings, precision: str, sizes: Sequence[int]) -> Recipe:
+    """Every batch from 1 to 16 at these sizes in one precision, beside the peers that are fastest there."""
     steps = made(settings, *sizes, scales=precision == "int8")
     batches = ",".join(map(str, range(1, 3 if settings.quick else 17)))
     effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.05, "--sustained", 0)
@@ -126,7 +126,7 @@ def sweep(settings: Settings, precision: str) -> Recipe:
         record = settings.record(f"sweep-CARD-{size}-{precision}")
         words = ("--device", settings.device, "--precision", precision, "--batch", batches, *effort, *against)
         steps.append(
-            Step(record.stem, vgg16gpu("bench", settings.model(size), *words, "--output", record), 120, (record,))
+            Step(record.stem, vgg16gpu("bench", settings.model(size), *words, "--output", record), 160, (record,))
         )
     return Recipe(steps)
 

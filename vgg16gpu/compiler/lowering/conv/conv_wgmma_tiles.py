@@ -19,16 +19,21 @@ EXCHANGES: Final = ((1, 0), (2, 1), (2, 2), (4, 2), (8, 2))  # (splits, how thei
 
 CYCLE_SECONDS: Final = 0.55e-9
 
-# Measured on an H200 inside the kernels, in cycles.
-LAUNCH_CYCLES: Final = 1500
+# Cycles, fitted to 1,171 times of layers on an H200 and an H100 (docs/performance.md, "Choosing tiles").
+LAUNCH_CYCLES: Final = 1100
+START_CYCLES: Final = 3500  # of conv_wgmma: setup, the first halo
 COPY_CYCLES: Final = 330  # between two copies that one thread starts
-L2_BYTES_PER_CYCLE: Final = 36  # of one multiprocessor, when all read
-TILE_CYCLES: Final = 3000  # of conv_wgmma beside its products: a new halo, the epilogue
-BLOCK_CYCLES: Final = 3500  # setup, the first halo, the epilogue
-EXCHANGE_CYCLES: Final = (0, 1200, 4200)
-SHARE_CYCLES: Final = (0, 0, 2800)  # more of an exchange for each further block of a multiprocessor
-REFILL_CYCLES: Final = (500, 200)  # a stage of conv_wgmma_small that is filled again: of a block alone, of several
-TAP_REFILL_CYCLES: Final = 250  # at most, for each tap of a stage
+L2_BYTES_PER_CYCLE: Final = 36  # of weights, for one multiprocessor when all read; conv_wgmma
+TILE_CYCLES: Final = 2000  # of conv_wgmma, for each tile: its halo, without what is stored
+TILE_BYTES_PER_CYCLE: Final = 32  # stored
+BLOCK_CYCLES: Final = 2600  # of conv_wgmma_small: setup, the first halo, without what is stored
+BLOCK_BYTES_PER_CYCLE: Final = 25  # stored
+SMALL_L2_BYTES_PER_CYCLE: Final = 49  # of weights, as above; conv_wgmma_small
+HALO_CYCLES: Final = 1450  # of conv_wgmma_small: a channel block whose halo has no stage of its own
+EXCHANGE_CYCLES: Final = (0, 2600, 5000)
+SHARE_CYCLES: Final = (0, 700, 2800)  # more of an exchange for each further block of a multiprocessor
+REFILL_CYCLES: Final = {(1, 3): 400, (1, 9): 600, (2, 1): 190, (2, 3): 650}  # of a stage, by planes and its taps
+REFILL_TOGETHER_CYCLES: Final = 150  # the same where other blocks compute meanwhile
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,19 @@ class ConvProblem:
         """Products on tensor cores for each one of the convolution."""
         return 3 if self.element is Element.F16_PAIR else 1
 
-    def tap_cycles(self, pixels: int, out_channels: int) -> tuple[float, float]:
-        """Estimated cycles of one tap of a channel block on a multiprocessor: of its products, to bring its weights."""
+    def product_cycles(self, pixels: int, out_channels: int) -> float:
+        """Estimated cycles of the products of one tap of a channel block on a multiprocessor."""
         steps = self.block_nbytes // 32 * out_channels // TILE_CHANNELS
-        product = max(pixels / 2, 16 + pixels / 4)  # tensor cores, or shared memory
-        weights = self.element.planes * out_channels * self.block_nbytes
-        return self.products * steps * product, weights / L2_BYTES_PER_CYCLE
+        return self.products * steps * max(pixels / 2, 16 + pixels / 4)  # tensor cores, or shared memory
+
+    def weight_nbytes(self, out_channels: int) -> int:
+        """Bytes of the weights of one tap of a channel block."""
+        return self.element.planes * out_channels * self.block_nbytes
+
+    def stored_nbytes(self, pixels: int, out_channels: int) -> float:
+        """Bytes that are stored of so many outputs."""
+        kept = (0.25 if self.pool else 1) + self.kept
+        return kept * pixels * out_channels * self.out_element.planes * self.out_element.nbytes
 
 
 def _staging(element: Element, columns: int, pool: bool) -> int:
@@ -164,10 +176,12 @@ class LargeTile:
         channels, across, down = self.tiles(problem)
         tiles = channels * across * down * problem.batch
         taps = TAPS * problem.channel_blocks
-        copies = problem.element.planes / self.taps(problem)
-        tap = max(*problem.tap_cycles(self.pixels * (1 + self.pair_tiles), self.out_channels), copies * COPY_CYCLES)
-        one = taps * tap * self._slowdown(problem) + TILE_CYCLES
-        return LAUNCH_CYCLES + BLOCK_CYCLES + ceil_div(tiles, multiprocessors) * one
+        pixels, copies = self.pixels * (1 + self.pair_tiles), problem.element.planes / self.taps(problem)
+        weights = problem.weight_nbytes(self.out_channels) / L2_BYTES_PER_CYCLE
+        tap = max(problem.product_cycles(pixels, self.out_channels), weights, copies * COPY_CYCLES)
+        stored = problem.stored_nbytes(pixels, self.out_channels) / TILE_BYTES_PER_CYCLE
+        one = taps * tap * self._slowdown(problem) + TILE_CYCLES + stored
+        return LAUNCH_CYCLES + START_CYCLES + ceil_div(tiles, multiprocessors) * one
 
     def _slowdown(self, problem: ConvProblem) -> float:
         """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole.
@@ -178,7 +192,7 @@ class LargeTile:
             return 1.0
         if self.flat_pitch:
             return 1.5 if self.pixels >= 96 or self.rows == 1 else 1.0
-        return 1.15 if self.pixels >= 112 and not problem.pool else 1.0
+        return 1.25 if self.pixels >= 112 and not problem.pool else 1.0
 
 
 @dataclass(frozen=True)
@@ -264,22 +278,30 @@ class SmallTile:
 
         Blocks of a multiprocessor end together, so that those of a last wave come in pairs to some, alone to others.
         """
-        waves, rest = divmod(self.blocks(problem), multiprocessors * self.blocks_per_sm)
-        most = self.blocks_per_sm if waves else ceil_div(rest, multiprocessors)
-        whole, last = self._together(problem, self.blocks_per_sm), 0.0
+        blocks = self.blocks(problem)
+        waves, rest = divmod(blocks, multiprocessors * self.blocks_per_sm)
+        rate = SMALL_L2_BYTES_PER_CYCLE * multiprocessors / min(blocks, multiprocessors)
+        whole = self._together(problem, self.blocks_per_sm, rate)
+        last, most = 0.0, self.blocks_per_sm
         if rest:
-            last = self._together(problem, min(self.blocks_per_sm, ceil_div(rest, multiprocessors)))
-            last = (last + whole) / 2 if waves else last
+            crowd = ceil_div(rest, multiprocessors)
+            last = self._together(problem, crowd, rate)
+            last, most = ((last + whole) / 2, most) if waves else (last, crowd)
         exchange = EXCHANGE_CYCLES[self.exchange] + (most - 1) * SHARE_CYCLES[self.exchange]
-        return LAUNCH_CYCLES + waves * whole + last + (waves + (rest > 0)) * BLOCK_CYCLES + exchange
+        return LAUNCH_CYCLES + waves * whole + last + exchange
 
-    def _together(self, problem: ConvProblem, count: int) -> float:
-        """Cycles that so many blocks of a multiprocessor take between start and end."""
-        taps = TAPS * ceil_div(problem.channel_blocks, self.splits)
+    def _together(self, problem: ConvProblem, count: int, rate: float) -> float:
+        """Cycles that `count` blocks of a multiprocessor take, which reads `rate` bytes of weights in each."""
+        channel_blocks = ceil_div(problem.channel_blocks, self.splits)
+        taps, pixels = TAPS * channel_blocks, COLUMN * self.rows
+        products = problem.product_cycles(pixels, TILE_CHANNELS)
+        weights = problem.weight_nbytes(TILE_CHANNELS) / rate
         refills = max(0, ceil_div(taps, self.taps) - self.weight_stages(problem))
-        products, weights = problem.tap_cycles(COLUMN * self.rows, TILE_CHANNELS)
-        refill = min(REFILL_CYCLES[count > 1], TAP_REFILL_CYCLES * self.taps)
-        return max(count * taps * products + refills * refill, count * refills * self.taps * weights)
+        refill = REFILL_CYCLES[problem.element.planes, self.taps] if count == 1 else REFILL_TOGETHER_CYCLES
+        halos = max(0, channel_blocks - self.halo_stages) if self.halo_stages == 1 else 0
+        stored = problem.stored_nbytes(count * pixels, TILE_CHANNELS) / self.splits / BLOCK_BYTES_PER_CYCLE
+        waits = self.taps * weights + refills * refill + halos * HALO_CYCLES
+        return BLOCK_CYCLES + count * taps * max(products, weights) + waits + stored
 
 
 Tile: TypeAlias = LargeTile | SmallTile
