@@ -83,6 +83,7 @@ def test_make_says_where_weights_are_that_no_onnx_file_can_hold(run, tmp_path, m
     done = run("make", "--size", "32", "--output", "a.onnx")
     assert done.exit_code == 0, done.output
     assert "a.onnx.data has the weights" in done.stdout
+    assert "of the model and its weights" in done.stdout
     report = json.loads(run("make", "--size", "32", "--output", "a.onnx", "--json").stdout)
     assert report["weights"] == "a.onnx.data"
     assert report["bytes"] == sum((tmp_path / name).stat().st_size for name in ("a.onnx", "a.onnx.data"))
@@ -90,8 +91,22 @@ def test_make_says_where_weights_are_that_no_onnx_file_can_hold(run, tmp_path, m
     alone = (tmp_path / "a.onnx.data").read_bytes()
     done = run("make", "--size", "32", "--seed", "1", "--output", "a.onnx")
     assert done.exit_code == 2
-    assert "a.onnx.data: exists without its model" in done.stderr
+    assert "a.onnx.data: exists and is not the weights of a model" in done.stderr
     assert (tmp_path / "a.onnx.data").read_bytes() == alone
+
+
+def test_make_spares_what_is_no_weights_of_its_own_and_tells_of_those_that_are_left(run, tmp_path, monkeypatch):
+    assert run("make", "--size", "32", "--output", "a.onnx").exit_code == 0
+    (tmp_path / "a.onnx.data").write_text("mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(generate, "LARGEST_FILE", 1000)
+        done = run("make", "--size", "32", "--output", "a.onnx")
+        assert done.exit_code == 2
+        assert "a.onnx.data: exists and is not the weights" in done.stderr
+        assert (tmp_path / "a.onnx.data").read_text() == "mine"
+        assert run("make", "--size", "32", "--output", "b.onnx").exit_code == 0
+    done = run("make", "--size", "32", "--output", "b.onnx")
+    assert "b.onnx.data has the weights of the model that was there before: delete it" in done.stdout
 
 
 @pytest.mark.parametrize(

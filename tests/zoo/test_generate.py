@@ -224,6 +224,43 @@ def test_weights_that_no_onnx_file_can_hold_lie_beside_it(tmp_path, monkeypatch)
     assert not (tmp_path / "no.onnx").exists()
 
 
+@pytest.mark.parametrize("name", ["a:b.onnx", "x\\y.onnx", "\udcff.onnx", "new\nline.onnx"])
+def test_a_name_by_which_the_weights_would_not_be_found_is_refused_at_once(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "LARGEST_FILE", 1000)
+    with pytest.raises(ModelError, match="choose one of printable characters without ':'"):
+        make_vgg(tmp_path / name, size=32, **NARROW)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.onnx.data"])
+def test_links_are_refused_where_there_are_two_files(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "LARGEST_FILE", 1000)
+    (tmp_path / name).symlink_to("elsewhere")
+    with pytest.raises(ModelError, match=rf"{name}: is a link, but a model"):
+        make_vgg(tmp_path / "net.onnx", size=32, **NARROW)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_older_model_never_meets_new_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "LARGEST_FILE", 1000)
+    path = tmp_path / "net.onnx"
+    make_vgg(path, size=32, **NARROW)
+    replace = Path.replace
+
+    def refuse(self: Path, target: Path) -> Path:
+        if target.name == path.name:
+            raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(ModelError, match="No space left"):
+        make_vgg(path, size=32, seed=1, **NARROW)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    file = open_onnx(path)
+    with pytest.raises(ModelError, match=r"external data 'net.onnx.data' is missing"):
+        file.array(file.model.graph.initializer[0])
+
+
 def test_which_sizes_need_a_second_file(tmp_path):
     path = tmp_path / "net.onnx"
     assert [size for size in (224, 448, 480, 512) if weights_file(Vgg(size=size), path)] == [512]

@@ -73,9 +73,8 @@ def made(settings: Settings, *sizes: int, scales: bool = True) -> list[Step]:
     for size in () if settings.quick else sizes:
         model = settings.model(size)
         calibrate = vgg16gpu("calibrate", model, "--images", folder, "--device", settings.device)
-        steps.append(
-            Step(f"model-{size}", vgg16gpu("model", "make", "--size", size, "--output", model), 6, once=Path(model))
-        )
+        make = vgg16gpu("model", "make", "--size", size, "--output", model)
+        steps.append(Step(f"model-{size}", make, 6 if size < 448 else 30, once=Path(model)))
         if scales:
             steps.append(Step(f"scales-{size}", calibrate, 10, once=Path(f"{model}.int8.json")))
     return steps
@@ -118,6 +117,7 @@ def bench(settings: Settings) -> Recipe:
 
 def sweep(settings: Settings, precision: str, sizes: Sequence[int]) -> Recipe:
     """Every batch from 1 to 16 at these sizes in one precision, beside the peers that are fastest there."""
+    sizes = tuple(dict.fromkeys(sizes))
     steps = made(settings, *sizes, scales=precision == "int8")
     batches = ",".join(map(str, range(1, 3 if settings.quick else 17)))
     effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.05, "--sustained", 0)

@@ -16,22 +16,26 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from vgg16gpu.compiler.onnx.file import open_onnx
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
+from vgg16gpu.compiler.onnx.wire import INSIDE
 from vgg16gpu.errors import ModelError
 from vgg16gpu.io.files import Progress, atomic_writer
 from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
 from vgg16gpu.io.normalize import Floats, normalise
 from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.shown import printable
 from vgg16gpu.io.synthetic import CALIBRATION_SEED, structured_images
 from vgg16gpu.zoo import center_scores
 from vgg16gpu.zoo.architecture import EPSILON, Layer, Vgg
 from vgg16gpu.zoo.center_scores import Doubles, Fixed
-from vgg16gpu.zoo.model_writer import LARGEST_FILE, ModelWriter
+from vgg16gpu.zoo.model_writer import ModelWriter
 from vgg16gpu.zoo.weights import LIMIT, SIGMA, Source, he_scale, scaled
 
 Stage: TypeAlias = Callable[[Doubles], Doubles]  # one layer of the convolutional part, on one picture
 
 CALIBRATION_IMAGES: Final = 8
+LARGEST_FILE: Final = 2**31 - 1  # bytes; protobuf's limit
 
 _BIAS_SCALE = np.float32(0.125 / SIGMA)
 _WEIGHTS_AT_ONCE = 1 << 22  # of a fully connected layer
@@ -51,12 +55,13 @@ def make_vgg(
     classes: int = 1000,
     progress: Progress | None = None,
 ) -> str:
-    """Write a VGG with seeded random weights and return the file's SHA-256, as hexadecimal digits.
+    """Write a VGG with seeded random weights and return the SHA-256 of what was written, as hexadecimal digits.
 
     Input "input" (batch, 3, size, size), output "output" (batch, classes); any batch unless `batch` is given. `width`
     is the number of channels of the first block (VGG: 64), `hidden` that of the fully connected layers. Where
     `weights_file` names one the weights are there, and the checksum is of both, the model first. Needs under 1 GB of
-    memory. Raises ModelError for a net that cannot be built or a file that cannot be written; nothing is left then.
+    memory. Raises ModelError for a net that cannot be built or a file that cannot be written; nothing of it is left
+    then.
     """
     net = Vgg(variant, size, batch_norm, batch, width, hidden, classes)
     if seed < 0:
@@ -64,15 +69,50 @@ def make_vgg(
     beside = weights_file(net, Path(path))
     writer = _writer(net, beside.name if beside else "")
     outside = atomic_writer(beside) if beside else contextlib.nullcontext()
-    with atomic_writer(Path(path)) as stream, outside as data:
-        writer.open(stream, data)
-        _Generator(net, Source(seed), writer, progress).write()
-        return writer.finish()
+    placed = None  # weights that are there before their model is
+    try:
+        with atomic_writer(Path(path)) as stream:
+            with outside as data:
+                writer.open(stream, data)
+                _Generator(net, Source(seed), writer, progress).write()
+                digest = writer.finish()
+            placed = beside
+        placed = None
+    finally:
+        if placed:  # a model that was there before must not meet them
+            placed.unlink(missing_ok=True)
+    return digest
 
 
 def weights_file(net: Vgg, path: Path) -> Path | None:
-    """The file beside `path` for weights that an ONNX file cannot hold, named as torch's exporter does; or None."""
-    return path.with_name(f"{path.name}.data") if _writer(net).nbytes > LARGEST_FILE else None
+    """The file beside `path` for weights that an ONNX file cannot hold, named as torch's exporter does; or None.
+
+    Raises ModelError where a reader would not find it there.
+    """
+    if _writer(net).nbytes <= LARGEST_FILE:
+        return None
+    beside = path.parent / f"{path.name}.data"
+    if not path.name or any(part in path.name for part in ":\\") or not path.name.isprintable():
+        raise ModelError(
+            f"{printable(str(path))}: its weights need a file of their own, named after it, which this name does not "
+            "allow; choose one of printable characters without ':' and '\\'"
+        )
+    for link in (path, beside):
+        if link.is_symlink():
+            raise ModelError(
+                f"{link}: is a link, but a model whose weights are in a second file needs both in one folder; "
+                "name the file that it leads to, or delete the link"
+            )
+    return beside
+
+
+def external_file(path: Path) -> Path | None:
+    """The file that a model has its weights in, if not in its own. Raises ModelError as `open_onnx` does."""
+    for tensor in open_onnx(path).model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location" and entry.value != INSIDE:
+                return path.parent / str(entry.value)
+    return None
 
 
 def _writer(net: Vgg, data_name: str = "") -> ModelWriter:

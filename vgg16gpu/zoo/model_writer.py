@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from vgg16gpu.compiler.onnx.metadata import encoded
 from vgg16gpu.compiler.onnx.wire import encode_varint
 
 IR_VERSION, OPSET = 8, 17  # what torch's exporter writes for opset 17
-LARGEST_FILE: Final = 2**31 - 1  # bytes; protobuf's limit
 
 _GRAPH, _OPSET_IMPORT = 7, 8  # fields of ModelProto
 _INITIALIZER, _RAW_DATA = 5, 9  # of GraphProto, of TensorProto
@@ -55,11 +54,12 @@ class ModelWriter:
         self._stream: BinaryIO | None = None
 
     def open(self, stream: BinaryIO, data: BinaryIO | None = None) -> None:
-        """Write everything before the first tensor; with external data, for which `data` is, all but the values."""
+        """Write everything before the first tensor; with external data the whole file, as values go to `data`."""
         self._stream = stream
         self._write(self._head)
         if self._is_outside:
             self._write(b"".join(self._headers.values()) + self._tail)
+            stream.flush()  # a full disk is told before the values are made
             self._stream = data
 
     def begin(self, name: str) -> None:

@@ -23,7 +23,7 @@ from vgg16gpu.io.files import Progress, check_outputs, check_writable
 from vgg16gpu.io.synthetic import write_sample_text
 from vgg16gpu.zoo.architecture import CONVOLUTIONS, LARGEST_SIZE, SMALLEST_SIZE, Vgg
 from vgg16gpu.zoo.fetch import VGG16_SHA256, VGG16_SIZE, fetch_vgg16
-from vgg16gpu.zoo.generate import make_vgg, weights_file
+from vgg16gpu.zoo.generate import external_file, make_vgg, weights_file
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _SIZES = f"{SMALLEST_SIZE} to {LARGEST_SIZE}."
@@ -54,8 +54,8 @@ def make_command(
     net = Vgg(variant, size, batch_norm)
     path = output or new_model(f"{net.name}.onnx")
     beside = weights_file(net, path)
-    check_outputs({"--output": path, "--output, its weights:": beside, "--sample": sample})
-    _spare_other_models(path, beside)
+    check_outputs({"--output": path, "the weights of --output": beside, "--sample": sample})
+    former = _spare_other_models(path, beside)
     start = time.perf_counter()
     with _bar(f"making {path.name}", TaskProgressColumn(), quiet=as_json) as progress:
         digest = make_vgg(path, variant=variant, size=size, batch_norm=batch_norm, seed=seed, progress=progress)
@@ -80,7 +80,9 @@ def make_command(
     click.echo(f"{path}: {megabytes(nbytes)} in {seconds(elapsed)}, {RANDOM_NOTE}")
     if beside:
         click.echo(f"{beside} has the weights, which are too large for an ONNX file: keep both in one folder")
-    click.echo(f"sha256 {digest}")
+    elif former:
+        click.echo(f"{former} has the weights of the model that was there before: delete it")
+    click.echo(f"sha256 {digest}" + (", of the model and its weights one after the other" if beside else ""))
     if sample:
         click.echo(_sample_line(sample, size))
 
@@ -123,23 +125,29 @@ def _sample_line(path: Path, size: int) -> str:
     return f"{path}: a sample image, 3x{size}x{size} normalised numbers"
 
 
-def _spare_other_models(path: Path, beside: Path | None) -> None:
-    """Raise ModelError unless `path` is free or a file that `make` wrote: a trained model is not to be overwritten.
+def _spare_other_models(path: Path, beside: Path | None) -> Path | None:
+    """The file with the weights of the model at `path`, if there is one and it has one.
 
-    beside: its weights, which may be there only with it.
+    Raises ModelError unless `path`, and `beside` for the weights, are free or what `make` wrote: nothing else is to be
+    overwritten.
     """
-    if not path.is_file():
-        if beside and beside.exists():
-            raise ModelError(f"{beside}: exists without its model; delete it or give another --output")
-        return
-    try:
-        generated = Model(path).metadata.get(NOTE_KEY) == RANDOM_NOTE
-    except ModelError:
-        generated = False
-    if not generated:
+    former = None
+    if path.is_file():
+        try:
+            generated = Model(path).metadata.get(NOTE_KEY) == RANDOM_NOTE
+            former = external_file(path) if generated else None
+        except ModelError:
+            generated = False
+        if not generated:
+            raise ModelError(
+                f"{path}: exists and is not a model that `model make` wrote; delete it or give another --output"
+            )
+    if beside and beside.exists() and beside != former:
         raise ModelError(
-            f"{path}: exists and is not a model that `model make` wrote; delete it or give another --output"
+            f"{beside}: exists and is not the weights of a model that `model make` wrote; delete it or give another "
+            "--output"
         )
+    return former
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ EXCHANGES: Final = ((1, 0), (2, 1), (2, 2), (4, 2), (8, 2))  # (splits, how thei
 
 CYCLE_SECONDS: Final = 0.55e-9
 
-# Cycles, fitted to 1,171 times of layers on an H200 and an H100 (docs/performance.md, "Choosing tiles").
+# Cycles, fitted to 1,171 times of layers on an H200 and an H100, see docs/performance.md, "Choosing tiles".
 LAUNCH_CYCLES: Final = 1100
 START_CYCLES: Final = 3500  # of conv_wgmma: setup, the first halo
 COPY_CYCLES: Final = 330  # between two copies that one thread starts
@@ -186,7 +186,7 @@ class LargeTile:
     def _slowdown(self, problem: ConvProblem) -> float:
         """Of pairs, measured: three sums leave a thread few registers where products are wide or rows are whole.
 
-        Of wide ones not with a pool.
+        Convolutions with a pool are not slowed by wide products.
         """
         if problem.element is not Element.F16_PAIR:
             return 1.0
@@ -276,7 +276,8 @@ class SmallTile:
     def cycles(self, problem: ConvProblem, multiprocessors: int) -> float:
         """Estimated time of the launch.
 
-        Blocks of a multiprocessor end together, so that those of a last wave come in pairs to some, alone to others.
+        Blocks of a multiprocessor end together, so those of a last wave fill some multiprocessors and others get one of
+        them: the mean of both is near what was measured.
         """
         blocks = self.blocks(problem)
         waves, rest = divmod(blocks, multiprocessors * self.blocks_per_sm)
@@ -286,21 +287,24 @@ class SmallTile:
         if rest:
             crowd = ceil_div(rest, multiprocessors)
             last = self._together(problem, crowd, rate)
-            last, most = ((last + whole) / 2, most) if waves else (last, crowd)
+            if waves:
+                last = (last + whole) / 2
+            else:
+                most = crowd
         exchange = EXCHANGE_CYCLES[self.exchange] + (most - 1) * SHARE_CYCLES[self.exchange]
         return LAUNCH_CYCLES + waves * whole + last + exchange
 
     def _together(self, problem: ConvProblem, count: int, rate: float) -> float:
-        """Cycles that `count` blocks of a multiprocessor take, which reads `rate` bytes of weights in each."""
+        """Cycles that `count` blocks of a multiprocessor take, which reads `rate` bytes of weights in a cycle."""
         channel_blocks = ceil_div(problem.channel_blocks, self.splits)
         taps, pixels = TAPS * channel_blocks, COLUMN * self.rows
         products = problem.product_cycles(pixels, TILE_CHANNELS)
         weights = problem.weight_nbytes(TILE_CHANNELS) / rate
         refills = max(0, ceil_div(taps, self.taps) - self.weight_stages(problem))
         refill = REFILL_CYCLES[problem.element.planes, self.taps] if count == 1 else REFILL_TOGETHER_CYCLES
-        halos = max(0, channel_blocks - self.halo_stages) if self.halo_stages == 1 else 0
+        halos = channel_blocks - 1 if self.halo_stages == 1 else 0
         stored = problem.stored_nbytes(count * pixels, TILE_CHANNELS) / self.splits / BLOCK_BYTES_PER_CYCLE
-        waits = self.taps * weights + refills * refill + halos * HALO_CYCLES
+        waits = self.taps * weights + refills * refill + halos * HALO_CYCLES  # the first: for the first stage
         return BLOCK_CYCLES + count * taps * max(products, weights) + waits + stored
 
 
