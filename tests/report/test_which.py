@@ -70,6 +70,7 @@ def test_all_records_of_the_package_are_known():
     for pattern, kind in (
         *(
             ("bench-*", Kind.BENCHMARK),
+            ("sweep-*", Kind.BENCHMARK),
             ("pipeline-*", Kind.PIPELINE),
             ("ladder-*", Kind.LADDER),
             ("conformance-*", Kind.CONFORMANCE),
