@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from vgg16gpu.compiler.onnx.file import open_onnx
+from vgg16gpu.compiler.onnx.file import OnnxFile
 from vgg16gpu.compiler.onnx.metadata import NOTE_KEY, PREPROCESS_KEY, RANDOM_NOTE
 from vgg16gpu.compiler.onnx.wire import INSIDE
 from vgg16gpu.errors import ModelError
@@ -69,18 +69,15 @@ def make_vgg(
     beside = weights_file(net, Path(path))
     writer = _writer(net, beside.name if beside else "")
     outside = atomic_writer(beside) if beside else contextlib.nullcontext()
-    placed = None  # weights that are there before their model is
-    try:
+    with contextlib.ExitStack() as undo:
         with atomic_writer(Path(path)) as stream:
             with outside as data:
                 writer.open(stream, data)
                 _Generator(net, Source(seed), writer, progress).write()
                 digest = writer.finish()
-            placed = beside
-        placed = None
-    finally:
-        if placed:  # a model that was there before must not meet them
-            placed.unlink(missing_ok=True)
+            if beside:  # in place before the model is: one that was there before must not meet these weights
+                undo.callback(beside.unlink, missing_ok=True)
+        undo.pop_all()
     return digest
 
 
@@ -106,12 +103,12 @@ def weights_file(net: Vgg, path: Path) -> Path | None:
     return beside
 
 
-def external_file(path: Path) -> Path | None:
-    """The file that a model has its weights in, if not in its own. Raises ModelError as `open_onnx` does."""
-    for tensor in open_onnx(path).model.graph.initializer:
+def external_file(file: OnnxFile) -> Path | None:
+    """The file that a model has its weights in, if not in its own."""
+    for tensor in file.model.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location" and entry.value != INSIDE:
-                return path.parent / str(entry.value)
+                return file.path.parent / str(entry.value)
     return None
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from onnx import GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, TensorProto
+from onnx import GraphProto, ModelProto, OperatorSetIdProto, TensorProto
 
 from vgg16gpu.compiler.onnx.metadata import encoded
 from vgg16gpu.compiler.onnx.wire import encode_varint
@@ -100,10 +100,11 @@ def _outside(tensors: Mapping[str, tuple[int, ...]], location: str) -> dict[str,
     for name, shape in tensors.items():
         tensor = _declared(name, shape)
         tensor.data_location = TensorProto.EXTERNAL
-        entries = {"location": location, "offset": str(offset), "length": str(4 * math.prod(shape))}
-        tensor.external_data.extend(StringStringEntryProto(key=key, value=value) for key, value in entries.items())
+        length = 4 * math.prod(shape)
+        for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
         headers[name] = _embedded(_INITIALIZER, tensor.SerializeToString())
-        offset += 4 * math.prod(shape)
+        offset += length
     return headers
 
 

@@ -134,8 +134,9 @@ def _spare_other_models(path: Path, beside: Path | None) -> Path | None:
     former = None
     if path.is_file():
         try:
-            generated = Model(path).metadata.get(NOTE_KEY) == RANDOM_NOTE
-            former = external_file(path) if generated else None
+            model = Model(path)
+            generated = model.metadata.get(NOTE_KEY) == RANDOM_NOTE
+            former = external_file(model.file)
         except ModelError:
             generated = False
         if not generated:

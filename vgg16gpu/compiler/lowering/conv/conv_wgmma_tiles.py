@@ -210,7 +210,7 @@ class SmallTile:
         """Bytes of shared memory."""
         element = problem.element
         halo = element.planes * aligned((COLUMN + 2) * (self.rows + 2) * problem.block_nbytes)
-        weights = element.planes * self.taps * TILE_CHANNELS * problem.block_nbytes
+        weights = self.taps * problem.weight_nbytes(TILE_CHANNELS)
         slice_rows = self.slice_rows(problem.pool)
         received = slice_rows * 2048 if self.exchange == 1 else 0
         if received and self.halo_stages == 2 and halo >= received:
