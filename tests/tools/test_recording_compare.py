@@ -60,10 +60,14 @@ def bench(commit, seconds):
     return {"records": records, "model": {"sha256": "x"}, "environment": environment}
 
 
-def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=()):
+def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=(), left_out=()):
     settings = recipes.Settings("cuda", machine.Card("h200", "sm_90"), tmp_path / "records", tmp_path)
     recipe = compare.compare(settings, Path("/other"), rounds, 0.01)
-    ended = {step.name: Ended(step, "exit code 1" if step.name in failed else "done", 1.0) for step in recipe.steps}
+    ended = {
+        step.name: Ended(step, "exit code 1" if step.name in failed else "done", 1.0)
+        for step in recipe.steps
+        if step.name not in left_out
+    }
     (tmp_path / "compare").mkdir(exist_ok=True)
     for number in range(1, rounds + 1):
         for turn, whose in enumerate(TURNS):
@@ -103,6 +107,15 @@ def test_a_round_that_is_not_whole_does_not_count(tmp_path):
     (content,) = finished(tmp_path, failed=["start-2-3-this"])
     assert content["rounds"] == 1
     assert finished(tmp_path, rounds=1, failed=["bench-1-1-other"]) == []
+
+
+def test_turns_of_an_earlier_call_count(tmp_path):
+    """`--only` with the turns for which there was no time: those before them are in the folder."""
+    (content,) = finished(tmp_path, left_out=["bench-1-1-other", "start-1-1-other", "bench-1-2-this"])
+    assert content["rounds"] == 2
+    recipe = compare.compare(recipes.Settings("cpu", machine.Card("cpu", ""), tmp_path, tmp_path), Path("/"), 3, 0.01)
+    (content,) = [json.loads(path.read_text()) for path in recipe.finish({})]
+    assert content["rounds"] == 2  # nothing lies there of a third
 
 
 def test_a_checkout_that_changes_meanwhile_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from statistics import mean, median
 from typing import Any, Final, TypeAlias
 
 from recording.recipes import Settings, made, vgg16gpu
-from recording.steps import PYTHON, ROOT, Ended, Recipe, Step
+from recording.steps import NO_TIME, PYTHON, ROOT, Ended, Recipe, Step
 from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.errors import Error
 
@@ -95,7 +95,7 @@ def _finish(settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds
     whole = [
         each
         for each in names
-        if all(_is_there(ended, f"{kind}-{name}") for name in each for kind in ("bench", "start"))
+        if all(_is_there(folder, ended, f"{kind}-{name}") for name in each for kind in ("bench", "start"))
     ]
     if not whole:
         return ()
@@ -125,9 +125,10 @@ def _finish(settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds
     return (record,)
 
 
-def _is_there(ended: Mapping[str, Ended], name: str) -> bool:
+def _is_there(folder: Path, ended: Mapping[str, Ended], name: str) -> bool:
+    """Whether a step did its work, now or in an earlier call, since rounds may take longer than a call may."""
     found = ended.get(name)
-    return found is not None and found.is_well
+    return (folder / f"{name}.json").is_file() and (found is None or found.is_well or found.status == NO_TIME)
 
 
 def _parts(starts: Sequence[Sequence[Mapping[str, Any]]], whose: str) -> dict[str, float]:
