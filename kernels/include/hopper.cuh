@@ -1,5 +1,5 @@
 // What compute capability 9.0 adds and CUDA C++ does not spell: barriers that count bytes, the bulk copy engine (TMA),
-// descriptors and ordering of wgmma, register budgets, clusters, early starts. One short function each, named by what
+// descriptors and ordering of wgmma, register budgets, clusters. One short function each, named by what
 // it does; the chapter of the PTX ISA (8.0 and later) stands above it. Kernels that include this run on a GPU alone.
 #pragma once
 
@@ -194,7 +194,7 @@ DEVICE void pin(Sum (&sum)[LENGTH]) {
   }
 }
 
-// ---- Miscellaneous: "setmaxnreg", "bar", "griddepcontrol", "barrier.cluster", "mapa", "st.async", "stmatrix".
+// ---- Miscellaneous: "setmaxnreg", "bar", "barrier.cluster", "mapa", "st.async", "stmatrix".
 
 // Registers per thread of this warpgroup from here on: the producer gives up what the consumers take.
 template <int COUNT>
@@ -209,12 +209,6 @@ DEVICE void take_registers() {
 
 // A barrier among `threads` threads of the block that name the same `id`, 1 to 15 (0 is __syncthreads).
 DEVICE void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-
-// Wait for the kernel before this one: everything it wrote can be read. At once where the launch is an ordinary one.
-DEVICE void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// The next kernel may start now, up to its own wait.
-DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // Orders no memory: it says that this block no longer reads what others will write, and that its barriers are there
 // (barrier_init_fence). What is written goes by `send4`, and its barrier says when it is there.

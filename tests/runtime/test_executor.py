@@ -169,6 +169,18 @@ def test_launchers_run_what_lies_on_the_device(device: Device) -> None:
     resident.close()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_kernels_bring_what_is_small(hopper: Any, precision: str) -> None:
+    """In and out, however many counters lie between: a copy node of the graph would take longer."""
+    options = PlanOptions(precision, normalisation=Normalisation((0.5,) * 3, (0.25,) * 3), samples=lambda: images(3))
+    plan = make_plan(graph(), hopper.facts, [(batch, 3, 6, 6) for batch in (1, 2, 3)], options)
+    with closing(Executor.load(plan, hopper)) as executor:
+        sequences = [bound.round_trip.sequence for bound in executor._bound.values()]  # type: ignore[attr-defined]
+        assert len(sequences) == 6
+        assert {(sequence.upload, sequence.download) for sequence in sequences} == {(None, None)}
+
+
 @pytest.mark.parametrize("element", Element, ids=lambda element: element.name)
 def test_stored_numbers_are_decoded(element: Element) -> None:
     value = Value("v", (1, 3), Layout.NHWC, Pointer(Arena.ACTIVATIONS, 0), element, step=0.5)

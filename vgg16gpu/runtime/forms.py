@@ -107,8 +107,9 @@ def _accepted(given: GraphInput, program: Program, shape: OpenShape) -> dict[np.
 
 def _fits(sample: Shape, expected: OpenShape) -> bool:
     """Whether a sample has this shape; a side that may be any has a pixel at least."""
-    return len(sample) == len(expected) and all(
-        dim == want or (want is None and dim > 0) for dim, want in zip(sample, expected, strict=True)
+    return sample == expected or (
+        len(sample) == len(expected)
+        and all(dim == want or (want is None and dim > 0) for dim, want in zip(sample, expected, strict=True))
     )
 
 

@@ -16,6 +16,7 @@ from vgg16gpu.compiler.lowering.base import ceil_div
 from vgg16gpu.compiler.lowering.conv import conv_first_two
 from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ChainProblem, Tile
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
+from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
 from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.plan import make_plan
 from vgg16gpu.compiler.planner.selection import KernelSelection, select_kernels
@@ -250,7 +251,7 @@ def test_arguments(precision: str, element_type: str) -> None:
         assert step.grid == (min(132, ceil_div(given["tiles"], warpgroups)), 1, 1)
         assert step.block == (128 * warpgroups, 1, 1)
         assert step.shared <= HOPPER.shared_nbytes
-        assert not step.programmatic  # nothing runs before it
+        assert step.programmatic == (program.batch <= PROGRAMMATIC_BATCH)  # before it the input comes
         assert (macros["ELEMENT"], macros["IN_CHANNELS"]) == (element.number, 3)
         assert macros["SOURCE"] == (element_type == "uint8")
 

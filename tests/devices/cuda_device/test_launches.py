@@ -36,8 +36,9 @@ def test_graph_and_plain_launches_agree(gpu, plain_gpu, kernel, length):
 
 @pytest.mark.parametrize("programmatic", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 2, 7])
-@pytest.mark.parametrize("start", [8, 16], ids=["by the copy engine", "by a kernel"])
-def test_round_trips(gpu, plain_gpu, source, start, length, programmatic):
+@pytest.mark.parametrize("end", [8, 16], ids=["out by the copy engine", "out by a kernel"])
+@pytest.mark.parametrize("start", [8, 16], ids=["in by the copy engine", "in by a kernel"])
+def test_round_trips(gpu, plain_gpu, source, start, end, length, programmatic):
     """Copy in, launches and copy out: as one graph, and one by one; again and again in the same buffers."""
     kernel = Kernel(source, "axpb_early_f32" if programmatic else "axpb_f32", (("BLOCK", BLOCK),))
     dependent = programmatic and gpu.facts.compute_capability >= (9, 0)
@@ -46,7 +47,7 @@ def test_round_trips(gpu, plain_gpu, source, start, length, programmatic):
         device.build([kernel])
         address = device.allocate(8192)
         launch = device.bind(steps, {Arena.ACTIVATIONS: address})
-        inwards, outwards = device.pinned(4 * COUNT), device.pinned(4 * COUNT + start)[start:]
+        inwards, outwards = (device.pinned(4 * COUNT + offset)[offset:] for offset in (start, end))
         download = Transfer(outwards, address + length % 2 * 4096)
         run = device.round_trip(Transfer(inwards, address), launch, download)
         for more in range(3):

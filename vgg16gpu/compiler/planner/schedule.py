@@ -212,9 +212,12 @@ class _Schedule:
         )
 
     def _control(self, start: int, counters: Sequence[int]) -> Control:
-        """The control words from offset `start` on, with so many counters for each op."""
+        """The control words from offset `start` on, with so many counters for each op.
+
+        What comes back begins where memory would be aligned, as the kernel needs it that copies it to the host.
+        """
         lowest = LOWEST_OF_PAIRS if self.selection.splits_float32 else 0.0
-        return Control(_at(start), _at(start + 4 * sum(counters)), self.batch, self.watched, lowest)
+        return Control(_at(start), _at(start + aligned(4 * sum(counters))), self.batch, self.watched, lowest)
 
     def _values(self, buffers: Mapping[_Buffer, Pointer], outputs: Sequence[Value]) -> Mapping[str, Value]:
         """What ops read and write, by name: an output that its op writes itself is the only form of its value."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ from vgg16gpu.devices.staging import Stager
 from vgg16gpu.errors import DeviceError, Error, KernelError
 from vgg16gpu.program.launches import Kernel, Step
 from vgg16gpu.program.values import Arena, Pointer
+
+EARLY_STARTS = (9, 0)  # the first compute capability with programmatic dependent launches
 
 _TRANSFER = transfer_kernel(BUS_GROUPS)
 
@@ -148,12 +150,14 @@ class CudaDevice:
                 raise DeviceError("a round trip needs host memory from `pinned`")
             if bindings is None or not isinstance(launch, _Launcher):
                 return step_by_step(self, upload, launch, download)
-            launches = launch.sequence.launches
-            if goes_by_kernel(upload) and goes_by_kernel(download):
-                launches = [self._copy(upload, inwards=True), *launches, self._copy(download, inwards=False)]
-                sequence = LaunchSequence(held.driver, held.stream, launches)
-            else:
-                sequence = LaunchSequence(held.driver, held.stream, list(launches), upload, download)
+            before, after = goes_by_kernel(upload), goes_by_kernel(download)
+            launches = [
+                *([self._copy(upload, inwards=True)] if before else []),
+                *launch.sequence.launches,
+                *([self._copy(download, inwards=False)] if after else []),
+            ]
+            nodes = (None if before else upload, None if after else download)
+            sequence = LaunchSequence(held.driver, held.stream, launches, *nodes)
             sequence.make_graph(bindings)
             held.sequences.add(sequence)
         return _RoundTrip(self, sequence, launch.count)
@@ -316,11 +320,16 @@ class CudaDevice:
         return resolve(step, function, built, bases, self._bindings)
 
     def _copy(self, transfer: Transfer, *, inwards: bool) -> Launch:
-        """The kernel that makes a copy: pinned memory of the host has an address on the device, the same."""
+        """The kernel that makes a copy: pinned memory of the host has an address on the device, the same.
+
+        It may start before the launch before it has ended, where kernels can.
+        """
         here, there = Pointer(Arena.ACTIVATIONS, 0), Pointer(Arena.STAGING, 0)
         out, inp = (here, there) if inwards else (there, here)
         bases = {here.arena: transfer.address, there.arena: host_address(transfer.host)}
-        return self._resolve(transfer_step(out, inp, transfer.host.nbytes, BUS_GROUPS), bases)
+        step = transfer_step(out, inp, transfer.host.nbytes, BUS_GROUPS)
+        is_early = not inwards and self.facts.compute_capability >= EARLY_STARTS
+        return self._resolve(replace(step, programmatic=is_early), bases)
 
     def _allocate(self, nbytes: int) -> int:
         driver = self._held.driver

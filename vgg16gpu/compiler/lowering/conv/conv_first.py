@@ -18,7 +18,7 @@ from vgg16gpu.compiler.lowering.base import Held, InputLowering, Layer, Places, 
 from vgg16gpu.compiler.lowering.conv.common import TAPS, label
 from vgg16gpu.compiler.lowering.conv.same_3x3 import computes_3x3
 from vgg16gpu.compiler.lowering.layout import scales
-from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import (
     TILE_CHANNELS,
     RawWeights,
@@ -108,14 +108,14 @@ def candidates(problem: FirstProblem, multiprocessors: int) -> tuple[Choice[Tile
     known = [Tile(width, rows) for width in sorted(widths, reverse=True) for rows in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)]
     best = _usual(problem, multiprocessors)
     tiles = [best, *(tile for tile in known if tile.fits(problem) and tile != best)]
-    return tuple(Choice(tile, programmatic=False) for tile in tiles)
+    return tuple(Choice(tile, problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
 def choose(problem: FirstProblem, facts: DeviceFacts) -> Choice[Tile]:
     """The tile that the device's table has, where it fits, or the usual one."""
     choice = tile_choice.found(facts, problem.key, KINDS)
     if choice is None or not choice.tile.fits(problem):
-        return Choice(_usual(problem, facts.multiprocessors), programmatic=False)
+        return candidates(problem, facts.multiprocessors)[0]
     return choice
 
 

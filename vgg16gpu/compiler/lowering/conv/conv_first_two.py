@@ -18,7 +18,7 @@ from vgg16gpu.compiler.lowering.conv.common import TAPS, label
 from vgg16gpu.compiler.lowering.conv.conv_first import FirstWeights
 from vgg16gpu.compiler.lowering.conv.conv_wgmma import ConvWeights
 from vgg16gpu.compiler.lowering.conv.conv_wgmma_tiles import COLUMN, MAX_SHARED
-from vgg16gpu.compiler.lowering.tile_choice import Choice
+from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH, Choice
 from vgg16gpu.compiler.lowering.wgmma import TILE_CHANNELS, aligned, feature_map, x_element, y_element
 from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Dim3, Kernel, Step
@@ -102,7 +102,7 @@ def candidates(problem: ChainProblem, multiprocessors: int) -> tuple[Choice[Tile
     """Every tile that is worth a try, the one with the least estimated time first."""
     tiles = [tile for tile in (Tile(*cut) for cut in CUTS) if tile.fits(problem)]
     tiles.sort(key=lambda tile: tile.cycles(problem, multiprocessors))
-    return tuple(Choice(tile, programmatic=False) for tile in tiles)
+    return tuple(Choice(tile, problem.batch <= PROGRAMMATIC_BATCH) for tile in tiles)
 
 
 def choose(problem: ChainProblem, facts: DeviceFacts) -> Choice[Tile]:
