@@ -203,7 +203,20 @@ def whole_table(bench: Content) -> str:
         if any(match.theirs):
             text += row(_rivals(bench, match), [_named(record) if record else "" for record in match.theirs])
             text += row("ratio", [f"{each:.2f}x" if each else "" for each in match.ratios])
+            if any(cells := [_energies(*pair) for pair in zip(match.ours, match.theirs, strict=True)]):
+                text += row("mJ per image, ours / theirs", cells)
     return text
+
+
+def _energies(ours: Content | None, theirs: Content | None) -> str:
+    """What the card takes for an image, where power was read of both; else nothing."""
+    a, b = _millijoules(ours), _millijoules(theirs)
+    return f"{figure(a)} / {figure(b)}" if a and b else ""
+
+
+def _millijoules(record: Content | None) -> float | None:
+    watts = (record["gpu"] or {}).get("power_w") if record else None
+    return 1000 * watts * record["median_s"] / record["batch"] if record and watts else None
 
 
 def _rivals(bench: Content, match: Match) -> str:

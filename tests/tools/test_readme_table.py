@@ -131,16 +131,28 @@ def test_cards_measured_at_other_sizes_are_refused():
 # docs/performance.md's
 
 
-def test_rows_are_ours_the_best_peer_and_the_ratio():
+def test_rows_are_ours_the_best_peer_the_ratio_and_the_energy():
     rows = result_tables.whole_table(bench_findings.result()).splitlines()
     assert rows[0].endswith("| batch 1 | batch 32, sustained |")
-    assert rows[2:5] == [
+    assert rows[2:6] == [
         "| **fp16, vgg16gpu** | **0.160** | **1.54** |",
         "| best fp16 peer of torch 2.11.0, jax 0.11.2, error 1.0e-06 | 0.300 jax | 2.09 jax |",
         "| ratio | 1.87x | 1.36x |",
+        "| mJ per image, ours / theirs |  | 33.2 / 45.1 |",  # 690 W, 32 images
     ]
-    assert rows[6] == "| best int8 peer, random data of jax 0.11.2 | 0.290 jax | 1.65 jax |"
-    assert len(rows) == 2 + 3 + 3
+    assert rows[7] == "| best int8 peer, random data of jax 0.11.2 | 0.290 jax | 1.65 jax |"
+    assert len(rows) == 2 + 4 + 4
+
+
+@pytest.mark.parametrize("name", ["vgg16gpu", "jax"])
+def test_energy_has_a_row_only_where_power_was_read_of_both(name):
+    bench = bench_findings.result()
+    for record in select(bench, name=name, precision="fp16"):
+        record["gpu"] = None if name == "jax" else {**(record["gpu"] or {}), "power_w": None}
+    rows = result_tables.whole_table(bench).splitlines()
+    assert len(rows) == 2 + 3 + 4
+    assert rows[4].startswith("| ratio")
+    assert rows[5].startswith("| **int8")
 
 
 def test_rows_of_tf32_stand_beside_the_same_figures_of_ours():
@@ -149,10 +161,12 @@ def test_rows_of_tf32_stand_beside_the_same_figures_of_ours():
         "| **fp32, vgg16gpu**",
         "| best strict fp32 peer of torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1, error 1.0e-06",
         "| ratio",
+        "| mJ per image, ours / theirs",
         "| best TF32 peer of torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1, error 4.0e-03",
         "| ratio",
+        "| mJ per image, ours / theirs",
     ]
-    assert rows[-1] == "| ratio | 1.36x | 0.83x |"
+    assert rows[-2] == "| ratio | 1.36x | 0.83x |"
 
 
 def test_the_text_says_how_and_who_is_missing():
