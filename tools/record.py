@@ -139,6 +139,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         with_other.add_argument("other", type=Path, help="the folder of another checkout")
     turns.add_argument("--rounds", type=int, default=2, help="of four turns each")
     turns.add_argument("--batch", default="1,8,32,128", metavar="NUMBERS", help="images per run")
+    turns.add_argument("--precision", nargs="+", choices=PRECISIONS, help="these; the record has them in its name")
     turns.add_argument("--within", type=float, default=1.0, metavar="PERCENT", help="what counts as the same")
     return parser.parse_args(arguments)
 
@@ -174,7 +175,7 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         other = options.other.resolve()
         if options.part == "starts":
             return starts(settings, other, options.pairs)
-        return compare(settings, other, options.rounds, options.within / 100, options.batch)
+        return compare(settings, other, options.rounds, options.within / 100, options.batch, options.precision)
     if options.part == "sweep":
         return recipes.sweep(settings, options.precision, options.sizes)
     whole = {

@@ -43,6 +43,7 @@ PARTS = {
     "perceptual": ["perceptual"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],
+    "compare fp32": ["compare", str(ROOT), "--precision", "fp32", "--batch", "32,128", "--rounds", "5"],
     "starts": ["starts", str(ROOT)],
 }
 

@@ -60,23 +60,24 @@ def bench(commit, seconds):
     return {"records": records, "model": {"sha256": "x"}, "environment": environment}
 
 
-def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=(), left_out=()):
+def finished(tmp_path, commits=("old", "new", "new", "old"), rounds=2, failed=(), left_out=(), precisions=None):
     settings = recipes.Settings("cuda", machine.Card("h200", "sm_90"), tmp_path / "records", tmp_path)
-    recipe = compare.compare(settings, Path("/other"), rounds, 0.01)
+    recipe = compare.compare(settings, Path("/other"), rounds, 0.01, precisions=precisions)
     ended = {
         step.name: Ended(step, "exit code 1" if step.name in failed else "done", 1.0)
         for step in recipe.steps
         if step.name not in left_out
     }
-    (tmp_path / "compare").mkdir(exist_ok=True)
+    folder = recipe.steps[-1].makes[0].parent
+    folder.mkdir(exist_ok=True)
     for number in range(1, rounds + 1):
         for turn, whose in enumerate(TURNS):
             name = f"{number}-{turn + 1}-{whose}"
             seconds = 1.0 if whose == "other" else 1.1
-            (tmp_path / "compare" / f"bench-{name}.json").write_text(json.dumps(bench(commits[turn], seconds)))
+            (folder / f"bench-{name}.json").write_text(json.dumps(bench(commits[turn], seconds)))
             start = {"to_result_s": 0.5, "to_exit_s": 0.6, "parts_s": {"plan": seconds / 10, f"{whose} alone": 0.001}}
             start["environment"] = {"commit": {"hash": commits[turn], "dirty": False}}
-            (tmp_path / "compare" / f"start-{name}.json").write_text(json.dumps({"checkouts": [start]}))
+            (folder / f"start-{name}.json").write_text(json.dumps({"checkouts": [start]}))
     written = recipe.finish(ended)
     return [json.loads(path.read_text()) for path in written]
 
@@ -113,9 +114,11 @@ def test_turns_of_an_earlier_call_count(tmp_path):
     """`--only` with the turns for which there was no time: those before them are in the folder."""
     (content,) = finished(tmp_path, left_out=["bench-1-1-other", "start-1-1-other", "bench-1-2-this"])
     assert content["rounds"] == 2
-    recipe = compare.compare(recipes.Settings("cpu", machine.Card("cpu", ""), tmp_path, tmp_path), Path("/"), 3, 0.01)
-    (content,) = [json.loads(path.read_text()) for path in recipe.finish({})]
-    assert content["rounds"] == 2  # nothing lies there of a third
+    settings = recipes.Settings("cuda", machine.Card("h200", "sm_90"), tmp_path, tmp_path)
+    (record,) = compare.compare(settings, Path("/other"), 3, 0.01).finish({})
+    assert json.loads(record.read_text())["rounds"] == 2  # nothing lies there of a third
+    for other in ({"batches": "1"}, {"precisions": ["fp16"]}):  # nor of other figures
+        assert compare.compare(settings, Path("/other"), 3, 0.01, **other).finish({}) == ()
 
 
 def test_a_checkout_that_changes_meanwhile_is_refused(tmp_path):
@@ -137,3 +140,15 @@ def test_batches_are_as_asked(tmp_path):
     steps = compare.compare(settings, Path("/other"), 1, 0.01, "1,2").steps
     asked = [step.command[step.command.index("--batch") + 1] for step in steps if step.name.startswith("bench-")]
     assert asked == ["1,2"] * 4
+
+
+def test_precisions_are_as_asked_and_in_the_record_s_name(tmp_path):
+    record = tmp_path / "records" / "compare-h200-fp32-bf16.json"
+    settings = recipes.Settings("cuda", machine.Card("h200", "sm_90"), record.parent, tmp_path)
+    recipe = compare.compare(settings, Path("/other"), 1, 0.01, "32,128", ["fp32", "bf16"])
+    benches = [step for step in recipe.steps if step.name.startswith("bench-")]
+    asked = [step.command[step.command.index("--precision") + 1] for step in benches]
+    assert asked == ["fp32,bf16"] * 4
+    assert {step.seconds for step in benches} == {4 * compare.BENCH_SECONDS}  # two precisions, two sizes
+    assert finished(tmp_path, rounds=1, precisions=["fp32", "bf16"])
+    assert record.is_file()

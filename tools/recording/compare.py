@@ -16,7 +16,7 @@ from vgg16gpu.errors import Error
 
 OTHER, THIS = "other", "this"
 TURNS: Final = (OTHER, THIS, THIS, OTHER)  # what drifts evenly during a round drifts for both alike
-BENCH_SECONDS, START_SECONDS = 11.0, 9.0  # of one turn; of the benchmark, for each batch size
+BENCH_SECONDS, START_SECONDS = 3.0, 9.0  # of one turn; of the benchmark, for each precision and batch size
 STARTS: Final = 8
 SAME, SLOWER, FASTER, UNKNOWN = "same", "slower", "faster", "cannot tell"
 METHOD: Final = (
@@ -69,27 +69,41 @@ def _sum(turns: Sequence[float], whose: str) -> float:
     return sum(seconds for name, seconds in zip(TURNS, turns, strict=True) if name == whose)
 
 
-def compare(settings: Settings, other: Path, rounds: int, bound: float, batches: str = "1,8,32,128") -> Recipe:
-    """Both in `rounds` rounds; `bound`: what part of a figure counts as the same, 0.01 for 1 %."""
-    steps, folder = made(settings, 224), settings.work / "compare"
+def compare(
+    settings: Settings,
+    other: Path,
+    rounds: int,
+    bound: float,
+    batches: str = "1,8,32,128",
+    precisions: Sequence[str] | None = None,
+) -> Recipe:
+    """Both in `rounds` rounds; `bound`: what part of a figure counts as the same, 0.01 for 1 %. precisions: else all.
+
+    What turns leave lies in a folder for these precisions and batches, as turns of an earlier call count.
+    """
+    named = precisions or settings.precisions
+    sizes = "1" if settings.quick else batches
+    steps, folder = made(settings, 224), settings.work / f"compare-{'-'.join(named)}-{sizes}"
+    record = settings.record("-".join(["compare-CARD", *(precisions or ())]))
     checkouts = {THIS: ROOT, OTHER: other}
     effort = ("--repeats", 3) if settings.quick else ("--seconds", 0.1, "--sustained", 0)
-    measured = ("--precision", ",".join(settings.precisions), "--batch", "1" if settings.quick else batches)
+    measured = ("--precision", ",".join(named), "--batch", sizes)
+    seconds = BENCH_SECONDS * len(named) * len(sizes.split(","))
     model, device = settings.model(224), ("--device", settings.device)
     for number in range(1, rounds + 1):
         for turn, whose in enumerate(TURNS, start=1):
             name, place = f"{number}-{turn}-{whose}", checkouts[whose]
             bench, start = (folder / f"{kind}-{name}.json" for kind in ("bench", "start"))
             words = vgg16gpu("bench", model, *device, *measured, *effort, "--output", bench)
-            steps.append(Step(bench.stem, words, BENCH_SECONDS * len(batches.split(",")), (bench,), cwd=place))
+            steps.append(Step(bench.stem, words, seconds, (bench,), cwd=place))
             given = ("--model", str(model), "--picture", str(settings.picture), *device)
             runs = ("--runs", str(1 if settings.quick else STARTS), "--output", str(start))
             script = (PYTHON, "tools/recording/starts.py", str(place), *given, *runs)
             steps.append(Step(start.stem, script, START_SECONDS, (start,)))
-    return Recipe(steps, lambda ended: _finish(settings, folder, ended, rounds, bound))
+    return Recipe(steps, lambda ended: _finish(record, folder, ended, rounds, bound))
 
 
-def _finish(settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds: int, bound: float) -> Sequence[Path]:
+def _finish(record: Path, folder: Path, ended: Mapping[str, Ended], rounds: int, bound: float) -> Sequence[Path]:
     """The record of the rounds that are whole; none where there is none."""
     names = [[f"{number}-{turn}-{whose}" for turn, whose in enumerate(TURNS, 1)] for number in range(1, rounds + 1)]
     whole = [
@@ -117,7 +131,6 @@ def _finish(settings: Settings, folder: Path, ended: Mapping[str, Ended], rounds
         "start_parts_s": parts,
         "environment": starts[0][1]["environment"],
     }
-    record = settings.record("compare-CARD")
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(content, indent=1) + "\n")
     print(shown(found))
