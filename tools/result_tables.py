@@ -209,9 +209,9 @@ def whole_table(bench: Content) -> str:
 
 
 def _energies(ours: Content | None, theirs: Content | None) -> str:
-    """What the card takes for an image, where power was read of both; else nothing."""
-    a, b = _millijoules(ours), _millijoules(theirs)
-    return f"{figure(a)} / {figure(b)}" if a and b else ""
+    """What the card takes for an image, median power times median time, where power was read of both; else nothing."""
+    first, second = _millijoules(ours), _millijoules(theirs)
+    return f"{figure(first)} / {figure(second)}" if first and second else ""
 
 
 def _millijoules(record: Content | None) -> float | None:

@@ -151,7 +151,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
   const int channel = blockIdx.x % tiles * 64, x0 = blockIdx.x / tiles * TILE_W;
   const int y0 = blockIdx.y * rows, y1 = min(y0 + rows, H);  // the block's output rows
 
-  let_next_kernel_start();
   if (tid == 0) prefetch_map(&out);
   load_weights(shared + WEIGHTS_AT, weight, weight_scale, channel);
   const Finish<ELEMENT> finish(bias + channel, dequant + channel, out_scale + channel, apply_relu);
@@ -161,6 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv_first(
     *reinterpret_cast<uint2*>(ring + (tid + 1) * ROW_BYTES - 8) = make_uint2(0, 0);
 
   wait_for_previous_kernel();
+  let_next_kernel_start();  // not before: it looks at the error word, which comes with the input
   const int end = min(y1 + 1, H);  // of the input rows
   Input::Row raw[RING];
   UNROLL

@@ -179,6 +179,8 @@ def test_kernels_bring_what_is_small(hopper: Any, precision: str) -> None:
         sequences = [bound.round_trip.sequence for bound in executor._bound.values()]  # type: ignore[attr-defined]
         assert len(sequences) == 6
         assert {(sequence.upload, sequence.download) for sequence in sequences} == {(None, None)}
+        launches = [launch for sequence in sequences for launch in (sequence.launches[0], sequence.launches[-1])]
+        assert {(launch.name.split()[0], launch.programmatic) for launch in launches} == {("copy", True)}
 
 
 @pytest.mark.parametrize("element", Element, ids=lambda element: element.name)

@@ -70,9 +70,10 @@ class InputSlot:
 class Control:
     """Words of 32 bits that the host zeroes with the copy that brings the input, and reads with the outputs.
 
-    First the counters of kernels that work together (they stay on the device), then, from `error` on, what comes back:
-    the error word, 0 or the number of the step in which a wait ran out; `batch` status words, bit 0 set for an image
-    that holds NaN or Inf; and for each name in `watched` the largest magnitude stored of each image, as a float.
+    First the counters of kernels that work together (they stay on the device), then, from `error` on, which is aligned
+    as a buffer is, what comes back: the error word, 0 or the number of the step in which a wait ran out; `batch` status
+    words, bit 0 set for an image that holds NaN or Inf; and for each name in `watched` the largest magnitude stored of
+    each image, as a float.
     """
 
     counters: Pointer

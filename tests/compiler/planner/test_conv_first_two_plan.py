@@ -13,7 +13,7 @@ from tests.support.random_graphs import SAME, zeros
 from vgg16gpu.compiler.graph.ops import Conv, Gemm, Graph, GraphInput, Op, Relu, op_arrays
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.lowering.base import ceil_div
-from vgg16gpu.compiler.lowering.conv import conv_first_two
+from vgg16gpu.compiler.lowering.conv import conv_first, conv_first_two
 from vgg16gpu.compiler.lowering.conv.conv_first_two import CUTS, ChainProblem, Tile
 from vgg16gpu.compiler.lowering.layout.preprocess import Normalisation
 from vgg16gpu.compiler.lowering.tile_choice import PROGRAMMATIC_BATCH
@@ -283,6 +283,13 @@ def test_one_image_has_small_tiles_and_many_large_ones() -> None:
     one, many = (conv_first_two.choose(ChainProblem(batch, 224, 224, Element.F16), HOPPER).tile for batch in (1, 128))
     assert (one.rows, one.warpgroups) == (16, 3)
     assert (many.rows, many.warpgroups) == (28, 2)
+
+
+@pytest.mark.parametrize(("batch", "is_early"), [(1, True), (32, True), (33, False)])
+def test_first_layers_start_early_behind_the_input_of_a_small_batch(batch: int, is_early: bool) -> None:
+    alone = conv_first.choose(conv_first.FirstProblem(batch, 30, 30, 64, Element.F16), HOPPER)
+    two = conv_first_two.choose(ChainProblem(batch, 30, 30, Element.F16), HOPPER)
+    assert alone.programmatic == two.programmatic == is_early
 
 
 def test_a_table_has_the_last_word() -> None:

@@ -151,13 +151,10 @@ class CudaDevice:
             if bindings is None or not isinstance(launch, _Launcher):
                 return step_by_step(self, upload, launch, download)
             before, after = goes_by_kernel(upload), goes_by_kernel(download)
-            launches = [
-                *([self._copy(upload, inwards=True)] if before else []),
-                *launch.sequence.launches,
-                *([self._copy(download, inwards=False)] if after else []),
-            ]
+            first = [self._copy(upload, inwards=True)] if before else []
+            last = [self._copy(download, inwards=False)] if after else []
             nodes = (None if before else upload, None if after else download)
-            sequence = LaunchSequence(held.driver, held.stream, launches, *nodes)
+            sequence = LaunchSequence(held.driver, held.stream, [*first, *launch.sequence.launches, *last], *nodes)
             sequence.make_graph(bindings)
             held.sequences.add(sequence)
         return _RoundTrip(self, sequence, launch.count)
@@ -320,16 +317,13 @@ class CudaDevice:
         return resolve(step, function, built, bases, self._bindings)
 
     def _copy(self, transfer: Transfer, *, inwards: bool) -> Launch:
-        """The kernel that makes a copy: pinned memory of the host has an address on the device, the same.
-
-        It may start before the launch before it has ended, where kernels can.
-        """
+        """The kernel that makes a copy, early: pinned memory of the host has an address on the device, the same."""
         here, there = Pointer(Arena.ACTIVATIONS, 0), Pointer(Arena.STAGING, 0)
         out, inp = (here, there) if inwards else (there, here)
         bases = {here.arena: transfer.address, there.arena: host_address(transfer.host)}
-        step = transfer_step(out, inp, transfer.host.nbytes, BUS_GROUPS)
-        is_early = not inwards and self.facts.compute_capability >= EARLY_STARTS
-        return self._resolve(replace(step, programmatic=is_early), bases)
+        is_early = self.facts.compute_capability >= EARLY_STARTS
+        step = replace(transfer_step(out, inp, transfer.host.nbytes, BUS_GROUPS), programmatic=is_early)
+        return self._resolve(step, bases)
 
     def _allocate(self, nbytes: int) -> int:
         driver = self._held.driver

@@ -157,20 +157,10 @@ def settled(
 
 def report(executor: Executor, program: Program) -> Step:
     """The control words to the host, which knows pinned memory by the address that the device has for it, too."""
-    start, words = _reported(program), _buffer(executor, program)
-    place = Pointer(program.control.error.arena, start)
-    return transfer_step(absolute(words.ctypes.data), place, words.nbytes, BUS_GROUPS)
+    words = reported_words(executor, program)
+    return transfer_step(absolute(words.ctypes.data), program.control.error, words.nbytes, BUS_GROUPS)
 
 
 def reported_words(executor: Executor, program: Program) -> Bytes:
     """Where they are then."""
-    return _buffer(executor, program)[program.control.error.offset - _reported(program) :]
-
-
-def _buffer(executor: Executor, program: Program) -> Bytes:
-    return executor.returned[: program.control.end - _reported(program)]
-
-
-def _reported(program: Program) -> int:
-    """Where the kernel that copies control words can begin."""
-    return program.control.error.offset // 16 * 16
+    return executor.returned[: 4 * program.control.returned_words]
