@@ -59,8 +59,9 @@ constexpr int WAIT_TRIES = 1 << 20;  // each try sleeps in hardware for some mic
 // Wait for the end of the phase of this parity. A wait that would never end gives up, sets the error word and lets the
 // kernel run to its end: its results are then wrong, and the host says so. Once one wait has given up the others do not
 // take their time. So the error word must be zero before a kernel starts that waits here: what follows the copy that
-// brings it lets others start only once it has come. A thread that is lost must neither announce nor ask for more bytes: an overflowing barrier is a
-// fault. (A __trap() here instead would make ptxas ignore the register budget of set_registers.)
+// brings it lets others start only once it has come. A thread that is lost must neither announce nor ask for more
+// bytes: an overflowing barrier is a fault. (A __trap() here instead would make ptxas ignore the register budget of
+// set_registers.)
 DEVICE void barrier_wait(uint32_t barrier, uint32_t parity, const Watch& watch) {
   if (watch.lost) return;
   for (int tries = 1; !barrier_try_wait(barrier, parity); tries++) {

@@ -212,7 +212,7 @@ class _Schedule:
         )
 
     def _control(self, start: int, counters: Sequence[int]) -> Control:
-        """The control words from `start` on: counters of ops; what comes back, aligned for the kernel that copies it."""
+        """The control words from `start` on: counters of ops; what comes back, aligned for the kernel that copies."""
         lowest = LOWEST_OF_PAIRS if self.selection.splits_float32 else 0.0
         return Control(_at(start), _at(start + aligned(4 * sum(counters))), self.batch, self.watched, lowest)
 
