@@ -6,7 +6,8 @@ scores: fp32 with a strange image in the batch, or scales that fit nothing, is n
 strict float32 (or 1e-5), and no image changes the bits of another. Needs torch.
 photographs: at most 1 % of random crops of the photographs in DIR go through the second pass.
 bits: a thousand runs, other positions and a new engine give the same bits in every precision (int8 with its scales).
-replays: so do many thousands of replays of one image's launches, while another process computes on the same device.
+replays: so do many thousands of replays of one image's launches, and of whole runs with their copies, while another
+process computes on the same device.
 memory, on a GPU: with 1 GB free fp32 batch 8 and fp16 batch 32 run; with 300 MB fp32 is refused and nothing is lost.
 
 Exit code 1 when a promise is broken.
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--crops", type=int, default=1000, help="At least so many, of all photographs together.")
     parser.add_argument("--runs", type=int, default=1000, help="Of each precision and batch size.")
-    parser.add_argument("--replays", type=int, default=25_000, help="Of each precision.")
+    parser.add_argument("--replays", type=int, default=25_000, help="Of each precision, and runs.")
     parser.add_argument("--output", type=Path, help="Write what was measured as JSON.")
     options = parser.parse_args(arguments)
     device, choice = open_device(options.device)

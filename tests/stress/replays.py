@@ -1,4 +1,8 @@
-"""The same bits in replay after replay of a run's launches, while another process computes on the same device."""
+"""The same bits in replay after replay of a run, while another process computes on the same device.
+
+Of its launches alone, one behind the other, and of whole runs with the copies from and to the host. These come behind a
+run of another batch size, whose numbers lie where those of one image find theirs zero.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +18,32 @@ from typing import Final
 import numpy as np
 
 from tests.stress.bits import pictures
+from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.errors import Error
 from vgg16gpu.io.synthetic import TESTBENCH_SEED
 from vgg16gpu.pictures.loading.start import how_it_ended
 from vgg16gpu.runtime.engine import Engine
 
-TOGETHER: Final = 50  # launched one behind the other before their output is looked at
+TOGETHER: Final = 50  # launched one behind the other before their output is looked at, and runs before that
+OTHER_BATCH: Final = 3  # of the run before those
 BESIDE_BATCH: Final = 8  # of the other process
 READY: Final = "ready"
 
-COLUMNS = ("precision", "replays", "looks", "other bits", "runs beside")
+COLUMNS = ("precision", "replays", "looks", "with copies", "other bits", "runs beside")
 
 
 @dataclass(frozen=True)
 class Replays:
-    """One precision at batch 1. looks: at the output, after so many replays each; beside: runs of the other process."""
+    """One precision at batch 1.
+
+    replays: of the launches; looks: at their output, after so many replays each; round_trips: runs with copies, each of
+    which is looked at; differing: of all that is looked at; beside: runs of the other process.
+    """
 
     precision: str
     replays: int
     looks: int
+    round_trips: int
     differing: int
     beside: int
 
@@ -43,25 +54,34 @@ class Replays:
 
     def cells(self) -> tuple[object, ...]:
         """A row under COLUMNS."""
-        return (self.precision, self.replays, self.looks, self.differing, self.beside)
+        return (self.precision, self.replays, self.looks, self.round_trips, self.differing, self.beside)
 
 
 def measure(model: Path, device: str, precision: str, count: int) -> Replays:
-    """At least `count` replays. Raises what Engine raises, and Error when the other process cannot compute."""
-    with Engine(model, device=device, precision=precision, batch=1) as engine, working(model, device) as runs:
+    """At least `count` replays and runs. Raises what Engine raises, and Error when the other process cannot compute."""
+    batches = (1, OTHER_BATCH)
+    with Engine(model, device=device, precision=precision, batch=batches) as engine, working(model, device) as runs:
         x = np.random.default_rng(TESTBENCH_SEED).standard_normal(engine.program.input.shape, np.float32)
-        outputs = engine.run(engine.graph.input.to_file(x))  # floats, which are what a launcher takes up again
-        expected = outputs[0] if isinstance(outputs, tuple) else outputs
+        expected = _scores(engine, x)
         looks = differing = 0
         with engine.turn() as executor:
-            launch = executor.launcher(1)
+            launch, output = executor.launcher(1), executor.plan.programs[0].outputs[0]
             while looks * TOGETHER < count:
+                executor.run(OTHER_BATCH, x)
+                for _ in range(TOGETHER):
+                    differing += executor.run(1, x[:1]).outputs[0].tobytes() != expected
                 for _ in range(TOGETHER):
                     launch()
                 looks += 1
-                differing += executor.read(engine.program.outputs[0]).tobytes() != expected.tobytes()
+                differing += executor.read(output).tobytes() != expected
         beside = runs()
-    return Replays(precision, looks * TOGETHER, looks, differing, beside)
+    return Replays(precision, looks * TOGETHER, looks, looks * TOGETHER, differing, beside)
+
+
+def _scores(engine: Engine, x: Array) -> bytes:
+    """The first output for the first image, as floats, which are what a launcher takes up again."""
+    outputs = engine.run(engine.graph.input.to_file(x[:1]))
+    return (outputs[0] if isinstance(outputs, tuple) else outputs).tobytes()
 
 
 @contextmanager

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from tests.stress import replays
-from tests.stress.replays import measure, working
+from tests.stress.replays import OTHER_BATCH, TOGETHER, measure, working
 from tests.support.onnx_models import torch_vgg
 from vgg16gpu.compiler.graph.ops import Array
+from vgg16gpu.devices.staging import Rows
 from vgg16gpu.errors import Error
 from vgg16gpu.program.values import Value
 from vgg16gpu.runtime.executor import Executor
+from vgg16gpu.runtime.outputs import Results
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_replays_beside_a_real_process(model: Path) -> None:
     found = measure(model, "cpu", "fp32", 120)
-    assert (found.replays, found.looks, found.differing) == (150, 3, 0)
+    assert (found.replays, found.looks, found.round_trips, found.differing) == (150, 3, 150, 0)
     assert found.beside > 0
     assert found.passed
     assert not replace(found, beside=0).passed
@@ -48,6 +50,24 @@ def test_a_replay_with_other_bits_is_seen(model: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Executor, "read", faulty)
     found = measure(model, "cpu", "fp32", 150)
     assert (found.looks, found.differing, found.passed) == (3, 1, False)
+
+
+def test_a_run_with_other_bits_is_seen(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with copies; the batches of another size before these are not looked at."""
+    batches: list[int] = []
+    run = Executor.run
+
+    def faulty(executor: Executor, batch: int, images: Rows) -> Results:
+        batches.append(batch)
+        found = run(executor, batch, images)
+        if len(batches) in (2, 70):  # the first is what is expected
+            found.outputs[0].view(np.uint32)[0, 0] ^= 1
+        return found
+
+    monkeypatch.setattr(Executor, "run", faulty)
+    found = measure(model, "cpu", "fp32", 100)
+    assert batches == [1, *([OTHER_BATCH] + [1] * TOGETHER) * 2]
+    assert (found.round_trips, found.differing, found.passed) == (100, 1, False)
 
 
 def test_a_process_that_cannot_compute_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -265,7 +265,7 @@ def promises(settings: Settings, photographs: Path | None) -> Recipe:
         steps.append(_tool("measure.layer_errors", 25, record, model, "--batch", batch, needs=("torch",)))
     images = ("--images", photographs) if photographs else ()
     steps.append(
-        _tool("stress.promises", 90, settings.record("stress-CARD"), model, *device, *images, needs=("torch",))
+        _tool("stress.promises", 110, settings.record("stress-CARD"), model, *device, *images, needs=("torch",))
     )
     return Recipe(steps)
 
