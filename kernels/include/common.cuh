@@ -38,13 +38,6 @@
 #define HAS_COPY_ASYNC 0
 #endif
 
-// Programmatic dependent launch: a kernel may start before the one before it has ended, from Hopper on.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define HAS_EARLY_STARTS 1
-#else
-#define HAS_EARLY_STARTS 0
-#endif
-
 // A streaming load's hints: past L1 from Volta on, whole 256-byte lines of L2 from Ampere on.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define LOAD_STREAM "ld.global.nc.L1::no_allocate.L2::256B.v4.f32"
@@ -130,22 +123,6 @@ __device__ __forceinline__ void unpack4(float* values, float4 v) {
 
 __device__ __forceinline__ float4 pack4(const float* values) {
   return make_float4(values[0], values[1], values[2], values[3]);
-}
-
-// Wait for the kernel before this one: everything it wrote can be read. At once where the launch is an ordinary one.
-// PTX ISA 8.0, "griddepcontrol". Loads that must stay behind it are spelled out, or of memory that is not __restrict__:
-// the compiler moves read-only ones above it.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if HAS_EARLY_STARTS
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// The next kernel may start now, up to its own wait.
-__device__ __forceinline__ void let_next_kernel_start() {
-#if HAS_EARLY_STARTS
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 
 // Start copying 16 bytes from global to shared memory, or writing 16 zero bytes if !valid (source is not read then).

@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 
 #include "common.cuh"
+#include "early_start.cuh"
 #include "wgmma.cuh"
 
 #define DEVICE __device__ __forceinline__

@@ -9,7 +9,7 @@
 // Start:    early (programmatic dependent launch), from Hopper on, and so does the next kernel.
 // Why:      between host and device a kernel takes a few us less than a copy node of a CUDA graph, which counts where
 //           there is little to copy; from device to device it is the benchmark's yardstick of memory.
-#include "common.cuh"
+#include "early_start.cuh"
 
 #ifndef GROUPS
 #define GROUPS 8

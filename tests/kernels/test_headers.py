@@ -128,7 +128,8 @@ def test_what_only_hopper_has_stays_behind_one_header(header: str) -> None:
     if header in ("hopper.cuh", "wgmma.cuh") or "hopper.cuh" in included(path):
         return
     assert not re.search(r"#include <cuda", text)
-    assert not re.search(r"wgmma\.|cp\.async\.bulk|mbarrier|griddepcontrol", text)
+    spelled = set(re.findall(r"wgmma\.|cp\.async\.bulk|mbarrier|griddepcontrol", text))
+    assert spelled <= ({"griddepcontrol"} if header == "early_start.cuh" else set())  # it says nothing elsewhere
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
