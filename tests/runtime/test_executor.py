@@ -176,7 +176,8 @@ def test_kernels_bring_what_is_small(hopper: Any, precision: str) -> None:
     options = PlanOptions(precision, normalisation=Normalisation((0.5,) * 3, (0.25,) * 3), samples=lambda: images(3))
     plan = make_plan(graph(), hopper.facts, [(batch, 3, 6, 6) for batch in (1, 2, 3)], options)
     with closing(Executor.load(plan, hopper)) as executor:
-        sequences = [bound.round_trip.sequence for bound in executor._bound.values()]  # type: ignore[attr-defined]
+        trips: list[Any] = [bound.round_trip for bound in executor._bound.values()]
+        sequences = [trip.sequence for trip in trips]
         assert len(sequences) == 6
         assert {(sequence.upload, sequence.download) for sequence in sequences} == {(None, None)}
         launches = [launch for sequence in sequences for launch in (sequence.launches[0], sequence.launches[-1])]
