@@ -100,6 +100,7 @@ def test_headers_of_headers_count():
     assert kernel_variants.included(source_path("gemv.cu")) == {
         "wgmma_tile.cuh",
         "element.cuh",
+        "early_start.cuh",
         "hopper.cuh",
         "timeline.cuh",
         "wgmma.cuh",

@@ -104,4 +104,5 @@ def headers() -> tuple[Path, ...]:
 
 def include_dirs() -> tuple[Path, ...]:
     """Where a compiler looks for headers."""
-    return kernel_dir() / _HEADERS, kernel_dir()
+    folder = kernel_dir()
+    return folder / _HEADERS, folder / _HEADERS / "hopper", folder
