@@ -340,6 +340,30 @@ def test_sigterm_is_one_line_and_143_and_leaves_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("number", "interrupt", "returncode"),  # shells count 128 + number where the parent is told -number
+    [
+        (signal.SIGINT, "default_int_handler", -signal.SIGINT),
+        (signal.SIGINT, "SIG_IGN", 0),  # as a job in the background
+        (signal.SIGTERM, "default_int_handler", -signal.SIGTERM),
+    ],
+)
+def test_a_signal_while_python_ends_has_no_traceback(number, interrupt, returncode):
+    code = (
+        "import atexit, os, signal, sys; from vgg16gpu import cli\n"
+        f"atexit.register(os.kill, os.getpid(), {number:d})\n"
+        f"signal.signal(signal.SIGINT, signal.{interrupt})\n"
+        "sys.argv[1:] = ['--version']\n"
+        "cli.main()\n"
+    )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("vgg16gpu ")  # all was told before
+    assert (done.returncode, done.stderr) == (returncode, "")
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_full_standard_output_is_one_line(options):
     for command in (("info", digits_model()), ("infer", digit_sample(), "--model", "digits", "--device", "cpu")):

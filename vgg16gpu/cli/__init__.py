@@ -174,7 +174,20 @@ def main() -> NoReturn:
     # Pillow's, of damaged metadata: the picture is read, or its row says why not. Behind what the user asked for.
     warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
     signal.signal(signal.SIGTERM, _terminate)
-    cli.main()
+    try:
+        cli.main()
+    finally:
+        _let_signals_end()
+
+
+def _let_signals_end() -> None:
+    """All is told, and nothing is left to unwind: an exception could only become a traceback while Python ends.
+
+    Python itself puts its handlers away a moment later. What is ignored stays so.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
