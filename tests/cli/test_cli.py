@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -292,76 +291,6 @@ def test_another_python_than_that_of_the_environment_is_one_line():
     assert re.fullmatch(
         r"vgg16gpu: \w+ is not installed for .*: `\. \.venv/bin/activate` after `make demo`\n", done.stderr
     )
-
-
-def test_ctrl_c_is_one_line_and_130(tmp_path):
-    arguments = [
-        "env",
-        "--default-signal=INT",  # shells have jobs in the background ignore Ctrl-C, and their children inherit that
-        sys.executable,
-        "-m",
-        "vgg16gpu",
-        "infer",
-        "-",
-        "--model",
-        "digits",
-        "--output",
-        str(tmp_path / "s.npy"),
-    ]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        running.stdin.write(b"0 " * 100_000)  # more than a pipe holds: written once the command reads
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
-    assert running.returncode == 130
-    assert out == b""
-    assert err.decode().strip() == "vgg16gpu: interrupted"
-    assert not list(tmp_path.iterdir())
-
-
-def test_sigterm_is_one_line_and_143_and_leaves_no_file(tmp_path):
-    code = (
-        "import os, signal, sys; from pathlib import Path; from vgg16gpu import cli; from vgg16gpu.io import files\n"
-        "from vgg16gpu.cli.model import command as model\n"
-        "def make(path, **_):\n"
-        "    with files.atomic_writer(path) as stream:\n"
-        "        stream.write(b'half')\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        signal.pause()\n"
-        "model.make_vgg = make\n"
-        "sys.argv[1:] = ['model', 'make', '--output', 'a.onnx']\n"
-        "cli.main()\n"
-    )
-    arguments = [sys.executable, "-c", code]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        arguments, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (143, "vgg16gpu: terminated\n")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("number", "interrupt", "returncode"),  # shells count 128 + number where the parent is told -number
-    [
-        (signal.SIGINT, "default_int_handler", -signal.SIGINT),
-        (signal.SIGINT, "SIG_IGN", 0),  # as a job in the background
-        (signal.SIGTERM, "default_int_handler", -signal.SIGTERM),
-    ],
-)
-def test_a_signal_while_python_ends_has_no_traceback(number, interrupt, returncode):
-    code = (
-        "import atexit, os, signal, sys; from vgg16gpu import cli\n"
-        f"atexit.register(os.kill, os.getpid(), {number:d})\n"
-        f"signal.signal(signal.SIGINT, signal.{interrupt})\n"
-        "sys.argv[1:] = ['--version']\n"
-        "cli.main()\n"
-    )
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.startswith("vgg16gpu ")  # all was told before
-    assert (done.returncode, done.stderr) == (returncode, "")
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

@@ -78,8 +78,7 @@ def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
         time.sleep(0.001)
     child.communicate(timeout=60)
     if number != signal.SIGKILL and child.returncode != 1:  # 1: it was through before the signal came
-        through = path.exists() and path.read_bytes() == whole
-        assert child.returncode == 128 + number or (child.returncode == -number and through)  # Python was ending
+        assert child.returncode == 128 + number
     deadline = time.monotonic() + 20
     while children(path):
         assert time.monotonic() < deadline

@@ -198,10 +198,9 @@ def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
     if child.returncode == 1:
         pytest.skip("it was through before the signal came")
     if number != signal.SIGKILL:
+        assert child.returncode == 128 + number
         record = json.loads(path.with_name(f"{path.name}.run.json").read_text())
-        assert "Traceback" not in told
-        assert child.returncode == 128 + number or (child.returncode == -number and record["finished"])
-        assert record["finished"] or "--resume goes on" in told  # it may have been at its report, or later
+        assert record["finished"] or "--resume goes on" in told  # it may have been at its report
     result = infer(folder, "--output", path, "--resume", "--json")
     assert result.exit_code == 1, result.output
     report = json.loads(result.stdout)

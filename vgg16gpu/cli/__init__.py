@@ -101,10 +101,8 @@ class LazyGroup(click.Group):
             fail(f"{error.format_message()} (see {path} --help)", EXIT_USAGE)
         except click.ClickException as error:
             fail(error.format_message(), EXIT_USAGE)
-        except (click.Abort, KeyboardInterrupt):
+        except click.Abort:
             fail("interrupted", EXIT_INTERRUPTED)
-        except Terminated:
-            fail("terminated", EXIT_TERMINATED)
         except Warning as warning:  # where the user made errors of them
             fail(str(warning), EXIT_USAGE)
         except OSError as error:
@@ -175,19 +173,20 @@ def main() -> NoReturn:
     warnings.filterwarnings("ignore", module=r"PIL\.", append=True)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        cli.main()
-    finally:
-        _let_signals_end()
+        try:
+            cli.main()
+        finally:
+            _ignore_signals()
+    except KeyboardInterrupt:
+        fail("interrupted", EXIT_INTERRUPTED)
+    except Terminated:
+        fail("terminated", EXIT_TERMINATED)
 
 
-def _let_signals_end() -> None:
-    """All is told, and nothing is left to unwind: an exception could only become a traceback while Python ends.
-
-    Python itself puts its handlers away a moment later. What is ignored stays so.
-    """
+def _ignore_signals() -> None:
+    """The work has ended, so its exit code stands: an exception now would be a traceback while Python ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -1,0 +1,79 @@
+"""Signals end a command in one line, with their exit code, and leave no file; once all is told they change nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code, folder):
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_ctrl_c_is_one_line_and_130(tmp_path):
+    arguments = [
+        "env",
+        "--default-signal=INT",  # shells have jobs in the background ignore Ctrl-C, and their children inherit that
+        sys.executable,
+        "-m",
+        "vgg16gpu",
+        "infer",
+        "-",
+        "--model",
+        "digits",
+        "--output",
+        str(tmp_path / "s.npy"),
+    ]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdin.write(b"0 " * 100_000)  # more than a pipe holds: written once the command reads
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=20)
+    assert running.returncode == 130
+    assert out == b""
+    assert err.decode().strip() == "vgg16gpu: interrupted"
+    assert not list(tmp_path.iterdir())
+
+
+def test_sigterm_is_one_line_and_143_and_leaves_no_file(tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path; from vgg16gpu import cli; from vgg16gpu.io import files\n"
+        "from vgg16gpu.cli.model import command as model\n"
+        "def make(path, **_):\n"
+        "    with files.atomic_writer(path) as stream:\n"
+        "        stream.write(b'half')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()\n"
+        "model.make_vgg = make\n"
+        "sys.argv[1:] = ['model', 'make', '--output', 'a.onnx']\n"
+        "cli.main()\n"
+    )
+    done = run(code, tmp_path)
+    assert (done.returncode, done.stderr) == (143, "vgg16gpu: terminated\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_ends_changes_nothing(tmp_path, number):
+    code = (
+        "import atexit, os, signal, sys; from vgg16gpu import cli\n"
+        f"atexit.register(os.kill, os.getpid(), {number:d})\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where the tests are a background job
+        "sys.argv[1:] = ['--version']\n"
+        "cli.main()\n"
+    )
+    done = run(code, tmp_path)
+    assert done.stdout.startswith("vgg16gpu ")
+    assert (done.returncode, done.stderr) == (0, "")
