@@ -141,10 +141,11 @@ def measure(
             scales = _scales(model, device, pictures) if precision == "int8" else None
             engine = Engine(model, device=device, precision=precision, batch=batch, scales=scales)
             contenders[name] = EngineContender(stack.enter_context(engine), x, precision)
+            kind = engine.device.facts.kind
         scores = {name: contender.scores() for name, contender in contenders.items()}
         found: list[list[Sustained]] = []
         for _ in range(rounds):
-            turn = measure_sustained(list(contenders.values()), seconds, Watch(device.partition(":")[0]))
+            turn = measure_sustained(list(contenders.values()), seconds, Watch(kind))
             found.append([_known(sustained) for sustained in turn])
     return [
         _row(precision, name, turns, found, float(np.abs(scores[name] - scores[FILE]).max()))
