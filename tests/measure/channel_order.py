@@ -2,9 +2,10 @@
 
     python -m tests.measure.channel_order MODEL.onnx [--precision fp16,bf16,int8] [--batch 128] [--output FILE]
 
-The file is a chain of convolutions with ReLU and a fully connected layer behind them (a VGG). Its channels are taken as
-they come, sorted by how often they are zero on pictures, and at random, which is the control: outputs of a layer and
-inputs of the next one change places together, so the function stays. Orders run in turns under load.
+The file is a chain of convolutions with ReLU and a fully connected layer behind them (a VGG, as torch exports it). Its
+channels are taken as they come, sorted by how often they are zero on pictures, and at random, which is the control:
+outputs of a layer and inputs of the next one change places together, so the function stays; in int8 all have the scales
+of the file's order. Orders run in turns under load.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -34,6 +35,7 @@ from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.compiler.graph.ops import Array, Conv
 from vgg16gpu.compiler.quantization.scheme import Scale
+from vgg16gpu.errors import ModelError
 from vgg16gpu.pictures.inputs import NamedInput
 from vgg16gpu.runtime.calibration import calibrate, calibration_engine
 from vgg16gpu.runtime.engine import Engine
@@ -41,20 +43,21 @@ from vgg16gpu.runtime.engine import Engine
 FILE, ZEROS, RANDOM = "as in the file", "by zeros", "at random"
 SEED = 5  # of the random order
 PICTURES = 4  # on which zeros are counted
+SAME = 1e-3  # scores of one function in fp32, whose sums are added in other orders
 
 Order: TypeAlias = Sequence[npt.NDArray[np.intp]]  # of each convolution's output channels
 
 
 @dataclass(frozen=True)
 class Row:
-    """One order in one precision: medians of the rounds, and its time by that of the file's order in each round."""
+    """One order in one precision: the median of the rounds, and in each its time by that of the file's order."""
 
     precision: str
     order: str
     seconds: float
     ratios: Sequence[float]
-    power_w: float | None  # None where nobody reads it, as sm_mhz
-    sm_mhz: float | None
+    power_w: Sequence[float | None]  # None where nobody reads it, as sm_mhz
+    sm_mhz: Sequence[float | None]
     difference: float  # of a score from that of the file's order, at most
 
 
@@ -75,15 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             orders = orders_of(engine, pictures[:PICTURES])
             where = environment(engine.device)
         models = save_orders(options.model, orders, Path(folder))
+        check_function(models, options.device, pictures[:PICTURES])
         rows: list[Row] = []
         for precision in options.precision.split(","):
             rows += measure(models, options.device, precision, pictures, options.batch, options.seconds, options.rounds)
     for row in rows:
-        power = row.power_w or 0
-        energy = (
-            f"{power:.0f} W, {1e3 * row.seconds * power / options.batch:.2f} mJ an image, {row.sm_mhz or 0:.0f} MHz"
-        )
-        print(f"{row.precision} {row.order:14} {1e3 * row.seconds:.3f} ms, {energy}")
+        told = [f"{1e3 * row.seconds:.3f} ms", *(f"{power:.0f} W" for power in row.power_w if power is not None)]
+        print(f"{row.precision} {row.order:14} {', '.join(told)}")
     if options.output:
         what = "time and power of one function whose channels come in other orders, in turns under load"
         content = {"what": what, "model": str(options.model), "batch": options.batch, "environment": where}
@@ -130,22 +131,31 @@ def _permute(graph: onnx.GraphProto, order: Order) -> None:
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(weights[name]), name))
 
 
+def check_function(models: Mapping[str, Path], device: str, x: Array) -> None:
+    """Raises ModelError where a file's scores in fp32 are not those of the file's order: it is no such chain."""
+    scores = {}
+    for name, model in models.items():
+        with Engine(model, device=device, batch=len(x)) as engine:
+            scores[name] = engine.run(x)
+        if not np.allclose(scores[name], scores[FILE], rtol=0, atol=SAME):
+            raise ModelError(f"with its channels {name} the network is another one; take a VGG as torch exports it")
+
+
 def measure(
     models: Mapping[str, Path], device: str, precision: str, pictures: Array, batch: int, seconds: float, rounds: int
 ) -> list[Row]:
     """All orders in one precision, in turns. Raises what Engine raises, and LostError of one that could not run on."""
     x = np.resize(pictures, (batch, *pictures.shape[1:]))
+    scales = _scales(models[FILE], device, pictures) if precision == "int8" else None  # of values, by their names
     with ExitStack() as stack:
         contenders = {}
         for name, model in models.items():
-            scales = _scales(model, device, pictures) if precision == "int8" else None
             engine = Engine(model, device=device, precision=precision, batch=batch, scales=scales)
             contenders[name] = EngineContender(stack.enter_context(engine), x, precision)
-            kind = engine.device.facts.kind
         scores = {name: contender.scores() for name, contender in contenders.items()}
         found: list[list[Sustained]] = []
         for _ in range(rounds):
-            turn = measure_sustained(list(contenders.values()), seconds, Watch(kind))
+            turn = measure_sustained(list(contenders.values()), seconds, Watch(engine.device.facts.kind))
             found.append([_known(sustained) for sustained in turn])
     return [
         _row(precision, name, turns, found, float(np.abs(scores[name] - scores[FILE]).max()))
@@ -169,21 +179,15 @@ def _row(
     precision: str, name: str, turns: Sequence[Sustained], found: Sequence[Sequence[Sustained]], difference: float
 ) -> Row:
     ratios = [turn.summary.median_s / first.summary.median_s for turn, (first, *_) in zip(turns, found, strict=True)]
-    states = [turn.gpu for turn in turns if turn.gpu]
     return Row(
         precision=precision,
         order=name,
         seconds=statistics.median(turn.summary.median_s for turn in turns),
         ratios=ratios,
-        power_w=_median(state.power_w for state in states),
-        sm_mhz=_median(state.sm_mhz for state in states),
+        power_w=[turn.gpu.power_w if turn.gpu else None for turn in turns],
+        sm_mhz=[turn.gpu.sm_mhz if turn.gpu else None for turn in turns],
         difference=difference,
     )
-
-
-def _median(readings: Iterable[float | None]) -> float | None:
-    known = [reading for reading in readings if reading is not None]
-    return statistics.median(known) if known else None
 
 
 if __name__ == "__main__":

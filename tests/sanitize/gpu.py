@@ -1,6 +1,6 @@
 """Run the GPU tests that are marked `sanitize` under compute-sanitizer: memcheck, then racecheck.
 
-With `--record FOLDER` each writes sanitize-<tool>.json there: outcomes, machine, versions.
+With `--record FILE`, whose TOOL becomes the tool's name, each writes one: outcomes, machine, versions.
 
 Without an NVIDIA driver there is nothing to run, which is said and is no failure. With one, the tests must run.
 """
@@ -52,7 +52,7 @@ def kernel_tests() -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     """Run both tools; 1 if one finds something or a test fails, 2 without the program. The rest goes to pytest."""
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize.gpu", allow_abbrev=False)
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--record", metavar="FILE", default="")
     options, others = parser.parse_known_args(arguments)
     if probe_driver() is None:
         print("No NVIDIA driver: compute-sanitizer is left out.")
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     unhurried = {**os.environ, "PYTEST_TIMEOUT": "0"}
     codes = []
     for tool in TOOLS:
-        record = ["--record", str(options.record / f"sanitize-{tool}.json")] if options.record else []
+        record = ["--record", options.record.replace("TOOL", tool)] if options.record else []
         codes.append(
             subprocess.call([*python_under(sanitizer, tool), *TESTS, *kernel_tests(), *record, *others], env=unhurried)
         )

@@ -49,6 +49,14 @@ def test_both_tools_run_the_marked_tests(toolkit, place):
     assert all("--require-gpu" in call and call.endswith("-k conv") for call in calls)
 
 
+def test_a_record_of_each_tool(toolkit):
+    add_sanitizer(toolkit, "bin/compute-sanitizer")
+    assert sanitize_gpu.main(["--record", "out/sanitize-TOOL-h200.json"]) == 0
+    calls = (toolkit / "calls").read_text().splitlines()
+    names = [f"out/sanitize-{tool}-h200.json" for tool in sanitize_gpu.TOOLS]
+    assert [call.split(" --record ")[1] for call in calls] == names
+
+
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_a_finding_of_either_tool_fails(toolkit, capsys, tool):
     add_sanitizer(toolkit, "bin/compute-sanitizer", failing=tool)

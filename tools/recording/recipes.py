@@ -82,8 +82,8 @@ def made(settings: Settings, *sizes: int, scales: bool = True) -> list[Step]:
 
 def suite(settings: Settings) -> Recipe:
     """The tests of the GPU that run beside others, then the small ones of the kernels under both sanitizers."""
-    found = tuple(settings.output / f"sanitize-{tool}.json" for tool in ("memcheck", "racecheck"))
-    sanitizers = (PYTHON, "-m", "tests.sanitize.gpu", "--record", str(settings.output))
+    found = tuple(settings.record(f"sanitize-{tool}-CARD") for tool in ("memcheck", "racecheck"))
+    sanitizers = (PYTHON, "-m", "tests.sanitize.gpu", "--record", str(settings.record("sanitize-TOOL-CARD")))
     tests = _gpu_tests("tests", "gpu and not alone", 330, settings.record("tests-CARD"))
     return Recipe([tests, Step("sanitizers", sanitizers, 36, found)])
 
