@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -28,14 +27,14 @@ from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.devices import open_device, tile_tables
-from vgg16gpu.devices.tile_tables import TABLES, Kin, file_name
+from vgg16gpu.devices.tile_tables import Kin
 from vgg16gpu.errors import InputError
 from vgg16gpu.program.device_properties import DeviceFacts, Tiles
 from vgg16gpu.runtime.engine import Engine
 
 OWN, NEAREST = "own", "nearest"
 SECONDS = 0.1  # of a turn
-FEW, FEW_BOUND, BOUND = 1, 1.08, 1.03  # of one image a table decides more layers
+BOUND_OF_ONE, BOUND = 1.08, 1.03  # a table decides more of one image than of several
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Row:
     @property
     def bound(self) -> float:
         """What the ratio may be."""
-        return FEW_BOUND if self.batch <= FEW else BOUND
+        return BOUND_OF_ONE if self.batch == 1 else BOUND
 
     @property
     def ratio(self) -> float:
@@ -97,19 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def tables_of(facts: DeviceFacts, own: Path) -> dict[str, Tiles]:
     """Both tables. Raises InputError where the own one is not this card's."""
+    mine = tile_tables.read(own, facts.name)
+    if not mine:
+        raise InputError(f"{own} has no tiles of {facts.name}; run `python -m vgg16gpu tune --table {own}` there")
     kin = Kin(facts.compute_capability, facts.multiprocessors)
-    with tempfile.TemporaryDirectory(prefix="vgg16gpu-") as name:
-        nowhere, mine, others = (Path(name, part) for part in ("nowhere", "mine", "others"))
-        mine.mkdir()
-        others.mkdir()
-        (mine / file_name(facts.name)).symlink_to(own.resolve())
-        for path in TABLES.glob("*.json"):
-            if path.name != file_name(facts.name):
-                (others / path.name).symlink_to(path)
-        found = tile_tables.table(facts.name, nowhere, mine)
-        if not found:
-            raise InputError(f"{own} has no tiles of {facts.name}; run `python -m vgg16gpu tune --table {own}` there")
-        return {OWN: found, NEAREST: tile_tables.table(facts.name, nowhere, others, kin)}
+    return {OWN: mine, NEAREST: tile_tables.nearest(kin, without=facts.name)}
 
 
 def measure(

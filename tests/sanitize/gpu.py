@@ -1,6 +1,6 @@
 """Run the GPU tests that are marked `sanitize` under compute-sanitizer: memcheck, then racecheck.
 
-With `--record FILE`, whose TOOL becomes the tool's name, each writes one: outcomes, machine, versions.
+With `--record FILE`, in whose name TOOL becomes the tool's, each writes one: outcomes, machine, versions.
 
 Without an NVIDIA driver there is nothing to run, which is said and is no failure. With one, the tests must run.
 """
@@ -49,10 +49,15 @@ def kernel_tests() -> list[str]:
     return sorted(map(str, files))
 
 
+def record_of(tool: str, pattern: Path) -> Path:
+    """The record of one tool: TOOL in the pattern's last part is its name."""
+    return pattern.with_name(pattern.name.replace("TOOL", tool))
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run both tools; 1 if one finds something or a test fails, 2 without the program. The rest goes to pytest."""
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize.gpu", allow_abbrev=False)
-    parser.add_argument("--record", metavar="FILE", default="")
+    parser.add_argument("--record", type=Path, metavar="FILE")
     options, others = parser.parse_known_args(arguments)
     if probe_driver() is None:
         print("No NVIDIA driver: compute-sanitizer is left out.")
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     unhurried = {**os.environ, "PYTEST_TIMEOUT": "0"}
     codes = []
     for tool in TOOLS:
-        record = ["--record", options.record.replace("TOOL", tool)] if options.record else []
+        record = ["--record", str(record_of(tool, options.record))] if options.record else []
         codes.append(
             subprocess.call([*python_under(sanitizer, tool), *TESTS, *kernel_tests(), *record, *others], env=unhurried)
         )

@@ -51,9 +51,9 @@ def test_both_tools_run_the_marked_tests(toolkit, place):
 
 def test_a_record_of_each_tool(toolkit):
     add_sanitizer(toolkit, "bin/compute-sanitizer")
-    assert sanitize_gpu.main(["--record", "out/sanitize-TOOL-h200.json"]) == 0
+    assert sanitize_gpu.main(["--record", "of/TOOLS/sanitize-TOOL-h200.json"]) == 0
     calls = (toolkit / "calls").read_text().splitlines()
-    names = [f"out/sanitize-{tool}-h200.json" for tool in sanitize_gpu.TOOLS]
+    names = [f"of/TOOLS/sanitize-{tool}-h200.json" for tool in sanitize_gpu.TOOLS]
     assert [call.split(" --record ")[1] for call in calls] == names
 
 

@@ -36,15 +36,18 @@ def table(gpu: str, cache: Path, package: Path = TABLES, kin: Kin | None = None)
     kin: what is known of the card; with it the nearest card's table of the package is taken where the card has none.
     """
     path = package / file_name(gpu)
-    shipped = _read(path, gpu) if path.exists() or kin is None else _nearest(kin, package)
-    return {**shipped, **_read(own_path(gpu, cache), gpu)}
+    shipped = read(path, gpu) if path.exists() or kin is None else nearest(kin, package)
+    return {**shipped, **read(own_path(gpu, cache), gpu)}
 
 
-def _nearest(kin: Kin, package: Path) -> Tiles:
-    """The table of the card with the nearest number of multiprocessors, of the same compute capability."""
+def nearest(kin: Kin, package: Path = TABLES, without: str = "") -> Tiles:
+    """The table of the card with the nearest number of multiprocessors, of the same compute capability.
+
+    without: the name of a card whose table is not looked at.
+    """
     found: list[tuple[int, str, Tiles]] = []
     for path in package.glob("*.json"):
-        if content := _content(path):
+        if (content := _content(path)) and content["gpu"] != without:
             device = content["made"].get("device", {})
             if tuple(device.get("compute_capability", ())) == kin.compute_capability:
                 distance = abs(device.get("multiprocessors", 0) - kin.multiprocessors)
@@ -64,15 +67,15 @@ def file_name(gpu: str) -> str:
 
 def write(path: Path, gpu: str, tiles: Tiles, made: Mapping[str, Any]) -> None:
     """Write a table; what another table at `path` says of other problems stays. Raises ModelError."""
-    merged = {**_read(path, gpu), **tiles}
+    merged = {**read(path, gpu), **tiles}
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(merged[name])}" for name in sorted(merged))
     text = f'{{\n "gpu": {json.dumps(gpu)},\n "made": {json.dumps(made)},\n "tiles": {{\n{lines}\n }}\n}}\n'
     with atomic_writer(path) as stream:
         stream.write(text.encode())
 
 
-def _read(path: Path, gpu: str) -> Tiles:
-    """The tiles of a table that is this card's."""
+def read(path: Path, gpu: str) -> Tiles:
+    """The tiles of a table that is this card's; none of another's, or where there is no such file."""
     content = _content(path)
     return dict(content["tiles"]) if content and content["gpu"] == gpu else {}
 
