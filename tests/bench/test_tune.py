@@ -225,6 +225,30 @@ def test_the_fastest_wins(precision, batch):
     assert device.memory == {}
 
 
+def test_todays_tile_stays_unless_another_gains_more_than_the_margin():
+    def chosen(today_us):
+        timings = [search.Timing({"tile": "A"}, 100e-6), search.Timing({"tile": "B"}, today_us * 1e-6)]
+        return search.Finding("k", "", 1, {"tile": "A"}, {"tile": "B"}, timings).chosen.entry["tile"]
+
+    assert [chosen(100), chosen(101.9), chosen(102.1)] == ["B", "B", "A"]
+    assert search.Finding("k", "", 1, {}, {"tile": "C"}, [search.Timing({"tile": "A"}, 1.0)]).chosen.entry == {
+        "tile": "A"
+    }
+    assert search.tiles([search.Finding("k", "", 1, {}, {"tile": "C"})]) == {}
+
+
+def test_todays_tile_is_tried_though_the_estimate_likes_others():
+    task = conv_task("fp16", 1)
+    last = task.candidates()[-1]
+    assert last not in search.shortlist(task, 6)
+    entry = {**last.entry, "early": 1 - int(last.programmatic)}
+    cut = replace(task.layer, facts=replace(task.layer.facts, tuned={task.key: entry}))
+    tuned = replace(task, layer=cut)
+    assert tuned.today == entry
+    assert search.shortlist(tuned, 6) == [*search.shortlist(task, 6), last]
+    assert task.today == task.candidates()[0].entry
+
+
 def test_every_kind_of_kernel_is_tried():
     for task in small_tasks("fp16", (1, 3)):
         answer = right_bytes(task)

@@ -64,7 +64,8 @@ def test_the_command_writes_a_table_that_engines_find(fake, net, tmp_path):
     assert fake.closed
     table = tile_tables.table(H200.name, tmp_path / "cache", tmp_path / "no package")
     problems = json.loads(report.read_text())["problems"]
-    assert {problem["key"]: problem["timings"][0]["entry"] for problem in problems} == table
+    assert {problem["key"]: problem["chosen"] for problem in problems} == table
+    assert all(problem["chosen"] == problem["today"] for problem in problems)  # all take as long
     assert len(table) == 7 + 3  # of 8 convolutions the first one has a pool, so that its kernel has no tiles
     facts = replace(H200, tuned=table)
     for task in distinct(tasks(Model(net).graph(), facts, ("fp16",), [(2, 3, 32, 32)])):
@@ -87,7 +88,7 @@ def test_the_command_writes_where_it_is_told(net, tmp_path):
 @pytest.mark.usefixtures("fake")
 def test_the_command_says_what_is_wrong_and_what_is_missing(net, tmp_path, monkeypatch):
     def settled(_, task, __):
-        return search.Finding(task.key, "", 1, {}, wrong=[({"tile": "T"}, "off")])
+        return search.Finding(task.key, "", 1, {}, {}, wrong=[({"tile": "T"}, "off")])
 
     monkeypatch.setattr(search, "_settle", settled)
     result = invoke(net, "--precision", "fp16", "--batch", "1")
@@ -159,7 +160,7 @@ def test_the_older_name_of_batch(net, monkeypatch):
 
 @pytest.mark.usefixtures("fake")
 def test_what_was_found_before_a_device_broke_is_kept(net, tmp_path, monkeypatch):
-    found = [search.Finding("a problem", "", 1, {}, [search.Timing({"tile": "T"}, 1e-5)])]
+    found = [search.Finding("a problem", "", 1, {}, {}, [search.Timing({"tile": "T"}, 1e-5)])]
 
     def breaking(*_, **__):
         yield from found

@@ -33,6 +33,9 @@ FINALISTS: Final = 3
 ROUNDS: Final = 7  # of timing the finalists in turn
 MAX_PROGRAMMATIC_BATCH: Final = 32  # up to which programmatic dependent launch is tried
 LEADERS: Final = 2 / 3  # of the candidates differ in more than stages and blocks of a multiprocessor
+MARGIN: Final = (
+    1.02  # times the fastest one's seconds: today's tile stays, as a network takes a layer otherwise than alone
+)
 
 Compile = Callable[[Kernel], None]
 
@@ -48,12 +51,16 @@ class Timing:
 
 @dataclass
 class Finding:
-    """What was learnt of a problem: timings, the fastest first; `usual` is what is taken without measurements."""
+    """What was learnt of a problem: timings, the fastest first.
+
+    usual: what is taken without measurements. today: what is taken with the tables that there are.
+    """
 
     key: str
     label: str
     flop: int
     usual: TileEntry
+    today: TileEntry
     timings: list[Timing] = field(default_factory=list)
     wrong: list[tuple[TileEntry, str]] = field(default_factory=list)
 
@@ -62,10 +69,17 @@ class Finding:
         """The time of what is taken without measurements."""
         return next((timing.seconds for timing in self.timings if timing.entry == self.usual), None)
 
+    @property
+    def chosen(self) -> Timing | None:
+        """What a table should have: the fastest, or today's where that takes at most MARGIN times as long."""
+        fastest = next(iter(self.timings), None)
+        today = next((timing for timing in self.timings if timing.entry == self.today), None)
+        return today if fastest and today and today.seconds <= MARGIN * fastest.seconds else fastest
+
 
 def tiles(findings: Sequence[Finding]) -> Tiles:
-    """The table of the fastest tiles."""
-    return {finding.key: finding.timings[0].entry for finding in findings if finding.timings}
+    """The table of the chosen tiles."""
+    return {finding.key: chosen.entry for finding in findings if (chosen := finding.chosen)}
 
 
 def search(
@@ -91,7 +105,10 @@ def search(
 
 
 def shortlist(task: Task, top: int) -> list[Choice[Any]]:
-    """The candidates to try: of a convolution the `top` that the cost model likes best, kept apart from each other."""
+    """The candidates to try: of a convolution the `top` that the cost model likes best, kept apart from each other.
+
+    Today's is one of them.
+    """
     choices = task.candidates()
     if task.kernels is not conv_wgmma or len(choices) <= top:
         return list(choices)
@@ -101,7 +118,8 @@ def shortlist(task: Task, top: int) -> list[Choice[Any]]:
     groups = list(kin.values())
     leaders = [group[0] for group in groups[: round(top * LEADERS)]]
     others = [choice for group in groups for choice in group[1:]]
-    return [*leaders, *others[: top - len(leaders)]]
+    tried, today = [*leaders, *others[: top - len(leaders)]], {**task.today, "early": 0}
+    return [*tried, *(each for each in choices if {**each.entry, "early": 0} == today and each not in tried)]
 
 
 def _shape(tile: LargeTile | SmallTile) -> object:
@@ -137,7 +155,7 @@ def _settle(device: Device, task: Task, built: _Built) -> Finding:
     """Check and time the candidates of a task, then the best once more in turn."""
     usual = task.candidates()[0]
     step = task.dry_step(usual)
-    finding = Finding(task.key, step.label, step.flop, usual.entry, wrong=built.wrong)
+    finding = Finding(task.key, step.label, step.flop, usual.entry, task.today, wrong=built.wrong)
     if not built.choices:
         return finding
     rig = BenchRig(device, task, case(task), built.choices)

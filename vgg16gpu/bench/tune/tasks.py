@@ -22,7 +22,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts
+from vgg16gpu.program.device_properties import DeviceFacts, TileEntry
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
@@ -65,6 +65,11 @@ class Task:
     def candidates(self) -> tuple[Choice[Any], ...]:
         """Every tile that is worth a try; the first is what is taken without measurements."""
         return tuple(self.kernels.candidates(self.problem, self.layer.facts.multiprocessors))
+
+    @property
+    def today(self) -> TileEntry:
+        """The tile that a plan takes: the device's table's, or the one without measurements."""
+        return self.layer.facts.tuned.get(self.key, self.candidates()[0].entry)
 
     def cut(self, choice: Choice[Any]) -> Layer[Any]:
         """The layer on a device whose table has this choice."""
