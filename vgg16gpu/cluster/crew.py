@@ -145,7 +145,8 @@ class Crew(Closing):
 
     def __init__(self, roll: Roll[Any]) -> None:
         self._roll = roll
-        self._state = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._tasks: deque[Task] = deque()
         self._is_closed = False
         self._threads = [
@@ -157,11 +158,11 @@ class Crew(Closing):
 
     def submit(self, task: Task) -> Task:
         """Put it behind the others; its rows must stay as they are until it is done. Raises InputError once closed."""
-        with self._state:
+        with self._lock:
             if self._is_closed:
                 raise InputError("the pool is closed; build a new one")
             self._tasks.append(task)
-            self._state.notify()
+            self._changed.notify()
         return task
 
     def close(self, patience: float | None = None, end: Callable[[], None] = lambda: None) -> None:
@@ -169,12 +170,12 @@ class Crew(Closing):
 
         patience: seconds that it may take; after them `end` has whatever computes fail. None: no bound.
         """
-        with self._state:
+        with self._lock:
             self._is_closed = True
             for task in self._tasks:
                 task.done.cancel()
             self._tasks.clear()
-            self._state.notify_all()
+            self._changed.notify_all()
         over = None if patience is None else time.monotonic() + patience
         for thread in self._threads:
             thread.join(over and max(0.0, over - time.monotonic()))
@@ -200,7 +201,7 @@ class Crew(Closing):
 
     def _take(self, worker: _Worker) -> Task | None:
         """The next task; None where there is none and something is under way, or at the end."""
-        with self._state:
+        with self._lock:
             while True:
                 while self._tasks:
                     task = self._tasks.popleft()
@@ -208,7 +209,7 @@ class Crew(Closing):
                         return task
                 if worker.under_way or self._is_closed:
                     return None
-                self._state.wait()
+                self._changed.wait()
 
     def _fail(self, member: Member[Any], worker: _Worker, error: Exception) -> None:
         """Others do what it had in hand; where there are none, or the input is to blame, its callers hear of it."""
@@ -218,9 +219,9 @@ class Crew(Closing):
             for task in tasks[-1:] if is_to_blame else tasks:
                 task.done.set_exception(error)
             tasks = tasks[:-1] if is_to_blame else []
-        with self._state:
+        with self._lock:
             self._tasks.extendleft(reversed(tasks))
-            self._state.notify_all()
+            self._changed.notify_all()
 
 
 class _Worker:

@@ -127,7 +127,8 @@ class Ring:
         self.nbytes, self.count, self.rows, self.room_nbytes = nbytes, count, rows or ROWS, room_nbytes
         self.memory: Bytes | None = None  # where slots lie that processes share
         self.takes_pictures = False  # whether rows may be pictures that are still to be resized
-        self._lock = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._free: deque[Slot] = deque()
         self._buffer: Bytes | None = None
         self._early = early or count  # slots of ordinary memory that may still be made
@@ -142,7 +143,7 @@ class Ring:
             self._early = 0
             parts = (buffer[i * self.nbytes : (i + 1) * self.nbytes] for i in range(self.count))
             self._free.extend(self._slot(part, is_pinned=True) for part in parts)
-            self._lock.notify_all()
+            self._changed.notify_all()
 
     @property
     def is_pinned(self) -> bool:
@@ -163,7 +164,7 @@ class Ring:
                 if self._early:
                     self._early -= 1
                     return self._slot(np.empty(self.nbytes, np.uint8), is_pinned=False)
-                self._lock.wait()
+                self._changed.wait()
             raise Closed
 
     def give_back(self, slot: Slot) -> None:
@@ -180,7 +181,7 @@ class Ring:
         """Whoever waits for a slot gets Closed."""
         with self._lock:
             self._closed = True
-            self._lock.notify_all()
+            self._changed.notify_all()
 
     def release(self) -> None:
         """Give back what only who made the ring needs, once it is closed. Safe to call twice."""
@@ -188,7 +189,7 @@ class Ring:
     def _put_back(self, slot: Slot) -> None:
         with self._lock:
             self._free.append(slot)
-            self._lock.notify()
+            self._changed.notify()
 
     def _slot(self, buffer: Bytes, *, is_pinned: bool) -> Slot:
         return Slot(buffer, is_pinned, self.rows, self.room_nbytes)

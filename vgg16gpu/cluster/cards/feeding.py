@@ -51,7 +51,8 @@ class CardFeeder:
         ring = hand.ring
         assert isinstance(ring, SharedRing)
         self._hand, self._ring, self._tell = hand, ring, tell
-        self._state = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._there: dict[int, Slot] = {}  # what the process has, by number
         self._failure: BaseException | None = None
         self._channel = engine.process.channel()
@@ -107,15 +108,15 @@ class CardFeeder:
                 self._ring.give_back(slot)
                 continue
             self.element_types.add(slot.element_type)
-            with self._state:
+            with self._lock:
                 self._there[slot.number] = slot
             self._channel.send(FilledSlot(slot.number, slot.element_type, slot.used, slot.needed, slot.rows))
 
     def _has_place(self, is_closed: Callable[[], bool]) -> bool:
         """Wait until the process has a place for a slot; False where it wants no more."""
-        with self._state:
+        with self._lock:
             while len(self._there) >= AT_ONCE and not (self._failure or is_closed()):
-                self._state.wait(_LOOK)
+                self._changed.wait(_LOOK)
             return not (self._failure or is_closed())
 
     def _hear(self) -> None:
@@ -125,16 +126,16 @@ class CardFeeder:
                 self._take(told)
             self.seconds, self.decoded = told.seconds, told.decoded
         except BaseException as error:
-            with self._state:
+            with self._lock:
                 self._failure = error
-                self._state.notify_all()
+                self._changed.notify_all()
             self._hand.close()  # who gives may wait there
 
     def _take(self, told: Computed | Heard | FreeSlot) -> None:
         if isinstance(told, FreeSlot):
-            with self._state:
+            with self._lock:
                 slot = self._there.pop(told.number)
-                self._state.notify_all()
+                self._changed.notify_all()
             self._ring.give_back(slot)
             return
         if isinstance(told, Computed):

@@ -110,26 +110,27 @@ class Guests:
     """Threads that are inside of another library with a device's context: it must not go meanwhile."""
 
     def __init__(self) -> None:
-        self._state = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._inside: Counter[int] = Counter()  # times that a thread has entered, by its number
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """`with` it around whatever another library does."""
-        with self._state:
+        with self._lock:
             self._inside[threading.get_ident()] += 1
         try:
             yield
         finally:
-            with self._state:
+            with self._lock:
                 self._inside[threading.get_ident()] -= 1
                 self._inside += Counter()  # those that are out are forgotten
-                self._state.notify_all()
+                self._changed.notify_all()
 
     def wait(self) -> None:
         """Until no other thread is inside."""
-        with self._state:
-            self._state.wait_for(lambda: not self._inside.keys() - {threading.get_ident()})
+        with self._lock:
+            self._changed.wait_for(lambda: not self._inside.keys() - {threading.get_ident()})
 
 
 @dataclass

@@ -62,11 +62,12 @@ class Loader:
         self._most, self._begins_alone = threads, begins_alone
         self._again: deque[_Again] = deque()
         self._queue: SimpleQueue[Slot | BaseException | object | None] = SimpleQueue()
-        self._state = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._position = self._answered = first[0]
         self._waiting = 0
         self._closed = False
-        self._is_decided = threading.Event()  # whether there is anything to compute
+        self._is_decided = False  # whether there is anything to compute
         self._has_row = False
         self._threads: list[threading.Thread] = []
         self._alive = 0
@@ -85,13 +86,13 @@ class Loader:
 
     def start(self) -> None:
         """Begin to fill slots."""
-        with self._state:
+        with self._lock:
             self._begin(1 if self._begins_alone else self._most)
 
     def has_loaded(self, wall: float) -> None:
         """A thread has put a picture into its slot, in so many seconds. If it is alone and slow, all others begin."""
         if len(self._threads) < self._most and self._pace.is_slow(wall, is_waited_for=self._queue.empty()):
-            with self._state:
+            with self._lock:
                 if not self._closed:
                     self._begin(self._most - len(self._threads))
 
@@ -112,31 +113,33 @@ class Loader:
 
     def has_row(self) -> bool:
         """Whether there is a sample to compute: waits for the first, or for the end, or until all wait for answers."""
-        self._is_decided.wait()
+        with self._lock:
+            while not self._is_decided:
+                self._changed.wait()
         return self._has_row
 
     def answered(self, files: int) -> None:
         """So many files, from the first on, have been given out: later ones may begin."""
-        with self._state:
+        with self._lock:
             self._answered = files
             if self._waiting:
-                self._state.notify_all()
+                self._changed.notify_all()
 
     def again(self, rows: Iterable[Row]) -> None:
         """Read and decode these once more: what was to compute them has failed. Of a loader that `takes_back`."""
         samples: dict[int, set[int]] = {}
         for row in rows:
             samples.setdefault(row.file, set()).add(row.sample)
-        with self._state:
+        with self._lock:
             self._again += [_Again(file, frozenset(samples[file])) for file in sorted(samples)]
-            self._state.notify_all()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the threads, once each is done with its picture. Safe to call twice."""
         self.ring.close()
-        with self._state:
+        with self._lock:
             self._closed = True
-            self._state.notify_all()
+            self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -151,7 +154,7 @@ class Loader:
             pass
         except BaseException as error:
             self._fail(error)
-        with self._state:
+        with self._lock:
             self.seconds.add(worker.seconds)
             self.decoded += worker.decoded
             self._leave()
@@ -162,7 +165,7 @@ class Loader:
         Waits while too many files are not answered.
         """
         while True:
-            with self._state:
+            with self._lock:
                 if self._closed:
                     raise Closed
                 if self._again:
@@ -186,7 +189,7 @@ class Loader:
         """Until every file before this one has its answers; what of them is to be read again is read meanwhile."""
         while True:
             self._wait(worker, lambda: self._answered == index or bool(self._again))
-            with self._state:
+            with self._lock:
                 if not self._again:
                     return
                 piece = self._again.popleft()
@@ -195,12 +198,12 @@ class Loader:
     def _wait(self, worker: Worker, is_over: Callable[[], bool]) -> None:
         worker.flush()  # what lies there may be what everybody waits for
         start = time.perf_counter()
-        with self._state:
+        with self._lock:
             if not is_over():
                 self._waiting += 1
                 self._tell_when_stuck()
                 while not (is_over() or self._closed):
-                    self._state.wait()
+                    self._changed.wait()
                 self._waiting -= 1
             if self._closed:
                 raise Closed
@@ -211,7 +214,7 @@ class Loader:
         self._alive -= 1
         self._tell_when_stuck()
         if not self._alive:
-            self._is_decided.set()
+            self._decide(has_row=self._has_row)
             self._queue.put(_END)
 
     def _tell_when_stuck(self) -> None:
@@ -220,21 +223,24 @@ class Loader:
 
     def _tell_nothing_more(self) -> None:
         """Nothing more comes before what was given out is answered."""
-        self._has_row = True  # perhaps, among the files that are left
-        self._is_decided.set()
+        self._decide(has_row=True)  # perhaps, among the files that are left
         self._queue.put(None)
 
     def _fail(self, error: BaseException) -> None:
         """Have the reader raise this."""
-        self._has_row = True  # so that it reads
-        self._is_decided.set()
+        self._decide(has_row=True)  # so that it reads
         self._queue.put(error)
+
+    def _decide(self, *, has_row: bool) -> None:
+        """Let `has_row` answer."""
+        with self._lock:
+            self._has_row, self._is_decided = has_row, True
+            self._changed.notify_all()
 
     def submit(self, slot: Slot) -> None:
         """A slot is filled."""
         if slot.rows and not self._has_row:
-            self._has_row = True
-            self._is_decided.set()
+            self._decide(has_row=True)
         self._queue.put(slot)
 
 

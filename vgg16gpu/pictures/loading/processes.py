@@ -98,18 +98,18 @@ class ProcessLoader(Loader):
 
     def answered(self, files: int) -> None:
         """See Loader."""
-        with self._state:
+        with self._lock:
             self._answered = files
             self._deal()
             self._tell_when_over()
-            self._state.notify_all()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the processes, and the threads. Safe to call twice."""
-        with self._state:
+        with self._lock:
             self._closed = True
             self._end_dealing()
-            self._state.notify_all()
+            self._changed.notify_all()
         self.ring.close()
         for child in self._children:
             child.kill()  # it has nothing that anybody wants
@@ -153,13 +153,13 @@ class ProcessLoader(Loader):
             while piece := self._next_again():
                 worker.load_again(*piece)
                 worker.flush()
-                with self._state:
+                with self._lock:
                     self._tell_when_over()
         except Closed:
             pass
         except BaseException as error:
             self._fail(error)
-        with self._state:
+        with self._lock:
             self.seconds.add(worker.seconds)
             self.decoded += worker.decoded
             self._leave()
@@ -174,16 +174,16 @@ class ProcessLoader(Loader):
                 worker.flush()
         worker.flush()
         self._counts_here = False
-        with self._state:
+        with self._lock:
             self._position = position
             self._deal()
             self._tell_when_over()
 
     def _next_again(self) -> tuple[int, frozenset[int]] | None:
         """What is to be read once more; None when nothing more can be asked for."""
-        with self._state:
+        with self._lock:
             while self._takes_back and not (self._again or self._closed or self._answered == len(self.files)):
-                self._state.wait()
+                self._changed.wait()
             return self._again.popleft() if self._again and not self._closed else None
 
     def _deal(self) -> None:
@@ -225,7 +225,7 @@ class ProcessLoader(Loader):
                 self._fail(InputError(_death(status)))
         except BaseException as error:
             self._fail(error)
-        with self._state:
+        with self._lock:
             if ended:
                 self.seconds.add(ended.seconds)
                 self.decoded += ended.decoded
@@ -234,7 +234,7 @@ class ProcessLoader(Loader):
 
     def _take(self, slot: Slot, ends: int) -> None:
         super().submit(slot)
-        with self._state:
+        with self._lock:
             self._heard += ends
             self._deal()
             self._tell_when_over()

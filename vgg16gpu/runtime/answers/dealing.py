@@ -23,7 +23,8 @@ class Dealer(Closing):
 
     def __init__(self, loader: Loader, count: int) -> None:
         self.loader = loader
-        self._state = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._slots: deque[Slot] = deque()
         self._error: BaseException | None = None
         self._has_ended = False
@@ -33,7 +34,7 @@ class Dealer(Closing):
 
     def take(self, hand: Hand) -> Slot | None:
         """The next slot; None where a hand is to compute what it has (see Loader). Raises Closed at the end."""
-        with self._state:
+        with self._lock:
             while True:
                 if hand.is_closed:
                     raise Closed
@@ -49,12 +50,12 @@ class Dealer(Closing):
                     raise error
                 if self._has_ended:
                     raise Closed
-                self._state.wait()
+                self._changed.wait()
 
     def wake(self) -> None:
         """A hand has been closed."""
-        with self._state:
-            self._state.notify_all()
+        with self._lock:
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Wait for the thread. Safe to call twice."""
@@ -63,18 +64,18 @@ class Dealer(Closing):
     def _deal(self) -> None:
         try:
             for slot in self.loader:
-                with self._state:
+                with self._lock:
                     if slot is None:
                         for hand in self.hands:
                             hand.is_asked = True
                     else:
                         self._slots.append(slot)
-                    self._state.notify_all()
+                    self._changed.notify_all()
         except BaseException as error:
             self._error = error
-        with self._state:
+        with self._lock:
             self._has_ended = True
-            self._state.notify_all()
+            self._changed.notify_all()
 
 
 class Hand:

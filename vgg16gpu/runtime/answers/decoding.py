@@ -170,30 +170,31 @@ class _Rooms:
     """Places on the device, each somebody's or free."""
 
     def __init__(self) -> None:
-        self._state = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._free: list[int] = []
         self._closed = False
 
     def take(self) -> int:
         """A free one; waits for it. Raises Closed."""
-        with self._state:
+        with self._lock:
             while not (self._free or self._closed):
-                self._state.wait()
+                self._changed.wait()
             if self._closed:
                 raise Closed
             return self._free.pop()
 
     def give_back(self, address: int) -> None:
         """It is free again."""
-        with self._state:
+        with self._lock:
             self._free.append(address)
-            self._state.notify()
+            self._changed.notify()
 
     def close(self) -> None:
         """Whoever waits gets Closed."""
-        with self._state:
+        with self._lock:
             self._closed = True
-            self._state.notify_all()
+            self._changed.notify_all()
 
 
 def _nobody() -> None:

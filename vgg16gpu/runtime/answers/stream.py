@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from queue import Empty, Queue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from vgg16gpu.devices.base import Bytes
@@ -81,8 +81,11 @@ class AnswerStream(Closing):
         self._seats, self._loader, self._ranking = seats, loader, ranking
         self._take_out = take_out
         self.ranking_seconds = 0.0
-        self._told: Queue[Told] = Queue(QUEUED * len(seats))
-        self._is_closed = threading.Event()
+        self._told: SimpleQueue[Told] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()  # an entry for each thing more that may be told
+        for _ in range(QUEUED * len(seats)):
+            self._room.put(None)
+        self._is_closed = False
         self._lock = threading.Lock()
         self._alive = len(seats)
         is_alone = len(seats) == 1 and isinstance(seats[0], Station)
@@ -94,7 +97,7 @@ class AnswerStream(Closing):
                 undo.callback(self._dealer.close)
                 undo.callback(loader.close)
             for seat, hand in zip(seats, hands, strict=True):
-                self.feeders.append(seat.feeder(hand, fit, self._told.put))
+                self.feeders.append(seat.feeder(hand, fit, self._tell))
                 undo.callback(self.feeders[-1].close)
             undo.pop_all()
         self._threads = [
@@ -107,6 +110,7 @@ class AnswerStream(Closing):
             thread.start()
         rows = AnswerRows(self._seats[0].engine, self._ranking, self._loader.first)
         while (told := self._told.get()) is not None:
+            self._room.put(None)
             if isinstance(told, BaseException):
                 raise told
             start = time.perf_counter()
@@ -149,13 +153,12 @@ class AnswerStream(Closing):
 
     def close(self) -> None:
         """End all threads. Safe to call twice."""
-        self._is_closed.set()
+        self._is_closed = True
         self._loader.close()
         while any(thread.is_alive() for thread in self._threads):
-            try:
-                self._told.get(timeout=0.01)  # they may wait for room
-            except Empty:
-                continue
+            with suppress(Empty):
+                self._told.get(timeout=0.01)
+                self._room.put(None)  # they may wait for it
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -178,9 +181,14 @@ class AnswerStream(Closing):
                 raise
             _log.debug("%s", error)
 
+    def _tell(self, told: Told) -> None:
+        """Put it behind the others, once there is room."""
+        self._room.get()
+        self._told.put(told)
+
     def _compute(self, feeder: Feeding) -> None:
         try:
-            feeder.feed(self._is_closed.is_set)
+            feeder.feed(lambda: self._is_closed)
             feeder.close()
         except BaseException as error:
             self._failed(feeder, error)
@@ -188,14 +196,14 @@ class AnswerStream(Closing):
             self._alive -= 1
             is_last = not self._alive
         if is_last:
-            self._told.put(None)
+            self._tell(None)
 
     def _failed(self, feeder: Feeding, error: BaseException) -> None:
         """Others do the work of a device that has failed, where there are others; else the caller hears of it."""
         if isinstance(error, DeviceError | KernelError) and self._take_out(feeder.engine, error):
             feeder.give_up()
             return
-        self._told.put(error)
+        self._tell(error)
         try:
             feeder.close()
         except Error as second:

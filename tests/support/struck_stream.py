@@ -1,0 +1,100 @@
+"""Streams of answers that a signal strikes at any moment, and that are closed then.
+
+    python -m tests.support.struck_stream TRIALS
+
+Exit code 1, with the stack of every thread, where one does not close.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import random
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+from vgg16gpu.pictures.inputs import InputSpec
+from vgg16gpu.pictures.listing import Listing
+from vgg16gpu.pictures.loading.loader import Loader
+from vgg16gpu.pictures.slots import Ring
+from vgg16gpu.runtime.answers import stream as stream_module
+from vgg16gpu.runtime.answers.rows import Heard, Ranking
+from vgg16gpu.runtime.answers.stream import AnswerStream
+
+SECONDS = 20.0  # in which a trial is over
+
+
+class Struck(Exception):  # noqa: N818 - no error
+    """What the handler raises."""
+
+
+def strike(*_: object) -> None:
+    raise Struck
+
+
+class Talker:
+    """Who feeds, and tells as much as is heard."""
+
+    engine: Any = None
+    decoded = None
+    batches = 0
+
+    def __init__(self, tell: Callable[[Heard], None]) -> None:
+        self._tell = tell
+
+    def feed(self, is_closed: Callable[[], bool]) -> None:
+        while not is_closed():
+            self._tell(Heard([], []))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class Seat:
+    """See stream.Seat."""
+
+    engine: Any = None
+
+    def feeder(self, _slots: object, _fit: object, tell: Callable[[Any], None]) -> Any:
+        return Talker(tell)
+
+
+class Rows:
+    """See rows.AnswerRows: none."""
+
+    file = 0
+
+    def __init__(self, *_: object) -> None:
+        """As those."""
+
+    def add(self, _: Heard) -> None:
+        """Nothing comes of it."""
+
+
+def trial(chance: random.Random) -> None:
+    loader = Loader(Listing(()), InputSpec((1,)), Ring(64, 2), 1)
+    loader.start()
+    stream = AnswerStream([Seat()], loader, Ranking(1))
+    with suppress(Struck):
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.004 * chance.random())
+        for _ in stream:
+            pass
+    stream.close()
+
+
+def main() -> None:
+    """All trials."""
+    chance = random.Random(1)
+    signal.signal(signal.SIGALRM, strike)
+    with mock.patch.object(stream_module, "AnswerRows", Rows):
+        for _ in range(int(sys.argv[1])):
+            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            trial(chance)
+            faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    main()
