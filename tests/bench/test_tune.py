@@ -237,6 +237,19 @@ def test_todays_tile_stays_unless_another_gains_more_than_the_margin():
     assert search.tiles([search.Finding("k", "", 1, {}, {"tile": "C"})]) == {}
 
 
+@pytest.mark.parametrize("place", [0, 5, -1])
+def test_todays_tile_is_timed_as_it_is_launched_today(place):
+    task = conv_task("fp16", 1)
+    answer = right_bytes(task)
+    today = {**task.candidates()[place].entry, "early": 0}
+    layer = replace(task.layer, facts=replace(task.layer.facts, tuned={task.key: today}))
+    times = {task.dry_step(choice).kernel: 1e-5 + 1e-9 * i for i, choice in enumerate(task.candidates())}
+    device = TuneDevice(lambda _: answer, lambda step: times[step.kernel] * (0.999 if step.programmatic else 1.0))
+    (finding,) = run(replace(task, layer=layer), device)
+    assert finding.timings[0].entry != today
+    assert finding.chosen.entry == finding.today == today
+
+
 def test_todays_tile_is_tried_though_the_estimate_likes_others():
     task = conv_task("fp16", 1)
     last = task.candidates()[-1]

@@ -43,6 +43,7 @@ def table(gpu: str, cache: Path, package: Path = TABLES, kin: Kin | None = None)
 def nearest(kin: Kin, package: Path = TABLES, without: str = "") -> Tiles:
     """The table of the card with the nearest number of multiprocessors, of the same compute capability.
 
+    Of two as near it is the first by name: the H100's, whose nets take as long with the H200's.
     without: the name of a card whose table is not looked at.
     """
     found: list[tuple[int, str, Tiles]] = []

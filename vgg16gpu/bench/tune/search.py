@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Final
 
@@ -118,8 +118,13 @@ def shortlist(task: Task, top: int) -> list[Choice[Any]]:
     groups = list(kin.values())
     leaders = [group[0] for group in groups[: round(top * LEADERS)]]
     others = [choice for group in groups for choice in group[1:]]
-    tried, today = [*leaders, *others[: top - len(leaders)]], {**task.today, "early": 0}
-    return [*tried, *(each for each in choices if {**each.entry, "early": 0} == today and each not in tried)]
+    tried, today = [*leaders, *others[: top - len(leaders)]], task.today
+    return [*tried, *(each for each in choices if _has_tile(each, today) and each not in tried)]
+
+
+def _has_tile(choice: Choice[Any], entry: TileEntry) -> bool:
+    """Whether that is its tile, programmatic or not."""
+    return {**choice.entry, "early": 0} == {**entry, "early": 0}
 
 
 def _shape(tile: LargeTile | SmallTile) -> object:
@@ -191,7 +196,9 @@ class _Race:
                 if seconds is not None:
                     times[choice] = seconds
         best = sorted(times, key=lambda choice: times[choice])[:FINALISTS]
-        return times | self._final(best)
+        today = self.finding.today
+        own = [replace(choice, programmatic=bool(today["early"])) for choice in times if _has_tile(choice, today)]
+        return times | self._final(best, own)
 
     def _require_device(self, choice: Choice[Any]) -> None:
         """Raise KernelError, naming the culprit, where a candidate has left the device beyond use."""
@@ -218,10 +225,11 @@ class _Race:
     def _launches(self, seconds: float) -> int:
         return int(min(max(GRAPH_SECONDS / max(seconds, 1e-9), 2), MAX_LAUNCHES))
 
-    def _final(self, best: Sequence[Choice[Any]]) -> dict[Choice[Any], float]:
-        """The times of the best, measured in turn, as programmatic dependent launches and not."""
+    def _final(self, best: Sequence[Choice[Any]], others: Sequence[Choice[Any]]) -> dict[Choice[Any], float]:
+        """The times of the best, as programmatic dependent launches and not, and of others: measured in turn."""
         tried = (False, True) if self.rig.task.problem.batch <= MAX_PROGRAMMATIC_BATCH else (False,)
-        choices = dict.fromkeys(Choice(choice.tile, one) for choice in best for one in (choice.programmatic, *tried))
+        both = (Choice(choice.tile, one) for choice in best for one in (choice.programmatic, *tried))
+        choices = dict.fromkeys([*both, *others])
         launches = self._launches(self._least)
         graphs = {choice: self.rig.graph(choice, launches) for choice in choices}
         times: dict[Choice[Any], list[float]] = {choice: [] for choice in choices}

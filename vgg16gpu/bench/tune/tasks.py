@@ -68,8 +68,9 @@ class Task:
 
     @property
     def today(self) -> TileEntry:
-        """The tile that a plan takes: the device's table's, or the one without measurements."""
-        return self.layer.facts.tuned.get(self.key, self.candidates()[0].entry)
+        """The tile that a plan takes: of the device's tables, or without measurements."""
+        chosen = self.kernels.choose(self.problem, self.layer.facts)
+        return Choice(chosen.tile, chosen.programmatic).entry
 
     def cut(self, choice: Choice[Any]) -> Layer[Any]:
         """The layer on a device whose table has this choice."""
