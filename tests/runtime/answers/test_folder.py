@@ -1,5 +1,7 @@
 """runtime/answers/folder.py: who loads the files, threads or processes; the answers are the same."""
 
+import threading
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -67,3 +69,21 @@ def test_answers_are_the_same_whoever_loads(folder, monkeypatch):
     assert len(found[True]) == 50
     assert found[True] == found[False]
     assert sum(bool(error) for _, error, _ in found[True]) == 1
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("struck", ["_start_child", "_start_thread"])
+def test_what_has_started_ends_where_a_signal_strikes_the_start(folder, monkeypatch, struck):
+    started, before, usual = [], threading.active_count(), getattr(ProcessLoader, struck)
+
+    def striking(self, *args):
+        if len(started) == 1:
+            raise KeyboardInterrupt
+        started.append(self)
+        return usual(self, *args)
+
+    monkeypatch.setattr(ProcessLoader, struck, striking)
+    with pytest.raises(KeyboardInterrupt):
+        Folder(list_files([folder]), SPEC, for_gpu=True)
+    assert threading.active_count() == before
+    assert all(child.poll() is not None for child in started[0]._children)

@@ -114,7 +114,10 @@ class ProcessLoader(Loader):
         for child in self._children:
             child.kill()  # it has nothing that anybody wants
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
+        for child in self._children:  # one whose thread has not begun, too
+            child.wait()
         self._shared.release()
 
     def submit(self, slot: Slot) -> None:

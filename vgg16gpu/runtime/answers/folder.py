@@ -82,7 +82,11 @@ class Folder(Closing):
         self.started = time.perf_counter()
         self._switching = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCHING, self._switching))
-        self.loader.start()
+        try:
+            self.loader.start()
+        except BaseException:  # Ctrl-C, too: nobody else could end what has started
+            self.close()
+            raise
 
     def require_one(self) -> None:
         """Wait for the first input that can be computed. Raises InputError, of the first file, if there is none."""
