@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,33 @@ def test_a_signal_while_python_ends_changes_nothing(tmp_path, number):
     done = run(code, tmp_path)
     assert done.stdout.startswith("vgg16gpu ")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "ending", ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGTERM)", "raise click.Abort"]
+)
+def test_a_second_signal_ends_what_a_first_one_does_not(number, ending):
+    code = (
+        "import click, os, signal, sys, threading, time; from vgg16gpu import cli\n"
+        "def stuck(*_, **__):\n"
+        "    threading.Thread(target=time.sleep, args=(100,)).start()\n"
+        f"    {ending}\n"
+        "cli.cli.invoke = stuck\n"
+        "sys.argv[1:] = ['info']\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            said = next(line.strip() for line in running.stderr if line.strip())
+            assert said in ("vgg16gpu: interrupted", "vgg16gpu: terminated")
+            assert running.poll() is None
+            for _ in range(20):  # one that comes before the first has ended all else is a first one, too
+                running.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(timeout=1)
+                    break
+            assert running.poll() in (-number, 128 + number)
+        finally:
+            running.kill()

@@ -176,17 +176,23 @@ def main() -> NoReturn:
         try:
             cli.main()
         finally:
-            _ignore_signals()
+            _change_nothing_more(sys.exception())
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
     except Terminated:
         fail("terminated", EXIT_TERMINATED)
 
 
-def _ignore_signals() -> None:
-    """The work has ended, so its exit code stands: an exception now would be a traceback while Python ends."""
+def _change_nothing_more(error: BaseException | None) -> None:
+    """The work has ended, so its exit code stands: an exception now would be a traceback while Python ends.
+
+    error: with which it has ended. If a signal was why, the next one ends the process: Python waits for threads, and
+    one of them may wait for what the signal struck.
+    """
+    code = error.code if isinstance(error, SystemExit) else None
+    was_struck = isinstance(error, KeyboardInterrupt | Terminated) or code == EXIT_INTERRUPTED
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_DFL if was_struck else signal.SIG_IGN)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
