@@ -27,14 +27,6 @@ from vgg16gpu.runtime.answers.stream import AnswerStream
 SECONDS = 20.0  # in which a trial is over
 
 
-class Struck(Exception):  # noqa: N818 - no error
-    """What the handler raises."""
-
-
-def strike(*_: object) -> None:
-    raise Struck
-
-
 class Talker:
     """Who feeds, and tells as much as is heard."""
 
@@ -83,7 +75,7 @@ def trial(chance: random.Random) -> None:
     loader = Loader(Listing(()), InputSpec((1,)), Ring(64, 2), 1)
     loader.start()
     stream = AnswerStream([Seat()], loader, Ranking(1))
-    with suppress(Struck):
+    with suppress(KeyboardInterrupt):
         for _ in stream:
             pass
     stream.close()
@@ -92,7 +84,7 @@ def trial(chance: random.Random) -> None:
 def main() -> None:
     """All trials."""
     chance = random.Random(1)
-    signal.signal(signal.SIGALRM, strike)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     with mock.patch.object(stream_module, "AnswerRows", Rows):
         for _ in range(int(sys.argv[1])):
             faulthandler.dump_traceback_later(SECONDS, exit=True)

@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.struck_stream import Struck, strike
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import Listing
 from vgg16gpu.pictures.loading.loader import Loader
@@ -90,13 +90,13 @@ def test_no_queue_and_no_event_takes_its_lock_in_python_code_where_ctrl_c_ends_t
     assert {name for name, attribute in used if attribute == "threading.Event"} == EVENTS
 
 
-def is_free(lock: object) -> bool:
+def is_free(lock: Any) -> bool:
     """Whether another thread gets it."""
     got: list[bool] = []
 
     def take() -> None:
-        if lock.acquire(timeout=5):  # type: ignore[attr-defined]
-            lock.release()  # type: ignore[attr-defined]
+        if lock.acquire(timeout=5):
+            lock.release()
             got.append(True)
 
     thread = threading.Thread(target=take)
@@ -119,14 +119,14 @@ def asking(loader: Loader) -> None:
 
 @pytest.mark.parametrize("work", [answering, giving_back, asking])
 def test_a_signal_at_any_moment_leaves_the_locks_free(work: Callable[[Loader], None]) -> None:
-    chance, before = random.Random(1), signal.signal(signal.SIGALRM, strike)
+    chance, before = random.Random(1), signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         for _ in range(TRIALS):
             ring = Ring(64, 2)
             ring.pin(ordinary, takes_pictures=False)
             loader = Loader(Listing(()), InputSpec((1,)), ring, 1)
             loader.start()
-            with suppress(Struck):
+            with suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.004 * chance.random())
                 while True:
                     work(loader)

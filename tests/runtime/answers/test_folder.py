@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import vgg16gpu
+from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.inputs import InputSpec
 from vgg16gpu.pictures.listing import list_files
@@ -72,18 +73,25 @@ def test_answers_are_the_same_whoever_loads(folder, monkeypatch):
 
 
 @pytest.mark.usefixtures("few_are_many")
-@pytest.mark.parametrize("struck", ["_start_child", "_start_thread"])
-def test_what_has_started_ends_where_a_signal_strikes_the_start(folder, monkeypatch, struck):
+@pytest.mark.parametrize(
+    ("struck", "error", "told"),
+    [
+        ("_start_child", KeyboardInterrupt, KeyboardInterrupt),
+        ("_start_thread", KeyboardInterrupt, KeyboardInterrupt),
+        ("_start_child", OSError, InputError),
+    ],
+)
+def test_what_has_started_ends_where_the_start_fails(folder, monkeypatch, struck, error, told):
     started, before, usual = [], threading.active_count(), getattr(ProcessLoader, struck)
 
     def striking(self, *args):
         if len(started) == 1:
-            raise KeyboardInterrupt
+            raise error
         started.append(self)
         return usual(self, *args)
 
     monkeypatch.setattr(ProcessLoader, struck, striking)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(told):
         Folder(list_files([folder]), SPEC, for_gpu=True)
     assert threading.active_count() == before
     assert all(child.poll() is not None for child in started[0]._children)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
@@ -33,9 +33,7 @@ FINALISTS: Final = 3
 ROUNDS: Final = 7  # of timing the finalists in turn
 MAX_PROGRAMMATIC_BATCH: Final = 32  # up to which programmatic dependent launch is tried
 LEADERS: Final = 2 / 3  # of the candidates differ in more than stages and blocks of a multiprocessor
-MARGIN: Final = (
-    1.02  # times the fastest one's seconds: today's tile stays, as a network takes a layer otherwise than alone
-)
+MARGIN: Final = 1.02  # times the fastest one's seconds, up to which today's tile stays: a layer alone is no network
 
 Compile = Callable[[Kernel], None]
 
@@ -119,12 +117,7 @@ def shortlist(task: Task, top: int) -> list[Choice[Any]]:
     leaders = [group[0] for group in groups[: round(top * LEADERS)]]
     others = [choice for group in groups for choice in group[1:]]
     tried, today = [*leaders, *others[: top - len(leaders)]], task.today
-    return [*tried, *(each for each in choices if _has_tile(each, today) and each not in tried)]
-
-
-def _has_tile(choice: Choice[Any], entry: TileEntry) -> bool:
-    """Whether that is its tile, programmatic or not."""
-    return {**choice.entry, "early": 0} == {**entry, "early": 0}
+    return [*tried, *(choice for choice in choices if choice.tile == today.tile and choice not in tried)]
 
 
 def _shape(tile: LargeTile | SmallTile) -> object:
@@ -160,7 +153,7 @@ def _settle(device: Device, task: Task, built: _Built) -> Finding:
     """Check and time the candidates of a task, then the best once more in turn."""
     usual = task.candidates()[0]
     step = task.dry_step(usual)
-    finding = Finding(task.key, step.label, step.flop, usual.entry, task.today, wrong=built.wrong)
+    finding = Finding(task.key, step.label, step.flop, usual.entry, task.today.entry, wrong=built.wrong)
     if not built.choices:
         return finding
     rig = BenchRig(device, task, case(task), built.choices)
@@ -196,9 +189,8 @@ class _Race:
                 if seconds is not None:
                     times[choice] = seconds
         best = sorted(times, key=lambda choice: times[choice])[:FINALISTS]
-        today = self.finding.today
-        own = [replace(choice, programmatic=bool(today["early"])) for choice in times if _has_tile(choice, today)]
-        return times | self._final(best, own)
+        today = self.rig.task.today
+        return times | self._final(best, [today] if any(choice.tile == today.tile for choice in times) else [])
 
     def _require_device(self, choice: Choice[Any]) -> None:
         """Raise KernelError, naming the culprit, where a candidate has left the device beyond use."""

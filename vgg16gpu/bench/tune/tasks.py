@@ -22,7 +22,7 @@ from vgg16gpu.compiler.planner.options import PlanOptions
 from vgg16gpu.compiler.planner.selection import select_kernels
 from vgg16gpu.compiler.quantization.scheme import QuantisedOp, Scale, quantised_inputs, stored_scales
 from vgg16gpu.errors import ModelError
-from vgg16gpu.program.device_properties import DeviceFacts, TileEntry
+from vgg16gpu.program.device_properties import DeviceFacts
 from vgg16gpu.program.launches import Step
 from vgg16gpu.program.plans import Control
 from vgg16gpu.program.values import Arena, Layout, Pointer, Value
@@ -67,10 +67,10 @@ class Task:
         return tuple(self.kernels.candidates(self.problem, self.layer.facts.multiprocessors))
 
     @property
-    def today(self) -> TileEntry:
-        """The tile that a plan takes: of the device's tables, or without measurements."""
+    def today(self) -> Choice[Any]:
+        """What a plan takes: of the device's tables, or without measurements."""
         chosen = self.kernels.choose(self.problem, self.layer.facts)
-        return Choice(chosen.tile, chosen.programmatic).entry
+        return Choice(chosen.tile, chosen.programmatic)
 
     def cut(self, choice: Choice[Any]) -> Layer[Any]:
         """The layer on a device whose table has this choice."""

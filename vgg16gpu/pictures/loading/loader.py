@@ -67,8 +67,7 @@ class Loader:
         self._position = self._answered = first[0]
         self._waiting = 0
         self._closed = False
-        self._is_decided = False  # whether there is anything to compute
-        self._has_row = False
+        self._has_row: bool | None = None  # whether there is anything to compute; None while nobody knows
         self._threads: list[threading.Thread] = []
         self._alive = 0
         self._pace = Pace()
@@ -114,9 +113,9 @@ class Loader:
     def has_row(self) -> bool:
         """Whether there is a sample to compute: waits for the first, or for the end, or until all wait for answers."""
         with self._lock:
-            while not self._is_decided:
+            while self._has_row is None:
                 self._changed.wait()
-        return self._has_row
+            return self._has_row
 
     def answered(self, files: int) -> None:
         """So many files, from the first on, have been given out: later ones may begin."""
@@ -214,7 +213,7 @@ class Loader:
         self._alive -= 1
         self._tell_when_stuck()
         if not self._alive:
-            self._decide(has_row=self._has_row)
+            self._decide(has_row=bool(self._has_row))
             self._queue.put(_END)
 
     def _tell_when_stuck(self) -> None:
@@ -234,7 +233,7 @@ class Loader:
     def _decide(self, *, has_row: bool) -> None:
         """Let `has_row` answer."""
         with self._lock:
-            self._has_row, self._is_decided = has_row, True
+            self._has_row = has_row
             self._changed.notify_all()
 
     def submit(self, slot: Slot) -> None:

@@ -68,7 +68,6 @@ class ProcessLoader(Loader):
         self._counts_here = True  # whether what is loaded here is loaded for the first time
         self._begun = 0
         self._deals: int | None = None  # where numbers of files are written; None where all are
-        self._has_ended = False
 
     @property
     def threads(self) -> int:
@@ -76,7 +75,7 @@ class ProcessLoader(Loader):
         return self._begun or self._most
 
     def start(self) -> None:
-        """Begin to fill slots."""
+        """Begin to fill slots. Raises InputError where no process can be started; close it then."""
         count = -(-self._most // THREADS_EACH)
         self._alive = 1 + count
         files, self._deals = os.pipe()
@@ -88,7 +87,6 @@ class ProcessLoader(Loader):
             for number in range(count):
                 self._start_child(number, job, files)
         except OSError as error:
-            self.close()
             raise InputError(
                 f"no process can be started to decode pictures ({error}); with --workers {THREADS_EACH} none is needed"
             ) from error
@@ -107,15 +105,11 @@ class ProcessLoader(Loader):
     def close(self) -> None:
         """End the processes, and the threads. Safe to call twice."""
         with self._lock:
-            self._closed = True
+            self._closed = True  # who hears the processes end asks for that
             self._end_dealing()
-            self._changed.notify_all()
-        self.ring.close()
         for child in self._children:
             child.kill()  # it has nothing that anybody wants
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        super().close()
         for child in self._children:  # one whose thread has not begun, too
             child.wait()
         self._shared.release()
