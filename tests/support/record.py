@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,11 @@ from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.devices import open_device
 
 SLOWEST = 5
+LINES = 60  # of what a failure says, its last
 
 
 class Recorder:
-    """Counts outcomes during a session and writes them at its end."""
+    """Counts outcomes during a session and writes them at its end; and at each failure, as the end may not come."""
 
     def __init__(self, path: Path, markers: str) -> None:
         self.path = path
@@ -24,23 +26,43 @@ class Recorder:
         self.started = time.time()
         self.outcomes: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}
+        self.failed: dict[str, list[str]] = {}  # what each of them says
+        self.under_way: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.under_way.add(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.under_way.discard(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[report.outcome] += 1
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self.failed[report.nodeid] = report.longreprtext.splitlines()[-LINES:]
+            self._write({"exit_status": None, **self._so_far(), "under_way": sorted(self.under_way)})
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         device, choice = open_device("cuda" if "gpu" in self.markers and "not gpu" not in self.markers else "auto")
-        slowest = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)[:SLOWEST]
         content = {
-            "tests": dict(self.outcomes),
             "exit_status": int(exitstatus),
-            "markers": self.markers,
-            "seconds": round(time.time() - self.started, 1),
-            "slowest_seconds": {name: round(self.seconds[name], 2) for name in slowest},
+            **self._so_far(),
             "device_choice": choice,
             "environment": environment(device),
         }
         device.close()
+        self._write(content)
+
+    def _so_far(self) -> dict[str, Any]:
+        slowest = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)[:SLOWEST]
+        return {
+            "tests": dict(self.outcomes),
+            "markers": self.markers,
+            "seconds": round(time.time() - self.started, 1),
+            "slowest_seconds": {name: round(self.seconds[name], 2) for name in slowest},
+            **({"failed": self.failed} if self.failed else {}),
+        }
+
+    def _write(self, content: dict[str, Any]) -> None:
         self.path.write_text(json.dumps(content, indent=1) + "\n")
