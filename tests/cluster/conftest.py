@@ -28,20 +28,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def break_lane(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], None]:
-    """Plants a fault in one engine: from the batch of that number on (counted from 0) nothing comes back from it."""
+def break_lane(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], Callable[[], None]]:
+    """Plants a fault in one engine: from the batch of that number on (counted from 0) nothing comes back from it.
 
-    def plant(broken: Engine, after: int) -> None:
+    What it returns mends the engine.
+    """
+
+    def plant(broken: Engine, after: int) -> Callable[[], None]:
         lane = Engine.lane
         received: list[Any] = []
-        failed = threading.Event()
+        failed, mended = threading.Event(), threading.Event()
 
         @contextmanager
         def faulty(self: Engine, *form: Any) -> Any:
             with lane(self, *form) as given:
 
                 def receive(sent: Any) -> Any:
-                    if self is broken:
+                    if self is broken and not mended.is_set():
                         received.append(sent)
                         if len(received) > after:
                             failed.set()
@@ -53,5 +56,6 @@ def break_lane(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine, int], None]
                 yield given._replace(receive=receive)
 
         monkeypatch.setattr(Engine, "lane", faulty)
+        return mended.set
 
     return plant

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.server.conftest import BATCH
-from tests.server.held import require_flat, usage
+from tests.server.held import require_flat, settled, usage
 from tests.server.load import Clients
 from tests.server.running import PATIENCE, require_extra, serving
 from tests.server.test_serve import batch_of, binary_request, statistics
@@ -59,6 +59,7 @@ def test_three_times_what_it_can_is_refused_at_once_or_answered_soon(digits, run
     message, raw = binary_request(digits[:1], "FP32")
     queue, count = 16, 48
     with serving("--batch", "4", "--workers", "1", "--queue", str(queue)) as server:
+        settled(server)
         with Clients(server, message, raw, 8) as warm:
             time.sleep(2)
         capacity = warm.ended[200] / 2
