@@ -99,6 +99,23 @@ def test_everything_comes_once_and_in_order(folder, threads, nbytes, prompt):
     assert not any(thread.name.startswith("vgg16gpu-decode") for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_a_slot_that_comes_back_at_once_has_the_next_file(folder, rows):
+    """There is one slot: a thread hands it over full, waits, and gets it again."""
+    files = [path for path in files_of(folder) if path.suffix == ".jpg"]
+    ring = Ring(20_000, 1, rows, room_nbytes=1 << 20)
+    ring.pin(ordinary, takes_pictures=True)
+    loader = Loader(list_files(files), SPEC, ring, 1)
+    loader.start()
+    found = []
+    for slot in loader:
+        assert slot is not None
+        found += [(row.name, slot.buffer[row.offset : row.offset + row.nbytes].tobytes()) for row in slot.rows]
+        ring.give_back(slot)
+    loader.close()
+    assert found == [(str(path), path.read_bytes()) for path in files if path.stem != "05x"]
+
+
 def test_it_begins_behind_what_is_done(folder):
     files = files_of(folder)
     index = [path.name for path in files].index("10n.npy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,6 +48,13 @@ class Loading(Protocol):
 
     def wait_for_turn(self, worker: Worker, index: int) -> None:
         """Until every file before this one has its answers."""
+
+
+class _Place(NamedTuple):
+    """Where bytes lie that no row tells of yet."""
+
+    slot: Slot
+    offset: int
 
 
 class Worker:
@@ -118,18 +125,18 @@ class Worker:
             self._fail(index, 0, file, str(error))
         self._current().ends.append((index, 1))
 
-    def _read(self, index: int, file: str) -> tuple[bytes, Slot | None]:
-        """A file's bytes, and the slot at whose free end they lie already, where the device may decode it."""
+    def _read(self, index: int, file: str) -> tuple[bytes, _Place | None]:
+        """A file's bytes, and where in a slot they lie already, if the device may decode it."""
         contents, slot = self._loader.listing.contents, self._slot
         if contents is not None:
             return contents[index], None
         if self._ring.room_nbytes and slot:
             rest = slot.buffer[slot.used :]
             if (nbytes := self._decoder.read_into(file, rest)) is not None:
-                return rest[:nbytes].tobytes(), slot
+                return rest[:nbytes].tobytes(), _Place(slot, slot.used)
         return self._decoder.read(file), None
 
-    def _place_picture(self, index: int, file: str, data: bytes, place: Slot | None) -> None:
+    def _place_picture(self, index: int, file: str, data: bytes, place: _Place | None) -> None:
         decoder, ring = self._decoder, self._ring
         if ring.room_nbytes and self._place_file(index, file, data, place):
             return
@@ -143,7 +150,7 @@ class Worker:
                     return
         self._place(index, 0, file, decoder.fitted(data, file))
 
-    def _place_file(self, index: int, file: str, data: bytes, place: Slot | None) -> bool:
+    def _place_file(self, index: int, file: str, data: bytes, place: _Place | None) -> bool:
         """Put a file that the device may decode into a slot as it is; whether it is one. place: as of `_read`."""
         decoder, ring = self._decoder, self._ring
         if (shape := decoder.file_shape(data)) is None:
@@ -152,7 +159,7 @@ class Worker:
         if len(data) > ring.nbytes or needed > ring.room_nbytes:
             return False
         slot = self._with_room("uint8", len(data), needed)
-        if slot is not place:
+        if place != (slot, slot.used):  # of a slot that was full, which may have come back already, for other files
             slot.rest(len(data))[:] = np.frombuffer(data, np.uint8)
         self._add(slot, Row(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
         return True
