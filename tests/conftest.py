@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--cases", choices=selection.CHOICES, default=selection.ALL, help="which cases: tests/support/selection.py"
     )
+    parser.addoption("--again", type=int, default=1, metavar="N", help="each test N times: threads meet otherwise")
     parallel.add_option(parser)
 
 
@@ -44,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if not path.parent.is_dir():  # said now, not after the whole run
             raise pytest.UsageError(f"--record {path}: the folder {path.parent} does not exist")
         config.pluginmanager.register(Recorder(path, config.getoption("-m")))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if (count := metafunc.config.getoption("--again")) > 1:
+        metafunc.fixturenames.append("again")
+        metafunc.parametrize("again", range(count))
 
 
 @pytest.hookimpl(tryfirst=True)
