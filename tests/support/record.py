@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.devices import open_device
 
 SLOWEST = 5
@@ -41,7 +41,7 @@ class Recorder:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self.failed[report.nodeid] = report.longreprtext.splitlines()[-LINES:]
-            self._write({"exit_status": None, **self._so_far(), "under_way": sorted(self.under_way)})
+            write(self.path, {"exit_status": None, **self._so_far(), "under_way": sorted(self.under_way)})
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         device, choice = open_device("cuda" if "gpu" in self.markers and "not gpu" not in self.markers else "auto")
@@ -52,7 +52,7 @@ class Recorder:
             "environment": environment(device),
         }
         device.close()
-        self._write(content)
+        write(self.path, content)
 
     def _so_far(self) -> dict[str, Any]:
         slowest = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)[:SLOWEST]
@@ -63,6 +63,3 @@ class Recorder:
             "slowest_seconds": {name: round(self.seconds[name], 2) for name in slowest},
             **({"failed": self.failed} if self.failed else {}),
         }
-
-    def _write(self, content: dict[str, Any]) -> None:
-        self.path.write_text(json.dumps(content, indent=1) + "\n")

@@ -58,7 +58,7 @@ def test_a_run_that_is_killed_leaves_what_has_failed(tmp_path, workers):
     process, path = start(tmp_path, 300, *workers), tmp_path / "record.json"
     try:
         over = time.monotonic() + 100
-        while not path.is_file() or not path.read_bytes().endswith(b"}\n"):
+        while not path.is_file():
             assert process.poll() is None
             assert time.monotonic() < over
             time.sleep(0.05)

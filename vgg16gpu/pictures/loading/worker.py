@@ -159,7 +159,7 @@ class Worker:
         if len(data) > ring.nbytes or needed > ring.room_nbytes:
             return False
         slot = self._with_room("uint8", len(data), needed)
-        if place != (slot, slot.used):  # of a slot that was full, which may have come back already, for other files
+        if place != (slot, slot.used):  # a full slot has gone, and may be back, empty
             slot.rest(len(data))[:] = np.frombuffer(data, np.uint8)
         self._add(slot, Row(index, 0, file, slot.used, *shape[:2], len(data), shape[2]), len(data), needed)
         return True
