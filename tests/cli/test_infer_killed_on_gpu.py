@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ended import TELLS_STACKS, ended
 from tests.support.picture_files import jpeg
 from vgg16gpu.runtime.answers.folder import MANY
 
@@ -35,21 +36,26 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "rows.csv"
-    done = run(folder, path)
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["rates"]["decode_threads"] > 1
+    code, out, err = run(folder, path)
+    assert code == 1, err
+    assert json.loads(out)["rates"]["decode_threads"] > 1
     return path.read_bytes()
 
 
 def command(folder, path, *options):
     words = ("infer", folder, "--model", "digits", "--device", "cuda", "--workers", "6", "--output", path, *options)
-    return [sys.executable, "-m", "vgg16gpu", *map(str, words)]
+    return [sys.executable, *TELLS_STACKS, "-m", "vgg16gpu", *map(str, words)]
+
+
+def begun(arguments, environ=None):
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
 
 def run(folder, path, *options):
-    return subprocess.run(
-        command(folder, path, "--json", *options), capture_output=True, text=True, timeout=120, check=False
-    )
+    """Its exit code, and what it wrote to stdout and stderr."""
+    child = begun(command(folder, path, "--json", *options))
+    out, err = ended(child, 120)
+    return child.returncode, out, err
 
 
 def children(mark):
@@ -68,21 +74,20 @@ def children(mark):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
     chance, number, path = random.Random(seed), SIGNALS[seed % 3], tmp_path / "rows.csv"
-    environ = {**os.environ, MARK: str(path)}
-    child = subprocess.Popen(command(folder, path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
+    child = begun(command(folder, path), {**os.environ, MARK: str(path)})
     enough, deadline = chance.randrange(-20_000, len(whole)), time.monotonic() + 60
     while child.poll() is None and time.monotonic() < deadline:
         if children(path) and (enough < 0 or (path.exists() and path.stat().st_size > enough)):
             child.send_signal(number)
             break
         time.sleep(0.001)
-    child.communicate(timeout=60)
+    _, err = ended(child)
     if number != signal.SIGKILL and child.returncode != 1:  # 1: it was through before the signal came
-        assert child.returncode == 128 + number
+        assert child.returncode == 128 + number, err
     deadline = time.monotonic() + 20
     while children(path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    done = run(folder, path, "--resume")
-    assert done.returncode == 1, done.stderr
+    code, _, err = run(folder, path, "--resume")
+    assert code == 1, err
     assert path.read_bytes() == whole

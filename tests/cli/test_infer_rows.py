@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from tests.support.ended import TELLS_STACKS, ended
 from vgg16gpu.cli import cli
 from vgg16gpu.zoo.digits import heldout
 
@@ -185,7 +186,7 @@ def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
     number = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[seed // 3 % 3]
     path = tmp_path / f"rows.{kind}"
     written = path if kind != "parquet" else tmp_path / "rows.parquet.partial"
-    arguments = [sys.executable, "-m", "vgg16gpu", *command(folder, "--output", path)]
+    arguments = [sys.executable, *TELLS_STACKS, "-m", "vgg16gpu", *command(folder, "--output", path)]
     child = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     enough, deadline = chance.randrange(1, 2500), time.monotonic() + 60
     while child.poll() is None and time.monotonic() < deadline:
@@ -194,7 +195,7 @@ def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
             child.send_signal(number)
             break
         time.sleep(0.001)
-    _, told = child.communicate(timeout=60)
+    _, told = ended(child)
     if child.returncode == 1:
         pytest.skip("it was through before the signal came")
     if number != signal.SIGKILL:

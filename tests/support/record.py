@@ -14,7 +14,7 @@ from vgg16gpu.bench.records.record import write
 from vgg16gpu.devices import open_device
 
 SLOWEST = 5
-LINES = 60  # of what a failure says, its last
+LINES = 200  # of what a failure says, its last: the stacks of many threads
 
 
 class Recorder:
