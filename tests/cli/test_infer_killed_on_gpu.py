@@ -4,15 +4,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.ended import TELLS_STACKS, ended
+from tests.support.ended import begun, ended
 from tests.support.picture_files import jpeg
 from vgg16gpu.runtime.answers.folder import MANY
 
@@ -44,16 +42,12 @@ def whole(folder, tmp_path_factory):
 
 def command(folder, path, *options):
     words = ("infer", folder, "--model", "digits", "--device", "cuda", "--workers", "6", "--output", path, *options)
-    return [sys.executable, *TELLS_STACKS, "-m", "vgg16gpu", *map(str, words)]
-
-
-def begun(arguments, environ=None):
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    return ("-m", "vgg16gpu", *words)
 
 
 def run(folder, path, *options):
     """Its exit code, and what it wrote to stdout and stderr."""
-    child = begun(command(folder, path, "--json", *options))
+    child = begun(*command(folder, path, "--json", *options))
     out, err = ended(child, 120)
     return child.returncode, out, err
 
@@ -74,7 +68,7 @@ def children(mark):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
     chance, number, path = random.Random(seed), SIGNALS[seed % 3], tmp_path / "rows.csv"
-    child = begun(command(folder, path), {**os.environ, MARK: str(path)})
+    child = begun(*command(folder, path), environ={**os.environ, MARK: str(path)})
     enough, deadline = chance.randrange(-20_000, len(whole)), time.monotonic() + 60
     while child.poll() is None and time.monotonic() < deadline:
         if children(path) and (enough < 0 or (path.exists() and path.stat().st_size > enough)):

@@ -5,8 +5,6 @@ import io
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from tests.support.ended import TELLS_STACKS, ended
+from tests.support.ended import begun, ended
 from vgg16gpu.cli import cli
 from vgg16gpu.zoo.digits import heldout
 
@@ -186,8 +184,7 @@ def test_a_run_that_was_killed_goes_on(folder, whole, tmp_path, seed):
     number = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[seed // 3 % 3]
     path = tmp_path / f"rows.{kind}"
     written = path if kind != "parquet" else tmp_path / "rows.parquet.partial"
-    arguments = [sys.executable, *TELLS_STACKS, "-m", "vgg16gpu", *command(folder, "--output", path)]
-    child = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = begun("-m", "vgg16gpu", *command(folder, "--output", path))
     enough, deadline = chance.randrange(1, 2500), time.monotonic() + 60
     while child.poll() is None and time.monotonic() < deadline:
         if written.exists() and written.stat().st_size > enough:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.ended import TELLS_STACKS, ended
-
-
-def start(code: str) -> subprocess.Popen[str]:
-    command = [sys.executable, *TELLS_STACKS, "-c", code]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+from tests.support.ended import begun, ended
 
 
 def test_what_ends_says_what_it_wrote() -> None:
-    assert ended(start("import sys; print('out'); sys.stderr.write('err')")) == ("out\n", "err")
+    assert ended(begun("-c", "import sys; print('out'); sys.stderr.write('err')")) == ("out\n", "err")
 
 
 def test_what_hangs_says_where() -> None:
     code = "import time\ndef waits_for_ever():\n    print('there', flush=True)\n    time.sleep(100)\nwaits_for_ever()\n"
-    child = start(code)
+    child = begun("-c", code)
     assert child.stdout is not None
     assert child.stdout.readline() == "there\n"
     with pytest.raises(pytest.fail.Exception, match=r"was not over after 0\.1 s:\n(.*\n)*.* in waits_for_ever"):
