@@ -1,0 +1,176 @@
+"""The data, shapes, gradients and training of LeNet, and its ONNX file in other hands."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.lab.lenet.small import IMAGE
+from vgg16gpu import Engine
+from vgg16gpu.checks.accuracy import score_error
+from vgg16gpu.checks.onnxruntime_session import open_session
+from vgg16gpu.compiler.model import Model
+from vgg16gpu.errors import InputError
+from vgg16gpu.lab.lenet import train as lenet_train
+from vgg16gpu.lab.lenet.data import Dataset, digits, framed
+from vgg16gpu.lab.lenet.net import Shape, columns_of, pooled, read_lenet
+from vgg16gpu.lab.problem import Problem
+from vgg16gpu.zoo.digits import heldout
+
+
+def test_the_digits_are_the_ones_of_the_shipped_net_and_its_training():
+    data = digits()
+    images, _, labels = heldout()
+    assert data.training.shape == (1347, 28, 28, 1)
+    assert data.heldout.shape == (450, 28, 28, 1)
+    assert np.array_equal(data.heldout_labels, labels)
+    small = images.reshape(450, 8, 4, 8, 4).mean((2, 4))
+    ours = data.heldout[:, 2:26, 2:26].reshape(450, 8, 3, 8, 3).mean((2, 4))
+    assert np.corrcoef(small.ravel(), ours.ravel())[0, 1] > 0.99
+    assert not data.training[:, [0, 1, 26, 27]].any()
+    assert not data.training[:, :, [0, 1, 26, 27]].any()
+    everything = np.concatenate([data.training, data.heldout]).reshape(1797, -1)
+    assert len(np.unique(everything, axis=0)) == 1797  # nothing is in both
+
+
+def test_the_digits_are_scikit_learns():
+    load_digits = pytest.importorskip("sklearn.datasets").load_digits
+    levels, labels = load_digits(return_X_y=True)
+    ours = digits(12)  # 8x8 in a frame
+    pixels = np.concatenate([ours.training, ours.heldout])[:, 2:10, 2:10, 0].reshape(1797, 64)
+    expected = ((levels * 255 + 8) // 16).astype(np.uint8)
+    rows = np.column_stack([pixels, np.concatenate([ours.training_labels, ours.heldout_labels])])
+    others = np.column_stack([expected, labels.astype(np.uint8)])
+    assert np.array_equal(rows[np.lexsort(rows.T)], others[np.lexsort(others.T)])
+
+
+@pytest.mark.parametrize(("image", "side", "features"), [(12, 8, 16), (28, 24, 400), (32, 32, 576), (37, 32, 784)])
+def test_other_image_sizes(image, side, features):
+    data = digits(image)
+    assert data.image == image
+    rows = np.flatnonzero(data.training.any((0, 2, 3)))
+    assert rows[0] >= (image - side) // 2
+    assert rows[-1] < (image - side) // 2 + side
+    assert Shape(image).parameters["fc1.weight"] == (120, features)
+
+
+def test_images_that_are_too_small():
+    with pytest.raises(InputError, match="12x12 and larger, not 11"):
+        Shape(11)
+    with pytest.raises(InputError, match="8x8 do not fit into 7x7"):
+        digits(7)
+
+
+def test_lenet_5_has_61706_parameters():
+    parameters = Shape().parameters
+    assert sum(int(np.prod(size)) for size in parameters.values()) == 61706
+    assert parameters["conv2.weight"] == (16, 6, 5, 5)
+    assert list(parameters)[-1] == "fc3.bias"
+
+
+@pytest.mark.parametrize("problem", [Problem(2, 3, 7, 6, 4, 3, 2, 1), Problem(1, 1, 5, 5, 2, 5)])
+def test_columns_times_weights_are_the_convolution(problem):
+    x, weight = problem.random(3)
+    y = weight.reshape(problem.outputs, -1) @ columns_of(x, problem)
+    assert np.abs(y.reshape(problem.y_shape) - problem.expected(x, weight)).max() < 1e-5
+
+
+def test_pools_drop_an_odd_row_and_column():
+    y = np.array([[[[1, 5, 9], [2, -3, 9], [9, 9, 9]]]], np.float32)
+    assert pooled(y).tolist() == [[[[5]]]]
+
+
+def test_gradients_are_the_slopes_of_the_loss():
+    shape, random = Shape(12), np.random.default_rng(5)
+    parameters = {
+        name: value + random.normal(0, 0.1, value.shape) for name, value in lenet_train.initial(shape, random).items()
+    }
+    x, labels = random.standard_normal((3, 1, 12, 12)), np.array([1, 7, 2], np.uint8)
+    _, gradients = lenet_train.loss_and_gradients(shape, parameters, x, labels)
+    assert gradients.keys() == parameters.keys()
+    for name, value in parameters.items():
+        direction = random.standard_normal(value.shape)
+        losses = []
+        for step in (1e-6, -1e-6):
+            moved = parameters | {name: value + step * direction}
+            losses.append(lenet_train.loss_and_gradients(shape, moved, x, labels)[0])
+        slope = (losses[0] - losses[1]) / 2e-6
+        assert slope == pytest.approx((gradients[name] * direction).sum(), rel=1e-4, abs=1e-8), name
+
+
+def test_moved_images_keep_their_pixels():
+    images = np.zeros((50, 9, 9, 1), np.uint8)
+    images[:, 4, 4] = 7
+    moved = lenet_train.shifted(images, np.random.default_rng(0))
+    places = np.argwhere(moved[..., 0] == 7)[:, 1:]
+    assert len(places) == 50
+    assert set(places.ravel()) == {2, 3, 4, 5, 6}
+
+
+def test_the_rate_rises_and_falls_to_nearly_nothing():
+    rates = [lenet_train.rate(step, 200) for step in range(200)]
+    assert rates.index(max(rates)) == 49
+    assert 0 < rates[-1] < rates[0] < lenet_train.RATE
+
+
+def test_training_learns_and_repeats_itself(net, data):
+    x = data.normalised(data.heldout)
+    assert (net.expected(x).argmax(1) == data.heldout_labels).mean() > 0.8
+    steps = []
+    first = lenet_train.train(data, steps=3, progress=lambda *step: steps.append(step))
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+    again, other = lenet_train.train(data, steps=3), lenet_train.train(data, seed=1, steps=3)
+    assert all(np.array_equal(again.parameters[name], value) for name, value in first.parameters.items())
+    assert not np.array_equal(other.parameters["conv1.weight"], first.parameters["conv1.weight"])
+
+
+@pytest.mark.slow(reason="a whole training; others check some of its steps")
+def test_the_net_of_the_experiment_has_at_least_98_percent_right():
+    data = digits()
+    scores = read_lenet(lenet_train.trained_model(data)).expected(data.normalised(data.heldout))
+    assert (scores.argmax(1) == data.heldout_labels).mean() >= 0.98
+
+
+def test_a_trained_net_is_kept(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("VGG16GPU_CACHE", str(tmp_path / "cache"))
+    path = lenet_train.trained_model(data, steps=1)
+    assert path.is_relative_to(tmp_path)
+    monkeypatch.setattr(lenet_train, "train", None)
+    assert lenet_train.trained_model(data, steps=1) == path
+    assert read_lenet(path).shape == Shape(IMAGE)
+    for changes in ({"seed": 1}, {"steps": 2}):
+        with pytest.raises(TypeError):
+            lenet_train.trained_model(data, **({"steps": 1} | changes))
+
+
+def test_the_file_has_the_whole_net(net, model, data):
+    onnx.checker.check_model(str(model), full_check=True)
+    again = read_lenet(model)
+    assert (again.shape, again.mean, again.std) == (net.shape, data.mean, data.std)
+    assert all(np.array_equal(again.parameters[name], value) for name, value in net.parameters.items())
+    metadata = Model(model).metadata
+    assert json.loads(metadata["vgg16gpu.labels"]) == list("0123456789")
+    assert json.loads(metadata["vgg16gpu.mean"]) == [data.mean]
+
+
+def test_onnxruntime_and_the_engine_agree_with_float64(net, model, data, x):
+    expected = net.expected(x)
+    session = open_session(model)
+    theirs = session.run(None, {"input": x})[0]
+    assert score_error(theirs, expected).max() < 1e-5
+    with Engine(model, device="cpu", batch=8, mean=[data.mean], std=[data.std]) as engine:
+        assert score_error(engine.run(x), expected).max() < 1e-5
+        pixels = engine.run(data.heldout[:20])  # normalised on the device
+        assert score_error(pixels, expected).max() < 1e-4
+
+
+def test_framing_puts_images_in_the_middle():
+    whole = framed(np.full((1, 2, 3, 1), 9, np.uint8), 6)
+    assert np.argwhere(whole[0, :, :, 0]).tolist() == [[2, 1], [2, 2], [2, 3], [3, 1], [3, 2], [3, 3]]
+
+
+def test_flat_images_do_not_divide_by_zero():
+    black = np.zeros((2, 12, 12, 1), np.uint8)
+    data = Dataset("black", black, np.zeros(2, np.uint8), black, np.zeros(2, np.uint8))
+    assert np.isfinite(data.normalised(black)).all()
