@@ -16,7 +16,6 @@ Exit code 1 when a test failed, or one of the must list did not pass.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import re
@@ -43,10 +42,10 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.show import add_row, console, heading, table
 from vgg16gpu.devices import open_device
-from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.runtime import onnx_backend
 
 MUST: Final = Path(__file__).with_name("must.txt")
@@ -274,9 +273,7 @@ def _run(names: Sequence[str], device: str, jobs: int) -> list[Outcome]:
 
 
 def _write(path: Path, results: Mapping[str, Any]) -> None:
-    record = {"what": "the conformance suite of ONNX", "onnx": onnx.__version__, **results}
-    with atomic_writer(path) as file:
-        file.write(json.dumps(record, indent=1).encode() + b"\n")
+    write(path, {"what": "the conformance suite of ONNX", "onnx": onnx.__version__, **results})
 
 
 def _counts(found: Sequence[Outcome]) -> dict[str, Counter[str]]:

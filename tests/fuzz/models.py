@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import os
 import platform
@@ -47,9 +46,9 @@ from tests.fuzz.worker import (
     work,
 )
 from vgg16gpu.bench.measure.environment import commit
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.cli.common.bars import progress
 from vgg16gpu.cli.common.show import add_row, console, heading, table
-from vgg16gpu.io.files import atomic_writer
 
 DEFAULT_CASES: Final = 10_000
 CASE_SECONDS: Final = 5.0  # of a processor, to load, and again to run
@@ -262,8 +261,7 @@ def main(arguments: Sequence[str] | None = None, subject: Subject | None = None)
     seconds = time.monotonic() - started
     show(campaign, seconds)
     if options.output:
-        with atomic_writer(options.output) as file:
-            file.write(json.dumps(record(campaign, seconds), indent=1).encode() + b"\n")
+        write(options.output, record(campaign, seconds))
     return int(campaign.failed > 0)
 
 

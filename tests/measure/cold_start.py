@@ -8,7 +8,6 @@ The record's "what" says how it is timed and what the parts are. The kernels com
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,13 +15,13 @@ from pathlib import Path
 
 from vgg16gpu.bench.measure.cold_start import DESCRIPTION, ColdStart, measure_cold_start
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.bench.session import sample_inputs
 from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
-from vgg16gpu.io.files import atomic_writer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device.close()
         content = {"what": DESCRIPTION, "model": str(options.model), "precision": options.precision}
         content |= {"environment": where, "cold_start": asdict(found)}
-        with atomic_writer(options.output) as file:
-            file.write(json.dumps(content, indent=1).encode() + b"\n")
+        write(options.output, content)
     return 0
 
 

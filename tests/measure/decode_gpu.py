@@ -25,12 +25,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from unittest import mock
 
 import numpy as np
@@ -39,19 +38,17 @@ from PIL import Image
 
 import vgg16gpu
 from tests.measure import decode_photos
-from tests.support.libjpeg_colours import planes_in, rgb
+from tests.measure.decode_block import Block, Made
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import Opened, open_codec, open_device
-from vgg16gpu.devices.base import Bytes, Device
+from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda import nvjpeg
 from vgg16gpu.devices.cuda.nvjpeg import NvJpegDecoder, Way, load_nvjpeg
-from vgg16gpu.devices.picture_decoder import PictureDecoder, Place
-from vgg16gpu.io.files import atomic_writer
+from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.pictures.inputs import spec_of
-from vgg16gpu.pictures.jpeg_header import read_header
 from vgg16gpu.pictures.listing import list_files
-from vgg16gpu.program.ycbcr import planes_nbytes
 from vgg16gpu.runtime.answers import decoding
 from vgg16gpu.runtime.answers import folder as folder_module
 from vgg16gpu.runtime.answers.folder import Folder
@@ -68,9 +65,6 @@ SETTINGS: Final = (  # rows of a slot, decoders, threads that read (None: as man
     *((128, 1, workers) for workers in (2, 4, 8)),
 )
 SWITCHING: Final = (2e-5, 1e-4, 3e-4, 1e-3, 5e-3)  # seconds
-
-Pixels = npt.NDArray[np.uint8]
-Made: TypeAlias = Callable[[], PictureDecoder]
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _say(f"{name} failed: {type(error).__name__}: {error}")
             content.setdefault("seconds", {})[name] = time.perf_counter() - start
             if options.output:  # what there is so far, whatever happens to the next part
-                _write(options.output, content)
+                write(options.output, content)
     _show(content)
     return int(bool(content["failures"]))
 
@@ -149,7 +143,7 @@ def _alone(where: Where) -> list[dict[str, Any]]:
     """Rates of decoders, by themselves."""
     found: list[dict[str, Any]] = []
     with _opened(where) as device:
-        block = _Block(device, [path.read_bytes() for path in where.files[:ROUND]])
+        block = Block(device, [path.read_bytes() for path in where.files[:ROUND]])
         for way in nvjpeg.WAYS:
             for batch, many in CALLS:
                 where.require_time(80)  # for the other parts
@@ -242,7 +236,7 @@ def _pixels(where: Where) -> dict[str, Any]:
         with Image.open(path) as picture:
             wanted.append(np.asarray(picture))
     with _opened(where) as device:
-        block = _Block(device, [path.read_bytes() for path in files])
+        block = Block(device, [path.read_bytes() for path in files])
         for way in nvjpeg.WAYS:
             where.require_time(3)
             found[way.name] = _compared(block, partial(_decoder, device, way), wanted)
@@ -250,7 +244,7 @@ def _pixels(where: Where) -> dict[str, Any]:
     return found
 
 
-def _compared(block: _Block, made: Made, wanted: Sequence[Pixels]) -> dict[str, Any]:
+def _compared(block: Block, made: Made, wanted: Sequence[Pixels]) -> dict[str, Any]:
     try:
         return _differences(block.pixels(made), wanted)
     except Exception as error:
@@ -336,72 +330,6 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-class _Block:
-    """Files in pinned memory, and room for their pictures on the device."""
-
-    def __init__(self, device: Device, data: Sequence[bytes]) -> None:
-        self._device = device
-        height, width = decode_photos.SIZE[::-1]
-        self._nbytes = planes_nbytes(height, width, 0x11)  # as many as any sampling needs
-        self._buffer = device.pinned(sum(map(len, data)))
-        self._files: list[Bytes] = []
-        start = 0
-        for each in data:
-            self._files.append(self._buffer[start : start + len(each)])
-            self._files[-1][:] = np.frombuffer(each, np.uint8)
-            start += len(each)
-        self._address = device.allocate(len(data) * self._nbytes)
-        self._places = [
-            Place(self._address + i * self._nbytes, height, width, _sampling(each)) for i, each in enumerate(data)
-        ]
-
-    def rate(self, made: Made, batch: int, many: int) -> dict[str, float]:
-        """Images a second of so many decoders side by side, files in calls of `batch`; seconds to make the decoders."""
-        with ExitStack() as stack:
-            start = time.perf_counter()
-            decoders = [stack.enter_context(closing(made())) for _ in range(many)]
-            for decoder in decoders:
-                decoder.decode(self._files[:batch], self._places[:batch])  # it takes its memory
-            making = time.perf_counter() - start
-            shares = [range(share * batch, len(self._files), many * batch) for share in range(many)]
-
-            def work(decoder: PictureDecoder, starts: Sequence[int]) -> int:
-                calls = [slice(start, start + batch) for start in starts]
-                return sum(sum(decoder.decode(self._files[call], self._places[call])) for call in calls)
-
-            with ThreadPoolExecutor(many) as pool:
-                start = time.perf_counter()
-                done = sum(pool.map(work, decoders, shares))
-                seconds = time.perf_counter() - start
-        if done != len(self._files):
-            raise RuntimeError(f"{len(self._files) - done} files were refused")
-        return {"images_per_s": done / seconds, "making_s": making}
-
-    def pixels(self, made: Made) -> Iterator[Pixels | None]:
-        """Those of each file, made RGB as the kernel does it; None where one was refused."""
-        with closing(made()) as decoder:
-            for start in range(0, len(self._files), 64):
-                places = self._places[start : start + 64]
-                taken = decoder.decode(self._files[start : start + 64], places)
-                read = np.empty((len(taken), self._nbytes), np.uint8)
-                self._device.copy_out(read, places[0].address)
-                self._device.synchronize()
-                for memory, place, done in zip(read, places, taken, strict=True):
-                    kind = place.height, place.width, place.sampling
-                    yield rgb(planes_in(memory, *kind), place.sampling) if done else None
-
-    def close(self) -> None:
-        """Give memory back."""
-        self._device.free(self._address)
-        self._device.unpin(self._buffer)
-
-
-def _sampling(data: bytes) -> int:
-    header = read_header(data)
-    assert header  # these files are our own
-    return header.sampling
-
-
 def _decoder(device: Device, way: Way) -> NvJpegDecoder:
     assert device.foreign  # a card's
     return NvJpegDecoder(load_nvjpeg(), device.foreign, way)
@@ -424,11 +352,6 @@ def _batch(where: Where) -> int:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    with atomic_writer(path) as file:
-        file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def _show(content: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ Times are medians in seconds.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -32,9 +31,9 @@ import numpy as np
 
 from vgg16gpu.bench.measure.cold_start import with_byte_code
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.cli.common.show import add_row, console, table
 from vgg16gpu.compiler.choices import PRECISIONS
-from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.runtime.engine import Engine
 
 MAX_ADDED_S = 50e-6  # host to host over device-resident
@@ -68,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _show(records)
     if options.output:
         content = {"what": __doc__, "model": options.model, "environment": where, "records": records}
-        with atomic_writer(Path(options.output)) as file:
-            file.write(json.dumps(content, indent=1).encode() + b"\n")
+        write(Path(options.output), content)
     return int(any(record["exceeded"] for record in records))
 
 

@@ -14,7 +14,6 @@ The bias is <y - r, r> / <r, r>: that much of all values at once, which later la
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,8 +25,8 @@ import torch
 
 from tests.measure.torch_layers import apply
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.graph.ops import Conv, Gemm
-from vgg16gpu.io.files import atomic_writer
 from vgg16gpu.io.normalize import default_mean, default_std
 from vgg16gpu.io.synthetic import TESTBENCH_SEED, typical_inputs
 from vgg16gpu.runtime.engine import Engine
@@ -102,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "passed": not failed,
             "layers": [{**asdict(row), "passed": row.passed} for row in rows],
         }
-        with atomic_writer(Path(options.output)) as file:
-            file.write(json.dumps(record, indent=1).encode() + b"\n")
+        write(Path(options.output), record)
     return int(failed)
 
 

@@ -7,7 +7,6 @@ changes a bit.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from unittest import mock
 import numpy as np
 
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.lowering.conv import conv_igemm
 from vgg16gpu.compiler.lowering.conv.conv_igemm import TILES, ConvTile
 from vgg16gpu.runtime.engine import Engine
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records = [record for batch in options.batch for record in sweep(options.model, batch)]
     with Engine(options.model, device="cuda") as engine:
         facts = environment(engine.device)
-    options.output.write_text(json.dumps({"records": records, "environment": facts}, indent=1) + "\n")
+    write(options.output, {"records": records, "environment": facts})
     for batch, layer in dict.fromkeys((record["batch"], record["layer"]) for record in records):
         here = [record for record in records if (record["batch"], record["layer"]) == (batch, layer)]
         fastest = sorted(here, key=lambda record: record["us"])[:3]

@@ -16,7 +16,6 @@ Exit code 1 when a promise is broken.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,13 +30,12 @@ from tests.stress import photos as stress_photos
 from tests.stress import replays as stress_replays
 from tests.stress import scores as stress_scores
 from vgg16gpu.bench.measure.environment import environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.cli.common.show import add_row, console, heading, table
 from vgg16gpu.compiler.choices import PRECISIONS
 from vgg16gpu.compiler.quantization.scale_file import scales_path
 from vgg16gpu.devices import open_device
 from vgg16gpu.errors import Error
-from vgg16gpu.io.files import atomic_writer
-from vgg16gpu.io.scores import finite_or_none
 from vgg16gpu.runtime.engine import Engine
 
 
@@ -141,8 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **parts,
             "environment": where,
         }
-        with atomic_writer(options.output) as file:
-            file.write(json.dumps(finite_or_none(record), indent=1, allow_nan=False).encode() + b"\n")
+        write(options.output, record)
     for failure in failures:
         print(f"FAIL: {failure}")
     return int(bool(failures))

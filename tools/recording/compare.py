@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from recording.recipes import Settings, made, vgg16gpu
 from recording.steps import NO_TIME, PYTHON, ROOT, Ended, Recipe, Step
 from vgg16gpu.bench.measure.ours import NAME
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.errors import Error
 
 OTHER, THIS = "other", "this"
@@ -132,7 +133,7 @@ def _finish(record: Path, folder: Path, ended: Mapping[str, Ended], rounds: int,
         "environment": starts[0][1]["environment"],
     }
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(content, indent=1) + "\n")
+    write(record, content)
     print(shown(found))
     print(shown_parts(parts))
     return (record,)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from recording.recipes import Settings
 from recording.steps import PYTHON, ROOT, Ended, Recipe, Step
+from vgg16gpu.bench.records.record import write
 
 CLONE, DEMO, ENVIRONMENT, TESTS = "clone", "demo", "environment", "all-tests"  # the steps
 WHAT: Final = (
@@ -62,7 +63,7 @@ def _finish(settings: Settings, where: Path, tests: Path, ended: Mapping[str, En
     )
     path = settings.record("first-command-CARD")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write(path, content)
     return (path,)
 
 

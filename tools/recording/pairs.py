@@ -12,6 +12,7 @@ import numpy as np
 
 from recording.recipes import Settings, made
 from recording.steps import PYTHON, ROOT, Ended, Recipe, Step
+from vgg16gpu.bench.records.record import write
 
 PAIR_SECONDS: Final = 2.4
 STARTS: Final = "starts"
@@ -74,7 +75,7 @@ def _finish(settings: Settings, found: Path, ended: Mapping[str, Ended]) -> Sequ
     }
     record = settings.record("starts-CARD")
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(content, indent=1) + "\n")
+    write(record, content)
     print(shown(times, content["parts_s"]))
     return (record,)
 

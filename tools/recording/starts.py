@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 
 from vgg16gpu.bench.measure.cold_start import Start, median_parts, one_start, with_byte_code
 from vgg16gpu.bench.measure.environment import commit, environment
+from vgg16gpu.bench.records.record import write
 from vgg16gpu.devices import open_device
 
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {**_content(starts), "environment": {**here, "commit": commit(starter.checkout)}}
         for starter, starts in zip(starters, samples, strict=True)
     ]
-    options.output.write_text(json.dumps({"checkouts": found}, indent=1) + "\n")
+    write(options.output, {"checkouts": found})
 
 
 def in_turns(starters: Sequence[Starter], runs: int) -> list[list[Start]]:
