@@ -208,7 +208,10 @@ def _settings(where: Where) -> dict[str, Any]:
 
 
 def _rate(engine: Engine, where: Where, on_gpu: tuple[int, int] | None = None, workers: int | None = None) -> float:
-    """on_gpu: rows of a slot and decoders, where the GPU decodes."""
+    """Images a second from the first rows to the last; from the beginning where all come at once.
+
+    on_gpu: rows of a slot and decoders, where the GPU decodes.
+    """
     preprocess = engine.model.preprocess(engine.graph, engine.program.input.shape)
     spec = spec_of(engine.graph.input, engine.program.input.shape[1:], preprocess)
     width, height = decode_photos.SIZE
@@ -220,11 +223,11 @@ def _rate(engine: Engine, where: Where, on_gpu: tuple[int, int] | None = None, w
         Folder(list_files([where.folder]), spec, workers, decodes_on_device=bool(on_gpu)) as folder,
         folder.answers(engine, Ranking(5), codec=codec) as stream,
     ):
-        answers = iter(stream)
-        next(answers)  # from the first rows to the last
-        start = time.perf_counter()
-        count = sum(len(each.names) for each in answers)
-        return count / (time.perf_counter() - start)
+        answers, begun = iter(stream), time.perf_counter()
+        first, start = next(answers), time.perf_counter()
+        if count := sum(len(each.names) for each in answers):
+            return count / (time.perf_counter() - start)
+        return len(first.names) / (start - begun)
 
 
 def _pixels(where: Where) -> dict[str, Any]:

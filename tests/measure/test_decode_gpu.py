@@ -94,6 +94,13 @@ def test_every_part_measures(model: Path, tmp_path: Path, capsys: pytest.Capture
     assert "failed: nothing" in told
 
 
+def test_pictures_that_come_all_at_once_have_a_rate(model: Path, tmp_path: Path) -> None:
+    Image.new("RGB", decode_photos.SIZE).save(tmp_path / "a.jpg")
+    where = decode_gpu.Where("cpu", model, tmp_path, 1, 1, float("inf"))
+    with decode_gpu._opened(where) as device, decode_gpu._engine(where, device) as engine:
+        assert decode_gpu._rate(engine, where) > 0
+
+
 def test_a_part_that_fails_leaves_the_others(
     model: Path, tmp_path: Path, library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
