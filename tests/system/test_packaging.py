@@ -45,8 +45,8 @@ def build(kind, project, output):
 def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packaging") / "project"
     top_level = (
-        "pyproject.toml README.md CONTRIBUTING.md LICENSE MANIFEST.in Makefile vgg16gpu kernels tests tools testbench "
-        "docs examples .ci"
+        "pyproject.toml README.md CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE MANIFEST.in Makefile SECURITY.md "
+        "THIRD_PARTY.md vgg16gpu kernels tests tools testbench docs examples .ci .github"
     )
     copy_project(folder, *top_level.split())
     return folder
@@ -88,9 +88,10 @@ def test_wheel_is_the_package_and_the_kernels_and_nothing_else(wheel):
     assert {"vgg16gpu/py.typed", "vgg16gpu/kernels/include/common.cuh", "vgg16gpu/data/digits.onnx"} <= expected
 
 
-def test_wheel_runs_everywhere_and_names_its_license(wheel):
+def test_wheel_runs_everywhere_and_names_its_licenses(wheel):
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert any(name.endswith("licenses/LICENSE") for name in in_wheel(wheel))
+    licenses = {name.split("/licenses/")[1] for name in in_wheel(wheel) if ".dist-info/licenses/" in name}
+    assert licenses == {"LICENSE", "THIRD_PARTY.md"}
 
 
 def test_metadata(wheel):
@@ -99,6 +100,8 @@ def test_metadata(wheel):
         metadata = Parser().parsestr(archive.read(name).decode())
     assert metadata["Version"] == vgg16gpu.__version__
     assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE", "THIRD_PARTY.md"]
+    assert "Programming Language :: Python :: 3.14" in metadata.get_all("Classifier")
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata.get_all("Provides-Extra") == [
         "cuda",
@@ -127,7 +130,15 @@ def test_source_archive_holds_what_tests_and_builds_need(sdist, wheel):
         "tools/bootstrap.py",
         "tests/system/test_packaging.py",
         ".ci/run",
+        ".github/workflows/ci.yml",
+        ".github/ISSUE_TEMPLATE/bug.yml",
+        "CHANGELOG.md",
+        "CITATION.cff",
         "CONTRIBUTING.md",
+        "SECURITY.md",
+        "THIRD_PARTY.md",
+        "docs/stable-api.md",
+        "examples/tour.ipynb",
     ):
         assert (root / name).is_file(), name
     assert files_below(root / "examples", "") == files_below(ROOT / "examples", "")
