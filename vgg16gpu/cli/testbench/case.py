@@ -18,6 +18,7 @@ from vgg16gpu.checks.onnxruntime_oracle import Oracle
 from vgg16gpu.checks.promises import ADMITTED_ERRORS
 from vgg16gpu.checks.qdq_oracle import QuantisedOracle
 from vgg16gpu.checks.references import References, read_references
+from vgg16gpu.checks.stored_references import StoredReferences, find_stored
 from vgg16gpu.checks.testbench import (
     MIN_DISTINCT,
     Quantised,
@@ -41,6 +42,7 @@ from vgg16gpu.compiler.quantization.scale_file import read_scales
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise
 from vgg16gpu.io.preprocessing import Preprocess
+from vgg16gpu.io.scores import Scores
 from vgg16gpu.io.shipped import is_digits
 from vgg16gpu.pictures.inputs import NamedInput, spec_of
 from vgg16gpu.runtime.outputs import Outputs
@@ -48,6 +50,7 @@ from vgg16gpu.zoo.digits import heldout
 
 PREFERRED_MODELS = ("models/vgg16-244.onnx", "vgg16-244.onnx")
 _MAKE_OPTIONS = " --size 244"
+ONNXRUNTIME = Path("onnxruntime")  # --references: compute them, also where the package has them stored
 _Input = TypeVar("_Input")
 
 DIGITS_ACCURACY = 0.98  # what the shipped net must reach on the images that it never saw
@@ -82,6 +85,16 @@ class Options:
         """The largest error that passes: --tolerance in place of what the precision promises."""
         return SCORE_TOLERANCES[self.precision] if self.tolerance is None else self.tolerance
 
+    @property
+    def asks_onnxruntime(self) -> bool:
+        """Whether --references says that onnxruntime computes them: no file of that name exists."""
+        return self.references == ONNXRUNTIME and not ONNXRUNTIME.exists()
+
+    @property
+    def reference_file(self) -> Path | None:
+        """The file of --references."""
+        return None if self.asks_onnxruntime else self.references
+
 
 @dataclass(frozen=True, eq=False)
 class Bench:
@@ -98,6 +111,7 @@ class Bench:
     min_distinct: int = 0
     min_accuracy: float = 0.0
     outputs: tuple[str, ...] | None = None  # what --outputs names, in place of scores
+    stored: StoredReferences | None = None  # those of the package
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -108,6 +122,12 @@ class Bench:
     def names(self) -> list[str]:
         """What the inputs are called; no image is decoded for it."""
         return self.inputs.names if isinstance(self.inputs, LabelledImages) else [item.name for item in self.inputs]
+
+    @property
+    def known_scores(self) -> Scores | None:
+        """The references that need not be computed: those of --references, or of the package."""
+        known = self.references or self.stored
+        return known.scores if known else None
 
     @property
     def preprocess(self) -> dict[str, Any] | None:
@@ -174,7 +194,7 @@ class Outcome(Answers):
 
 
 def prepare(options: Options) -> Bench:
-    """Find the model and the inputs, and check that they fit. Raises ModelError and InputError."""
+    """Find the model, the inputs and stored references, and check that they fit. Raises ModelError and InputError."""
     model = Model(_find(options.model))
     graph = model.graph(outputs=options.outputs)
     batch = options.batch or graph.input.shape[0] or 1
@@ -188,22 +208,35 @@ def prepare(options: Options) -> Bench:
     names = notes.names(classes)  # complains of --labels even where no name is shown
     if options.images:
         files = labelled_images(options.images, names)
-        given = _references(options.references, [file for file, _ in files], classes)
+        given = _references(options.reference_file, [file for file, _ in files], classes)
         files = _answered(files, given)
         images = LabelledImages(files, sample, notes.preprocess)
         labels, accuracy = [label for _, label in files], options.min_accuracy or 0.0
         return Bench(model, graph, sample, batch, notes, images, labels, given, min_accuracy=accuracy)
     if options.inputs:
         found = _sources(options.inputs, graph, sample, notes)
-        given = _references(options.references, [source.name for source in found], classes)
+        given = _references(options.reference_file, [source.name for source in found], classes)
         inputs = [source.read() for source in _answered(found, given)]
         return Bench(model, graph, sample, batch, notes, inputs, references=given)
     inputs = _unlabelled(options, graph, sample, notes)
     if is_digits(options.model):
         _, _, targets = heldout()
         accuracy = DIGITS_ACCURACY if options.min_accuracy is None else options.min_accuracy
-        return Bench(model, graph, sample, batch, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
-    return Bench(model, graph, sample, batch, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+        bench = Bench(model, graph, sample, batch, notes, inputs, targets.tolist(), None, MIN_DISTINCT, accuracy)
+    else:
+        bench = Bench(model, graph, sample, batch, notes, inputs, min_distinct=min(MIN_DISTINCT, classes))
+    if options.asks_onnxruntime or options.layers or options.precision == "int8":
+        return bench
+    return replace(bench, stored=_stored(bench, classes))
+
+
+def _stored(bench: Bench, classes: int) -> StoredReferences | None:
+    """Return the package's references for this model, if they are for the very numbers that it is asked."""
+    stored = find_stored(bench.model.file, bench.shape, classes)
+    if stored is None or len(stored.scores) != len(bench.inputs):
+        return None
+    numbers = np.concatenate([bench.numbers(item) for item in bench.inputs])
+    return stored if np.array_equal(numbers, stored.normalised()) else None
 
 
 def _unlabelled(options: Options, graph: Graph, sample: tuple[int, ...], notes: ModelNotes) -> list[NamedInput]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from vgg16gpu.checks.accuracy import SCORE_TOLERANCES
 from vgg16gpu.checks.references import References
+from vgg16gpu.checks.stored_references import StoredReferences
 from vgg16gpu.checks.testbench import Report
 from vgg16gpu.cli.common.show import add_row, console, heading, seconds, sentence, table
 from vgg16gpu.cli.common.tell import device_words
@@ -32,7 +33,7 @@ def content_of(bench: Bench, outcome: Answers, report: Report) -> dict[str, Any]
         "batch": bench.batch,
         "tolerance": report.tolerance,  # None: int8 has none
         "promised_tolerance": SCORE_TOLERANCES[outcome.precision],  # another one: --tolerance has replaced it
-        "references": _references(bench.references),
+        "references": _stored(bench.stored) if bench.stored else _references(bench.references),
         **summary(report),
         "outputs": list(bench.values) or None,  # None: the model's own scores
         "inputs_passed": None if report.values else sum(verdict.passed for verdict in report.verdicts),
@@ -58,6 +59,18 @@ def _references(references: References | None) -> dict[str, Any] | None:
     }
 
 
+def _stored(stored: StoredReferences) -> dict[str, Any]:
+    """Which of the package's own they are."""
+    return {
+        "file": stored.path.name,
+        "found_by": "model's SHA-256",
+        "unanswered": [],
+        "rows_of_others": 0,
+        "onnxruntime": stored.onnxruntime,
+        "provider": stored.provider,
+    }
+
+
 def summary(report: Report) -> dict[str, Any]:
     """What was found in a few numbers."""
     quantised = report.quantised
@@ -79,6 +92,12 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
     screen.print(_value_table(report) if report.values else _input_table(report))
     if bench.references:
         screen.print(_compared(bench.references), markup=False)
+    if bench.stored:
+        screen.print(
+            f"References: stored scores of onnxruntime {bench.stored.onnxruntime} for this model "
+            f"({bench.stored.path.name})",
+            markup=False,
+        )
     if report.steps:
         heading(screen, "Steps: ||y - r|| / ||r|| of what each stores, the worst input")
         screen.print(_step_table(report))
@@ -105,14 +124,17 @@ def print_report(bench: Bench, outcome: Answers, report: Report) -> None:
         screen.print(f"Hint: {hint}", markup=False)
     if report.passed:
         within = "" if report.tolerance == SCORE_TOLERANCES[outcome.precision] else f", {bound}"
-        screen.print(f"PASS: {_passed(report)}{within}", style="bold green", markup=False)
+        screen.print(f"PASS: {_passed(bench, report)}{within}", style="bold green", markup=False)
 
 
-def _passed(report: Report) -> str:
+def _passed(bench: Bench, report: Report) -> str:
     if report.values:
         return f"{len(report.values)} value{'s' * (len(report.values) > 1)} of {report.inputs} inputs"
     passed = sum(verdict.passed for verdict in report.verdicts)
-    return f"{passed} of {len(report.verdicts)} inputs, {report.distinct} different answers"
+    inputs, answers = f"{passed} of {len(report.verdicts)} inputs", f"{report.distinct} different answers"
+    if bench.stored and report.worst_error is not None:
+        return f"{inputs} agree with onnxruntime's stored scores, worst error {report.worst_error:.1e}; {answers}"
+    return f"{inputs}, {answers}"
 
 
 def _bound(tolerance: float, precision: str) -> str:

@@ -1,0 +1,205 @@
+"""`testbench` on the package's stored references: no onnxruntime, the same verdicts, and a wrong score fails."""
+
+import json
+import sys
+from dataclasses import replace
+
+import make_references
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from vgg16gpu.checks import stored_references
+from vgg16gpu.checks.onnxruntime_oracle import Oracle
+from vgg16gpu.checks.stored_references import StoredReferences, reference_files
+from vgg16gpu.cli import cli
+from vgg16gpu.io.imagenet import IMAGENET_MEAN, IMAGENET_STD
+from vgg16gpu.io.synthetic import TESTBENCH_SEED, structured_images
+from vgg16gpu.zoo.generate import make_vgg
+
+WITHOUT_ONNXRUNTIME = pytest.mark.usefixtures("no_onnxruntime")
+DIGITS = next(path for path in reference_files() if path.name == "digits.npz")
+
+
+@pytest.fixture
+def no_onnxruntime(monkeypatch):
+    """As where it is not installed."""
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of all stored references is this one, empty."""
+    folder = tmp_path / "references"
+    folder.mkdir()
+    monkeypatch.setattr(stored_references, "_FOLDERS", (folder,))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "narrow.onnx"
+    make_vgg(path, variant="vgg11", size=64, width=8, hidden=32, classes=40)
+    return path
+
+
+@pytest.fixture(scope="module")
+def narrow_references(narrow):
+    pictures = structured_images(10, 64, TESTBENCH_SEED)
+    return make_references.ask_onnxruntime(narrow, "narrow", pictures, "ten", (IMAGENET_MEAN, IMAGENET_STD))
+
+
+def invoked(*arguments):
+    return CliRunner().invoke(cli, ["testbench", *map(str, arguments), "--device", "cpu"])
+
+
+def bench(*arguments):
+    result = invoked(*arguments, "--json")
+    assert result.exit_code in (0, 1), result.output
+    return json.loads(result.stdout), result.exit_code
+
+
+def flipped(stored, row, column):
+    """The same references with the sign of one score changed."""
+    scores = stored.scores.copy()
+    scores[row, column] = -scores[row, column]
+    return replace(stored, scores=scores)
+
+
+@WITHOUT_ONNXRUNTIME
+def test_digits_pass_without_onnxruntime():
+    report, code = bench("digits")
+    assert code == 0, report["failures"]
+    assert report["inputs_passed"] == len(report["inputs"]) == 450
+    assert 0 < report["worst_error"] <= 1e-6
+    stored = StoredReferences.read(DIGITS)
+    assert report["references"] == {
+        "file": "digits.npz",
+        "found_by": "model's SHA-256",
+        "unanswered": [],
+        "rows_of_others": 0,
+        "onnxruntime": stored.onnxruntime,
+        "provider": "CPUExecutionProvider",
+    }
+
+
+@WITHOUT_ONNXRUNTIME
+def test_the_screen_says_whose_scores_they_are():
+    result = invoked("digits")
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.stdout.split())
+    version = StoredReferences.read(DIGITS).onnxruntime
+    assert f"References: stored scores of onnxruntime {version} for this model (digits.npz)" in shown
+    report, _ = bench("digits")
+    assert (
+        "PASS: 450 of 450 inputs agree with onnxruntime's stored scores, "
+        f"worst error {report['worst_error']:.1e}; 10 different answers"
+    ) in shown
+
+
+def test_the_verdicts_are_those_of_computed_references(narrow, narrow_references, folder):
+    computed, code = bench(narrow)
+    assert (code, computed["references"]) == (0, None)
+    narrow_references.write(folder / "narrow.npz")
+    stored, code = bench(narrow)
+    assert (code, stored["references"]["file"]) == (0, "narrow.npz")
+    assert stored["inputs"] == computed["inputs"]  # onnxruntime gives the same bits on the same CPU
+    again, code = bench(narrow, "--references", "onnxruntime")
+    assert (code, again["references"], again["inputs"]) == (0, None, computed["inputs"])
+
+
+@WITHOUT_ONNXRUNTIME
+@pytest.mark.parametrize("options", [("--precision", "fp16"), ("--batch", "4"), ("--tolerance", "1e-4")])
+def test_what_does_not_change_the_inputs_uses_them(narrow, narrow_references, folder, options):
+    narrow_references.write(folder / "narrow.npz")
+    report, code = bench(narrow, *options)
+    assert code == 0, report["failures"]
+    assert report["references"]["found_by"] == "model's SHA-256"
+
+
+@WITHOUT_ONNXRUNTIME
+def test_saved_scores_are_the_stored_ones(narrow, narrow_references, folder, tmp_path):
+    narrow_references.write(folder / "narrow.npz")
+    assert bench(narrow, "--save", tmp_path / "saved")[1] == 0
+    saved = np.array((tmp_path / "saved" / "output.txt").read_text().split(), np.float32)
+    np.testing.assert_array_equal(saved.reshape(10, 40), narrow_references.scores)
+
+
+@WITHOUT_ONNXRUNTIME
+def test_one_flipped_score_fails(narrow, narrow_references, folder):
+    flipped(narrow_references, 6, int(np.abs(narrow_references.scores[6]).argmin())).write(folder / "narrow.npz")
+    report, code = bench(narrow)
+    assert code == 1
+    assert [item["passed"] for item in report["inputs"]] == [i != 6 for i in range(10)]
+    assert "1 of 10 inputs fail, the first is 'structured 6'" in report["failures"][0]
+
+
+@WITHOUT_ONNXRUNTIME
+def test_one_flipped_score_of_the_digits_fails(folder):
+    flipped(StoredReferences.read(DIGITS), 449, 0).write(folder / "digits.npz")
+    report, code = bench("digits")
+    assert (code, report["inputs_passed"]) == (1, 449)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--references", "onnxruntime"),
+        ("--layers",),
+        ("--mean", "0.4,0.4,0.4"),  # other inputs than those that are stored
+        ("--outputs", "relu1_1"),
+    ],
+)
+def test_what_asks_for_more_needs_onnxruntime(narrow, narrow_references, folder, monkeypatch, options):
+    narrow_references.write(folder / "narrow.npz")
+    report, code = bench(narrow, *options)
+    assert code == 0, report["failures"]
+    assert report["references"] is None
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    result = invoked(narrow, *options)
+    assert result.exit_code == 2
+    assert "onnxruntime is not installed" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@WITHOUT_ONNXRUNTIME
+def test_int8_needs_onnxruntime():
+    result = invoked("digits", "--precision", "int8")
+    assert result.exit_code == 2
+    assert "onnxruntime is not installed" in result.stderr
+
+
+def test_inputs_of_ones_own_are_computed(narrow, narrow_references, folder, tmp_path):
+    narrow_references.write(folder / "narrow.npz")
+    np.save(tmp_path / "x.npy", narrow_references.normalised())
+    report, code = bench(narrow, "--inputs", tmp_path / "x.npy", "--references", "onnxruntime")
+    assert (code, report["references"], report["inputs_passed"]) == (0, None, 10)
+
+
+def test_a_file_called_onnxruntime_is_a_file(narrow, narrow_references, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save(tmp_path / "x.npy", narrow_references.normalised())
+    np.save(tmp_path / "r.npy", narrow_references.scores)
+    (tmp_path / "r.npy").rename(tmp_path / "onnxruntime")
+    result = invoked(narrow, "--inputs", "x.npy", "--references", "onnxruntime")
+    assert result.exit_code == 2
+    assert "'onnxruntime'" in result.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense"])
+def test_a_damaged_file_is_told_and_onnxruntime_computes(narrow, folder, monkeypatch, content):
+    (folder / "narrow.npz").write_bytes(content)
+    asked = []
+    whole = Oracle.scores
+
+    def counted(oracle, x):
+        asked.append(len(x))
+        return whole(oracle, x)
+
+    monkeypatch.setattr(Oracle, "scores", counted)
+    result = invoked(narrow)
+    assert result.exit_code == 0, result.output
+    assert sum(asked) == 10
+    assert f"'{folder / 'narrow.npz'}' cannot be read" in " ".join(result.stderr.split())
+    assert result.stderr.count("\n") == 1
+    assert "PASS: 10 of 10 inputs, " in result.stdout
