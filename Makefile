@@ -1,4 +1,4 @@
-# make demo       see it work: a handwritten digit, then VGG16
+# make demo       see it work: a handwritten digit, then VGG16 beside onnxruntime's scores
 # make test       every test that this machine can run, with a few cases of each: some minutes
 # make test-all   the same with all cases
 # make help       the other targets
@@ -34,11 +34,8 @@ install-test:      ## the same with everything that tests, lint, testbench and b
 cuda: install      ## PyCUDA and cuda-bindings again, after a change of driver or toolkit
 	$(PY) -m vgg16gpu.cuda_setup
 
-demo: install      ## classify a real digit, then a sample image with VGG16
-	$(PY) -m vgg16gpu infer --model digits vgg16gpu/data/digit_sample.png
-	test -s models/vgg16-imagenet.onnx || test -s models/vgg16.onnx || $(PY) -m vgg16gpu model make
-	test -s image.txt || $(PY) -m vgg16gpu model sample
-	$(PY) -m vgg16gpu infer image.txt
+demo: install      ## classify a real digit, then run VGG16 on ten pictures beside onnxruntime's scores
+	@$(PY) testbench/demo.py
 
 test: install-test ## every test, a few cases of each; those of the GPU are skipped where there is none
 	$(PY) -m pytest --workers auto --cases representative $(PYTEST_ARGS)

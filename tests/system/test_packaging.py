@@ -82,10 +82,12 @@ def in_wheel(wheel):
         return {name for name in archive.namelist() if not name.endswith("/")}
 
 
-def test_wheel_is_the_package_and_the_kernels_and_nothing_else(wheel):
+def test_wheel_is_the_package_the_kernels_the_references_and_nothing_else(wheel):
     expected = files_below(ROOT / "vgg16gpu", "vgg16gpu") | files_below(ROOT / "kernels", "vgg16gpu/kernels")
+    expected |= files_below(ROOT / "testbench" / "references", "vgg16gpu/references")
     assert {name for name in in_wheel(wheel) if ".dist-info/" not in name} == expected
-    assert {"vgg16gpu/py.typed", "vgg16gpu/kernels/include/common.cuh", "vgg16gpu/data/digits.onnx"} <= expected
+    named = {"py.typed", "kernels/include/common.cuh", "data/digits.onnx", "references/vgg16-224-seed0.npz"}
+    assert {f"vgg16gpu/{name}" for name in named} <= expected
 
 
 def test_wheel_runs_everywhere_and_names_its_licenses(wheel):
@@ -173,6 +175,19 @@ def test_installed_copy_has_the_exercises(installed, tmp_path):
     assert "sectors a read of x" in checked.stdout
 
 
+def test_installed_copy_has_the_references(installed):
+    """`testbench digits` passes without onnxruntime, on the references of the installed copy."""
+    script = (
+        "import sys; sys.modules['onnxruntime'] = None; from vgg16gpu.checks.stored_references import reference_files;"
+        "print(*reference_files(), sep='\\n'); from vgg16gpu.cli import cli; cli()"
+    )
+    done = run_installed(installed, "-c", script, "testbench", "digits", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    folder = installed / "vgg16gpu" / "references"
+    assert [Path(line) for line in done.stdout.splitlines()[:3]] == sorted(folder.glob("*.npz"))
+    assert "agree with onnxruntime's stored scores" in " ".join(done.stdout.split())
+
+
 def test_there_is_one_version():
     written = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert vgg16gpu.__version__ == written
@@ -244,7 +259,7 @@ def test_every_package_is_listed():
     folders |= {ROOT / "vgg16gpu" / "data", ROOT / "vgg16gpu" / "data" / "tuned"}
     kernels = {path.parent for path in (ROOT / "kernels").rglob("*") if path.suffix in (".cu", ".cuh", ".h")}
     names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
-    names |= {".".join(("vgg16gpu", *folder.relative_to(ROOT).parts)) for folder in kernels}
+    names |= {".".join(("vgg16gpu", *folder.relative_to(ROOT).parts)) for folder in kernels} | {"vgg16gpu.references"}
     assert set(settings["packages"]) == names
 
 
@@ -262,21 +277,6 @@ def test_targets_make_the_environment_or_use_a_given_one(target):
     assert "bootstrap" not in own
     assert "pip" not in own
     assert ".venv" not in own
-
-
-def test_demo_classifies_a_digit_then_makes_vgg16_once_and_runs_it(tmp_path):
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "models").mkdir()
-    log, python = tmp_path / "log", tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\necho "$3 $4" >> {log}\n[ $3 != model ] || echo x | tee models/vgg16.onnx > image.txt\n'
-    )
-    python.chmod(0o755)
-    for _ in range(2):
-        subprocess.run(["make", "demo", "VENV=", f"PYTHON={python}"], cwd=tmp_path, check=True, capture_output=True)
-    both = ["infer --model", "infer image.txt"]
-    assert log.read_text().splitlines() == [both[0], "model make", both[1], *both]
-    assert (ROOT / "vgg16gpu" / "data" / "digit_sample.png").is_file()
 
 
 def test_help_names_every_target():
