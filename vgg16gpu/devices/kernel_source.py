@@ -16,7 +16,7 @@ SUFFIXES = (".cu", ".cuh", ".h")
 
 _HEADER_SUFFIXES = (".cuh", ".h")
 _HEADERS = "include"  # the folder of most headers
-_NAMED = ("cpu", "lab", "ladder")  # folders that are part of the names of what lies in them
+_NAMED = ("cpu", "lab", "ladder", "plain")  # folders that are part of the names of what lies in them
 
 
 def kernel_dir() -> Path:
@@ -68,7 +68,7 @@ def read_source(name: str) -> str:
 def source_name(path: Path) -> str:
     """What a file of `kernel_dir()` is called, by steps, tables and records: "conv_mma.cu", "lab/direct_hwc.cu".
 
-    Its folder is part of that for `cpu`, `lab` and `ladder` alone; the others sort files for those who read them.
+    Its folder is part of that for `cpu`, `lab`, `ladder` and `plain` alone; the others sort files for readers.
     """
     room = path.relative_to(kernel_dir()).parts[0]
     return f"{room}/{path.name}" if room in _NAMED else path.name
@@ -93,7 +93,7 @@ def _named(folder: Path) -> dict[str, Path]:
 
 
 def own_sources() -> tuple[Path, ...]:
-    """The kernels that the engine runs, sorted by name: all but those of lab and ladder."""
+    """The kernels that the engine runs, sorted by name: all but those of lab, ladder and plain."""
     return tuple(sorted((path for path in files(".cu") if "/" not in source_name(path)), key=lambda path: path.name))
 
 

@@ -185,7 +185,8 @@ def _compile(compiler: Compiler, flags: tuple[str, ...], unit: Unit, path: Path,
     _log.info("compiling %s for the CPU", unit.label)
     command = [*compiler.command, *flags, *(f"-I{folder}" for folder in kernel_source.include_dirs())]
     command += [f"-D{name}={value}" for name, value in unit.defines]
-    command += ["-include", str(path)]  # an #include line knows no quotes and no line breaks in a name
+    # CUDA's language first, for files that include nothing. An #include line knows no quotes or line breaks in a name.
+    command += ["-include", "cpu_shim.h", "-include", str(path)]
     listing = run([*command, "-E", "-P", "-DCPU_SHIM_LIST_KERNELS", "-x", "c++", "-"])
     _check(listing, unit)
     names = dict.fromkeys(_EXPORTED.findall(listing.stdout))
