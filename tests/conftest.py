@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import parallel, selection
+from tests.support import parallel, selection, skips
 from vgg16gpu.devices import open_device
 from vgg16gpu.devices.base import Device
 from vgg16gpu.devices.cuda.device import CudaDevice
@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--again", type=int, default=1, metavar="N", help="each test N times: threads meet otherwise")
     parallel.add_option(parser)
+    skips.add_option(parser)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at its options
@@ -90,6 +91,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.config.getoption("--require-gpu"):
             pytest.fail(f"a GPU is required (--require-gpu): {problem}", pytrace=False)
         pytest.skip(problem)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # sees what has become of an expected failure
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if item.config.getoption(skips.OPTION) and not item.get_closest_marker("gpu"):
+        skips.fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if collector.config.getoption(skips.OPTION):
+        skips.fail_if_skipped(report)
+    return report
 
 
 @pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
