@@ -1,6 +1,7 @@
-"""LPIPS by `PerceptualLoss` (distance="unit") beside torchmetrics', with the 1x1 weights that torchmetrics ships.
+"""LPIPS by `PerceptualLoss` (distance="unit") beside torchmetrics' and its authors', with the 1x1 weights of each.
 
-Its network has random weights here, those of ours: what LPIPS computes of features is compared, not how well it judges.
+Their networks have random weights here, those of ours: what LPIPS computes of features is compared, not how well it
+judges.
 """
 
 from __future__ import annotations
@@ -35,20 +36,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def lpips(torch: Any, model: Path) -> Any:
-    """torchmetrics' in float64, around the convolutions of the model."""
+def torchmetrics_lpips() -> Any:
+    """Return torchmetrics' module; its network has random weights, as the trained ones would be downloaded."""
+    name = "torchmetrics.functional.image.lpips"
+    return pytest.importorskip(name, reason="torchmetrics is not installed")._LPIPS(net="vgg", pnet_rand=True)
+
+
+def authors_lpips() -> Any:
+    """Return the module of the package lpips, likewise."""
+    package = pytest.importorskip("lpips", reason="lpips is not installed")
+    return package.LPIPS(net="vgg", pnet_rand=True, verbose=False)
+
+
+@pytest.fixture(scope="module", params=[torchmetrics_lpips, authors_lpips], ids=["torchmetrics", "lpips"])
+def lpips(torch: Any, model: Path, request: pytest.FixtureRequest) -> Any:
+    """Each of them in float64, around the convolutions of the model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("torchvision", reason="torchvision is not installed")
-        name = "torchmetrics.functional.image.lpips"
-        found = pytest.importorskip(name, reason="torchmetrics is not installed")._LPIPS(net="vgg", pnet_rand=True)
+        found = request.param()
     theirs = [module for module in found.net.modules() if isinstance(module, torch.nn.Conv2d)]
     ours = [op for op in Model(model).graph().ops if isinstance(op, Conv)]
     for module, op in zip(theirs, ours, strict=True):
         module.weight.copy_(torch.from_numpy(op.weight.copy()))
         module.bias.copy_(torch.from_numpy(op.bias.copy()))
-    return found.double()
+    return found.requires_grad_(False).double()
 
 
 def weights_of(lpips: Any) -> dict[str, Any]:
@@ -82,7 +94,7 @@ def check(torch: Any, lpips: Any, loss: Any, device: str, shape: tuple[int, ...]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_values_and_gradients_are_torchmetrics(torch: Any, model: Path, lpips: Any, shape: tuple[int, ...]) -> None:
+def test_values_and_gradients_are_theirs(torch: Any, model: Path, lpips: Any, shape: tuple[int, ...]) -> None:
     from vgg16gpu.pytorch import PerceptualLoss
 
     loss = PerceptualLoss(model, weights_of(lpips), distance="unit", reduction="none", batch=2)
