@@ -51,8 +51,8 @@ _TOLERANCE_HELP = f"Largest error to pass, in place of what is promised: {_PROMI
 _INPUTS_HELP = "Your inputs: .txt, .npy, .npz, a picture or a folder of pictures."
 _REFERENCES_HELP = (
     "Their scores, as `infer --output` writes them (.csv, .jsonl and .parquet with --scores, .npy, .npz, .txt, .json). "
-    "Rows are found by name where they have names, else by place. 'onnxruntime': it computes them, also where they are "
-    "stored in the package."
+    "Rows are found by name where they have names, else by place. The word onnxruntime: have it compute them, also "
+    "where the package has them stored."
 )
 _LAYER_INPUTS = 10  # inputs that --layers checks, at most
 
@@ -89,10 +89,10 @@ def testbench_command(ctx: click.Context, /, **options: Any) -> None:
     reference's; in int8 the mean error must not exceed 1.1 times that of onnxruntime's quantised form with the same
     scales. With --outputs the values that it names are compared, each by ||y - r|| / ||r||.
 
-    Without --references onnxruntime computes them. It is not needed for what `model make` writes, with --size 244 or
-    without options, nor for digits: the package has its scores of the inputs that testbench takes by itself (not for
-    int8, --layers and --outputs). An input whose row in --references is NaN is told and not compared; where rows look
-    rounded, softmaxed or shuffled, a hint says so.
+    Without --references onnxruntime computes the references. It need not be installed for digits, and for VGG16 as
+    `model make` writes it (224 and 244 pixels): the package has its scores stored. Inputs of your own, int8, --layers
+    and --outputs need it in any case. An input whose row in --references is NaN is told and not compared; where rows
+    look rounded, softmaxed or shuffled, a hint says so.
 
     Without MODEL, an ONNX file, it takes a VGG16 of 244 pixels, else the one that infer takes. `testbench digits`
     checks the shipped net on the handwritten digits that it was not trained on.
