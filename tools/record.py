@@ -16,6 +16,8 @@
     python tools/record.py promises       scores, layers, ONNX's suite, host time, stress                (400 s)
     python tools/record.py decode         JPEG decoded on the GPU: speed, pixels, scores                 (150 s)
     python tools/record.py perceptual     features and losses on torch's tensors, torch and JAX beside   (290 s)
+    python tools/record.py lpips          a step of LPIPS with its gradient, and its memory, torch beside (250 s)
+    python tools/record.py public-api     Engine.run on torch's tensors: graph, enqueued, waited for      (90 s)
     python tools/record.py first-command --packages DIR   clone, make demo, make test                    (350 s)
     python tools/record.py compare OTHER  this checkout by another one, in turns A B B A                 (430 s)
     python tools/record.py starts OTHER   the start of infer in both, in pairs                           (120 s)
@@ -121,6 +123,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "server-faults",
         "server-soak",
         "perceptual",
+        "lpips",
+        "public-api",
     ):
         parts.add_parser(name, parents=[shared])
     swept = parts.add_parser("sweep", parents=[shared])
@@ -188,6 +192,8 @@ def _recipe(options: argparse.Namespace, settings: recipes.Settings) -> Recipe:
         "server-faults": recipes.server_faults,
         "server-soak": recipes.server_soak,
         "perceptual": recipes.perceptual,
+        "lpips": recipes.lpips,
+        "public-api": recipes.public_api,
     }
     return whole[options.part](settings)
 

@@ -20,14 +20,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from tests.measure import perceptual_ways
-from tests.measure.perceptual_ways import FEATURES, LOSS, Call, Case
+from tests.measure.perceptual_ways import FEATURES, LOSS, Case
+from tests.measure.torch_calls import Call, by_wall, timed
 from vgg16gpu.bench.measure.environment import environment
 from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.model import Model
@@ -144,35 +144,15 @@ def _first(result: Any, case: Case) -> np.ndarray[Any, Any]:
 
 
 def _timed(case: Case, call: Call, sustained: float) -> dict[str, float]:
-    for _ in range(3):
-        call()
-    _wait(case)
-    start = time.perf_counter()
-    call()
-    _wait(case)
-    times = max(1, round(SECONDS / (time.perf_counter() - start)))
-    rounds = [_round(case, call, times) for _ in range(ROUNDS)]
-    found = {"median_ms": 1e3 * median(rounds), "best_ms": 1e3 * min(rounds), "calls_of_a_round": times}
+    one_round = partial(by_wall, case.device)
+    found = timed(one_round, call, rounds=ROUNDS, seconds=SECONDS)
     if sustained:
-        end = time.perf_counter() + sustained
+        times, end = int(found["calls_of_a_round"]), time.perf_counter() + sustained
         while time.perf_counter() < end:
-            last = _round(case, call, times)
+            last = one_round(call, times)
         time.sleep(COOL)
-        found |= {"sustained_ms": 1e3 * last, "cool_ms": 1e3 * _round(case, call, times)}
+        found |= {"sustained_ms": 1e3 * last, "cool_ms": 1e3 * one_round(call, times)}
     return found
-
-
-def _round(case: Case, call: Call, times: int) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        call()
-    _wait(case)
-    return (time.perf_counter() - start) / times
-
-
-def _wait(case: Case) -> None:
-    if case.device != "cpu":
-        torch.cuda.synchronize()
 
 
 def _show(cells: Sequence[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 
+from tests.measure.torch_calls import Call, captured
 from vgg16gpu import Engine, LossEngine
 from vgg16gpu.bench.peers import torch_net
 from vgg16gpu.compiler.graph.ops import Array, Graph
@@ -17,11 +18,10 @@ from vgg16gpu.compiler.model import Model
 from vgg16gpu.pytorch import Features, PerceptualLoss
 from vgg16gpu.pytorch.features import DIFFERENTIABLE
 
-Call: TypeAlias = Callable[[], Any]
 Net: TypeAlias = Callable[[torch.Tensor], list[torch.Tensor]]
 FEATURES, LOSS = "features", "loss"
 DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_FORMATS: Final = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+FORMATS: Final = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ def _our_features(case: Case) -> Generator[tuple[str, Call]]:
     with torch.no_grad():
         yield "vgg16gpu, Features", lambda: module(x)
         if case.device != "cpu":
-            for _ in range(3):
-                module(x)
-            yield "vgg16gpu, Features, CUDA graph", _captured(lambda: module(x))
+            yield "vgg16gpu, Features, CUDA graph", captured(lambda: module(x))
     module.close()
     options: Any = {"device": case.device, "precision": case.precision, "batch": case.count, "outputs": case.layers}
     with Engine(case.model, **options, size=case.size) as engine:
@@ -87,27 +85,12 @@ def _our_loss(case: Case) -> Generator[tuple[str, Call]]:
 
     yield "vgg16gpu, PerceptualLoss", step
     if case.device != "cpu":
-        for _ in range(3):
-            step()
-        yield "vgg16gpu, PerceptualLoss, CUDA graph", _captured(step)
+        yield "vgg16gpu, PerceptualLoss, CUDA graph", captured(step)
     module.close()
     with LossEngine(case.model, weights, device=case.device, precision=case.precision, batch=case.count) as engine:
         given: Any = (x.detach().float().numpy(), y.float().numpy()) if case.device == "cpu" else (x.detach(), y)
         found = engine.targets(given[1])
         yield "vgg16gpu, LossEngine", lambda: engine.value_and_gradient(given[0], found)
-
-
-def _captured(call: Call) -> Call:
-    graph = torch.cuda.CUDAGraph()
-    kept: Any = None
-    with torch.cuda.graph(graph):
-        kept = call()
-
-    def replay() -> Any:
-        graph.replay()
-        return kept
-
-    return replay
 
 
 # ---- torch
@@ -121,7 +104,7 @@ def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Generat
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     suffix = ", TF32" if tf32 else ""
-    for order, memory_format in _FORMATS.items():
+    for order, memory_format in FORMATS.items():
         net = torch_outputs(case.graph, case.device, DTYPES[case.precision], memory_format)
         call = _torch_call(case, net, memory_format, compiles=compiles)
         if compiles:
@@ -129,12 +112,7 @@ def torchs(case: Case, *, tf32: bool = False, compiles: bool = False) -> Generat
             continue
         yield f"torch, {order}{suffix}", call
         if case.device != "cpu":
-            side = torch.cuda.Stream()
-            with torch.cuda.stream(side):
-                for _ in range(3):
-                    call()
-            torch.cuda.synchronize()
-            yield f"torch, {order}, CUDA graph{suffix}", _captured(call)
+            yield f"torch, {order}, CUDA graph{suffix}", captured(call)
 
 
 def torch_outputs(

@@ -41,6 +41,8 @@ PARTS = {
     "server-faults": ["server-faults"],
     "server-soak": ["server-soak"],
     "perceptual": ["perceptual"],
+    "lpips": ["lpips"],
+    "public-api": ["public-api"],
     "first-command": ["first-command", "--packages", "packages"],
     "compare": ["compare", str(ROOT)],
     "compare fp32": ["compare", str(ROOT), "--precision", "fp32", "--batch", "32,128", "--rounds", "5"],
@@ -131,8 +133,10 @@ def check(words, monkeypatch):
             (
                 "tests.measure.gradient_errors"
                 | "tests.measure.layer_errors"
+                | "tests.measure.lpips_step"
                 | "tests.measure.optimise"
                 | "tests.measure.perceptual"
+                | "tests.measure.public_api"
             ) as module,
             *rest,
         ] if find_spec("torch") is None:

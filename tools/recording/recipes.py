@@ -25,6 +25,7 @@ EXPERIMENTS: Final = {"S3": 70.0, "S4": 95.0}
 ASK_CUDNN: Final = ("S1", "S2", "S4")  # by its own front end: torch chooses slower plans
 SERVER: Final = ("granian", "uvloop", "prometheus_client")
 QUICK: Final = "digits"  # the model in place of VGG16
+SMALLEST: Final = 32  # pixels of a VGG16
 LONG: Final = {"calls": ("runtime/plans/test_flat_memory.py", 100), "steps": ("pytorch/test_changing_sizes.py", 280)}
 GPU_TESTS: Final = ("tests/lab/exercises", "tests/lab/broken", "tests/lab/faults")
 
@@ -282,20 +283,45 @@ def decode(settings: Settings, photographs: Path | None) -> Recipe:
 
 def perceptual(settings: Settings) -> Recipe:
     """Features and perceptual losses on torch's tensors, beside torch and JAX; 300 steps on a loss, beside torch's."""
-    less = ("--case", "1x32", "--precision", "bf16", "--sustained", 0) if settings.quick else ()
-    words = (settings.model(224), "--device", settings.device, *less)
+    less = ("--case", "1x32", "--precision", "bf16", "--sustained", 0, "--peers", "torch") if settings.quick else ()
+    model, make = _compared(settings)
+    words = (model, "--device", settings.device, *less)
     record = settings.record("perceptual-CARD")
     needs = ("torch",) if settings.quick else ("torch", "jax")
-    steps = [*made(settings, 224), _tool("measure.perceptual", 260, record, *words, needs=needs)]
+    steps = [*made(settings), make, _tool("measure.perceptual", 260, record, *words, needs=needs)]
     drawn = settings.output / "optimise.png"
-    optimised = (settings.model(224), settings.picture, "--device", settings.device, "--drawn", drawn)
+    optimised = (model, settings.picture, "--device", settings.device, "--drawn", drawn)
     if not settings.quick:
         record = settings.record("optimise-CARD")
         steps.append(_tool("measure.optimise", 20, record, *optimised, needs=("torch",)))
         record = settings.record("gradient-errors-CARD")
-        whole = (settings.model(224), "--device", settings.device)
+        whole = (model, "--device", settings.device)
         steps.append(_tool("measure.gradient_errors", 20, record, *whole, needs=("torch",)))
     return Recipe(steps)
+
+
+def lpips(settings: Settings) -> Recipe:
+    """A step of LPIPS with its gradient and a fresh target, and its memory, beside torch's own ways."""
+    less = ("--case", "1x32", "--ways", "ours,torch") if _is_small(settings) else ()
+    model, make = _compared(settings)
+    words = (model, "--device", settings.device, *less)
+    return Recipe([make, _tool("measure.lpips_step", 240, settings.record("lpips-CARD"), *words, needs=("torch",))])
+
+
+def _compared(settings: Settings) -> tuple[Path, Step]:
+    """The network whose layers are compared, and what makes it; the digits' net has not all of them."""
+    size = SMALLEST if settings.quick else SIZES[0]
+    model = settings.work / f"vgg16-{size}.onnx"
+    make = vgg16gpu("model", "make", "--size", size, "--output", model)
+    return model, Step(f"model-{size}", make, 6, once=model)
+
+
+def public_api(settings: Settings) -> Recipe:
+    """`Engine.run` on torch's tensors: as a CUDA graph, enqueued, waited for."""
+    less = ("--precision", PRECISIONS[0], "--batch", "1,2") if _is_small(settings) else ()
+    words = (settings.model(224), "--device", settings.device, *less)
+    record = settings.record("public-api-CARD")
+    return Recipe([*made(settings, 224), _tool("measure.public_api", 70, record, *words, needs=("torch",))])
 
 
 def server(settings: Settings) -> Recipe:

@@ -137,9 +137,37 @@ def _distances(content: Content) -> str:
     )
 
 
+def _public_api(content: Content) -> str:
+    """The fastest way of each precision at its largest batch."""
+    calls = content["calls"]
+    parts = []
+    for precision in dict.fromkeys(call["precision"] for call in calls):
+        own = [call for call in calls if call["precision"] == precision and "median_ms" in call]
+        largest = max((call["batch"] for call in own), default=0)
+        times = [call["median_ms"] for call in own if call["batch"] == largest]
+        parts += [f"{precision} x{largest} {min(times):.4g} ms"] if times else []
+    wrong = sum(not call.get("has_same_bits") for call in calls)
+    return ", ".join(parts + [f"{wrong} failures"] * bool(wrong))
+
+
+def _lpips(content: Content) -> str:
+    """The fastest way of each arithmetic with the most pictures."""
+    timed = [step for step in content["lpips"] if "median_ms" in step]
+    most = max((step["count"] for step in timed), default=0)
+    fastest: dict[str, float] = {}
+    for step in timed:
+        if step["count"] == most:
+            fastest[step["by"]] = min(fastest.get(step["by"], float("inf")), step["median_ms"])
+    parts = [f"{name} {ms:.4g} ms" for name, ms in fastest.items()]
+    wrong = sum("error" in step or step.get("is_far", False) for step in content["lpips"])
+    return f"x{most} " + ", ".join(parts + [f"{wrong} failures"] * bool(wrong))
+
+
 # By a key that only this kind has among those below it.
 KINDS: Final[Mapping[str, Callable[[Content], str]]] = {
     "seconds_of_pycuda": _first_command,
+    "calls": _public_api,
+    "lpips": _lpips,
     "streams": _devices,
     "ray_by_pool": lambda content: f"{content['devices']} devices: Ray {content['ray_by_pool']:.1%} of the pool's rate",
     "calibrate_s": lambda content: f"{content['images']} images: {median(content['calibrate_s']):.2f} s",
