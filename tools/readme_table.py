@@ -1,4 +1,4 @@
-"""Write the tables of results from the recorded ones: the README's, docs/performance.md's, and the README's chart.
+"""Write the tables of results from recorded ones: README's and its chart, docs/performance.md's, docs/kernels.md's.
 
 What lies between the markers has no other source than JSON files in testbench/results. --check writes nothing.
 """
@@ -12,17 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import result_tables
-from result_tables import load, report_table, row, shape, short_table, summary, sweep_table, whole_table, whole_text
+from result_tables import (
+    load,
+    plain_table,
+    report_table,
+    row,
+    short_table,
+    short_text,
+    sweep_table,
+    whole_table,
+    whole_text,
+)
+from speedup_chart import write_chart
 
-from vgg16gpu.bench.records.plot import write_plot
 from vgg16gpu.bench.records.record import Content, read
 
 __all__ = ["ROOT", "load", "row", "settle"]  # what tools/lab_tables.py shares
 
 ROOT = Path(__file__).resolve().parents[1]
-README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
-CARDS = ("bench-h200.json", "bench-h100.json")  # the README's, the chart is of the first; those that are there
+README, PERFORMANCE, KERNELS = ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "kernels.md"
+CARDS = ("bench-h200.json", "bench-h100.json")  # README has the first
 OTHERS = ("bench-h200-244.json",)  # for docs/performance.md: of another size
+PLAIN = "plain-h200.json"  # the plain path, for docs/kernels.md
+PUBLIC = "public-api-h200.json"  # what a caller of Engine.run gets
 CHART = "chart-h200.png"
 BEGIN, END = "<!-- results: begin (tools/readme_table.py) -->\n", "<!-- results: end -->\n"
 
@@ -33,14 +45,11 @@ def records(names: Sequence[str]) -> list[Content]:
 
 
 def short() -> str:
-    """The README's: a chart, a table, and what is to be known of it."""
-    benches = records(CARDS)
-    chart = f"![Time beside the best peer's](testbench/results/{CHART})\n\n"
-    text = (
-        f"VGG16, {shape(benches[0])}, input and output on the GPU. Each peer's fastest variant, in turns with ours. "
-        f"{summary(benches).rstrip()} [All results](docs/performance.md#results)\n"
-    )
-    return (chart if (result_tables.RESULTS / CHART).exists() else "") + f"{short_table(benches)}\n{text}"
+    """Return README's block: a table, and what is to be known of it."""
+    (bench,) = records(CARDS[:1])
+    public = load(PUBLIC) if (result_tables.RESULTS / PUBLIC).exists() else None
+    text = f"{short_text(bench, public).rstrip()} [All results, H100](docs/performance.md#results).\n"
+    return f"{short_table(bench, public)}\n{text}"
 
 
 def whole() -> str:
@@ -57,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args(arguments).check
     if not check and importlib.util.find_spec("matplotlib") is not None:
-        write_plot(records(CARDS)[0], result_tables.RESULTS / CHART, layers=False)
-    return max(_write(README, short(), check=check), _write(PERFORMANCE, whole(), check=check))
+        write_chart(records(CARDS)[0], result_tables.RESULTS / CHART)
+    blocks = {README: short(), PERFORMANCE: whole(), KERNELS: plain_table(load(PLAIN))}
+    return max(_write(page, block, check=check) for page, block in blocks.items())
 
 
 def _write(page: Path, block: str, *, check: bool) -> int:

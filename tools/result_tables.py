@@ -12,6 +12,7 @@ from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records.record import Content, batches, fastest, headline, kinds, peers, precisions, select, version
 
+_CALLED, _GRAPH = "batch 1, as called", "CUDA graph"  # the column of the public API, and the way that it shows
 RESULTS = Path(__file__).resolve().parents[1] / "testbench" / "results"
 
 # Milliseconds per image, 3x244x244, that the report which started this project published for its own machines.
@@ -74,10 +75,10 @@ def row(label: str, cells: Sequence[str]) -> str:
     return f"| {label} | {' | '.join(cells)} |\n"
 
 
-def head(bench: Content, title: str) -> str:
-    """The first lines of a table with a column for each batch size."""
-    sizes = batches(bench)
-    return row(title, [f"batch {batch}{_load(bench, batch)}" for batch in sizes]) + row("---", ["---:"] * len(sizes))
+def head(bench: Content, title: str, first: Sequence[str] = ()) -> str:
+    """The first lines of a table with a column for each batch size, behind those of `first`."""
+    names = [*first, *(f"batch {batch}{_load(bench, batch)}" for batch in batches(bench))]
+    return row(title, names) + row("---", ["---:"] * len(names))
 
 
 def shape(bench: Content) -> str:
@@ -99,17 +100,23 @@ def _ms(record: Content) -> str:
 # For the README
 
 
-def short_table(benches: Sequence[Content]) -> str:
-    """A row for each card, precision and arithmetic, ours and the best peer's in one cell.
+def short_table(bench: Content, public: Content | None = None) -> str:
+    """Return a row for each precision and arithmetic of one card, ours and the best peer's in one cell.
 
-    Raises ValueError unless all have the batch sizes of the first, which name the columns.
+    `public` is a record of tests/measure/public_api.py of the same card: a column of what a caller gets at batch 1.
     """
-    _require_same_columns(benches)
-    text = head(benches[0], "ms per batch: **ours** / best peer's")
-    for bench in benches:
-        text += row(f"**{bench['device']['name']}**", [""] * len(batches(bench)))
-        text += "".join(map(_short_row, matches(bench)))
+    text = head(bench, "ms per batch: **ours** / best peer's", [_CALLED] if public else [])
+    for match in matches(bench):
+        called = public and called_ms(public, match.precision)
+        text += _short_row(match, [figure(called) if called else ""] if public else [])
     return text
+
+
+def called_ms(public: Content, precision: str) -> float | None:
+    """Return the milliseconds of a replayed CUDA graph of `Engine.run` at batch 1; None where it was not measured."""
+    wanted = {"precision": precision, "batch": 1, "way": _GRAPH}
+    found = [call["median_ms"] for call in public["calls"] if "median_ms" in call and wanted.items() <= call.items()]
+    return found[0] if found else None
 
 
 def _require_same_columns(benches: Sequence[Content]) -> None:
@@ -118,46 +125,37 @@ def _require_same_columns(benches: Sequence[Content]) -> None:
             raise ValueError(f"{bench['device']['name']} was measured at batch {batches(bench)}: no rows of one table")
 
 
-def _short_row(match: Match) -> str:
+def _short_row(match: Match, first: Sequence[str]) -> str:
     pairs = zip(match.ours, match.theirs, strict=True)
     cells = [" / ".join([*([f"**{_ms(a)}**"] if a else []), *([_named(b)] if b else [])]) for a, b in pairs]
-    return row(f"{match.precision}{f' / {match.rival}' if any(match.theirs) else ''}", cells)
+    return row(f"{match.precision}{f' / {match.rival}' if any(match.theirs) else ''}", [*first, *cells])
 
 
-def summary(benches: Sequence[Content]) -> str:
-    """Who took part, who did not, where ours is not the fastest: one line, said once of cards it is true of alike."""
-    alike: dict[str, list[str]] = {}
-    for bench in benches:
-        alike.setdefault(_summary(bench), []).append(f"{bench['device']['name']}, {_when(bench)}")
-    return " ".join("; ".join(cards) + ". " + text for text, cards in alike.items()) + "\n"
+def short_text(bench: Content, public: Content | None = None) -> str:
+    """Return what is measured, who took part, who did not and where ours is not the fastest, in a paragraph."""
+    called = (
+        f" The first column is what a caller gets: a CUDA graph of `Engine.run(x, out=out, wait=False)` "
+        f"({_when(public)})."
+        if public
+        else ""
+    )
+    return (
+        f"VGG16, {shape(bench)}, {bench['device']['name']}: kernels alone, input in place, each peer's fastest variant "
+        f"in turns with ours ({_when(bench)}).{called} {_peers(bench)} {_lost_to(bench)}".rstrip()
+        + "\n"
+    )
 
 
-def _summary(bench: Content) -> str:
-    names = dict.fromkeys(name for name, _ in kinds(bench["records"]) if name != NAME)
-    took_part = ", ".join(f"{name} {version(bench, name)}".strip() for name in names) or "nobody"
-    return " ".join(filter(None, (f"Peers: {took_part}.", _who_failed(bench), _lost_to(bench))))
+def _peers(bench: Content) -> str:
+    """Return the peers that were timed on the device, with their versions, and those that were not."""
+    timed = {each["name"]: None for each in select(bench, method=Method.BACK_TO_BACK) if each["name"] != NAME}
+    missing = dict.fromkeys(each["name"] for each in bench["absent"] if each["name"] not in timed)
+    text = f"Peers: {', '.join(f'{name} {version(bench, name)}'.strip() for name in timed) or 'none'}"
+    return f"{text}; not timed: {', '.join(missing)}." if missing else f"{text}."
 
 
 def _named(record: Content) -> str:
     return f"{_ms(record)} {record['name']}"
-
-
-def _who_failed(bench: Content) -> str:
-    gaps: dict[tuple[str, str], list[str]] = {}
-    for each in bench["absent"]:
-        if not each["variant"]:
-            where = " ".join([each["precision"] or "", f"x {each['batch']}" if each["batch"] else ""]).strip()
-            gaps.setdefault((each["name"], short_reason(each["reason"])), []).append(where)
-    listed = [
-        f"{name}{f' ({places})' if (places := ', '.join(filter(None, where))) else ''}: {reason}"
-        for (name, reason), where in gaps.items()
-    ]
-    return f"Without a time: {'; '.join(listed)}." if listed else ""
-
-
-def short_reason(reason: str) -> str:
-    """What a reason begins with."""
-    return "not installed" if "is not installed" in reason else reason.partition(":")[0]
 
 
 def _lost_to(bench: Content) -> str:
@@ -266,6 +264,46 @@ def _bursts(bench: Content) -> Iterator[str]:
 def _gap(absent: Content) -> str:
     where = [absent["precision"] or "", f"batch {absent['batch']}" if absent["batch"] else "", absent["variant"]]
     return f"\nWithout a time: {', '.join([absent['name'], *filter(None, where)])}: {absent['reason']}.\n"
+
+
+def plain_table(plain: Content) -> str:
+    """Return the layers of a record of tests/measure/plain_path.py beside the engine's, a pool with what it pools."""
+    engines = list(plain["engine"])
+    text = row("ms", ["kernels/plain", *(f"engine, {precision}" for precision in engines)])
+    text += row("---", ["---:"] * (1 + len(engines)))
+    fresh = {precision: set[int]() for precision in engines}  # the engine's layers that have their cell
+    for name, layers in _named_layers(plain["plain"]["layers"]):
+        cells = [figure(sum(layer["ms"] for layer in layers))]
+        for precision in engines:
+            found = plain["engine"][precision]["layers"]
+            index = next(i for i, other in enumerate(found) if layers[0]["name"] in other["names"])
+            cells.append("with the one above" if index in fresh[precision] else figure(found[index]["ms"]))
+            fresh[precision].add(index)
+        text += row(name, cells)
+    whole = [figure(plain["plain"]["ms"]), *(figure(plain["engine"][precision]["ms"]) for precision in engines)]
+    worst = [f"{max(found['errors']):.1e}" for found in (plain["plain"], *plain["engine"].values())]
+    text += row("**whole net**", [f"**{cell}**" for cell in whole]) + row("worst error of ten pictures", worst)
+    where = plain["environment"]
+    return (
+        f"{text}\nOne image on one {where['device']['name']}, measured {_when(plain)}. Layers of the engine were timed "
+        "alone; a whole net of it is one CUDA graph.\n"
+    )
+
+
+def _named_layers(layers: Sequence[Content]) -> Iterator[tuple[str, list[Content]]]:
+    """Yield VGG's names and the layers that they cover: a convolution with the pool behind it is one."""
+    block, place, fc = 1, 0, 5
+    for i, layer in enumerate(layers):
+        shape = "x".join(map(str, layer["output"]))
+        if layer["kernel"] == "conv3x3_relu":
+            place += 1
+            pools = layers[i + 1]["kernel"] == "maxpool2x2"
+            yield f"conv{block}_{place}{' and pool' if pools else ''}, {shape}", [*layers[i : i + 1 + pools]]
+            if pools:
+                block, place = block + 1, 0
+        elif layer["kernel"] == "gemm_reduce":
+            fc += 1
+            yield f"fc{fc}, {shape}", [layer]
 
 
 def sweep_table(benches: Sequence[Content]) -> str:

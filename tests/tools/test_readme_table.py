@@ -24,10 +24,10 @@ def copies(tmp_path, monkeypatch):
     (results / "bench-h200.json").write_text(json.dumps(bench_findings.result()))
     monkeypatch.setattr(result_tables, "RESULTS", results)
     pages = []
-    for name in ("README", "PERFORMANCE"):
+    for name in ("README", "PERFORMANCE", "KERNELS"):
         pages.append(Path(shutil.copy(getattr(readme_table, name), tmp_path)))
         monkeypatch.setattr(readme_table, name, pages[-1])
-    return *pages, results
+    return *pages[:2], results
 
 
 def test_another_result_is_noticed_and_written(copies):
@@ -58,17 +58,17 @@ def test_one_page_out_of_date_is_enough(copies):
 
 
 def test_a_row_is_ours_beside_the_best_peer():
-    rows = result_tables.short_table([bench_findings.result()]).splitlines()
+    rows = result_tables.short_table(bench_findings.result()).splitlines()
     assert rows[0].endswith("| batch 1 | batch 32, sustained |")
-    assert rows[3:] == [
+    assert rows[2:] == [
         "| fp16 / best fp16 peer | **0.160** / 0.300 jax | **1.54** / 2.09 jax |",
         "| int8 / best int8 peer, random data | **0.110** / 0.290 jax | **0.990** / 1.65 jax |",
     ]
 
 
 def test_tf32_has_a_row_of_its_own():
-    rows = result_tables.short_table([bench_findings.result_with_tf32()]).splitlines()
-    assert rows[3:] == [
+    rows = result_tables.short_table(bench_findings.result_with_tf32()).splitlines()
+    assert rows[2:] == [
         "| fp32 / best strict fp32 peer | **0.330** / 1.90 torch | **4.51** / 24.2 torch |",
         "| fp32 / best TF32 peer | **0.330** / 0.450 jax | **4.51** / 3.74 jax |",
     ]
@@ -77,55 +77,47 @@ def test_tf32_has_a_row_of_its_own():
 def test_without_peers_a_row_is_ours():
     bench = bench_findings.result()
     bench["records"] = select(bench, name="vgg16gpu")
-    assert result_tables.short_table([bench]).splitlines()[3:] == [
+    assert result_tables.short_table(bench).splitlines()[2:] == [
         "| fp16 | **0.160** | **1.54** |",
         "| int8 | **0.110** | **0.990** |",
     ]
-    assert result_tables.summary([bench]).endswith("Peers: nobody.\n")
+    assert result_tables.short_text(bench).endswith("Peers: none.\n")
 
 
-def test_what_is_true_of_two_cards_is_said_once():
-    first, second = bench_findings.result_with_tf32(), bench_findings.result_with_tf32()
-    second["device"]["name"] = "NVIDIA H100"
-    text = result_tables.summary([first, second])
-    assert text.count("Peers:") == text.count("Ours is slower") == 1
-    assert f"{first['device']['name']}, " in text
-    assert "; NVIDIA H100, " in text
-    second["absent"] = []
-    assert result_tables.summary([first, second]).count("Peers:") == 2
+def test_what_a_caller_gets_has_a_column():
+    calls = [
+        {"precision": "fp32", "batch": 1, "way": "eager", "median_ms": 0.5},
+        {"precision": "fp32", "batch": 1, "way": "CUDA graph", "median_ms": 0.3652},
+        {"precision": "fp32", "batch": 8, "way": "CUDA graph", "median_ms": 1.3},
+        {"precision": "fp16", "batch": 1, "way": "CUDA graph", "error": "failed"},
+    ]
+    public = {"calls": calls, "environment": bench_findings.result()["environment"]}
+    rows = result_tables.short_table(bench_findings.result_with_tf32(), public).splitlines()
+    assert rows[0].endswith("| batch 1, as called | batch 1 | batch 32, sustained |")
+    assert all("peer | 0.365 | **0.330** / " in row for row in rows[2:])
+    assert "| fp16 / best fp16 peer |  | **0.160** / " in result_tables.short_table(bench_findings.result(), public)
+    assert "Engine.run(x, out=out, wait=False)" in result_tables.short_text(bench_findings.result(), public)
 
 
-def test_the_summary_says_who_failed_and_where_ours_is_slower():
-    text = result_tables.summary([bench_findings.result_with_tf32()])
-    assert "Peers: torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1." in text
-    assert "Without a time: tensorrt: not installed; onnxruntime (fp32 x 32): failed twice." in text
+def test_the_text_says_who_was_not_timed_and_where_ours_is_slower():
+    text = result_tables.short_text(bench_findings.result_with_tf32())
+    assert "Peers: torch 2.11.0, jax 0.11.2, onnxruntime 1.31.1; not timed: tensorrt." in text
     assert "Ours is slower in fp32 than the best TF32 peer (error 4e-03, ours 1e-06) at batch 32; nowhere else." in text
 
 
-def test_the_summary_does_not_hide_that_tf32_is_missing():
-    text = result_tables.summary([bench_findings.result()])
+def test_the_text_does_not_hide_that_tf32_is_missing():
+    text = result_tables.short_text(bench_findings.result())
     assert text.endswith("Ours is the fastest everywhere. TF32 was not measured.\n")
 
 
-def test_a_second_card_has_rows_of_its_own(copies):
+def test_a_second_card_stands_in_the_docs_alone(copies):
     readme, performance, results = copies
     bench = bench_findings.result_with_tf32()
     bench["device"]["name"] = "NVIDIA H100"
     (results / "bench-h100.json").write_text(json.dumps(bench))
     readme_table.main([])
-    for page in (readme, performance):
-        assert "NVIDIA H100" in page.read_text()
-    block = readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
-    assert block.count("| ---: |") == 1
-    cards = [line for line in block.splitlines() if line.endswith("** |  |  |")]
-    assert cards == [f"| **{name}** |  |  |" for name in (bench_findings.result()["device"]["name"], "NVIDIA H100")]
-
-
-def test_cards_measured_at_other_sizes_are_refused():
-    other = bench_findings.result()
-    other["batches"] = other["batches"][:1]
-    with pytest.raises(ValueError, match="measured at batch"):
-        result_tables.short_table([bench_findings.result(), other])
+    assert "one NVIDIA H100, back to back" in performance.read_text()
+    assert "NVIDIA H100" not in readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
 
 
 # docs/performance.md's

@@ -262,6 +262,7 @@ def promises(settings: Settings, photographs: Path | None) -> Recipe:
         return Recipe(steps)
     model = settings.model(224)
     steps.append(_tool("measure.host_path", 90, settings.record("host-path-CARD"), model, *device))
+    steps.append(_tool("measure.plain_path", 30, settings.record("plain-CARD"), model, *device))
     for batch in (1, 8, 32):
         record = settings.record(f"layer-errors-CARD-b{batch}")
         steps.append(_tool("measure.layer_errors", 25, record, model, "--batch", batch, needs=("torch",)))
