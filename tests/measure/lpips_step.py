@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,7 @@ from vgg16gpu.bench.records.record import write
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import open_device
 
-CASES: Final = ("1x256", "16x256")
+CASES: Final = ((1, 256), (16, 256))  # pictures, pixels a side
 WAYS: Final = ("ours", "torch", "compile")
 ROUNDS: Final = 7
 SECONDS: Final = 0.05  # of a round
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     content: Record = {"what": __doc__, "model": options.model.name, "lpips": steps, "left_out": left_out}
     with closing(open_device(options.device).device) as device:
         content["environment"] = environment(device)
-    cases = [case_of(model, options.device, *map(int, case.split("x"))) for case in options.case]
+    cases = [case_of(model, options.device, count, size) for count, size in options.case]
     exact = {case: _exact(case, steps) for case in cases}
     for case, way in _order(cases, options.ways):
         if time.monotonic() < deadline:
@@ -70,17 +71,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    def listed(text: str) -> list[str]:
-        return text.split(",")
+    def ways(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [name for name in found if name not in WAYS]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not known; accepted: {', '.join(WAYS)}")
+        return found
 
     parser = argparse.ArgumentParser(prog="python -m tests.measure.lpips_step", description="Steps of LPIPS.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to see that it works")
-    parser.add_argument("--case", type=listed, default=list(CASES), metavar="NxSIZE,...")
-    parser.add_argument("--ways", type=listed, default=list(WAYS), help=", ".join(WAYS))
+    parser.add_argument("--case", type=_cases, default=list(CASES), metavar="NxSIZE,...", help="pictures x pixels")
+    parser.add_argument("--ways", type=ways, default=list(WAYS), metavar="NAMES", help=", ".join(WAYS))
     parser.add_argument("--budget", type=float, default=480.0, metavar="SECONDS", help="then no further way is begun")
     parser.add_argument("--output", type=Path, help="write what was measured as JSON")
     return parser.parse_args(arguments)
+
+
+def _cases(text: str) -> list[tuple[int, int]]:
+    """Return (number of pictures, pixels a side) of each case. Raises ArgumentTypeError."""
+    found = [re.fullmatch(r"(\d+)x(\d+)", word) for word in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"'{text}': give pictures x pixels a side, as in 1x256,16x256")
+    return [(int(match[1]), int(match[2])) for match in found if match]
 
 
 def _order(cases: Sequence[Case], wanted: Sequence[str]) -> Iterator[tuple[Case, Way]]:
@@ -104,8 +116,9 @@ def _exact(case: Case, steps: list[Record]) -> torch.Tensor | None:
 
 def _measured(case: Case, way: Way, exact: torch.Tensor | None) -> list[Record]:
     """Measure each form of a way; what fails is a record with its error."""
-    named, before, found = _named(case, way), _used(case), list[Record]()
+    named, found = _named(case, way), list[Record]()
     try:
+        before = _used(case)
         with way.open(case) as calls:
             for form, make in calls.items():
                 found.append({**named, "form": form, **_form(case, way, make, exact, before)})

@@ -134,6 +134,22 @@ def test_what_a_budget_leaves_out_is_named(model: Path, tmp_path: Path, capsys: 
     assert "not begun within the budget: 1x16, vgg16gpu bf16; " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--case", "1x16,2y16"), "'1x16,2y16': give pictures x pixels a side"),
+        (("--case", "16"), "'16': give pictures x pixels a side"),
+        (("--ways", "ours,jax"), "jax: not known; accepted: ours, torch, compile"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, str], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        measured(model, tmp_path / "record.json", *options)
+    assert said in capsys.readouterr().err
+
+
 def test_on_a_card_graphs_and_memory_are_measured(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU by another name is the card; every way takes a megabyte, and it is back when the way is gone."""
     taken = [7 << 20]
