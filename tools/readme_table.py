@@ -1,4 +1,4 @@
-"""Write the tables of results from recorded ones: README's and its chart, docs/performance.md's, docs/kernels.md's.
+"""Write the tables of results from recorded ones: README's, its chart, and those of three pages in docs/.
 
 What lies between the markers has no other source than JSON files in testbench/results. --check writes nothing.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 import result_tables
 from result_tables import (
     load,
+    lpips_table,
+    lpips_text,
     plain_table,
     report_table,
     row,
@@ -30,9 +32,11 @@ from vgg16gpu.bench.records.record import Content, read
 __all__ = ["ROOT", "load", "row", "settle"]  # what tools/lab_tables.py shares
 
 ROOT = Path(__file__).resolve().parents[1]
-README, PERFORMANCE, KERNELS = ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "kernels.md"
+README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
+KERNELS, LOSSES = ROOT / "docs" / "kernels.md", ROOT / "docs" / "losses.md"
 CARDS = ("bench-h200.json", "bench-h100.json")  # README has the first
 OTHERS = ("bench-h200-244.json",)  # for docs/performance.md: of another size
+LPIPS = "lpips-h200.json"  # a step of LPIPS, for README and docs/losses.md
 PLAIN = "plain-h200.json"  # the plain path, for docs/kernels.md
 PUBLIC = "public-api-h200.json"  # what a caller of Engine.run gets
 CHART = "chart-h200.png"
@@ -48,7 +52,10 @@ def short() -> str:
     """Return README's block: a table, and what is to be known of it."""
     (bench,) = records(CARDS[:1])
     public = load(PUBLIC) if (result_tables.RESULTS / PUBLIC).exists() else None
-    text = f"{short_text(bench, public).rstrip()} [All results, H100](docs/performance.md#results).\n"
+    text = (
+        f"{short_text(bench, public).rstrip()} [All results, H100](docs/performance.md#results). "
+        f"{lpips_text(load(LPIPS))} [Losses](docs/losses.md#how-fast).\n"
+    )
     return f"{short_table(bench, public)}\n{text}"
 
 
@@ -67,7 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = parser.parse_args(arguments).check
     if not check and importlib.util.find_spec("matplotlib") is not None:
         write_chart(records(CARDS)[0], result_tables.RESULTS / CHART)
-    blocks = {README: short(), PERFORMANCE: whole(), KERNELS: plain_table(load(PLAIN))}
+    blocks = {
+        README: short(),
+        PERFORMANCE: whole(),
+        KERNELS: plain_table(load(PLAIN)),
+        LOSSES: lpips_table(load(LPIPS)),
+    }
     return max(_write(page, block, check=check) for page, block in blocks.items())
 
 

@@ -12,6 +12,7 @@ from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records.record import Content, batches, fastest, headline, kinds, peers, precisions, select, version
 
+_COMPILED = {"torch autocast bf16": "in bf16", "torch as it comes (TF32)": "in TF32"}  # the ways that are compiled
 _CALLED, _GRAPH = "batch 1, as called", "CUDA graph"  # the column of the public API, and the way that it shows
 RESULTS = Path(__file__).resolve().parents[1] / "testbench" / "results"
 
@@ -304,6 +305,60 @@ def _named_layers(layers: Sequence[Content]) -> Iterator[tuple[str, list[Content
         elif layer["kernel"] == "gemm_reduce":
             fc += 1
             yield f"fc{fc}, {shape}", [layer]
+
+
+def lpips_table(record: Content) -> str:
+    """Return a row for each way of a record of tests/measure/lpips_step.py, and a column for each form and size.
+
+    Of torch's two orders of memory the faster one stands in a cell. Memory and the gradient's distance are of the most
+    pictures, and of the form that is fastest there.
+    """
+    steps = record["lpips"]
+    cases = list(dict.fromkeys((step["count"], step["size"]) for step in steps))
+    forms = list(dict.fromkeys(step["form"] for step in steps))
+    names = [f"{count}x{size}x{size}, {form}" for count, size in cases for form in forms]
+    text = row("ms a step", [*names, "memory, GiB", "gradient's distance"]) + row("---", ["---:"] * (len(names) + 2))
+    for by in dict.fromkeys(step["by"] for step in steps):
+        fastest_of = [_lpips_step(record, by, case, form) for case in cases for form in forms]
+        last = _lpips_step(record, by, cases[-1])
+        cells = [figure(step["median_ms"]) if step else "" for step in fastest_of]
+        if last:
+            cells += [figure(last["memory_nbytes"] / 2**30), f"{last['distance']:.1e}"]
+        label = f"**{by}**" if by.startswith(NAME) else by
+        text += row(label, cells)
+    where = record["environment"]
+    return (
+        f"{text}\nOne {where['device']['name']}, torch {where['versions']['torch']}, measured {_when(record)}; "
+        "of torch the faster order of memory.\n"
+    )
+
+
+def lpips_text(record: Content) -> str:
+    """Return what a step of LPIPS takes, ours and torch's by torch.compile, in a sentence for each size."""
+    parts = []
+    for case in dict.fromkeys((step["count"], step["size"]) for step in record["lpips"]):
+        ours = [(by, _lpips_step(record, f"{NAME} {by}", case)) for by in ("bf16", "fp16", "fp32")]
+        mine = ", ".join(f"{by} {figure(step['median_ms'])}" for by, step in ours if step)
+        theirs = [
+            f"{figure(step['median_ms'])} {name}"
+            for by, name in _COMPILED.items()
+            if (step := _lpips_step(record, by, case))
+        ]
+        compiled = f" (torch.compile {', '.join(theirs)})" if theirs else ""
+        parts.append(f"{case[0]}x{case[1]}x{case[1]} {mine} ms{compiled}")
+    return f"A step of LPIPS with its gradient: {'; '.join(parts)}."
+
+
+def _lpips_step(record: Content, by: str, case: tuple[int, int], form: str | None = None) -> Content | None:
+    """Return the fastest step of a way at (pictures, pixels a side), in one form or in any; None without one."""
+    found = [
+        step
+        for step in record["lpips"]
+        if (step["by"], step["count"], step["size"]) == (by, *case)
+        and form in (None, step["form"])
+        and "median_ms" in step
+    ]
+    return min(found, key=lambda step: step["median_ms"], default=None)
 
 
 def sweep_table(benches: Sequence[Content]) -> str:

@@ -24,7 +24,7 @@ def copies(tmp_path, monkeypatch):
     (results / "bench-h200.json").write_text(json.dumps(bench_findings.result()))
     monkeypatch.setattr(result_tables, "RESULTS", results)
     pages = []
-    for name in ("README", "PERFORMANCE", "KERNELS"):
+    for name in ("README", "PERFORMANCE", "KERNELS", "LOSSES"):
         pages.append(Path(shutil.copy(getattr(readme_table, name), tmp_path)))
         monkeypatch.setattr(readme_table, name, pages[-1])
     return *pages[:2], results
@@ -118,6 +118,56 @@ def test_a_second_card_stands_in_the_docs_alone(copies):
     readme_table.main([])
     assert "one NVIDIA H100, back to back" in performance.read_text()
     assert "NVIDIA H100" not in readme.read_text().split(readme_table.BEGIN)[1].split(readme_table.END)[0]
+
+
+# docs/losses.md's, docs/kernels.md's
+
+
+def lpips_record():
+    def step(by, count, form, ms, order=""):
+        named = {"by": by, "count": count, "size": 256, "form": form, "order": order}
+        return {**named, "median_ms": ms, "memory_nbytes": 3 << 29, "distance": 0.02}
+
+    failed = {"by": "torch autocast bf16", "count": 1, "size": 256, "form": "eager", "order": "NCHW", "error": "failed"}
+    steps = [step("vgg16gpu bf16", count, form, 1.5 * count) for count in (1, 16) for form in ("eager", "CUDA graph")]
+    steps += [failed, step("torch autocast bf16", 16, "compiled", 30.0, "NCHW")]
+    steps += [step("torch autocast bf16", 16, "compiled", 20.0, "channels_last")]
+    return {"lpips": steps, "environment": bench_findings.result()["environment"]}
+
+
+def test_a_way_of_lpips_has_its_faster_order_of_memory():
+    rows = result_tables.lpips_table(lpips_record()).splitlines()
+    assert rows[2] == "| **vgg16gpu bf16** | 1.50 | 1.50 |  | 24.0 | 24.0 |  | 1.50 | 2.0e-02 |"
+    assert rows[3] == "| torch autocast bf16 |  |  |  |  |  | 20.0 | 1.50 | 2.0e-02 |"
+
+
+def test_lpips_in_a_sentence():
+    assert result_tables.lpips_text(lpips_record()) == (
+        "A step of LPIPS with its gradient: 1x256x256 bf16 1.50 ms; "
+        "16x256x256 bf16 24.0 ms (torch.compile 20.0 in bf16)."
+    )
+
+
+def test_plain_layers_stand_beside_the_layer_that_computes_them():
+    def layer(name, kernel, *shape):
+        return {"name": name, "kernel": kernel, "output": shape, "ms": 1.0}
+
+    conv, pool = "conv3x3_relu", "maxpool2x2"
+    layers = [layer("a", conv, 64, 8, 8), layer("b", conv, 64, 8, 8), layer("c", pool, 64, 4, 4)]
+    layers += [layer("d", conv, 128, 4, 4), layer("e", "gemm_reduce", 10)]
+    found = [{"names": names, "ms": 0.01 * (1 + i)} for i, names in enumerate((["a", "b", "c"], ["d"], ["e"]))]
+    engine = {"fp16": {"ms": 0.05, "errors": [1e-3, 2e-3], "layers": found}}
+    plain = {"ms": 5.0, "errors": [1e-6], "layers": layers}
+    record = {"plain": plain, "engine": engine, "environment": bench_findings.result()["environment"]}
+    record["environment"]["device"] = {"name": "a card"}
+    assert result_tables.plain_table(record).splitlines()[2:8] == [
+        "| conv1_1, 64x8x8 | 1.00 | 0.0100 |",
+        "| conv1_2 and pool, 64x8x8 | 2.00 | with the one above |",
+        "| conv2_1, 128x4x4 | 1.00 | 0.0200 |",
+        "| fc6, 10 | 1.00 | 0.0300 |",
+        "| **whole net** | **5.00** | **0.0500** |",
+        "| worst error of ten pictures | 1.0e-06 | 2.0e-03 |",
+    ]
 
 
 # docs/performance.md's
