@@ -66,3 +66,15 @@ def test_a_file_that_is_skipped_whole_fails(tmp_path: Path) -> None:
     status, numbers, printed = counts(tmp_path, WHOLE_FILE, "--require-packages")
     assert (status, numbers) == (2, {"error": 1})
     assert re.search(r"--require-packages: .*could not import 'a_package_that_nobody_has'", printed)
+
+
+def test_ci_ends_with_tests_that_must_run() -> None:
+    """Its closing line is of tests of torch, which may not be skipped; no failure of a step is passed over."""
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert "set -euo pipefail" in lines
+    assert not [line for line in lines if "||" in line or line.endswith("&")]
+    install, run = lines[-2:]
+    assert re.match(r'"\$venv/bin/python" -m pip install .*torch==', install)
+    assert re.match(r'"\$venv/bin/python" -m pytest .*--require-packages "\${torch_tests\[@\]}"', run)
+    assert "torch_tests=(" in lines
+    assert "    tests/pytorch" in lines
