@@ -1,0 +1,57 @@
+"""tests/net: plans as text, and what is said of one that is not the recorded one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.net import plans
+from tests.net.text import PlanText
+from vgg16gpu.program.plans import Plan
+from vgg16gpu.program.values import Pointer
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plans.digits_plan("fp32", plans.FACTS["cpu"])
+
+
+def test_recorded_plans_of_digits_are_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plans.main(["--only", "digits"]) == 0
+    assert capsys.readouterr().out == "16 plans are equal\n"
+
+
+def test_a_plan_that_differs_or_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = json.loads(plans.RECORD.read_text())
+    monkeypatch.setattr(plans, "RECORD", tmp_path / "plans.json")
+    plans.RECORD.write_text(json.dumps({**recorded, "digits-bf16-cpu": "0", "digits-fp8-cpu": "1"}))
+    assert plans.main(["--only", "digits", "--dump", str(tmp_path / "dump")]) == 1
+    assert capsys.readouterr().out == "2 of 17 plans differ, the first is digits-bf16-cpu\n"
+    assert "kernel" not in (text := (tmp_path / "dump" / "digits-fp32-cpu.txt").read_text())
+    assert "conv_direct.cu" in text
+
+
+def test_every_part_of_a_plan_is_in_its_text(plan: Plan) -> None:
+    written = PlanText().write(plan)
+    program, weights = plan.programs[0], plan.weights
+    step, upload = program.steps[0], weights.uploads[0]
+    moved = Pointer(upload.target.arena, upload.target.offset + 256)
+    doubled = replace(upload, array=2 * upload.array)
+    slower = replace(step, grid=step.grid._replace(x=step.grid.x + 1))
+    other = replace(step, kernel=replace(step.kernel, defines=(*step.kernel.defines, ("A", 1))))
+    changed = [
+        replace(plan, weights=replace(weights, weights_nbytes=weights.weights_nbytes + 1)),
+        replace(plan, weights=replace(weights, uploads=(replace(upload, target=moved), *weights.uploads[1:]))),
+        replace(plan, weights=replace(weights, uploads=(doubled, *weights.uploads[1:]))),
+        replace(plan, programs=(replace(program, steps=(slower, *program.steps[1:])), *plan.programs[1:])),
+        replace(plan, programs=(replace(program, steps=(other, *program.steps[1:])), *plan.programs[1:])),
+        replace(plan, programs=(replace(program, outputs=()), *plan.programs[1:])),
+        replace(plan, families={}),
+    ]
+    assert len({written, *map(PlanText().write, changed)}) == 1 + len(changed)
+    assert PlanText().write(plan) == written
