@@ -14,8 +14,8 @@ from pathlib import Path
 import result_tables
 from result_tables import (
     load,
+    lpips_short_table,
     lpips_table,
-    lpips_text,
     plain_table,
     report_table,
     row,
@@ -52,11 +52,7 @@ def short() -> str:
     """Return README's block: a table, and what is to be known of it."""
     (bench,) = records(CARDS[:1])
     public = load(PUBLIC) if (result_tables.RESULTS / PUBLIC).exists() else None
-    text = (
-        f"{short_text(bench, public).rstrip()} [All results, H100](docs/performance.md#results). "
-        f"{lpips_text(load(LPIPS))} [Losses](docs/losses.md#how-fast).\n"
-    )
-    return f"{short_table(bench, public)}\n{text}"
+    return f"{short_table(bench, public)}\n{short_text(bench, public)}\n{lpips_short_table(load(LPIPS))}"
 
 
 def whole() -> str:

@@ -12,7 +12,7 @@ from vgg16gpu.bench.measure.ours import NAME
 from vgg16gpu.bench.measure.timing import Method, Regime
 from vgg16gpu.bench.records.record import Content, batches, fastest, headline, kinds, peers, precisions, select, version
 
-_COMPILED = {"torch autocast bf16": "in bf16", "torch as it comes (TF32)": "in TF32"}  # the ways that are compiled
+_COMPILED = {"torch autocast bf16": "bf16", "torch as it comes (TF32)": "TF32"}  # the ways that are compiled
 _CALLED, _GRAPH = "batch 1, as called", "CUDA graph"  # the column of the public API, and the way that it shows
 RESULTS = Path(__file__).resolve().parents[1] / "testbench" / "results"
 
@@ -133,16 +133,15 @@ def _short_row(match: Match, first: Sequence[str]) -> str:
 
 
 def short_text(bench: Content, public: Content | None = None) -> str:
-    """Return what is measured, who took part, who did not and where ours is not the fastest, in a paragraph."""
+    """Return what the columns are, who took part and where ours is not the fastest, in a sentence each."""
     called = (
-        f" The first column is what a caller gets: a CUDA graph of `Engine.run(x, out=out, wait=False)` "
-        f"({_when(public)})."
+        f' "As called" is a CUDA graph of `Engine.run(x, out=out, wait=False)` on torch tensors ({_when(public)}).'
         if public
         else ""
     )
     return (
-        f"VGG16, {shape(bench)}, {bench['device']['name']}: kernels alone, input in place, each peer's fastest variant "
-        f"in turns with ours ({_when(bench)}).{called} {_peers(bench)} {_lost_to(bench)}".rstrip()
+        f"VGG16, {shape(bench)}, one {bench['device']['name']} ({_when(bench)}).{called} All other times are of "
+        f"kernels alone, input in place; a peer's are of its fastest way. {_peers(bench)} {_lost_to(bench)}".rstrip()
         + "\n"
     )
 
@@ -173,11 +172,11 @@ def _lost_to(bench: Content) -> str:
             errors = "" if match.arithmetic == match.precision else f" ({_errors(bench, match)})"
             lost.append(f"{match.precision} than the {match.rival}{errors} at batch {', '.join(faster)}")
     if lost:
-        return f"Ours is slower in {'; '.join(lost)}; nowhere else."
+        return f"Here ours is slower in {'; '.join(lost)}."
     if not any(any(match.theirs) for match in found):
         return ""
     untried = "" if any(match.arithmetic == "TF32" for match in found) else " TF32 was not measured."
-    return f"Ours is the fastest everywhere.{untried}"
+    return f"Here ours is the fastest everywhere.{untried}"
 
 
 def _errors(bench: Content, match: Match) -> str:
@@ -333,20 +332,16 @@ def lpips_table(record: Content) -> str:
     )
 
 
-def lpips_text(record: Content) -> str:
-    """Return what a step of LPIPS takes, ours and torch's by torch.compile, in a sentence for each size."""
-    parts = []
+def lpips_short_table(record: Content) -> str:
+    """Return a row for each size of a step of LPIPS: ours by precision, torch's compiled ways in their best form."""
+    precisions = ("bf16", "fp16", "fp32")
+    names = [f"**{name}**" for name in precisions] + [f"torch.compile, {name}" for name in _COMPILED.values()]
+    text = row("ms per step of LPIPS with its gradient", names) + row("---", ["---:"] * len(names))
     for case in dict.fromkeys((step["count"], step["size"]) for step in record["lpips"]):
-        ours = [(by, _lpips_step(record, f"{NAME} {by}", case)) for by in ("bf16", "fp16", "fp32")]
-        mine = ", ".join(f"{by} {figure(step['median_ms'])}" for by, step in ours if step)
-        theirs = [
-            f"{figure(step['median_ms'])} {name}"
-            for by, name in _COMPILED.items()
-            if (step := _lpips_step(record, by, case))
-        ]
-        compiled = f" (torch.compile {', '.join(theirs)})" if theirs else ""
-        parts.append(f"{case[0]}x{case[1]}x{case[1]} {mine} ms{compiled}")
-    return f"A step of LPIPS with its gradient: {'; '.join(parts)}."
+        ways = [*(f"{NAME} {precision}" for precision in precisions), *_COMPILED]
+        found = [_lpips_step(record, by, case) for by in ways]
+        text += row(f"{case[0]}x{case[1]}x{case[1]}", [figure(step["median_ms"]) if step else "" for step in found])
+    return text
 
 
 def _lpips_step(record: Content, by: str, case: tuple[int, int], form: str | None = None) -> Content | None:

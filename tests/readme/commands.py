@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 NOT_RUN: Final[Mapping[str, str]] = {
     "sudo apt install g++ make python3-venv": "needs root",
     "git clone <address of this repository> vgg16gpu && cd vgg16gpu": "needs the published address; a clone is made",
-    "pip install . && python -m vgg16gpu.cuda_setup": "needs a GPU",
+    "pip install -e . && python -m vgg16gpu.cuda_setup": "needs a GPU",
     "make test": "takes minutes, and is a step of its own in .ci/run",
 }
 
@@ -45,7 +45,6 @@ NOT_RUN: Final[Mapping[str, str]] = {
 PARTLY: Final = frozenset(
     {
         "vgg16gpu infer photos/ --model digits --output rows.csv",
-        "vgg16gpu infer photos/ --model digits --output rows.csv --resume",
         "vgg16gpu infer photos/ --model my.onnx --preprocess unit",
     }
 )
@@ -63,11 +62,6 @@ class Brought:
 BROUGHT: Final[Mapping[str, Brought]] = {
     "photos": Brought("three digits, three structured pictures, and a picture that is cut off", make_photos),
     "my.onnx": Brought(f"a narrow VGG16 with random weights, {SIDE}x{SIDE} pixels, {CLASSES} classes", make_model),
-}
-
-# Names that Python of README uses and its reader has made, each as an assignment; numpy is imported as np.
-NAMES: Final[Mapping[str, str]] = {
-    "x": f"x = np.random.default_rng(0).standard_normal((2, 3, {SIDE}, {SIDE}), np.float32)",
 }
 
 LIMIT: Final = 300.0  # seconds of a command
@@ -111,12 +105,11 @@ def steps(page: str, folder: Path) -> Iterator[Step]:
                 if command.words not in NOT_RUN:
                     yield Step(command.line, command.words, command.text, int(command.words in PARTLY))
         elif block.language == PYTHON:
-            missing = sorted(name for name in free_names(block.text) if name not in NAMES)
+            missing = sorted(free_names(block.text))
             if missing:
-                raise PageError(f"line {block.line}: who makes {', '.join(missing)}? Add what it is to NAMES")
-            given = [NAMES[name] for name in sorted(free_names(block.text))]
+                raise PageError(f"line {block.line}: nothing makes {', '.join(missing)}; README must define each name")
             file = folder / f"line_{block.line}.py"
-            file.write_text("\n".join([*(["import numpy as np"] if given else []), *given, block.text]))
+            file.write_text(block.text)
             yield Step(block.line, f"Python: {block.lines[0]} ...", f"python '{file}'")
 
 

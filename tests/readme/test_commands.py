@@ -14,7 +14,7 @@ import pytest
 
 from tests.readme import commands
 from tests.readme.asking import AnswerError
-from tests.readme.blocks import PYTHON, SHELL, PageError, blocks, free_names, indented_code, shell_commands
+from tests.readme.blocks import PYTHON, SHELL, PageError, blocks, indented_code, shell_commands
 from tests.readme.commands import CommandError, Step, follow, left_out, serve, steps
 from tests.readme.shell import Shell
 from tests.readme.test_shell import is_alive
@@ -59,8 +59,6 @@ def test_what_ends_with_1_stands_in_readme_and_is_run() -> None:
 
 
 def test_what_the_reader_brings_is_used_and_nothing_more() -> None:
-    used = [free_names(block.text) for block in blocks(README) if block.language == PYTHON]
-    assert set().union(*used) == set(commands.NAMES)
     code = "".join(block.text for block in blocks(README))
     assert all(name in code for name in commands.BROUGHT)
 
@@ -107,18 +105,17 @@ def fenced(language: str, *lines: str) -> str:
 def test_commands_and_python_come_in_their_order(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "NOT_RUN", {"sudo a": "needs root"})
     monkeypatch.setattr(commands, "PARTLY", {"c d"})
-    monkeypatch.setattr(commands, "NAMES", {"x": "x = np.ones(3)"})
-    page = fenced("sh", "sudo  a  # b", "c   d") + fenced("python", "print(x.sum())") + fenced("sh", "e")
+    page = fenced("sh", "sudo  a  # b", "c   d") + fenced("python", "print(3.0)") + fenced("sh", "e")
     first, python, last = steps(page, scratch)
     assert (first.shown, first.code, first.line) == ("c d", 1, 3)
     assert python.line == 6
-    assert (scratch / "line_6.py").read_text() == "import numpy as np\nx = np.ones(3)\nprint(x.sum())\n"
+    assert (scratch / "line_6.py").read_text() == "print(3.0)\n"
     assert (last.shown, last.code) == ("e", 0)
     assert [command.words for command in left_out(page)] == ["sudo a"]
 
 
 def test_python_with_a_name_of_nobody_is_refused(scratch: Path) -> None:
-    with pytest.raises(PageError, match=r"line 2: who makes pictures\? Add what it is to NAMES"):
+    with pytest.raises(PageError, match=r"line 2: nothing makes pictures; README must define each name"):
         list(steps(fenced("python", "print(pictures)"), scratch))
 
 
