@@ -15,7 +15,7 @@ from vgg16gpu.errors import DeviceError, InputError
 from vgg16gpu.io.foreign.arrays import reading
 from vgg16gpu.io.foreign.documents import DEEPEST, parse_json, read_json
 from vgg16gpu.io.foreign.lines import decode_text, read_bytes, read_text
-from vgg16gpu.io.foreign.numbers import whole_number
+from vgg16gpu.io.foreign.numbers import whole_number, whole_value
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0), ("7", 7), ("100", 100)])
@@ -49,6 +49,13 @@ def test_no_numbers(text: str) -> None:
         whole_number(text, "the length", 0, 100)
 
 
+@pytest.mark.parametrize("value", [None, True, 1.0, "1", [], -1, 101, 10**5000, float("nan")])
+def test_no_whole_values(value: object) -> None:
+    assert whole_value(100, "the length", 0, 100) == 100
+    with pytest.raises(InputError, match=r"^the length is .*; accepted is a whole number from 0 to 100$"):
+        whole_value(value, "the length", 0, 100)
+
+
 def test_ten_million_digits_take_no_time() -> None:
     start = time.process_time()
     with pytest.raises(InputError):
@@ -67,10 +74,14 @@ def test_json(value: object) -> None:
 def test_deep_json(opening: str, closed: bool) -> None:
     closing = "]" if opening == "[" else "}"
     inner = opening * 100_000 + ("1" + closing * 100_000 if closed else "")
-    with pytest.raises(InputError, match=rf"^it is JSON with 100,000 brackets .*at most {DEEPEST} are read"):
+    with pytest.raises(InputError, match=rf"^it is JSON with more than {DEEPEST} brackets"):
         parse_json(inner, "it")
     exact = opening * DEEPEST + "1" + closing * DEEPEST
     assert parse_json(exact, "it")
+    with pytest.raises(InputError, match=r"^it is JSON with more"):
+        parse_json(opening + exact + closing, "it")
+    flat = ["[" * 99 + '"\\', *[[{}, {"]": "\\"}]] * 1000]
+    assert parse_json(json.dumps(flat), "it") == flat
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe\xff", b"[1,]", b"9" * 4301, b'"\\ud8', b"\x00\x00", "{'a': 1}"])

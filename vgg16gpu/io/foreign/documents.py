@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.foreign.lines import read_bytes
@@ -13,7 +15,12 @@ from vgg16gpu.io.foreign.lines import read_bytes
 DEEPEST = 64  # brackets inside of brackets; what the package reads and writes has at most ten
 MOST_BYTES = 1 << 30
 
-_STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
+_ESCAPES = re.compile(rb"\\.", re.DOTALL)
+_STRINGS = re.compile(rb'"[^"]*"')
+_CHUNK: Final = 1 << 20  # brackets
+_OPENING: Final = ord("[")
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def parse_json(text: str | bytes | bytearray, what: str, most_bytes: int = MOST_BYTES) -> Any:
@@ -23,9 +30,8 @@ def parse_json(text: str | bytes | bytearray, what: str, most_bytes: int = MOST_
     try:
         if not isinstance(text, str):
             text = text.decode(json.detect_encoding(text))
-        depth = _depth(text)
-        if depth > DEEPEST:
-            raise InputError(f"{what} is JSON with {depth:,} brackets inside of each other; at most {DEEPEST} are read")
+        if _is_deep(text.encode("utf-8", "surrogatepass")):
+            raise InputError(f"{what} is JSON with more than {DEEPEST} brackets inside of each other; no more are read")
         return json.loads(text)
     except InputError:
         raise
@@ -39,14 +45,21 @@ def read_json(path: Path, what: str = "", most_bytes: int = MOST_BYTES) -> Any:
     return parse_json(read_bytes(path, name, most_bytes), name, most_bytes)
 
 
-def _depth(text: str) -> int:
-    """Return how many brackets are open at once at most; brackets in strings do not count."""
-    depth = deepest = 0
-    for found in _STRUCTURE.finditer(text):
-        first = text[found.start()]
-        if first in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif first != '"':
-            depth -= 1
-    return deepest
+def _is_deep(text: bytes) -> bool:
+    """Return whether more than DEEPEST brackets are open at once; brackets in strings do not count.
+
+    Whole texts are looked at by functions of C: there may be a gigabyte of brackets.
+    """
+    if text.count(b"[") + text.count(b"{") <= DEEPEST:
+        return False
+    if b"\\" in text:
+        text = _ESCAPES.sub(b"", text)
+    brackets = np.frombuffer(_STRINGS.sub(b"", text.translate(_ONE_KIND, _NO_STRUCTURE)), np.uint8)
+    depth = 0
+    for first in range(0, len(brackets), _CHUNK):
+        steps = np.where(brackets[first : first + _CHUNK] == _OPENING, np.int8(1), np.int8(-1))
+        depths = depth + np.cumsum(steps, dtype=np.int64)
+        if depths.max() > DEEPEST:
+            return True
+        depth = int(depths[-1])
+    return False

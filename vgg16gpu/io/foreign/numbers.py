@@ -19,3 +19,13 @@ def whole_number(text: str, what: str, low: int, high: int) -> int:
     if _DIGITS.fullmatch(text) and len(text) <= len(str(high)) and low <= int(text) <= high:
         return int(text)
     raise InputError(f"{what} is {shown(text)}; accepted is a whole number from {low} to {high}, in digits")
+
+
+def whole_value(value: object, what: str, low: int, high: int) -> int:
+    """Return a value of a JSON document that is a whole number from `low` to `high`; true and 1.0 are none.
+
+    Raises InputError, which names `what`.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value
+    raise InputError(f"{what} is {shown(value)}; accepted is a whole number from {low} to {high}")
