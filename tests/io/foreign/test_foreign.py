@@ -49,7 +49,10 @@ def test_no_numbers(text: str) -> None:
         whole_number(text, "the length", 0, 100)
 
 
-@pytest.mark.parametrize("value", [None, True, 1.0, "1", [], -1, 101, 10**5000, float("nan")])
+NO_WHOLE_VALUES = [None, True, 1.0, "1", [], -1, 101, 10**5000, float("nan")]
+
+
+@pytest.mark.parametrize("value", NO_WHOLE_VALUES, ids=range(len(NO_WHOLE_VALUES)))
 def test_no_whole_values(value: object) -> None:
     assert whole_value(100, "the length", 0, 100) == 100
     with pytest.raises(InputError, match=r"^the length is .*; accepted is a whole number from 0 to 100$"):
