@@ -25,7 +25,8 @@ from vgg16gpu.errors import InputError
 from vgg16gpu.io.preprocessing import Preprocess
 from vgg16gpu.pictures.content import check_regular, read_file, suffix_of
 from vgg16gpu.pictures.images import in_channel_order
-from vgg16gpu.pictures.listing import HIDDEN, STANDARD_INPUT, Listing, list_files
+from vgg16gpu.pictures.listing import HIDDEN, Listing, list_files
+from vgg16gpu.pictures.names import STANDARD_INPUT
 
 Sample: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 AnyArray: TypeAlias = npt.NDArray[Any]
@@ -74,9 +75,11 @@ class NamedInput:
     array: Sample
 
 
-def listed(paths: Sequence[str | Path], files_from: str | None = None, *, recursive: bool = True) -> Listing:
+def listed(
+    paths: Sequence[str | Path], files_from: str | None = None, *, recursive: bool = True, null: bool = False
+) -> Listing:
     """What `list_files` gives; what folders hold besides is logged."""
-    listing = list_files(paths, files_from, recursive=recursive)
+    listing = list_files(paths, files_from, recursive=recursive, null=null)
     if line := listing.line():
         level = logging.INFO if set(listing.left_out) == {HIDDEN} else logging.WARNING
         _log.log(level, "%s", line)

@@ -38,7 +38,7 @@ class Asked:
     @classmethod
     def of(cls, options: Options, listing: Listing | None = None) -> Asked:
         """Find and open everything, but the files where they are listed. Raises InputError and ModelError."""
-        listing = listing or listed(options.images, options.files_from, recursive=options.recursive)
+        listing = listing or listed(options.images, options.files_from, recursive=options.recursive, null=options.null)
         path = find_model(options.model)
         with stage("model"):
             model = Model(path)

@@ -185,4 +185,4 @@ def _manifest(options: Options) -> tuple[Manifest | None, Listing]:
         return Manifest(Path(options.files_from), options.column), Listing(())
     if options.column:
         raise InputError("--column is of a list that is a .parquet file; name one by --files-from")
-    return None, listed(options.images, options.files_from, recursive=options.recursive)
+    return None, listed(options.images, options.files_from, recursive=options.recursive, null=options.null)
