@@ -11,15 +11,14 @@ All of this may run in many threads at once, and lets go of Python's lock where 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import io
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from vgg16gpu.errors import InputError
+from vgg16gpu.io.foreign.pictures import KINDS, opened_picture
 from vgg16gpu.io.normalize import Pixels
 from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resized_shape
 from vgg16gpu.pictures.content import HEAD_NBYTES, picture_kind, read_file
@@ -31,16 +30,6 @@ if TYPE_CHECKING:
 
 MAX_ASPECT = 100  # a longer strip would be resized to gigabytes before the crop
 
-# Not Image.open: that tries formats which are no pictures (EPS runs a program), and warns through what is all threads'.
-_READERS: Final = {  # by kind, as Pillow names their modules and classes
-    "JPEG": "Jpeg",
-    "PNG": "Png",
-    "BMP": "Bmp",
-    "WEBP": "WebP",
-    "GIF": "Gif",
-    "TIFF": "Tiff",
-    "AVIF": "Avif",
-}
 _CUT_SHORT: Final = (struct.error, IndexError, KeyError, TypeError)
 _ADVICE: Final = "convert it to .png or .jpg"
 
@@ -102,7 +91,7 @@ def fit(picture: Image.Image, height: int, width: int, preprocess: Preprocess, n
             picture = _resize_and_crop(picture, height, width, resampling)
         else:
             picture = picture.resize((width, height), resampling)
-    except (ValueError, MemoryError, Image.DecompressionBombError) as error:
+    except Exception as error:
         raise _unreadable(name, error) from error
     return in_channel_order(_pixels(picture), preprocess)
 
@@ -160,12 +149,12 @@ def _opened(data: bytes, name: str, channels: int) -> Image.Image:
 
     kind = picture_kind(data[:HEAD_NBYTES])
     if kind is None:
-        content = f"its content is none of {', '.join(_READERS)}" if data else "it is empty"
+        content = f"its content is none of {', '.join(KINDS)}" if data else "it is empty"
         raise InputError(f"'{name}' is not a readable image: {content}; {_ADVICE}")
     check_header(data, kind, name)
     most = None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS  # where Image.open refuses, too
     try:
-        with _reader(kind)(io.BytesIO(data)) as file:
+        with opened_picture(kind, data) as file:
             check_size(data, kind, file.size, most, name)
             ImageOps.exif_transpose(file, in_place=True)
             return _to_mode(file, "L" if channels == 1 else "RGB", name)
@@ -173,12 +162,6 @@ def _opened(data: bytes, name: str, channels: int) -> Image.Image:
         raise
     except Exception as error:  # Pillow's readers raise whatever they stumble over in a damaged file
         raise _unreadable(name, error) from error
-
-
-def _reader(kind: str) -> Any:
-    """The class that reads such a file. Raises ImportError where this Pillow has none."""
-    name = _READERS[kind]
-    return getattr(importlib.import_module(f"PIL.{name}ImagePlugin"), f"{name}ImageFile")
 
 
 def _unreadable(name: str, error: Exception) -> InputError:

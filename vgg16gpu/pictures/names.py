@@ -51,12 +51,12 @@ def read_names(files_from: str, *, null: bool = False) -> list[str]:
 
 def _lines(data: bytes, what: str) -> Iterator[str]:
     """Yield the lines of a text as names of files. Raises InputError for what is none."""
-    text = decode_text(data, what)
-    if _NO_UTF8.search(text) and _CONTROL.search(text):
-        raise InputError(f"{what} has control characters and bytes that are no UTF-8, so it is no text; {_WANTED}")
-    for line in text.split("\n"):
-        is_bytes = not is_utf16(data) and sys.getfilesystemencoding() != "utf-8"
-        yield os.fsdecode(line.encode(errors="surrogateescape")) if is_bytes else line
+    is_bytes = not is_utf16(data) and sys.getfilesystemencoding() != "utf-8"
+    for line in decode_text(data, what).split("\n"):
+        name = os.fsdecode(line.encode(errors="surrogateescape")) if is_bytes else line
+        if _NO_UTF8.search(name) and _CONTROL.search(name) and not os.path.lexists(name):
+            raise InputError(f"{what} has lines that are no text, {shown(name)} say; {_WANTED}")
+        yield name
 
 
 def _cleaned(lines: Iterable[str]) -> Iterator[str]:
