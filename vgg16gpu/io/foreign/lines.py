@@ -77,6 +77,16 @@ def decode_text(data: bytes, what: str, *, keeps_nul: bool = False, errors: str 
     return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
 
 
+def as_utf8(data: bytes, what: str) -> bytes:
+    """Return a text's bytes in UTF-8, without its mark; those of UTF-16 by its mark are turned.
+
+    Raises InputError, which names `what`, for half a UTF-16 unit.
+    """
+    if is_utf16(data):
+        return decode_text(data, what, keeps_nul=True).encode("utf-8", "surrogatepass")
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
 def is_utf16(data: bytes) -> bool:
     """Return whether a text begins with the mark of UTF-16."""
     return bool(_utf16(data))
