@@ -24,6 +24,7 @@ from vgg16gpu.io.preprocessing import Preprocess, default_preprocess, resized_sh
 from vgg16gpu.pictures.content import HEAD_NBYTES, picture_kind, read_file
 from vgg16gpu.pictures.jpeg import NotDecodedError, decode_jpeg, jpeg_shape
 from vgg16gpu.pictures.limits import MAX_PIXELS, check_header, check_size
+from vgg16gpu.pictures.tiff import TiffForm
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -152,15 +153,23 @@ def _opened(data: bytes, name: str, channels: int) -> Image.Image:
         content = f"its content is none of {', '.join(KINDS)}" if data else "it is empty"
         raise InputError(f"'{name}' is not a readable image: {content}; {_ADVICE}")
     check_header(data, kind, name)
+    form = TiffForm.of(data) if kind == "TIFF" else TiffForm()
+    if form.kind:
+        raise InputError(
+            f"'{name}' has {form.kind} {form.bits}-bit pixels, and nothing says which numbers are black and white; "
+            "save it with 8 or 16 bits a channel, unsigned"
+        )
     most = None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS  # where Image.open refuses, too
     try:
-        with opened_picture(kind, data) as file:
+        with opened_picture(kind, form.as_black_zero(data)) as file:
             check_size(data, kind, file.size, most, name)
             ImageOps.exif_transpose(file, in_place=True)
-            return _to_mode(file, "L" if channels == 1 else "RGB", name)
+            return _to_mode(file, "L" if channels == 1 else "RGB", form, name)
     except InputError:
         raise
     except Exception as error:  # Pillow's readers raise whatever they stumble over in a damaged file
+        if kind == "TIFF" and "unknown pixel mode" in str(error):
+            raise InputError(f"'{name}' has {form.words}, a form of TIFF that is not read; {_ADVICE}") from error
         raise _unreadable(name, error) from error
 
 
@@ -179,13 +188,14 @@ def _check_pixels(rows: int, columns: int, name: str) -> None:
         )
 
 
-def _to_mode(picture: Image.Image, mode: str, name: str) -> Image.Image:
+def _to_mode(picture: Image.Image, mode: str, form: TiffForm, name: str) -> Image.Image:
     from PIL import Image  # noqa: PLC0415
 
     if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):  # Pillow before 10.3
         # Pillow's own conversion clips 16-bit grey at 255 instead of scaling it.
-        grey = np.asarray(picture, dtype=np.uint16)
-        picture = Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8))
+        grey = np.minimum(np.asarray(picture, dtype=np.uint16).astype(np.uint32), form.white)
+        grey = form.white - grey if form.is_white_zero else grey
+        picture = Image.fromarray(((grey * 255 + form.white // 2) // form.white).astype(np.uint8))
     elif picture.mode in ("I", "F"):
         raise InputError(f"'{name}' has 32-bit pixels (mode {picture.mode}); save it with 8 or 16 bits a channel")
     elif "transparency" in picture.info:
