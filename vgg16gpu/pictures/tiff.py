@@ -119,9 +119,8 @@ def _values(data: bytes, entry: Entry | None) -> tuple[int, ...]:
     """The first numbers of a tag; none where it has none."""
     if entry is None or entry.type not in _TYPES:
         return ()
+    form = f"{entry.order}{min(entry.values, _MOST_VALUES)}{_TYPES[entry.type]}"
     try:
-        return struct.unpack_from(
-            f"{entry.order}{min(entry.values, _MOST_VALUES)}{_TYPES[entry.type]}", data, entry.place
-        )
-    except struct.error:
+        return struct.unpack_from(form, data, entry.place)
+    except (struct.error, OverflowError):
         return ()
