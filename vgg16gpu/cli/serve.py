@@ -22,7 +22,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.tell import tell
-from vgg16gpu.compiler.graph.class_scores import class_count
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.devices import expects_gpu

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from vgg16gpu.compiler.graph.class_scores import class_count
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.io.scores import top_classes
 from vgg16gpu.io.shown import shown

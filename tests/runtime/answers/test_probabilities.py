@@ -12,7 +12,7 @@ from tests.support.softmax_tails import TAILS, digits_with
 from vgg16gpu import classify, labels
 from vgg16gpu.checks.onnxruntime_session import open_session
 from vgg16gpu.cli import cli
-from vgg16gpu.compiler.graph.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.errors import InputError
 from vgg16gpu.io.normalize import normalise

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import vgg16gpu
 from vgg16gpu.bench.pipeline.stage import Place, Samples, StageTime, timed
 from vgg16gpu.bench.pipeline.wanted import TOP, Work
-from vgg16gpu.compiler.graph.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.results import Columns, Results, RunRecord, open_results
 from vgg16gpu.pictures.slots import Row

@@ -8,7 +8,7 @@ from pathlib import Path
 from vgg16gpu.cli.common.model_notes import ModelNotes, calibrated_otherwise, contradiction, model_notes
 from vgg16gpu.cli.common.options import find_model
 from vgg16gpu.cli.infer.options import Options
-from vgg16gpu.compiler.graph.class_scores import class_count
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.ops import Graph, Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes

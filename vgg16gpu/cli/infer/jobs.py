@@ -23,7 +23,7 @@ from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
 from vgg16gpu.cluster.ray_run import compute, connected
 from vgg16gpu.cluster.shards import ShardWorker
-from vgg16gpu.compiler.graph.class_scores import gives_probabilities
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.devices import Opened
 from vgg16gpu.devices.several import open_devices, resolve_devices
 from vgg16gpu.errors import InputError

@@ -14,7 +14,7 @@ from vgg16gpu.cli.infer.engines import Engines
 from vgg16gpu.cli.infer.options import MANY
 from vgg16gpu.cli.infer.tally import Tally
 from vgg16gpu.cli.infer.times import Stages, steady_seconds
-from vgg16gpu.compiler.graph.class_scores import gives_probabilities
+from vgg16gpu.compiler.class_scores import gives_probabilities
 from vgg16gpu.compiler.graph.input_size import takes_any_size
 from vgg16gpu.devices.stages import stage
 from vgg16gpu.io.shown import printable

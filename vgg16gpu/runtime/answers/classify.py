@@ -8,7 +8,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from vgg16gpu.compiler.graph.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model, ModelSource

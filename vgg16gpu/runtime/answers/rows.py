@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from vgg16gpu.compiler.graph.class_scores import class_count
+from vgg16gpu.compiler.class_scores import class_count
 from vgg16gpu.compiler.graph.ops import Array
 from vgg16gpu.io.answers import Answers
 from vgg16gpu.io.ranking import Ranked, ranked

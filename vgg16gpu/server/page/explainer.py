@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from vgg16gpu.compiler.class_scores import Element, before_softmax, class_count
 from vgg16gpu.compiler.compile import EngineOptions, sampler
-from vgg16gpu.compiler.graph.class_scores import Element, before_softmax, class_count
 from vgg16gpu.compiler.graph.ops import Array, Graph
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model

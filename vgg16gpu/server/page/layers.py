@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vgg16gpu.compiler.graph.class_scores import class_count, gives_probabilities
+from vgg16gpu.compiler.class_scores import class_count, gives_probabilities
 from vgg16gpu.compiler.graph.ops import Shape
 from vgg16gpu.compiler.graph.shapes import infer_shapes
 from vgg16gpu.compiler.model import Model
