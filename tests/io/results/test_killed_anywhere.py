@@ -81,7 +81,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(kind, same, marks=marks, id=f"{kind}-{'same' if same else 'other'}")
 
 
-@pytest.mark.parametrize(("kind", "same"), cases())
+@pytest.mark.parametrize(("kind", "same"), list(cases()))
 def test_an_older_file_stays_until_the_new_one_is_there(tmp_path: Path, kind: str, same: bool) -> None:
     """`same`: the older file is of the same run, so that --resume may go on in it."""
     new = made(tmp_path, kind, NEW)
