@@ -110,6 +110,9 @@ def _load(
         problems.append(_refused(file, translation))
     if problems:
         raise file.error("\n  ".join(problems))
+    if translation.remarks:
+        first, *others = translation.remarks
+        file.warn(f"{first}{f' (and so {len(others)} more nodes)' if others else ''}")
     constants = {name: _constant(translation, name) for name in wanted if not translation.values[name].is_run_time}
     return Loaded(_graph(translation, tuple(name for name in wanted if name not in constants)), constants, wanted)
 
