@@ -25,7 +25,7 @@ from vgg16gpu.cli.common.options import (
 )
 from vgg16gpu.cli.common.preprocess_options import PixelOptions, preprocess_options
 from vgg16gpu.cli.common.show import add_row, console, print_json, sentence, share_lines, table
-from vgg16gpu.cli.common.tell import device_words
+from vgg16gpu.cli.common.tell import device_words, tell
 from vgg16gpu.compiler.graph.input_size import resolve_input_shape
 from vgg16gpu.compiler.model import Model
 from vgg16gpu.compiler.quantization.histogram import METHOD
@@ -89,6 +89,8 @@ def calibrate_command(**values: Any) -> None:
     preprocess = notes.preprocess if first.array.dtype == np.uint8 else None  # the folder, or the file, is of one kind
     inputs = itertools.islice(itertools.chain([first], read), options.limit)
     with closing(read), progress(quiet=options.as_json) as bar:
+    if preprocess and options.as_json and (told := preprocess.assumption(*shape[2:])):  # the table has a line of it
+        tell(f"warning: {told}; --preprocess says how")
         images = bar.track(inputs, total=len(files), description="images")
         given = {"batch": shape[0], "size": options.size, "mean": notes.mean, "std": notes.std}
         calibration, device, shares = _calibrated(model, options, images, given)

@@ -99,6 +99,8 @@ def prepared(options: Options, kind: str, workers: int) -> Job:
     manifest, listing = _manifest(options)
     asked = Asked.of(options, listing)
     folder.prepare()
+    if asked.assumption and not options.quiet:
+        tell(asked.assumption)
     count = manifest.count if manifest else len(listing.files)
     size = options.shard_size or folder.shard_size() or shard_size(count, workers)
     batch = max(options.batches, default=0) or default_batch(size, asked.graph, asked.shape, kind)
