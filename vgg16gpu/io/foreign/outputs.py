@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import secrets
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -53,7 +52,7 @@ def file_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 
 def temporary_path(target: Path) -> Path:
     """Return a name beside `target` that no other process has, on this machine or another one."""
-    return target.with_name(f".{_short(target.name)}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    return target.with_name(f".{_short(target.name)}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
 
 
 class OutputLock:
@@ -123,4 +122,4 @@ def _short(name: str) -> str:
     data = os.fsencode(name)
     if len(data) <= _LONGEST:
         return name
-    return f"{data[: _LONGEST - 20].decode(errors='ignore')}{hashlib.sha256(data).hexdigest()[:16]}"
+    return f"{data[: _LONGEST - 20].decode(errors='ignore')}{zlib.crc32(data):08x}"
