@@ -4,7 +4,7 @@
     DIR/_manifest.parquet    the list, where it was not given as a parquet file
     DIR/part-00000.parquet   the rows of shard 0; there only when whole
     DIR/_log/*.jsonl         a line for each shard that was computed: which, where, how long
-    DIR/_temporary/          rows of shards that are not whole
+    DIR/_temporary/*/        rows of shards that are not whole, a folder for each process
     DIR/_summary.json, DIR/_SUCCESS   once every input has its row
 
 Readers of folders of parquet files leave out names that begin with a line below or a dot.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vgg16gpu.cluster.manifest import Manifest
+from vgg16gpu.cluster.work_folder import WorkFolder
 from vgg16gpu.errors import InputError, ModelError
 from vgg16gpu.io.foreign.documents import OTHER_FORM, parse_json, read_json
 from vgg16gpu.io.foreign.lines import NotReadError, read_lines
@@ -143,16 +144,35 @@ class JobFolder:
             found = self._read()  # another process may have been first
         assert found is not None
         refuse_other_run(self.path, {key: found[key] for key in _KEYS}, wanted, _OTHER)
-        for name in ("_log", "_temporary"):
-            (self.path / name).mkdir(exist_ok=True)
+        (self.path / "_log").mkdir(exist_ok=True)
 
     def part(self, shard: int) -> Path:
         """Where the rows of a shard are, once they are whole."""
         return self.path / f"{_PART}{shard:05}.parquet"
 
-    def temporary(self, shard: int) -> Path:
-        """A name that nobody else has, for rows that are not whole."""
-        return self.path / "_temporary" / f"part-{shard:05}.{socket.gethostname()}.{secrets.token_hex(4)}.parquet"
+    @property
+    def temporary(self) -> Path:
+        """Where processes have their folders for rows that are not whole."""
+        return self.path / "_temporary"
+
+    def publish(self, shard: int, rows: Path) -> None:
+        """Give whole rows their name, unless the shard has been computed by somebody else meanwhile."""
+        part = self.part(shard)
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.link(rows, part)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links
+                if not part.exists():
+                    rows.replace(part)
+
+    def tidy(self) -> None:
+        """Remove rows that processes have left which are gone; the folders of those that work stay."""
+        with contextlib.suppress(OSError):  # there is none, or somebody works in it
+            for path in list(self.temporary.iterdir()):
+                WorkFolder.remove(path)
+            self.temporary.rmdir()
 
     def log(self, name: str, line: Mapping[str, Any]) -> None:
         """Append a line to this process's log."""

@@ -19,7 +19,7 @@ from vgg16gpu.cli.infer.asked import Asked
 from vgg16gpu.cli.infer.options import Options
 from vgg16gpu.cli.infer.writing import run_options
 from vgg16gpu.cluster.cards import have_processes, kind_of
-from vgg16gpu.cluster.finish import finish, read_summary, reopen
+from vgg16gpu.cluster.finish import SIZES, check_sizes, finish, read_summary, reopen
 from vgg16gpu.cluster.job import Job, JobFolder, shard_size
 from vgg16gpu.cluster.manifest import SUFFIX, Manifest, write_manifest
 from vgg16gpu.cluster.ray_run import compute, connected
@@ -54,7 +54,8 @@ def compute_shards(options: Options) -> int:
             inputs = sum(last - first for first, last in map(job.cut.bounds, left))
             with Counter("inputs", inputs, quiet=options.as_json or options.quiet) as counter:
                 for shard in left:
-                    worker.compute(shard, counter.add)
+                    if not folder.part(shard).exists():  # else another process has been faster
+                        worker.compute(shard, counter.add)
     return ended(options, job)
 
 
@@ -158,9 +159,11 @@ def ended(options: Options, job: Job) -> int:
         if options.as_json:
             print_json({"output": str(options.output), "shards": job.cut.count, "missing": missing})
         return 0
-    summary = read_summary(folder) or finish(job, folder)
+    summary = read_summary(folder)
+    if summary is None or not check_sizes(job, folder, summary):
+        summary = finish(job, folder)
     if options.as_json:
-        print_json({"output": str(options.output), **summary})
+        print_json({"output": str(options.output), **{key: summary[key] for key in summary if key != SIZES}})
     elif not options.quiet:
         console().print(
             f"{summary['inputs']:,} inputs: {summary['answered']:,} answered, {summary['errors']:,} not; "
