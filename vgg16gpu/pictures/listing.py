@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from vgg16gpu.errors import InputError
-from vgg16gpu.io.shown import printable
+from vgg16gpu.io.shown import ending, printable
 from vgg16gpu.pictures.content import (
     IMAGE_SUFFIXES,
     NUMBER_SUFFIXES,
@@ -64,6 +64,7 @@ class Listing:
     numbers: those of the files that hold numbers (.txt, .npy, .npz, "-"); all others are read as pictures.
     left_out: how many things in folders are not among the files, by reason; examples: the first of them.
     contents: the bytes of each picture, where the files are names alone; None where they are read from there.
+    problems: why some of the files cannot be read, by their number, where the list itself says so.
     """
 
     files: tuple[str, ...]
@@ -71,6 +72,7 @@ class Listing:
     left_out: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
     contents: Contents | None = None
+    problems: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def has_pictures(self) -> bool:
@@ -167,7 +169,7 @@ class _Lister:
         elif not self._add_file(path, mode):
             accepted = ", ".join((*NUMBER_SUFFIXES, *IMAGE_SUFFIXES))
             raise InputError(
-                f"input '{path}' has the ending '{suffix_of(path)}' and does not begin as a picture; accepted are "
+                f"input '{path}' has {ending(suffix_of(path))} and does not begin as a picture; accepted are "
                 f"{accepted}, a folder of images, and - for numbers on standard input"
             )
 

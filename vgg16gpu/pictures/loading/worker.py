@@ -69,7 +69,10 @@ class Worker:
     def load(self, index: int) -> None:
         """Everything of one file into slots."""
         file = self._loader.files[index]
-        if file in self._loader.listing.numbers:
+        if problem := self._loader.listing.problems.get(index):
+            self._fail(index, 0, file, problem)
+            self._current().ends.append((index, 1))
+        elif file in self._loader.listing.numbers:
             self._load_numbers(index, file)
         else:
             self._load_picture(index, file)
